@@ -9,6 +9,7 @@
                 --newest              with the newest versions, not those of constraints.txt
     python3 dev.py lint               ruff, mypy --strict and the docstrings of public names
     python3 dev.py docs               the documentation site, in docs/_build/html
+                --browser             and load each page in Chromium, with screenshots
     python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
     python3 dev.py bench [ARGS]       the benchmarks
     python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors
@@ -205,10 +206,14 @@ def main(arguments: list[str]) -> None:
             environment.call("-m", "ruff", "format", "--check", ".")
             environment.call("-m", "mypy")
             environment.call("docs/check_docstrings.py")
-        case ["docs"]:
+        case ["docs", *rest] if rest in ([], ["--browser"]):
             environment.provide(NEEDS["docs"])
             options = ["--fresh-env", "--fail-on-warning", "--keep-going", "--quiet"]
             environment.call("-m", "sphinx", *options, "docs", "docs/_build/html")
+            if rest:
+                browser = Environment(ROOT / ".venv-browser", alone=True)
+                browser.provide(["browser"])
+                browser.call("docs/check_site.py")
         case ["torture", *rest]:
             environment.provide(NEEDS["torture"])
             environment.call("tests/torture", *rest)

@@ -21,6 +21,7 @@ exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = f"expdb {release}"
+html_show_copyright = False
 html_show_sourcelink = False
 
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -108,6 +108,40 @@ def test_the_readme_shows_the_output_of_its_example(tmp_path, monkeypatch):
     output.evaluate()
 
 
+def list_anchors(text):
+    """Return the anchors of the headings of a page, as GitHub and MyST name them."""
+    without_code = re.sub(r"^(`{3,4}).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def list_broken_links(page):
+    """Return the links of a page to files or headings that do not exist."""
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in list_anchors(target.read_text())):
+            yield link
+
+
+def test_every_link_leads_to_a_file_and_a_heading():
+    pages = [*DOCS.parent.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
+    broken = {str(page): links for page in pages if (links := list(list_broken_links(page)))}
+    assert not broken
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Use it\n\n[a](#use-it) [b](#use) [c](page.md#use-it) [d](other.md)\n")
+    assert list(list_broken_links(page)) == ["#use", "other.md"]
+
+
+def test_the_readme_is_short():
+    assert 120 <= len((DOCS.parent / "README.md").read_text().splitlines()) <= 150
+
+
 def test_an_output_that_differs_from_the_page_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
