@@ -1,11 +1,15 @@
 """Check the docstrings of all public names with numpydoc: `python3 dev.py lint`.
 
-Public names are those of `expdb` and `expdb.testing`, and the public members of their classes.
+Public names are those of `expdb`, `expdb.testing` and the integrations whose frameworks are
+installed, and the public members of their classes.
 """
 
+import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from numpydoc.validate import validate
@@ -21,26 +25,54 @@ CHECKS = {
     "RT01", "RT02", "RT03", "RT04", "RT05",  # returns
     "YD01",  # yields
 }  # fmt: skip
+# Integrations that import without their framework come first.
+INTEGRATIONS = (
+    "aworld", "di_engine", "minestudio", "records",
+    "aworld.current", "gymnasium", "memmap", "rllib", "stable_baselines3", "torch",
+)  # fmt: skip
 # Instances of these are returned by other calls, so their constructors are not documented.
 NOT_CONSTRUCTED = {
-    "Consumer", "Epochs", "EpisodeWriter", "ExperienceDB", "Lease", "Population", "ReplayBuffer",
-    "StepWriter", "Trajectories",
+    "expdb.Consumer", "expdb.Epochs", "expdb.EpisodeWriter", "expdb.ExperienceDB", "expdb.Lease",
+    "expdb.Population", "expdb.ReplayBuffer", "expdb.StepWriter", "expdb.Trajectories",
 }  # fmt: skip
+
+
+def list_modules() -> Iterator[ModuleType]:
+    """Yield the modules with public names."""
+    yield from (expdb, expdb.testing)
+    for name in INTEGRATIONS:
+        with suppress(ImportError):  # the framework is not installed
+            yield importlib.import_module(f"expdb.integrations.{name}")
 
 
 def list_names() -> Iterator[str]:
     """Yield the dotted name of each public class, function, method and property."""
-    for module in (expdb, expdb.testing):
+    for module in list_modules():
         for name in module.__all__:
             item = getattr(module, name)
-            if inspect.isclass(item) or inspect.isfunction(item):
-                path = f"{module.__name__}.{name}"
+            if module.__name__.startswith("expdb.integrations."):
+                yield from _list_names_of_integration(item)
+            elif inspect.isclass(item) or inspect.isfunction(item):
+                yield f"{module.__name__}.{name}"
+                yield from _list_members(f"{module.__name__}.{name}", item)
+
+
+def _list_names_of_integration(item: Any) -> Iterator[str]:
+    """Yield the name of a class or function, and the names of own and inherited members."""
+    if inspect.isfunction(item):
+        yield f"{item.__module__}.{item.__qualname__}"
+    for base in item.__mro__ if inspect.isclass(item) else ():
+        if base.__module__.startswith("expdb.integrations."):  # not a class of a framework
+            path = f"{base.__module__}.{base.__qualname__}"
+            if base is item:
                 yield path
-                for member in vars(item) if inspect.isclass(item) else ():
-                    if not member.startswith("_") and _has_docstring(
-                        inspect.getattr_static(item, member)
-                    ):
-                        yield f"{path}.{member}"
+            yield from _list_members(path, base)
+
+
+def _list_members(path: str, item: Any) -> Iterator[str]:
+    for member in vars(item) if inspect.isclass(item) else ():
+        if not member.startswith("_") and _has_docstring(inspect.getattr_static(item, member)):
+            yield f"{path}.{member}"
 
 
 def _has_docstring(member: Any) -> bool:
@@ -51,14 +83,14 @@ def list_problems(path: str) -> Iterator[str]:
     """Yield the failed checks of a name."""
     result = validate(path)
     for code, message in result["errors"]:
-        is_internal = path.rpartition(".")[2] in NOT_CONSTRUCTED and code.startswith("PR")
+        is_internal = path in NOT_CONSTRUCTED and code.startswith("PR")
         if code in CHECKS and not is_internal:
             yield f"{result['file']}:{result['file_line']}: {path}: {code} {message}"
 
 
 def main() -> None:
     """Print the problems, and exit with status 1 if there are any."""
-    problems = [problem for path in list_names() for problem in list_problems(path)]
+    problems = [problem for path in dict.fromkeys(list_names()) for problem in list_problems(path)]
     print(*problems, sep="\n")
     sys.exit(bool(problems))
 

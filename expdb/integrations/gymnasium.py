@@ -84,20 +84,22 @@ def record(
     """
     if not isinstance(env, (gym.Env, VectorEnv)):
         raise expdb.InvalidValue(
-            f"env is {env!r}: give an environment such as gym.make('CartPole-v1')"
+            f"env must be an environment such as gym.make('CartPole-v1'), got {env!r}"
         )
     if not isinstance(buffer, expdb.ReplayBuffer):
-        raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+        raise expdb.InvalidValue(
+            f"buffer must be a ReplayBuffer such as db.buffer('train'), got {buffer!r}"
+        )
     if unknown := set(flushing) - _FLUSHING:
         raise expdb.InvalidValue(
-            f"record has no option {min(unknown)!r}: there are task_id, task_name, agent_id, "
-            f"policy_version, episode_tags, {', '.join(sorted(_FLUSHING))}"
+            f"record() has no option {min(unknown)!r}; expected one of task_id, task_name, "
+            f"agent_id, policy_version, episode_tags, {', '.join(sorted(_FLUSHING))}"
         )
     for name in ("observation_space", "action_space"):
         _check(getattr(env, f"single_{name}" if isinstance(env, VectorEnv) else name))
     if _resets_itself(env):
         raise expdb.InvalidValue(
-            "the environment resets itself, which cannot be told from a step: wrap the other way, "
+            "the environment resets itself, so resets cannot be distinguished from steps; use "
             "Autoreset(record(env, buffer))"
         )
     name = task_id or (env.spec.id if env.spec is not None else type(env.unwrapped).__name__)
@@ -172,7 +174,17 @@ class _Tape:
 
 
 class Recorder(gym.Wrapper[Any, Any, Any, Any]):
-    """A recorded environment; see `record`."""
+    """A recorded environment; see `record`.
+
+    Parameters
+    ----------
+    env : Env or VectorEnv
+        The environment to record.
+    buffer : ReplayBuffer
+        The buffer that stores the steps.
+    options : dict
+        The options of `record`.
+    """
 
     def __init__(self, env: Any, buffer: expdb.ReplayBuffer, options: dict[str, Any]):
         super().__init__(env)
@@ -182,7 +194,22 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Begin an episode.
+
+        Parameters
+        ----------
+        seed : int, optional
+            Seed of the environment. It is stored with the episode.
+        options : dict, optional
+            Options of the environment.
+
+        Returns
+        -------
+        obs : object
+            The first observation.
+        info : dict
+            The infos of the environment.
+        """
         obs, info = self.env.reset(seed=seed, options=options)
         self._tape.begin(obs, self.policy_version, seed)
         return obs, info
@@ -190,11 +217,32 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step in the environment, and store it.
 
-        Raises expdb.InvalidValue if no episode has begun or the episode has ended.
+        Parameters
+        ----------
+        action : object
+            The action.
+
+        Returns
+        -------
+        obs : object
+            The observation after the step.
+        reward : float
+            The reward.
+        terminated : bool
+            Whether the episode has ended.
+        truncated : bool
+            Whether the episode was cut off.
+        info : dict
+            The infos of the environment.
+
+        Raises
+        ------
+        InvalidValue
+            If no episode has begun or the episode has ended.
         """
         if not self._tape.begun:
             raise expdb.InvalidValue(
-                "there is no episode, or it has ended: call reset() before the next step"
+                "the episode has ended or has not begun; call reset() before the next step"
             )
         after, reward, terminated, truncated, info = self.env.step(action)
         fields, self._fields = self._fields, {}
@@ -204,7 +252,15 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
     def annotate(self, **fields: Any) -> None:
         """Store additional fields with the next step.
 
-        Raises expdb.ReservedName if the recorder itself stores a field of that name.
+        Parameters
+        ----------
+        **fields
+            Values of fields by name.
+
+        Raises
+        ------
+        ReservedName
+            If the recorder itself stores a field of that name.
         """
         self._fields |= _free(fields)
 
@@ -219,7 +275,17 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class VectorRecorder(VectorWrapper):
-    """A recorded vector environment; see `record`."""
+    """A recorded vector environment; see `record`.
+
+    Parameters
+    ----------
+    env : Env or VectorEnv
+        The environment to record.
+    buffer : ReplayBuffer
+        The buffer that stores the steps.
+    options : dict
+        The options of `record`.
+    """
 
     def __init__(self, env: Any, buffer: expdb.ReplayBuffer, options: dict[str, Any]):
         super().__init__(env)
@@ -235,31 +301,69 @@ class VectorRecorder(VectorWrapper):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all environments, or in the ones in `options["reset_mask"]`."""
+        """Begin an episode in all environments, or in the ones in `options["reset_mask"]`.
+
+        Parameters
+        ----------
+        seed : int or sequence of int, optional
+            Seed of each environment. Environment k gets `seed + k` for an int.
+        options : dict, optional
+            Options of the environments, such as `reset_mask`.
+
+        Returns
+        -------
+        obs : object
+            The observations.
+        info : dict
+            The infos of the environments.
+        """
         mask = (options or {}).get("reset_mask")  # gymnasium removes it from the options
         obs, info = self.env.reset(seed=seed, options=options)
         for k in range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist():
             # Environment k gets seed + k, as in Gymnasium.
-            given = (
+            env_seed = (
                 seed[k] if isinstance(seed, (list, tuple)) else None if seed is None else seed + k
             )
-            self._tapes[k].begin(self._seen(obs, k), self.policy_version, given)
+            self._tapes[k].begin(self._seen(obs, k), self.policy_version, env_seed)
             self._ended[k] = False
         return obs, info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step in every environment, and store the steps.
 
-        Raises expdb.InvalidValue if an environment has no episode to continue.
+        Parameters
+        ----------
+        actions : object
+            The actions of all environments.
+
+        Returns
+        -------
+        obs : object
+            The observations after the step.
+        rewards : ndarray, shape (num_envs,)
+            The rewards.
+        terminated : ndarray of bool, shape (num_envs,)
+            Whether each episode has ended.
+        truncated : ndarray of bool, shape (num_envs,)
+            Whether each episode was cut off.
+        info : dict
+            The infos of the environments.
+
+        Raises
+        ------
+        InvalidValue
+            If an environment has no episode to continue.
         """
         for k, tape in enumerate(self._tapes):
             if not tape.begun and not (self._ended[k] and self._mode is AutoresetMode.NEXT_STEP):
                 what = (
-                    "has ended: reset it with options={'reset_mask': ...}"
+                    "has ended; reset it with options={'reset_mask': ...}"
                     if self._ended[k]
-                    else "has not begun: call reset()"
+                    else "has not begun; call reset()"
                 )
-                raise expdb.InvalidValue(f"environment {k} {what} before the next step")
+                raise expdb.InvalidValue(
+                    f"the episode of environment {k} {what} before the next step"
+                )
         after, rewards, terminated, truncated, info = self.env.step(actions)
         fields, self._fields = self._fields, {}
         for k, tape in enumerate(self._tapes):
@@ -289,10 +393,19 @@ class VectorRecorder(VectorWrapper):
         return after, rewards, terminated, truncated, info
 
     def annotate(self, **fields: Any) -> None:
-        """Store additional fields with the next steps, from arrays [num_envs, ...].
+        """Store additional fields with the next steps.
 
-        Raises expdb.ReservedName if the recorder itself stores a field of that name, or
-        expdb.InvalidValue if a value does not have one entry per environment.
+        Parameters
+        ----------
+        **fields
+            Values of fields by name, each an array or list with one entry per environment.
+
+        Raises
+        ------
+        ReservedName
+            If the recorder itself stores a field of that name.
+        InvalidValue
+            If a value does not have one entry per environment.
         """
         for name, value in _free(fields).items():
             if (
@@ -301,8 +414,8 @@ class VectorRecorder(VectorWrapper):
                 or len(value) != self.num_envs
             ):
                 raise expdb.InvalidValue(
-                    f"{name} is {value!r}: give an array or a list with an entry for each of the "
-                    f"{self.num_envs} environments"
+                    f"{name} must be an array or a list with an entry for each of the "
+                    f"{self.num_envs} environments, got {value!r}"
                 )
         self._fields |= fields
 
@@ -323,7 +436,13 @@ class VectorRecorder(VectorWrapper):
         self.close()
 
     def close(self, **options: Any) -> None:
-        """Write the recorded steps, abort the current episodes, and close the environments."""
+        """Write the recorded steps, abort the current episodes, and close the environments.
+
+        Parameters
+        ----------
+        **options
+            Arguments of `VectorEnv.close`.
+        """
         for tape in self._tapes:
             tape.cut()
         super().close(**options)
@@ -344,7 +463,9 @@ def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
     The value is batched leaf by leaf, or has one entry per environment.
     """
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_part(one, k, part) for one, part in zip(value, space.spaces, strict=True))
+        return tuple(
+            _part(element, k, part) for element, part in zip(value, space.spaces, strict=True)
+        )
     if isinstance(space, gym.spaces.Dict):
         return {key: _part(value[key], k, part) for key, part in space.spaces.items()}
     return value[k]
@@ -354,8 +475,8 @@ def _check(space: gym.Space[Any]) -> None:
     """Raise InvalidValue if values of a space have a changing structure, which no field stores."""
     if isinstance(space, (gym.spaces.Sequence, gym.spaces.Graph, gym.spaces.OneOf)):
         raise expdb.InvalidValue(
-            f"a space {type(space).__name__} has values of changing structure: wrap the "
-            "environment so that it has Box, Discrete, Text, Dict or Tuple"
+            f"values of a {type(space).__name__} space have varying structure; wrap the "
+            "environment so that it uses Box, Discrete, Text, Dict or Tuple"
         )
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         for part in space.spaces.values() if isinstance(space, gym.spaces.Dict) else space.spaces:
@@ -374,5 +495,5 @@ def _free(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields`; raise ReservedName if the recorder itself stores a field of that name."""
     for name in fields:
         if name.split(".")[0] in _TAKEN:
-            raise expdb.ReservedName(f"{name} is recorded already: annotate under another name")
+            raise expdb.ReservedName(f"{name} is already recorded; annotate under another name")
     return fields

@@ -14,8 +14,8 @@ PARTS = "structures", "reservoir"  # the additional buffers `<name>.<part>` of a
 
 def absolute(location: str | os.PathLike[str]) -> str:
     """Return a location that stays valid if the working directory differs after unpickling."""
-    given = os.fspath(location)
-    return given if "://" in given or given == PRIVATE else os.path.abspath(given)
+    path = os.fspath(location)
+    return path if "://" in path or path == PRIVATE else os.path.abspath(path)
 
 
 def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
@@ -43,15 +43,15 @@ def check_contents(name: str, data: Any, capacity: int | None) -> None:
             with expdb.open(path, create=False, read_only=True) as saved:
                 problems = [] if name in saved.buffers() else [f"no buffer {name!r}"]
                 problems += saved.check()
-                held = None if problems else saved.buffer(name, create=False).capacity
+                saved_capacity = None if problems else saved.buffer(name, create=False).capacity
         except (expdb.ExpDBError, TypeError) as error:
             problems = [str(error)]
     if problems:
         raise ValueError(f"the data of the state cannot be read ({problems[0]}); use another state")
-    if capacity is not None and (held is None or held > capacity):
+    if capacity is not None and (saved_capacity is None or saved_capacity > capacity):
         raise ValueError(
-            f"the data of the state are those of a buffer with capacity {held}, not {capacity}; "
-            f"create the buffer with capacity {held}"
+            f"the state was saved from a buffer with capacity {saved_capacity}, but this buffer "
+            f"has capacity {capacity}; create the buffer with capacity {saved_capacity}"
         )
 
 
@@ -67,11 +67,11 @@ def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data:
         expdb.copy(path, location)
 
 
-def reopened(kind: type[Any], given: dict[str, Any]) -> Any:
+def reopened(kind: type[Any], options: dict[str, Any]) -> Any:
     """Return an unpickled buffer; a private one is empty until `__setstate__` fills it."""
-    if given["location"] != PRIVATE:
-        check_there(given["location"])
-    return kind(**given)
+    if options["location"] != PRIVATE:
+        check_there(options["location"])
+    return kind(**options)
 
 
 def check_there(location: str) -> None:
@@ -81,6 +81,6 @@ def check_there(location: str) -> None:
     """
     if "://" not in location and not os.path.exists(location):
         raise expdb.DatabaseMissing(
-            f"the experience of this buffer is not at {location} any more: move the file back, or "
-            "make a buffer with the location where it is now, in place of this one"
+            f"the database of this buffer is not at {location} any more; move the file back, or "
+            "create a buffer with its new location"
         )

@@ -23,7 +23,9 @@ class At(expdb.Sampler):
         there = population.holds(self.positions)
         if not there.all():
             gone = np.asarray(self.positions)[~there]
-            raise expdb.Evicted(f"the step at position {gone[0]} is gone; draw again")
+            raise expdb.Evicted(
+                f"the step at position {gone[0]} was evicted or deleted; sample again"
+            )
         return self.positions, {}
 
 

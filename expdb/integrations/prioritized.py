@@ -47,7 +47,7 @@ class PrioritizedWriter:
             self._priorities[self._writer.unreturned] = float(priority)
         else:
             raise expdb.InvalidValue(
-                f"a priority is {priority}: give finite numbers from 0, such as |TD error|"
+                f"a priority must be finite and at least 0, such as |TD error|, got {priority}"
             )
         self._writer.append(**{"task_id": "default", **step})
 
@@ -57,10 +57,10 @@ class PrioritizedWriter:
         If a part of this fails, the next call completes it.
         """
         positions = self._writer.flush()
-        given, self._priorities = self._priorities, {}
-        known = [place for place in given if place < len(positions)]
-        if known:
-            self._unset.append((positions[known], [given[place] for place in known]))
+        priorities, self._priorities = self._priorities, {}
+        places = [place for place in priorities if place < len(positions)]
+        if places:
+            self._unset.append((positions[places], [priorities[place] for place in places]))
         while self._unset:
             self._buffer.update_priorities(*self._unset[0])
             del self._unset[0]

@@ -49,8 +49,14 @@ class Samples(IterableDataset[Tensors]):
         The buffer to sample.
     size : int
         The size of a batch.
-    where, sampler, unit, fields
-        As for `buffer.sample`.
+    where : dict or QueryBuilder, optional
+        Selects the steps, as for `buffer.sample`.
+    sampler : Sampler
+        Chooses the steps, as for `buffer.sample`.
+    unit : Unit
+        What a drawn step becomes, as for `buffer.sample`.
+    fields : sequence of str, optional
+        Names of the columns and fields of a batch; all by default.
     batches : int, optional
         Number of batches per pass, divided among the workers. By default, a pass does not end.
     disjoint : bool
@@ -82,14 +88,16 @@ class Samples(IterableDataset[Tensors]):
         wait: float | None = None,
     ):
         if not isinstance(buffer, expdb.ReplayBuffer):
-            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+            raise expdb.InvalidValue(
+                f"buffer must be a ReplayBuffer such as db.buffer('train'), got {buffer!r}"
+            )
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise expdb.InvalidValue(f"size must be a number of steps from 1, got {size!r}")
+            raise expdb.InvalidValue(f"size must be an integer of at least 1, got {size!r}")
         if batches is not None and (
             isinstance(batches, bool) or not isinstance(batches, int) or batches < 1
         ):
             raise expdb.InvalidValue(
-                f"batches is {batches!r}: give a number from 1, or None for no end"
+                f"batches must be an integer of at least 1, or None for no end, got {batches!r}"
             )
         self.buffer, self.size, self.where = buffer, size, where
         self.options = {"sampler": sampler, "unit": unit, "fields": fields, "wait": wait}
@@ -100,7 +108,13 @@ class Samples(IterableDataset[Tensors]):
         self.resumed: dict[int, Progress] = {}  # by worker: the start of the next pass
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of this process for a checkpoint."""
+        """Return the progress of this process for a checkpoint.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
         return {"passes": self._passes, "progress": self._progress, **self._shape()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -126,7 +140,18 @@ class Samples(IterableDataset[Tensors]):
         return {"size": self.size, "batches": self.batches}
 
     def check_state(self, state: Any) -> None:
-        """Raise InvalidValue unless `state` is a state with the same `size` and `batches`."""
+        """Check that a state belongs to samples with the same `size` and `batches`.
+
+        Parameters
+        ----------
+        state : dict
+            The result of `state_dict`.
+
+        Raises
+        ------
+        InvalidValue
+            If `state` is not a state, or `size` or `batches` differ.
+        """
         if not isinstance(state, Mapping) or not {"progress", "size", "batches"} <= state.keys():
             raise expdb.InvalidValue(
                 f"expected a state that state_dict() returned, got {type(state).__name__}"
@@ -141,7 +166,7 @@ class Samples(IterableDataset[Tensors]):
     def __len__(self) -> int:
         """Return the number of batches of a pass; raise TypeError if a pass does not end."""
         if self.batches is None:
-            raise TypeError("Samples without batches= has no end, and no length")
+            raise TypeError("Samples without batches= have no end and no length; set batches=")
         return self.batches
 
     def __iter__(self) -> Iterator[Tensors]:
@@ -152,7 +177,15 @@ class Samples(IterableDataset[Tensors]):
     def drawn(self, most: int = 1) -> Iterator[tuple[Tensors, int]]:
         """Yield the batches of this worker, or of this process if there are no workers.
 
-        Each item has up to `most` batches in one, and their number.
+        Parameters
+        ----------
+        most : int
+            Largest number of batches to draw at once.
+
+        Yields
+        ------
+        tuple of dict and int
+            Up to `most` batches in one, and their number.
         """
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
@@ -186,7 +219,22 @@ class Samples(IterableDataset[Tensors]):
             self._progress = None
 
     def initial_progress(self, worker: int, workers: int, seed: int) -> dict[str, Any]:
-        """Return the progress of a worker at the start of a pass."""
+        """Return the progress of a worker at the start of a pass.
+
+        Parameters
+        ----------
+        worker : int
+            Number of the worker.
+        workers : int
+            Number of all workers.
+        seed : int
+            Seed of the worker.
+
+        Returns
+        -------
+        dict
+            The progress: the worker, its generator and its remaining batches.
+        """
         left = self.batches
         if left is not None:
             left = left // workers + (worker < left % workers)
@@ -223,8 +271,21 @@ class Minibatches(IterableDataset[Tensors]):
         The buffer to read.
     size : int
         Number of items in a batch.
-    where, unit, fields, shard, drop_last
-        As for `buffer.epochs`.
+    where : dict or QueryBuilder, optional
+        Selects the steps, as for `buffer.epochs`.
+    unit : Unit
+        What a drawn step becomes, as for `buffer.epochs`.
+    fields : sequence of str, optional
+        Names of the columns and fields of a batch; all by default.
+    shard : (int, int)
+        The part of the episodes for all workers together, as rank and world size.
+    drop_last : bool
+        Whether to leave out the last batch of a pass if it is smaller.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is invalid.
     """
 
     def __init__(
@@ -239,7 +300,9 @@ class Minibatches(IterableDataset[Tensors]):
         drop_last: bool = False,
     ):
         if not isinstance(buffer, expdb.ReplayBuffer):
-            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+            raise expdb.InvalidValue(
+                f"buffer must be a ReplayBuffer such as db.buffer('train'), got {buffer!r}"
+            )
         self.buffer, self.size, self.shard = buffer, size, shard
         self.options = {"where": where, "unit": unit, "fields": fields, "drop_last": drop_last}
         self._epochs: expdb.Epochs | None = None
@@ -265,11 +328,28 @@ class Minibatches(IterableDataset[Tensors]):
         self._epochs = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the current pass, for a checkpoint."""
+        """Return the progress of the current pass, for a checkpoint.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
         return {"epochs": None if self._epochs is None else self._epochs.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next pass continue after the last batch before `state_dict` was called."""
+        """Make the next pass continue after the last batch before `state_dict` was called.
+
+        Parameters
+        ----------
+        state : dict
+            The result of `state_dict`.
+
+        Raises
+        ------
+        InvalidValue
+            If `state` is not a state.
+        """
         if not isinstance(state, Mapping) or "epochs" not in state:
             raise expdb.InvalidValue(
                 f"expected a state that state_dict() returned, got {type(state).__name__}"
@@ -305,7 +385,7 @@ class Loader(DataLoader[Tensors]):
 
     def __init__(self, samples: Samples, *, num_workers: int = 0, **options: Any):
         if not isinstance(samples, Samples):
-            raise expdb.InvalidValue(f"samples is {samples!r}: give Samples(buffer, size, ...)")
+            raise expdb.InvalidValue(f"samples must be Samples(buffer, size, ...), got {samples!r}")
         if taken := {
             "batch_size",
             "sampler",
@@ -315,8 +395,8 @@ class Loader(DataLoader[Tensors]):
             "drop_last",
         } & set(options):
             raise expdb.InvalidValue(
-                f"Loader takes no {min(taken)}: Samples says how batches are drawn, and items of "
-                "it are batches"
+                f"Loader does not support {min(taken)}, because the items of Samples are batches; "
+                "leave it out"
             )
         self.samples = samples
         self._skip = 0  # batches of the first message that were used before the checkpoint
@@ -441,14 +521,17 @@ class _Messages(IterableDataset["_Message"]):
         for batch in self.samples:
             if alike and (len(alike) == many or _shapes(batch) != _shapes(alike[0])):
                 yield self._message(
-                    [_parted(one, 1) for one in alike], len(alike), first, self.samples._before
+                    [_parted(sample, 1) for sample in alike],
+                    len(alike),
+                    first,
+                    self.samples._before,
                 )
                 alike = []
             many = many if alike else _how_many(batch)
             first = first if alike else self.samples._before
             alike.append(batch)
         if alike:
-            yield self._message([_parted(one, 1) for one in alike], len(alike), first)
+            yield self._message([_parted(sample, 1) for sample in alike], len(alike), first)
 
     def _message(
         self, parts: list[Tensors], count: int, before: Progress, after: Progress = None
@@ -504,9 +587,9 @@ class _Message:
             if isinstance(value, torch.Tensor):
                 self.places.append((name, value.dtype, (count, *value.shape[1:]), end))
                 tensors.append(values)
-                end += -(-sum(one.nbytes for one in values) // 64) * 64
+                end += -(-sum(tensor.nbytes for tensor in values) // 64) * 64
             else:
-                self.lists[name] = [row for one in values for row in one]
+                self.lists[name] = [row for batch_rows in values for row in batch_rows]
         self.block = torch.empty(end, dtype=torch.uint8)
         for values, view in zip(tensors, self._views(), strict=True):
             torch.cat(values, out=view)
@@ -573,13 +656,15 @@ class Episodes(Dataset[Tensors]):
         self, buffer: expdb.ReplayBuffer, where: Any = None, *, fields: Sequence[str] | None = None
     ):
         if not isinstance(buffer, expdb.ReplayBuffer):
-            raise expdb.InvalidValue(f"buffer is {buffer!r}: give one such as db.buffer('train')")
+            raise expdb.InvalidValue(
+                f"buffer must be a ReplayBuffer such as db.buffer('train'), got {buffer!r}"
+            )
         self.buffer, self.fields = buffer, [fields] if isinstance(fields, str) else fields
-        told = buffer.episodes(where)
+        table = buffer.episodes(where)
         complete = np.array(
-            [status == "complete" for status in told["status"].to_pylist()], np.bool_
+            [status == "complete" for status in table["status"].to_pylist()], np.bool_
         )
-        ids, lengths = (told[name].to_numpy()[complete] for name in ("episode", "length"))
+        ids, lengths = (table[name].to_numpy()[complete] for name in ("episode", "length"))
         parts = [
             (batch["episode"], batch["step"], batch["position"])
             for batch in buffer.scan(fields=("episode", "step", "position"), size=1 << 16)
@@ -606,17 +691,17 @@ class Episodes(Dataset[Tensors]):
     def __getitem__(self, index: int) -> Tensors:
         """Return the episode at an index."""
         if not isinstance(index, (int, np.integer)):
-            raise TypeError(f"an index of episodes is an integer, not {index!r}")
+            raise TypeError(f"the index of an episode must be an integer, got {index!r}")
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
         """Return several episodes, which are read together."""
         steps = [self._steps[index] for index in indices]
-        found = self.buffer.get(np.concatenate(steps), fields=self.fields).to_torch()
-        ends = np.cumsum([len(one) for one in steps]).tolist()
+        batch = self.buffer.get(np.concatenate(steps), fields=self.fields).to_torch()
+        ends = np.cumsum([len(positions) for positions in steps]).tolist()
         return [
-            {name: values[end - len(one) : end] for name, values in found.items()}
-            for one, end in zip(steps, ends, strict=True)
+            {name: values[end - len(positions) : end] for name, values in batch.items()}
+            for positions, end in zip(steps, ends, strict=True)
         ]
 
 
@@ -641,7 +726,7 @@ def pad(episodes: Sequence[Tensors]) -> Tensors:
     """
     if not episodes or not episodes[0]:
         raise expdb.InvalidValue(
-            "there is nothing to pad: give a list of episodes with at least one field"
+            "cannot pad an empty list of episodes; pass episodes with at least one field"
         )
     lengths = [len(next(iter(episode.values()))) for episode in episodes]
     out: Tensors = {}

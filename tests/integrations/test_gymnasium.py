@@ -189,7 +189,7 @@ def test_mistakes_with_vector_environments_say_what_to_do(buffer):
         envs.step(envs.action_space.sample())
     with pytest.raises((expdb.InvalidValue, AssertionError)):
         envs.step(envs.action_space.sample())
-    with pytest.raises(expdb.InvalidValue, match="give one such as"):
+    with pytest.raises(expdb.InvalidValue, match="buffer must be a ReplayBuffer"):
         record(Counter(), "runs.db")
 
 
@@ -286,7 +286,7 @@ def test_mistakes_with_single_environments_say_what_to_do(buffer):
         env.annotate(obs=1)
     with pytest.raises(expdb.InvalidValue, match="no option 'agent'"):
         record(Counter(), buffer, agent="dqn")
-    with pytest.raises(expdb.InvalidValue, match="give an environment"):
+    with pytest.raises(expdb.InvalidValue, match="env must be an environment"):
         record("CartPole-v1", buffer)
     envs = record(SyncVectorEnv([Counter] * 2), buffer)
     with pytest.raises(expdb.InvalidValue, match="has not begun"):

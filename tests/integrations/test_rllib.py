@@ -232,7 +232,7 @@ def test_a_queue_hands_each_batch_out_once(close, tmp_path):
     order = [one.sample()["a"].tolist() for one in (first, second, second, first)]
     assert order == [[k, k] for k in range(4)]
     assert isinstance(first.sample(), MultiAgentBatch)
-    assert not first._held
+    assert not first._item_positions
     first.add(steps(9))
     assert first.sample()["weights"].tolist() == [1.0]
 

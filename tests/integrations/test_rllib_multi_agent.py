@@ -253,17 +253,17 @@ def test_handles_know_of_each_other(kind, close, tmp_path):
 def test_what_means_nothing_is_refused(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     buffer.add(game(0, 5))
-    with pytest.raises(ValueError, match="no steps of the module 'nope': there are m0, m1"):
+    with pytest.raises(ValueError, match="no steps of the module 'nope'; expected one of m0, m1"):
         buffer.sample(3, modules_to_sample=["nope"])
-    with pytest.raises(ValueError, match="give 'independent' or 'synchronized'"):
+    with pytest.raises(ValueError, match="must be 'independent' or 'synchronized'"):
         buffer.sample(3, replay_mode="together")
 
 
 def test_other_episodes_and_agents_without_a_name_are_refused(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
-    with pytest.raises(expdb.InvalidValue, match="give instances of MultiAgentEpisode"):
+    with pytest.raises(expdb.InvalidValue, match="expected instances of MultiAgentEpisode"):
         buffer.add(SingleAgentEpisode())
-    with pytest.raises(expdb.InvalidValue, match="give it text, or a number"):
+    with pytest.raises(expdb.InvalidValue, match="must be text or a number"):
         buffer.add(game(0, 3, agents=((0, 1),)))
     assert len(buffer) == 0
     with pytest.raises(ValueError, match="empty buffer"):

@@ -51,7 +51,7 @@ class ReplayBuffer:
             If `data` is None.
         """
         if not data:
-            raise ValueError("data is required: give a DataRow")
+            raise ValueError("data must be a DataRow, got None")
         self._storage.add(data)
 
     def store_batch(self, data_batch: Sequence[DataRow]) -> None:
@@ -63,7 +63,7 @@ class ReplayBuffer:
             The rows to store. An empty sequence only logs a warning.
         """
         if not data_batch:
-            logger.warning("store_batch was given no rows")
+            logger.warning("store_batch() got no rows; nothing is stored")
             return
         self._storage.add_batch(data_batch)
 

@@ -26,7 +26,7 @@ try:
     from pydantic import BaseModel
 except ImportError as error:
     raise expdb.DriverMissing(
-        f"AWorld 0.3 cannot be imported ({error}): pip install aworld"
+        f"AWorld 0.3 cannot be imported ({error}); run `pip install aworld`"
     ) from error
 
 __all__ = ["ExperienceConfig", "ExperienceStorage"]
@@ -119,10 +119,10 @@ class ExperienceStorage(Storage[Any]):
 
     async def get_block(self, block_id: str) -> DataBlock | None:
         """Return a block, or None if there is no such block."""
-        found = self._blocks.page(1, 1, {"task_id": str(block_id)})
-        if not found:
+        blocks = self._blocks.page(1, 1, {"task_id": str(block_id)})
+        if not blocks:
             return None
-        return DataBlock(id=str(block_id), create_at=found[0]["block"]["create_at"])
+        return DataBlock(id=str(block_id), create_at=blocks[0]["block"]["create_at"])
 
     # -- items ---------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class ExperienceStorage(Storage[Any]):
             If a value is neither a pydantic model nor plain JSON.
         """
         if isinstance(data, (list, tuple)):
-            return all([await self.create_data(one, block_id, overwrite) for one in data])
+            return all([await self.create_data(item, block_id, overwrite) for item in data])
         block, id = _block_of(data, block_id), _id_of(data)
         before = self._find(block, id)
         if before and not overwrite:
@@ -175,7 +175,7 @@ class ExperienceStorage(Storage[Any]):
             task_id=block, episode_id=f"block {block}", tags={"id": id}, item=stored,
             step=time.time_ns() if step is None else step,
         )  # fmt: skip
-        self._delete([one["position"] for one in before])
+        self._delete([row["position"] for row in before])
 
     def _delete(self, positions: list[int]) -> None:
         if positions:
@@ -184,7 +184,7 @@ class ExperienceStorage(Storage[Any]):
     def _make_room(self, block: str) -> None:
         most = self.conf.max_items_per_block
         items = self._items({"task_id": block}) if most > 0 else []
-        self._delete([one["position"] for one in items[: max(0, len(items) + 1 - most)]])
+        self._delete([row["position"] for row in items[: max(0, len(items) + 1 - most)]])
 
     def _find(self, block: str, id: str) -> list[dict[str, Any]]:
         return self._items(expdb.QueryBuilder().eq("task_id", block).and_().eq("tags.id", id))
@@ -194,9 +194,9 @@ class ExperienceStorage(Storage[Any]):
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         fields = ["position", "step", "task_id", "tags", "item"]
         for batch in self.buffer.scan(where, fields=fields):
-            for one in batch.to_list():
-                newest[one["task_id"], one["tags"]["id"]] = one
-        return sorted(newest.values(), key=lambda one: (one["step"], one["position"]))
+            for row in batch.to_list():
+                newest[row["task_id"], row["tags"]["id"]] = row
+        return sorted(newest.values(), key=lambda row: (row["step"], row["position"]))
 
     async def update_data(
         self, data: Any, block_id: str | None = None, exists: bool = False
@@ -256,7 +256,7 @@ class ExperienceStorage(Storage[Any]):
         block = _block_of(data, block_id)
         id = data_id if data is None or data_id else _id_of(data)
         before = self._find(block, str(id))
-        self._delete([one["position"] for one in before])
+        self._delete([row["position"] for row in before])
         return bool(before) or not exists
 
     async def select_data(self, condition: Any = None) -> list[Any]:
@@ -277,12 +277,12 @@ class ExperienceStorage(Storage[Any]):
         InvalidValue
             If a comparison is unknown.
         """
-        found = [_item(one["item"]) for one in self._items(None)]
-        return [one for one in found if not condition or _matches(one, condition)]
+        items = [_item(row["item"]) for row in self._items(None)]
+        return [item for item in items if not condition or _matches(item, condition)]
 
     async def get_data_items(self, block_id: str | None = None) -> list[Any]:
         """Return the items of a block, oldest first."""
-        return [_item(one["item"]) for one in self._items({"task_id": str(block_id)})]
+        return [_item(row["item"]) for row in self._items({"task_id": str(block_id)})]
 
     async def size(self, condition: Any = None) -> int:
         """Return the number of matching items."""
@@ -308,12 +308,12 @@ def _id_of(data: Any) -> str:
 def _stored(data: Any) -> dict[str, Any]:
     """Return an item as JSON; raise InvalidValue if JSON cannot represent it exactly."""
     if type(data) is Data:
-        told = {name: getattr(data, name) for name in _TOLD}
-        return {"data": _json(told, "the item"), "value": _json(data.value, "value")}
+        attributes = {name: getattr(data, name) for name in _ATTRIBUTES}
+        return {"data": _json(attributes, "the item"), "value": _json(data.value, "value")}
     return {"value": _json(data, "the item")}
 
 
-_TOLD = ("block_id", "id", "create_at", "update_at", "expires_at", "meta_info")
+_ATTRIBUTES = ("block_id", "id", "create_at", "update_at", "expires_at", "meta_info")
 
 
 def _json(value: Any, path: str) -> Any:
@@ -321,31 +321,32 @@ def _json(value: Any, path: str) -> Any:
     if value is None or kind in (str, int, bool) or (kind is float and math.isfinite(value)):
         return value
     if kind is list:
-        return [_json(one, f"{path}.{k}") for k, one in enumerate(value)]
+        return [_json(element, f"{path}.{k}") for k, element in enumerate(value)]
     if kind is dict and all(type(key) is str for key in value) and "model" not in value:
-        return {key: _json(one, f"{path}.{key}") for key, one in value.items()}
+        return {key: _json(element, f"{path}.{key}") for key, element in value.items()}
     if isinstance(value, BaseModel):
         dumped = BaseModel.model_dump(value, mode="json")
         return {"model": f"{kind.__module__}:{kind.__qualname__}", "value": dumped}
     raise expdb.InvalidValue(
-        f"{path} is a {kind.__module__}.{kind.__qualname__}: give pydantic models or plain JSON"
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored exactly; use "
+        "pydantic models or plain JSON"
     )
 
 
 def _plain(stored: Any) -> Any:
     """Return the value that `_json` was given; models of modules not imported become dicts."""
     if isinstance(stored, list):
-        return [_plain(one) for one in stored]
+        return [_plain(element) for element in stored]
     if not isinstance(stored, Mapping):
         return stored
     if "model" not in stored:
-        return {key: _plain(one) for key, one in stored.items()}
+        return {key: _plain(element) for key, element in stored.items()}
     module, _, name = stored["model"].partition(":")
-    found: Any = sys.modules.get(module)
+    model_class: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    is_model = isinstance(found, type) and issubclass(found, BaseModel)
-    model: Any = found if is_model else None
+        model_class = getattr(model_class, part, None)
+    is_model = isinstance(model_class, type) and issubclass(model_class, BaseModel)
+    model: Any = model_class if is_model else None
     return model.model_validate_json(json.dumps(stored["value"])) if model else stored["value"]
 
 
@@ -357,16 +358,16 @@ def _item(stored: Mapping[str, Any]) -> Any:
 # -- conditions --------------------------------------------------------------------------------
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": lambda one, other: bool(one == other),
-    "ne": lambda one, other: bool(one != other),
-    "gt": lambda one, other: bool(one > other),
-    "gte": lambda one, other: bool(one >= other),
-    "lt": lambda one, other: bool(one < other),
-    "lte": lambda one, other: bool(one <= other),
-    "in": lambda one, other: one in other,
-    "not_in": lambda one, other: one not in other,
-    "like": lambda one, other: other in one,
-    "not_like": lambda one, other: other not in one,
+    "eq": lambda value, other: bool(value == other),
+    "ne": lambda value, other: bool(value != other),
+    "gt": lambda value, other: bool(value > other),
+    "gte": lambda value, other: bool(value >= other),
+    "lt": lambda value, other: bool(value < other),
+    "lte": lambda value, other: bool(value <= other),
+    "in": lambda value, other: value in other,
+    "not_in": lambda value, other: value not in other,
+    "like": lambda value, other: other in value,
+    "not_like": lambda value, other: other not in value,
 }
 
 
@@ -377,7 +378,7 @@ def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
     """
     for join, every in (("and_", all), ("or_", any)):
         if join in condition:
-            return every(_matches(item, one) for one in condition[join])
+            return every(_matches(item, operand) for operand in condition[join])
     value = item.value if isinstance(item, Data) else item
     for part in condition["field"].split("."):
         value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
@@ -385,7 +386,9 @@ def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
     if op in ("is_null", "is_not_null"):
         return bool((value is None) == (op == "is_null"))
     if op not in _COMPARE:
-        raise expdb.InvalidValue(f"{op!r} is not a comparison: there are {', '.join(_COMPARE)}")
+        raise expdb.InvalidValue(
+            f"{op!r} is not a comparison; expected one of {', '.join(_COMPARE)}"
+        )
     wanted = condition.get("value")
     if op in ("eq", "ne"):
         return _COMPARE[op](value, wanted)

@@ -36,7 +36,23 @@ class QueryFilter:
         self.query_condition = query_condition
 
     def check_condition(self, row: Any) -> bool:
-        """Return whether a row meets the condition."""
+        """Return whether a row meets the condition.
+
+        Parameters
+        ----------
+        row : DataRow
+            The row to check.
+
+        Returns
+        -------
+        bool
+            Whether the row matches.
+
+        Raises
+        ------
+        ValueError
+            If the condition has an unknown comparison.
+        """
         return not self.query_condition or _holds(row, self.query_condition)
 
     def filter(
@@ -55,6 +71,11 @@ class QueryFilter:
         -------
         list of DataRow
             The matching rows, in their order.
+
+        Raises
+        ------
+        ValueError
+            If the condition has an unknown comparison.
         """
         condition = self.query_condition if query_condition is None else query_condition
         return [row for row in rows if not condition or _holds(row, condition)]
@@ -65,32 +86,32 @@ def _holds(row: Any, condition: Mapping[str, Any]) -> bool:
         return all(_holds(row, part) for part in condition["and_"])
     if "or_" in condition:
         return any(_holds(row, part) for part in condition["or_"])
-    found, op = _value(row, condition["field"]), condition["op"]
+    actual, op = _value(row, condition["field"]), condition["op"]
     value: Any = condition.get("value")
     match op:
         case "eq":
-            return bool(found == value)
+            return bool(actual == value)
         case "ne":
-            return bool(found != value)
+            return bool(actual != value)
         case "in":
-            return found in value
+            return actual in value
         case "not_in":
-            return found not in value
+            return actual not in value
         case "like":
-            return isinstance(found, str) and value in found
+            return isinstance(actual, str) and value in actual
         case "not_like":
-            return not isinstance(found, str) or value not in found
+            return not isinstance(actual, str) or value not in actual
         case "is_null":
-            return found is None
+            return actual is None
         case "is_not_null":
-            return found is not None
+            return actual is not None
     if op not in _ORDER:
-        raise ValueError(f"unknown comparison {op!r}: build conditions with QueryBuilder")
-    return found is not None and value is not None and bool(_ORDER[op](found, value))
+        raise ValueError(f"unknown comparison {op!r}; build conditions with QueryBuilder")
+    return actual is not None and value is not None and bool(_ORDER[op](actual, value))
 
 
 def _value(row: Any, path: str) -> Any:
-    found: Any = row
+    value: Any = row
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value

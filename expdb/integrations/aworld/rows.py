@@ -31,7 +31,13 @@ class ExpMeta:
     pre_agent: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict."""
+        """Return the fields as a dict.
+
+        Returns
+        -------
+        dict
+            The fields by name.
+        """
         return dict(vars(self))
 
 
@@ -71,11 +77,17 @@ class Experience:
     def __post_init__(self, action: Any) -> None:
         if action is not None:
             if self.actions is not None:
-                raise ValueError("both action and actions are given: give one of them")
+                raise ValueError("action and actions cannot be combined; pass only one of them")
             self.actions = list(action) if isinstance(action, (list, tuple)) else [action]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as a dict; pydantic models are dumped to JSON values."""
+        """Return the fields as a dict; pydantic models are dumped to JSON values.
+
+        Returns
+        -------
+        dict
+            The fields by name.
+        """
         return {name: _plain(value) for name, value in vars(self).items()}
 
 
@@ -98,7 +110,13 @@ class DataRow:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as nested dicts."""
+        """Return the row as nested dicts.
+
+        Returns
+        -------
+        dict
+            The fields by name.
+        """
         return {
             "exp_meta": self.exp_meta.to_dict(),
             "exp_data": self.exp_data.to_dict(),
@@ -108,5 +126,5 @@ class DataRow:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(element) for element in value]
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value

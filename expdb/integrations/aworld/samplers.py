@@ -15,7 +15,22 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self, storage: Storage, batch_size: int, query_condition: Condition = None) -> Any:
-        """Return a sample of the rows of a storage."""
+        """Return a sample of the rows of a storage.
+
+        Parameters
+        ----------
+        storage : Storage
+            The storage to sample.
+        batch_size : int
+            Size of the sample.
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        object
+            The sample.
+        """
 
 
 class TaskSampler(Sampler):
@@ -28,12 +43,42 @@ class TaskSampler(Sampler):
     def sample_task_ids(
         self, storage: Storage, batch_size: int, query_condition: Condition = None
     ) -> list[str]:
-        """Return the ids of up to `batch_size` distinct tasks that have a matching row."""
+        """Return the ids of up to `batch_size` distinct tasks that have a matching row.
+
+        Parameters
+        ----------
+        storage : Storage
+            The storage to sample.
+        batch_size : int
+            Largest number of tasks.
+        query_condition : dict, optional
+            Selects the tasks that have a matching row; by default, all tasks.
+
+        Returns
+        -------
+        list of str
+            The task ids.
+        """
 
     def sample(
         self, storage: Storage, batch_size: int, query_condition: Condition = None
     ) -> dict[str, list[DataRow]]:
-        """Return the rows of the chosen tasks, by task id."""
+        """Return the rows of the chosen tasks, by task id.
+
+        Parameters
+        ----------
+        storage : Storage
+            The storage to sample.
+        batch_size : int
+            Largest number of tasks.
+        query_condition : dict, optional
+            Selects the tasks that have a matching row; by default, all tasks.
+
+        Returns
+        -------
+        dict of str to list of DataRow
+            All rows of each chosen task.
+        """
         return storage.get_bacth_by_task_ids(
             self.sample_task_ids(storage, batch_size, query_condition)
         )
@@ -41,11 +86,26 @@ class TaskSampler(Sampler):
     def sample_tasks(
         self, storage: Storage, batch_size: int, query_condition: Condition = None
     ) -> dict[str, list[DataRow]]:
-        """Return the rows of the chosen tasks, by task id, in order of step and time."""
-        found = self.sample(storage, batch_size, query_condition)
+        """Return the rows of the chosen tasks, by task id, in order of step and time.
+
+        Parameters
+        ----------
+        storage : Storage
+            The storage to sample.
+        batch_size : int
+            Largest number of tasks.
+        query_condition : dict, optional
+            Selects the tasks that have a matching row; by default, all tasks.
+
+        Returns
+        -------
+        dict of str to list of DataRow
+            All rows of each chosen task.
+        """
+        rows_by_task = self.sample(storage, batch_size, query_condition)
         return {
             task: sorted(rows, key=lambda row: (row.exp_meta.step, row.exp_meta.execute_time))
-            for task, rows in found.items()
+            for task, rows in rows_by_task.items()
         }
 
 
@@ -58,7 +118,22 @@ class RandomTaskSample(TaskSampler):
     def sample_task_ids(
         self, storage: Storage, batch_size: int, query_condition: Condition = None
     ) -> list[str]:
-        """Return the ids of up to `batch_size` matching tasks, distinct and in random order."""
+        """Return the ids of up to `batch_size` matching tasks, distinct and in random order.
+
+        Parameters
+        ----------
+        storage : Storage
+            The storage to sample.
+        batch_size : int
+            Largest number of tasks.
+        query_condition : dict, optional
+            Selects the tasks that have a matching row; by default, all tasks.
+
+        Returns
+        -------
+        list of str
+            The task ids.
+        """
         tasks = storage.get_task_ids(query_condition)
         return random.sample(tasks, min(batch_size, len(tasks)))
 
@@ -68,12 +143,34 @@ class Converter(ABC):
 
     @abstractmethod
     def to_dataset_row(self, rows: Any) -> Any:
-        """Return the converted rows."""
+        """Return the converted rows.
+
+        Parameters
+        ----------
+        rows : object
+            The rows of a sample.
+
+        Returns
+        -------
+        object
+            The converted rows.
+        """
 
 
 class DefaultConverter(Converter):
     """Return rows unchanged."""
 
     def to_dataset_row(self, rows: Any) -> Any:
-        """Return the rows."""
+        """Return the rows.
+
+        Parameters
+        ----------
+        rows : object
+            The rows of a sample.
+
+        Returns
+        -------
+        object
+            The converted rows.
+        """
         return rows

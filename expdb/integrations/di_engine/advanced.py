@@ -133,19 +133,23 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         if self._controller is not None:
             may, why = self._controller.can_push(len(items))
             if not may:
-                logger.info("buffer %s refuses a push: %s", self._instance_name, why)
+                logger.info("buffer %s rejected a push: %s", self._instance_name, why)
                 return
         kept = [item for item in items if isinstance(item, dict)]
         for item in items:
             if not isinstance(item, dict):
-                logger.info("buffer %s refuses a %s: give dicts", self._instance_name, type(item))
+                logger.info(
+                    "buffer %s rejected an item of %s; items must be dicts",
+                    self._instance_name,
+                    type(item),
+                )
         super().push(kept, cur_collector_envstep)
         if self._controller is not None:
             self._controller.history_push_count += len(kept)
 
     def _push(self, item: dict[str, Any]) -> None:
         priority = item.get("priority")
-        value = {key: one for key, one in item.items() if key not in _TOLD}
+        value = {key: entry for key, entry in item.items() if key not in _BOOKKEEPING}
         collected = _collected(item)
         self.items.push(
             value,
@@ -202,7 +206,9 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         keys = ("weight", "priority")
         if self._consumer is not None:
             if sample_range is not None:
-                raise ValueError("sample_range and max_use cannot be honoured together: give one")
+                raise ValueError(
+                    "sample_range cannot be combined with max_use; pass only one of them"
+                )
             try:
                 return self.items.lease(self._consumer, size, sampler, *keys)
             except expdb.TooFewRows as error:
@@ -211,23 +217,23 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         where = None
         if sample_range is not None:
             self.items.flush()
-            where = np.array([told["position"] for told in self.items.all()[1]])[sample_range]
+            where = np.array([row["position"] for row in self.items.all()[1]])[sample_range]
             if not len(where):
                 return [], None
         return self.items.draw(size, sampler, *keys, where=where)
 
     def _may_sample(self, size: int) -> bool:
-        held, ratio = self.count(), self._cfg.thruput_controller.sample_min_limit_ratio
-        if held / size < ratio:
+        count, ratio = self.count(), self._cfg.thruput_controller.sample_min_limit_ratio
+        if count / size < ratio:
             logger.info(
                 "buffer %s: valid(%d) / sample(%d) < sample_min_limit_ratio(%s)",
-                self._instance_name, held, size, ratio,
+                self._instance_name, count, size, ratio,
             )  # fmt: skip
             return False
         if self._controller is not None:
             may, why = self._controller.can_sample(size)
             if not may:
-                logger.info("buffer %s refuses a sample: %s", self._instance_name, why)
+                logger.info("buffer %s rejected a sample: %s", self._instance_name, why)
                 return False
             self._controller.history_sample_count += size
         return True
@@ -265,7 +271,11 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
             self._remove(expdb.QueryBuilder().lte("policy_version", now - self._max_staleness))
 
     def _remove_used(self, positions: np.ndarray) -> None:
-        used = [int(one) for one in np.unique(positions) if self._uses[int(one)] >= self._max_use]
+        used = [
+            int(position)
+            for position in np.unique(positions)
+            if self._uses[int(position)] >= self._max_use
+        ]
         if used:
             self._remove(np.array(used))
 
@@ -297,13 +307,20 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         """
         if "priority" not in info:
             return
-        priorities = np.array([float(one) for one in info["priority"]])
+        priorities = np.array([float(priority) for priority in info["priority"]])
         assert (priorities >= 0).all(), priorities.min()
         prefix = f"{self._instance_name}_"
-        named = [str(one) for one in info["replay_unique_id"]]
-        ours = [one.startswith(prefix) and one[len(prefix) :].isdigit() for one in named]
+        named = [str(unique_id) for unique_id in info["replay_unique_id"]]
+        ours = [
+            unique_id.startswith(prefix) and unique_id[len(prefix) :].isdigit()
+            for unique_id in named
+        ]
         positions = np.array(
-            [int(one[len(prefix) :]) for one, is_ours in zip(named, ours, strict=True) if is_ours],
+            [
+                int(unique_id[len(prefix) :])
+                for unique_id, is_ours in zip(named, ours, strict=True)
+                if is_ours
+            ],
             np.int64,
         )
         if len(positions):
@@ -325,19 +342,25 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
             Path of the file.
         """
         stored = load(file_name)
-        self.push([{**value, "priority": told["priority"]} for value, told in stored], 0)
+        self.push([{**value, "priority": options["priority"]} for value, options in stored], 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the items with their priorities, and the state of the buffer."""
-        items, told = self.items.all("priority")
+        """Return copies of the items with their priorities, and the state of the buffer.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
+        items, table = self.items.all("priority")
         data = [
-            {**item, "priority": one["priority"]} for item, one in zip(items, told, strict=True)
+            {**item, "priority": row["priority"]} for item, row in zip(items, table, strict=True)
         ]
         return {
             "data": data, "valid_count": len(data), "push_count": self.push_count,
             "beta": self._beta, "anneal_step": self._cfg.anneal_step,
             "max_priority": self._max_priority,
-            "use_count": [self._uses.get(one["position"], 0) for one in told],
+            "use_count": [self._uses.get(row["position"], 0) for row in table],
         }  # fmt: skip
 
     def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
@@ -356,17 +379,17 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         self._beta = _state_dict.get("beta", self._beta)
         self._max_priority = _state_dict.get("max_priority", self._max_priority)
         if "use_count" in _state_dict:
-            told = self.items.all()[1]
-            uses = _state_dict["use_count"][-len(told) :] if told else []
-            self._uses = {one["position"]: use for one, use in zip(told, uses, strict=True) if use}
+            table = self.items.all()[1]
+            uses = _state_dict["use_count"][-len(table) :] if table else []
+            self._uses = {row["position"]: use for row, use in zip(table, uses, strict=True) if use}
 
 
 def _collected(item: Mapping[str, Any]) -> Any:
     """Return the learner iteration at which an item was collected, or None if unknown."""
-    found = item.get("collect_iter")
-    return min(found) if isinstance(found, list) else found
+    iterations = item.get("collect_iter")
+    return min(iterations) if isinstance(iterations, list) else iterations
 
 
-_TOLD = frozenset(
+_BOOKKEEPING = frozenset(
     ("priority", "IS", "use", "staleness", "replay_unique_id", "replay_buffer_idx")
 )  # fmt: skip

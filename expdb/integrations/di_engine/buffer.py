@@ -177,7 +177,13 @@ class DequeBuffer(Buffer):
         self._meta_keys: dict[Any, None] = {}
 
     def view(self) -> DequeBuffer:
-        """Return a buffer that shares the items and has no middleware."""
+        """Return a buffer that shares the items and has no middleware.
+
+        Returns
+        -------
+        DequeBuffer
+            The other buffer.
+        """
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._middleware = []
@@ -291,7 +297,7 @@ class DequeBuffer(Buffer):
                 return self._drawn(size, replace, sample_range, sampler, consumer)
             except expdb.TooFewRows as error:
                 if ignore_insufficient:
-                    logger.warning("a sample is left out: %s", error)
+                    logger.warning("sample() returned no items: %s", error)
                     return []
                 raise ValueError(
                     f"There are less than {size} records/groups in buffer({self.count()})"
@@ -313,9 +319,13 @@ class DequeBuffer(Buffer):
         if sample_range is not None:
             places = np.arange(self.count())[sample_range]
             if len(places) < (1 if replace else size):
-                raise expdb.TooFewRows(f"{size} items wanted, {len(places)} in {sample_range}")
+                raise expdb.TooFewRows(
+                    f"cannot sample {size} items; {sample_range} selects {len(places)}"
+                )
             if not isinstance(sampler, expdb.Uniform):
-                raise ValueError("sample_range and priorities cannot be honoured together")
+                raise ValueError(
+                    "sample_range cannot be combined with priorities; pass only one of them"
+                )
             sampler = self._at(np.random.choice(places, size, replace))
         keys = ("priority", *sampler.keys())
         if consumer is None:
@@ -351,12 +361,14 @@ class DequeBuffer(Buffer):
 
     def _by_index(self, indices: list[str]) -> list[BufferedData]:
         where = expdb.QueryBuilder().in_(f"tags.{INDEX}", list(dict.fromkeys(indices)))
-        found = {item.index: item for item in self._matching(where)}
-        if missing := set(indices) - found.keys():
-            raise KeyError(f"no items of the indices {sorted(missing)[:3]}")
+        items = {item.index: item for item in self._matching(where)}
+        if missing := set(indices) - items.keys():
+            raise KeyError(
+                f"no items have the indices {sorted(missing)[:3]}; they may have been evicted"
+            )
         # read a repeated index again, so that its items share no memory
         return [
-            found.pop(index) if index in found else self._by_index([index])[0] for index in indices
+            items.pop(index) if index in items else self._by_index([index])[0] for index in indices
         ]
 
     def _matching(self, where: Any) -> Iterator[BufferedData]:
@@ -376,14 +388,16 @@ class DequeBuffer(Buffer):
     ) -> list[list[BufferedData]]:
         self.items.flush()
         groups = self._groups.setdefault(key, Groups(self.items, key)).current(sample_range)
-        names = [name for name, one in groups.items() if len(one) >= (unroll_len or 1)]
+        names = [name for name, members in groups.items() if len(members) >= (unroll_len or 1)]
         if not names or (len(names) < size and not replace):
-            raise expdb.TooFewRows(f"{size} groups of {key!r} wanted, {len(names)} held")
+            raise expdb.TooFewRows(
+                f"cannot sample {size} groups of {key!r}; the buffer holds {len(names)}"
+            )
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
         positions = np.concatenate(parts)
-        found = iter(buffered(*self.items.draw(len(positions), At(positions), LABEL, "priority")))
-        return [[next(found) for _ in part] for part in parts]
+        items = iter(buffered(*self.items.draw(len(positions), At(positions), LABEL, "priority")))
+        return [[next(items) for _ in part] for part in parts]
 
     def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:
         if not length:
@@ -411,10 +425,10 @@ class DequeBuffer(Buffer):
         IndexError
             If `idx` is out of range.
         """
-        held = self.count()
-        if not -held <= idx < held:
-            raise IndexError(f"item {idx} of {held}")
-        place = np.array([idx % held])
+        count = self.count()
+        if not -count <= idx < count:
+            raise IndexError(f"item index {idx} is out of range for {count} items")
+        place = np.array([idx % count])
         return buffered(*self.items.draw(1, self._at(place), LABEL, "priority"))[0]
 
     def get_by_index(self, index: str) -> BufferedData:
@@ -469,7 +483,13 @@ class DequeBuffer(Buffer):
         self._meta_keys = dict.fromkeys(keys)
 
     def count(self) -> int:
-        """Return the number of stored items."""
+        """Return the number of stored items.
+
+        Returns
+        -------
+        int
+            The number of items.
+        """
         return len(self.items)
 
     # -- changing ------------------------------------------------------------------------------
@@ -504,11 +524,11 @@ class DequeBuffer(Buffer):
         """
         where = expdb.QueryBuilder().eq(f"tags.{INDEX}", index)
         with self.items.lock:
-            found = list(self._matching(where))
-            if not found:
+            items = list(self._matching(where))
+            if not items:
                 return False
-            tags = {**plain(found[0].meta), **plain(dict(meta or {})), INDEX: index}
-            old = [one.meta["priority_idx"] for one in found]
+            tags = {**plain(items[0].meta), **plain(dict(meta or {})), INDEX: index}
+            old = [item.meta["priority_idx"] for item in items]
             try:
                 batch = self.items.buffer.get(old, fields=("position", "tags"))
             except expdb.Evicted:  # evicted after it was read
@@ -516,7 +536,7 @@ class DequeBuffer(Buffer):
             order = int(push_order_keys(batch)[0])
             if order != old[0]:
                 tags[ORDER] = order
-            if data is None or self.items.is_same(data, found[0].data):
+            if data is None or self.items.is_same(data, items[0].data):
                 self.items.buffer.update(where, tags=tags, replace_tags=True)
             else:
                 self.items.replace(old, data, tags | {ORDER: order})
@@ -565,9 +585,9 @@ class DequeBuffer(Buffer):
             Path of the file.
         """
         with self.items.lock:
-            old = [one["position"] for one in self.items.all()[1]]
-            for value, told in load(file_name, self.items.kinds):
-                self.items.push(value, **told)
+            old = [row["position"] for row in self.items.all()[1]]
+            for value, options in load(file_name, self.items.kinds):
+                self.items.push(value, **options)
             self.items.flush()
             self.items.delete(old)
             self._groups.clear()

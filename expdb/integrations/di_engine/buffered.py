@@ -55,17 +55,17 @@ class Groups:
             self._positions = np.concatenate((self._positions, batch["position"]))
             self._order = np.concatenate((self._order, push_order_keys(batch)))
             self._names += [(tags or {}).get(self._key) for tags in batch["tags"].tolist()]
-        held = [
+        stored = [
             batch["position"] for batch in self._items.buffer.scan(fields=["position"], size=65536)
         ]
-        alive = np.isin(self._positions, np.concatenate(held) if held else [])
+        alive = np.isin(self._positions, np.concatenate(stored) if stored else [])
         self._names = [name for name, is_alive in zip(self._names, alive, strict=True) if is_alive]
         self._positions, self._order = self._positions[alive], self._order[alive]
         groups: dict[Any, list[int]] = {}
         places = np.argsort(self._order, kind="stable")
         for place in (places if sample_range is None else places[sample_range]).tolist():
             groups.setdefault(self._names[place], []).append(int(self._positions[place]))
-        return {name: np.array(one) for name, one in groups.items()}
+        return {name: np.array(positions) for name, positions in groups.items()}
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,8 @@ def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
             type(key) is not str or key in (INDEX, ORDER) or not is_json(value)
         ):
             raise expdb.InvalidValue(
-                f"meta has {key!r}: {value!r}; give text as keys, and plain JSON as values"
+                f"meta entry {key!r}: {value!r} cannot be stored exactly; use text keys and plain "
+                "JSON values"
             )
     return {key: value for key, value in meta.items() if key not in _PRIORITY}
 
@@ -91,7 +92,7 @@ def buffered(values: list[Any], columns: Mapping[str, Any]) -> list[BufferedData
     labels = columns.get(LABEL)
     if labels is None:
         labels = [label_of(tags) for tags in columns["tags"].tolist()]
-    found = []
+    items = []
     rows = columns["position"].tolist(), columns["priority"].tolist()
     for value, (index, meta), position, priority in zip(values, labels, *rows, strict=True):
         meta = deep_copy(meta) if meta else {}
@@ -99,8 +100,8 @@ def buffered(values: list[Any], columns: Mapping[str, Any]) -> list[BufferedData
             meta["priority_idx"] = position
         if priority == priority:  # NaN means that no priority was set
             meta["priority"] = priority
-        found.append(BufferedData(value, index, meta))
+        items.append(BufferedData(value, index, meta))
     if "weight" in columns:
-        for item, weight in zip(found, columns["weight"].tolist(), strict=True):
+        for item, weight in zip(items, columns["weight"].tolist(), strict=True):
             item.meta["priority_IS"] = weight
-    return found
+    return items

@@ -10,16 +10,18 @@ from typing import Any, ClassVar
 class Config(dict[str, Any]):
     """A dict with attribute access to its keys, like `EasyDict`."""
 
-    def __init__(self, *given: Any, **more: Any):
+    def __init__(self, *mappings: Any, **more: Any):
         super().__init__()
-        for key, value in dict(*given, **more).items():
+        for key, value in dict(*mappings, **more).items():
             self[key] = Config(value) if isinstance(value, Mapping) else value
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"the config has no {name!r}: it has {', '.join(self)}") from None
+            raise AttributeError(
+                f"the config has no {name!r}; expected one of {', '.join(self)}"
+            ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = Config(value) if isinstance(value, Mapping) else value
@@ -36,20 +38,20 @@ class Configured:
         return Config(cls.config, cfg_type=f"{cls.__name__}Dict")
 
 
-def merged(default: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Config:
+def merged(default: Mapping[str, Any], cfg: Mapping[str, Any], path: str = "") -> Config:
     """Return `given` with defaults for missing keys; raise ValueError for an unknown key."""
-    known = {*default, "type", "cfg_type", "import_names"}
-    if unknown := given.keys() - known:
+    options = {*default, "type", "cfg_type", "import_names"}
+    if unknown := cfg.keys() - options:
         raise ValueError(
-            f"{path}{min(unknown)} is not an option of this buffer: it has "
-            f"{', '.join(sorted(known))}"
+            f"{path}{min(unknown)} is not an option of this buffer; expected one of "
+            f"{', '.join(sorted(options))}"
         )
-    found = Config(default)
-    for key, value in given.items():
+    config = Config(default)
+    for key, value in cfg.items():
         nested = isinstance(value, Mapping) and isinstance(default.get(key), Mapping)
         inner = nested and default[key]
-        found[key] = merged(inner, value, f"{path}{key}.") if inner else value
-    return found
+        config[key] = merged(inner, value, f"{path}{key}.") if inner else value
+    return config
 
 
 def location_of(cfg: Mapping[str, Any], exp_name: str | None) -> str:
@@ -57,9 +59,9 @@ def location_of(cfg: Mapping[str, Any], exp_name: str | None) -> str:
 
     Create the folder if it does not exist.
     """
-    given = cfg.get("location")
-    if given is not None:
-        return str(given)
+    location = cfg.get("location")
+    if location is not None:
+        return str(location)
     folder = Path(exp_name or "default_experiment")
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder / "replay.db")

@@ -22,11 +22,11 @@ with suppress(ImportError):
 
 def kinds() -> tuple[Kind, ...]:
     """Return the conversions of the dict classes that DI-engine's pipelines push."""
-    found: list[Kind] = []
+    conversions: list[Kind] = []
     with suppress(ImportError):
         from easydict import EasyDict
 
-        found.append(Kind("EasyDict", EasyDict, dict, EasyDict))
+        conversions.append(Kind("EasyDict", EasyDict, dict, EasyDict))
     with suppress(ImportError):
         import treetensor.torch as ttorch
         import treevalue
@@ -34,8 +34,8 @@ def kinds() -> tuple[Kind, ...]:
         # Calling `ttorch.Tensor` would convert every tensor to text.
         make = functools.partial(treevalue.unflatten, return_type=ttorch.Tensor)
         together = lambda tree: make(list(_leaves(tree)))  # noqa: E731
-        found.append(Kind("treetensor", ttorch.Tensor, _plain, together))
-    return tuple(found)
+        conversions.append(Kind("treetensor", ttorch.Tensor, _plain, together))
+    return tuple(conversions)
 
 
 def _plain(tree: Any) -> Any:

@@ -52,8 +52,8 @@ class _PlaceSampler(expdb.Sampler):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions of the items."""
         unwritten: int = self.items.unwritten
-        held = min(population.size + unwritten, self.items.size)
-        places = self.items.choose(held) - held  # -1 is the newest item
+        count = min(population.size + unwritten, self.items.size)
+        places = self.items.choose(count) - count  # -1 is the newest item
         stored = np.minimum(places + population.size + unwritten, population.size - 1)
         return population.at(stored), {UNWRITTEN: np.maximum(places + unwritten, -1)}
 
@@ -74,15 +74,15 @@ class Items:
         try:
             self.buffer = self.database.buffer(name, capacity=size)
         except expdb.CapacityMismatch:
-            held = self._await_update(size)
-            if held == size:
+            capacity = self._await_update(size)
+            if capacity == size:
                 self.buffer = self.database.buffer(name, capacity=size)
             else:
                 self.database.close()
                 raise expdb.CapacityMismatch(
-                    f"buffer {name!r} in {self.database.location} holds up to {held} items, but "
-                    f"size is {size}; set size (replay_buffer_size) to {held}, or choose another "
-                    "exp_name, instance_name or location"
+                    f"buffer {name!r} in {self.database.location} holds up to {capacity} items, "
+                    f"but size is {size}; set size (replay_buffer_size) to {capacity}, or choose "
+                    "another exp_name, instance_name or location"
                 ) from None
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)
@@ -272,22 +272,24 @@ class Items:
     def all(self, *keys: str) -> tuple[list[Any], list[dict[str, Any]]]:
         """Return the values of all items, oldest first, and the position and `keys` of each."""
         values: list[Any] = []
-        told: list[dict[str, Any]] = []
+        table: list[dict[str, Any]] = []
         with self.lock:
             self.flush()
             for batch in self.buffer.scan(fields=self.fields(*keys)):
                 values += self.records.values(batch)
                 columns = [batch[key].tolist() for key in ("position", *keys)]
-                told += [
+                table += [
                     dict(zip(("position", *keys), row, strict=True))
                     for row in zip(*columns, strict=True)
                 ]
-        return values, told
+        return values, table
 
     def is_same(self, value: Any, other: Any) -> bool:
         """Return whether two values are stored as the same step."""
-        one, two = self.records.step(value), self.records.step(other)
-        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)
+        step, other_step = self.records.step(value), self.records.step(other)
+        return step.keys() == other_step.keys() and all(
+            _equal(step[key], other_step[key]) for key in step
+        )
 
     def replace(self, old: list[int], value: Any, tags: Mapping[str, Any]) -> None:
         """Replace the items at the positions `old` by a new item, without evicting other items."""
@@ -333,8 +335,10 @@ def deep_copy(value: Any) -> Any:
     return value.copy() if kind is np.ndarray else value
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, (np.ndarray, np.generic)):
-        alike = type(one) is type(other) and one.dtype == other.dtype and one.shape == other.shape
-        return bool(alike and one.tobytes() == other.tobytes())
-    return type(one) is type(other) and bool(one == other)
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, (np.ndarray, np.generic)):
+        alike = (
+            type(value) is type(other) and value.dtype == other.dtype and value.shape == other.shape
+        )
+        return bool(alike and value.tobytes() == other.tobytes())
+    return type(value) is type(other) and bool(value == other)

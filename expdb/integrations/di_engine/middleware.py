@@ -17,13 +17,19 @@ from expdb.integrations.di_engine.ding import PriorityBase
 Middleware = Callable[..., Any]
 
 
-def _flat(found: list[Any]) -> list[BufferedData]:
+def _flat(sample: list[Any]) -> list[BufferedData]:
     """Return the items of a result that may be nested."""
-    return [item for one in found for item in (one if isinstance(one, list) else [one])]
+    return [item for entry in sample for item in (entry if isinstance(entry, list) else [entry])]
 
 
 def clone_object() -> Middleware:
-    """Return a middleware that does nothing, because the buffer always stores copies."""
+    """Return a middleware that does nothing, because the buffer always stores copies.
+
+    Returns
+    -------
+    callable
+        The middleware.
+    """
 
     def clone(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
         return chain(*args, **kwargs)
@@ -69,9 +75,9 @@ def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
         by_hand = kwargs.get("indices") or kwargs.get("groupby") or kwargs.get("sample_range")
         if consumer is not None and not by_hand and len(args) < 2:
             kwargs["consumer"] = consumer
-        found = chain(*args, **kwargs)
+        sample = chain(*args, **kwargs)
         used_up = set()
-        for item in _flat(found):
+        for item in _flat(sample):
             uses[item.index] = item.meta["use_count"] = uses.get(item.index, 0) + 1
             if uses[item.index] >= max_use:
                 used_up.add(item.index)
@@ -79,7 +85,7 @@ def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
             buffer_.delete(used_up)
             for index in used_up:
                 del uses[index]
-        return found
+        return sample
 
     return check
 
@@ -117,10 +123,10 @@ def staleness_check(buffer_: Any, max_staleness: float = float("inf")) -> Middle
             items = buffer_.items
             items.flush()
             items.buffer.delete(expdb.QueryBuilder().lt(f"tags.{key}", now - max_staleness))
-        found = chain(*args, **kwargs)
-        for item in _flat(found):
+        sample = chain(*args, **kwargs)
+        for item in _flat(sample):
             item.meta["staleness"] = now - item.meta[key]
-        return found
+        return sample
 
     return check
 
@@ -183,15 +189,15 @@ def group_sample(
             return chain(*args, **kwargs)
         if not kwargs.get("groupby"):
             raise ValueError("Group sample must be used when the `groupby` parameter is specified.")
-        found = chain(*args, **kwargs)
-        for k, group in enumerate(found):
+        groups = chain(*args, **kwargs)
+        for k, group in enumerate(groups):
             if not ordered_in_group:
-                found[k] = random.sample(group, size_in_group)
+                groups[k] = random.sample(group, size_in_group)
                 continue
             last = max(0, len(group) - size_in_group) if max_use_in_group else len(group) - 1
             start = random.randint(0, last)
-            found[k] = group[start : start + size_in_group]
-        return found
+            groups[k] = group[start : start + size_in_group]
+        return groups
 
     return take
 
@@ -215,19 +221,19 @@ def padding(policy: str = "random") -> Middleware:
         If `policy` is unknown.
     """
     if policy not in ("random", "none"):
-        raise ValueError(f"policy is {policy!r}: give 'random' or 'none'")
+        raise ValueError(f"policy must be 'random' or 'none', got {policy!r}")
 
     def pad(action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
-        found = chain(*args, **kwargs)
-        if action != "sample" or not found or isinstance(found[0], BufferedData):
-            return found
-        longest = max(map(len, found))
-        for group in found:
+        groups = chain(*args, **kwargs)
+        if action != "sample" or not groups or isinstance(groups[0], BufferedData):
+            return groups
+        longest = max(map(len, groups))
+        for group in groups:
             own = list(group)
             while len(group) < longest:
                 empty = BufferedData(None, None, None)
                 group.append(copy.deepcopy(random.choice(own)) if policy == "random" else empty)
-        return found
+        return groups
 
     return pad
 
@@ -286,7 +292,29 @@ class PriorityExperienceReplay(PriorityBase):
     def push(
         self, chain: Middleware, data: Any, meta: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Add an item with its priority."""
+        """Add an item with its priority.
+
+        Parameters
+        ----------
+        chain : callable
+            The next middleware, or the method of the buffer.
+        data : object
+            The data of the item. If it is a dict, its `priority` is removed.
+        meta : mapping, optional
+            Meta entries. `priority` is the priority of the item.
+        *args, **kwargs
+            Further arguments of `DequeBuffer.push`.
+
+        Returns
+        -------
+        BufferedData
+            The pushed item.
+
+        Raises
+        ------
+        InvalidValue
+            If the item cannot be stored exactly.
+        """
         meta = dict(meta or {})
         if "priority" not in meta and isinstance(data, dict) and "priority" in data:
             data = dict(data)
@@ -295,41 +323,85 @@ class PriorityExperienceReplay(PriorityBase):
         return chain(data, *args, meta=meta, priority=priority, **kwargs)
 
     def sample(self, chain: Middleware, size: int | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Sample by priority, or return the items of `indices`; raise ValueError for `groupby`."""
+        """Sample items by priority, or return the items of `indices`.
+
+        Parameters
+        ----------
+        chain : callable
+            The next middleware, or the method of the buffer.
+        size : int, optional
+            Number of items.
+        *args, **kwargs
+            Further arguments of `DequeBuffer.sample`.
+
+        Returns
+        -------
+        list of BufferedData
+            Copies of the items.
+
+        Raises
+        ------
+        ValueError
+            If `groupby` is given, or there are too few items.
+        """
         self._set_changed()
         if kwargs.get("groupby"):
-            raise ValueError("groupby and priorities cannot be honoured together: leave one out")
+            raise ValueError("groupby cannot be combined with priorities; use only one of them")
         if kwargs.get("indices"):
             return chain(size, *args, **kwargs)
         sampler = expdb.Prioritized(
             self.priority_power_factor, self.IS_weight_power_factor, None, EPSILON, "max", "buffer"
         )
-        found = chain(size, *args, sampler=sampler, **kwargs)
-        for item in _flat(found):
+        items = chain(size, *args, sampler=sampler, **kwargs)
+        for item in _flat(items):
             weight = item.meta.pop("priority_IS")
             if self.IS_weight:
                 item.meta["priority_IS"] = weight
                 _set(item.data, "priority_IS", weight)
-        self._meta = {item.index: _own(item.meta) for item in _flat(found) if item.index}
+        self._meta = {item.index: _own(item.meta) for item in _flat(items) if item.index}
         for index in self._meta:
             self._moved.pop(index, None)
         if self.IS_weight:
             self.IS_weight_power_factor = min(1.0, self.IS_weight_power_factor + self.delta_anneal)
-        return found
+        return items
 
     def update(
         self, chain: Middleware, index: str, data: Any = None, meta: Any = None, **kwargs: Any
     ) -> bool:
-        """Set the priority of an item, and update its data and meta dict if they change."""
+        """Set the priority of an item, and update its data and meta dict if they change.
+
+        Parameters
+        ----------
+        chain : callable
+            The next middleware, or the method of the buffer.
+        index : str
+            The index of the item.
+        data : object, optional
+            New data of the item.
+        meta : dict
+            The meta dict of the sampled item, with its new `priority`.
+        **kwargs
+            Further arguments of the next middleware.
+
+        Returns
+        -------
+        bool
+            Whether the item is stored.
+
+        Raises
+        ------
+        AssertionError
+            If `meta` is None, or the priority is negative.
+        ValueError
+            If `meta` has no priority.
+        """
         assert meta is not None, "Please indicate dict-type meta in priority update"
         if "priority" not in meta:
-            raise ValueError(
-                "meta has no priority: give the meta dict of the item that was sampled"
-            )
+            raise ValueError("meta has no priority; pass the meta dict of the sampled item")
         priority = float(meta["priority"])
         assert priority >= 0, f"new_priority should greater than 0, but found {priority}"
         if isinstance(data, dict) and "priority_IS" in data:  # the weight of the last sample
-            data = {key: one for key, one in data.items() if key != "priority_IS"}
+            data = {key: entry for key, entry in data.items() if key != "priority_IS"}
         if data is not None or _own(meta) != self._meta.get(index):
             if not chain(index, data=data, meta=_own(meta), **kwargs):
                 return False
@@ -354,16 +426,46 @@ class PriorityExperienceReplay(PriorityBase):
             self._changed = {}
 
     def delete(self, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
-        """Delete items."""
+        """Delete items.
+
+        Parameters
+        ----------
+        chain : callable
+            The next middleware, or the method of the buffer.
+        *args, **kwargs
+            Arguments of `DequeBuffer.delete`.
+
+        Returns
+        -------
+        object
+            The result of `chain`.
+        """
         return chain(*args, **kwargs)
 
     def clear(self, chain: Middleware) -> Any:
-        """Delete all items and reset the greatest priority to 1."""
+        """Delete all items and reset the greatest priority to 1.
+
+        Parameters
+        ----------
+        chain : callable
+            The next middleware, or the method of the buffer.
+
+        Returns
+        -------
+        object
+            The result of `chain`.
+        """
         self.max_priority, self._changed, self._moved = 1.0, {}, {}
         return chain()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that is not in the database."""
+        """Return the state that is not in the database.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
         self._set_changed()
         return {
             "max_priority": self.max_priority,
@@ -389,7 +491,7 @@ _BOOKKEEPING = ("priority", "priority_idx", "priority_IS", "use_count", "stalene
 
 def _own(meta: dict[str, Any]) -> dict[str, Any]:
     """Return a meta dict without the entries that expdb sets."""
-    return {key: one for key, one in meta.items() if key not in _BOOKKEEPING}
+    return {key: entry for key, entry in meta.items() if key not in _BOOKKEEPING}
 
 
 def _set(data: Any, name: str, value: float) -> None:

@@ -69,7 +69,9 @@ class UsedDataRemover:
             If the item has no `data_id`.
         """
         if not isinstance(data, Mapping) or "data_id" not in data:
-            raise ValueError("an item with a 'data_id', the path of its file, is needed")
+            raise ValueError(
+                "data must be a mapping with the key 'data_id', the path of the item's file"
+            )
         self._paths.put(str(data["data_id"]))
 
     def _work(self) -> None:
@@ -179,15 +181,15 @@ class PeriodicThruputMonitor:
         held: Callable[[], int] = int,
     ):
         self.name, self._seconds, self._logger, self._tb = name, cfg["seconds"], logger, tb_logger
-        self._held = held
+        self._count_items = held
         self._begin = time.monotonic()
-        self._told = 0
+        self._reports = 0
         self._counts = dict.fromkeys(("push", "sample", "remove"), 0)
 
     @property
     def valid_count(self) -> int:
         """The number of stored items, an int."""
-        return self._held()
+        return self._count_items()
 
     def count(self, what: str, number: int) -> None:
         """Add to a count, and log the counts if the period is over.
@@ -220,15 +222,15 @@ class PeriodicThruputMonitor:
         return self._counts["remove"]
 
     def _tell(self, passed: float) -> None:
-        told = {
+        metrics = {
             "pushed_in": self._counts["push"], "sampled_out": self._counts["sample"],
             "removed": self._counts["remove"], "current_have": self.valid_count,
         }  # fmt: skip
-        self._logger.info("in the past %.1f seconds, buffer %s: %s", passed, self.name, told)
+        self._logger.info("in the past %.1f seconds, buffer %s: %s", passed, self.name, metrics)
         if self._tb is not None:
-            for key, value in told.items():
-                self._tb.add_scalar(f"{self.name}_sec/{key}", value, self._told)
-        self._told += 1
+            for key, value in metrics.items():
+                self._tb.add_scalar(f"{self.name}_sec/{key}", value, self._reports)
+        self._reports += 1
         self._begin = time.monotonic()
         self._counts = dict.fromkeys(self._counts, 0)
 
@@ -257,7 +259,7 @@ class ThruputController:
     def __init__(self, cfg: Any):
         limit = cfg["push_sample_rate_limit"]
         if not 0 <= limit["min"] <= limit["max"]:
-            raise ValueError(f"push_sample_rate_limit is {dict(limit)}: give 0 <= min <= max")
+            raise ValueError(f"push_sample_rate_limit must have 0 <= min <= max, got {dict(limit)}")
         self._limit, self._decay = limit, math.log(100) / cfg["window_seconds"]
         self._seen = time.monotonic()
         self._pushed = self._drawn = 0.0

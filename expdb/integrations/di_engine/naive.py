@@ -22,15 +22,42 @@ class IBuffer(Configured, ABC):
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
-        """Add one item, or a list of them."""
+        """Add one item, or a list of them.
+
+        Parameters
+        ----------
+        data : object or list
+            An item or a list of items.
+        cur_collector_envstep : int
+            Number of environment steps of the collector.
+        """
 
     @abstractmethod
     def update(self, info: Any) -> None:
-        """Process information from the learner, such as new priorities."""
+        """Process information from the learner, such as new priorities.
+
+        Parameters
+        ----------
+        info : object
+            The information.
+        """
 
     @abstractmethod
     def sample(self, size: int, cur_learner_iter: int) -> list[Any] | None:
-        """Draw items; return None if there are too few."""
+        """Draw items.
+
+        Parameters
+        ----------
+        size : int
+            Number of items.
+        cur_learner_iter : int
+            Iteration of the learner.
+
+        Returns
+        -------
+        list or None
+            The items, or None if there are too few.
+        """
 
     @abstractmethod
     def clear(self) -> None:
@@ -38,23 +65,53 @@ class IBuffer(Configured, ABC):
 
     @abstractmethod
     def count(self) -> int:
-        """Return the number of stored items."""
+        """Return the number of stored items.
+
+        Returns
+        -------
+        int
+            The number of items.
+        """
 
     @abstractmethod
     def save_data(self, file_name: str) -> None:
-        """Save the items to a separate file."""
+        """Save the items to a separate file.
+
+        Parameters
+        ----------
+        file_name : str
+            Path of the file.
+        """
 
     @abstractmethod
     def load_data(self, file_name: str) -> None:
-        """Push the items of a file that `save_data` wrote."""
+        """Push the items of a file that `save_data` wrote.
+
+        Parameters
+        ----------
+        file_name : str
+            Path of the file.
+        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the items and the state of the buffer."""
+        """Return the items and the state of the buffer.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
 
     @abstractmethod
     def load_state_dict(self, _state_dict: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
+        """Restore a state that `state_dict` returned.
+
+        Parameters
+        ----------
+        _state_dict : dict
+            A state that `state_dict` returned.
+        """
 
 
 class NaiveReplayBuffer(IBuffer):
@@ -213,7 +270,9 @@ class NaiveReplayBuffer(IBuffer):
         def choose(count: int) -> np.ndarray:
             places = np.arange(count) if sample_range is None else np.arange(count)[sample_range]
             if not self._is_enough(len(places), size, replace):
-                raise expdb.TooFewRows(f"cannot sample {size} items from {len(places)}")
+                raise expdb.TooFewRows(
+                    f"cannot sample {size} items; the buffer holds {len(places)}"
+                )
             return np.random.choice(places, size, replace)
 
         try:
@@ -223,10 +282,15 @@ class NaiveReplayBuffer(IBuffer):
         self._monitor.count("sample", size)
         return items
 
-    def _is_enough(self, held: int, size: int, replace: bool) -> bool:
-        if held >= (1 if replace else size):
+    def _is_enough(self, count: int, size: int, replace: bool) -> bool:
+        if count >= (1 if replace else size):
             return True
-        logger.info("buffer %s: %d items wanted, %d held", self._instance_name, size, held)
+        logger.info(
+            "buffer %s: cannot sample %d items; the buffer holds %d",
+            self._instance_name,
+            size,
+            count,
+        )
         return False
 
     def update(self, info: Any) -> None:
@@ -248,7 +312,13 @@ class NaiveReplayBuffer(IBuffer):
             self.items.clear()
 
     def count(self) -> int:
-        """Return the number of stored items."""
+        """Return the number of stored items.
+
+        Returns
+        -------
+        int
+            The number of items.
+        """
         return len(self.items)
 
     def save_data(self, file_name: str | os.PathLike[str]) -> None:
@@ -272,7 +342,13 @@ class NaiveReplayBuffer(IBuffer):
         self.push([value for value, _ in load(file_name)], 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the items, oldest first, and the counts."""
+        """Return copies of the items, oldest first, and the counts.
+
+        Returns
+        -------
+        dict
+            A state for `load_state_dict`.
+        """
         items = self.items.all()[0]
         return {"data": items, "valid_count": len(items), "push_count": self.push_count}
 
@@ -313,7 +389,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
 
     def __init__(self, cfg: Mapping[str, Any], *args: Any, **options: Any):
         if not callable(cfg.get("set_buffer_size")):
-            raise ValueError("set_buffer_size is missing: give a function of the envstep")
+            raise ValueError("set_buffer_size is required; pass a function of the envstep")
         super().__init__(cfg, *args, **options)
         self._set_buffer_size = self._cfg.set_buffer_size
         self._current_buffer_size = self._set_buffer_size(0)
@@ -349,7 +425,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
             If `sample_range` is given.
         """
         if sample_range is not None:
-            raise ValueError("an elastic buffer has a range of its own: leave sample_range out")
+            raise ValueError("an elastic buffer does not support sample_range; leave it out")
         newest = slice(-self._current_buffer_size, None)
         return super().sample(size, cur_learner_iter, newest, replace)
 
@@ -369,8 +445,21 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
 
     Parameters
     ----------
-    cfg, tb_logger, exp_name, instance_name
-        Arguments of `NaiveReplayBuffer`.
+    cfg : mapping
+        Configuration, as for `NaiveReplayBuffer`.
+    tb_logger : SummaryWriter, optional
+        TensorBoard logger.
+    exp_name : str, optional
+        Name of the experiment.
+    instance_name : str
+        Name of the buffer in the database.
+
+    Raises
+    ------
+    ValueError
+        If a key of `cfg` is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `replay_buffer_size`.
     """
 
     config: ClassVar[dict[str, Any]] = {**NaiveReplayBuffer.config, "type": "sequence"}
@@ -409,14 +498,14 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             If `sample_range` is given.
         """
         if sample_range is not None:
-            raise ValueError("sample_range cannot be honoured for windows: leave it out")
+            raise ValueError("a sequence buffer does not support sample_range; leave it out")
         if batch == 0:
             return []
         with self.items.lock:
-            held = len(self.items)
-            if held < sequence or not self._is_enough(held, batch * sequence, replace):
+            count = len(self.items)
+            if count < sequence or not self._is_enough(count, batch * sequence, replace):
                 return None
-            starts = np.random.randint(0, held - sequence + 1, batch)
+            starts = np.random.randint(0, count - sequence + 1, batch)
             places = (starts[:, None] + np.arange(sequence)).reshape(-1)
             items = self.items.draw(batch * sequence, Places(places))[0]
         self._monitor.count("sample", batch)
@@ -428,8 +517,21 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
     Parameters
     ----------
-    cfg, tb_logger, exp_name, instance_name
-        Arguments of `NaiveReplayBuffer`.
+    cfg : mapping
+        Configuration, as for `NaiveReplayBuffer`.
+    tb_logger : SummaryWriter, optional
+        TensorBoard logger.
+    exp_name : str, optional
+        Name of the experiment.
+    instance_name : str
+        Name of the buffer in the database.
+
+    Raises
+    ------
+    ValueError
+        If a key of `cfg` is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `replay_buffer_size`.
     """
 
     config: ClassVar[dict[str, Any]] = {**NaiveReplayBuffer.config, "type": "episode"}
@@ -444,7 +546,7 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
         cur_collector_envstep : int
             Ignored.
         """
-        several = isinstance(data, list) and all(isinstance(one, list) for one in data)
+        several = isinstance(data, list) and all(isinstance(entry, list) for entry in data)
         super().push(data if several else [data], cur_collector_envstep)
 
     @property

@@ -50,8 +50,8 @@ def save(items: Items, file_name: str | os.PathLike[str]) -> None:
         with items.lock:
             saved = Items(draft, NAME, max(1, len(items)), items.kinds)
             items.flush()
-            for value, told in _stored(items.buffer, items.records):
-                saved.push(value, **told)
+            for value, options in _stored(items.buffer, items.records):
+                saved.push(value, **options)
             saved.close()
         os.replace(draft, target)
 
@@ -85,30 +85,34 @@ def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Ite
     """
     with expdb.open(_path(file_name), create=False) as database:
         if NAME not in database.buffers():
-            raise expdb.UnknownBuffer(f"{file_name} holds no items that save_data has written")
+            raise expdb.UnknownBuffer(
+                f"{file_name} has no saved items; pass a file that save_data() wrote"
+            )
         buffer = database.buffer(NAME)
         yield from _stored(buffer, Records(database, buffer, *kinds))
 
 
 def _path(file_name: str | os.PathLike[str]) -> Path:
     """Return the path of a file; raise InvalidValue for any other location."""
-    given = os.fspath(file_name)
-    if "://" in given or given == ":memory:":
-        raise expdb.InvalidValue(f"{given!r} is not a file: give the path of one")
-    return Path(given).expanduser().resolve()
+    path = os.fspath(file_name)
+    if "://" in path or path == ":memory:":
+        raise expdb.InvalidValue(f"{path!r} is not a valid file name; expected the path of a file")
+    return Path(path).expanduser().resolve()
 
 
 def _check_replaceable(target: Path) -> None:
     # A writing handle checkpoints the WAL of a killed process when it is closed.
     with expdb.open(target, create=False) as database:
-        held = set(database.buffers())
-    if held - {NAME, f"{NAME}.structures"}:
+        names = set(database.buffers())
+    if names - {NAME, f"{NAME}.structures"}:
         raise expdb.TargetExists(
-            f"{target} holds the buffer {min(held)!r}: save the items to a file of their own"
+            f"{target} holds the buffer {min(names)!r}; save the items to another file"
         )
     log = target.with_name(f"{target.name}-wal")
     if log.exists() and log.stat().st_size:
-        raise expdb.DatabaseBusy(f"{target} is open elsewhere: close it there, or save elsewhere")
+        raise expdb.DatabaseBusy(
+            f"{target} is open in another handle; close that handle, or save to another file"
+        )
 
 
 def _stored(buffer: expdb.ReplayBuffer, records: Records) -> Iterator[Stored]:

@@ -97,15 +97,15 @@ class DequeBufferWrapper(Configured):
             The data of the items, or None if there are too few. With `priority_IS_weight`, each
             item has its importance weight as `IS`.
         """
-        found = self.buffer.sample(size=size, ignore_insufficient=True)
-        if not found:
+        items = self.buffer.sample(size=size, ignore_insufficient=True)
+        if not items:
             return None
-        self._last = found
+        self._last = items
         self._log(train_iter)
-        data = [item.data for item in found]
+        data = [item.data for item in items]
         if self.cfg.priority_IS_weight:
-            for one, item in zip(data, found, strict=True):
-                one["IS"] = item.meta["priority_IS"]
+            for step, item in zip(data, items, strict=True):
+                step["IS"] = item.meta["priority_IS"]
         return data
 
     def _log(self, train_iter: int) -> None:
@@ -113,12 +113,15 @@ class DequeBufferWrapper(Configured):
         if self.tb_logger is None or not due:
             return
         self._logged_at = train_iter
-        told: dict[str, float] = {"buffer_data_count": self.count()}
+        metrics: dict[str, float] = {"buffer_data_count": self.count()}
         for key in ("use_count", "priority"):
             seen = [item.meta[key] for item in self._last if key in item.meta]
             if seen:
-                told[f"{key}_avg"], told[f"{key}_max"] = float(np.mean(seen)), float(max(seen))
-        for key, value in told.items():
+                metrics[f"{key}_avg"], metrics[f"{key}_max"] = (
+                    float(np.mean(seen)),
+                    float(max(seen)),
+                )
+        for key, value in metrics.items():
             self.tb_logger.add_scalar(f"{self.name}/{key}", value, train_iter)
 
     def push(self, data: list[Any], cur_collector_envstep: int = -1) -> None:
@@ -131,12 +134,12 @@ class DequeBufferWrapper(Configured):
         cur_collector_envstep : int
             Ignored.
         """
-        for one in data:
+        for item in data:
             meta = {}
-            if self.cfg.priority and "priority" in one:
-                one = dict(one)
-                meta["priority"] = one.pop("priority")
-            self.buffer.push(one, meta=meta)
+            if self.cfg.priority and "priority" in item:
+                item = dict(item)
+                meta["priority"] = item.pop("priority")
+            self.buffer.push(item, meta=meta)
 
     def update(self, meta: Mapping[str, Any]) -> None:
         """Set the priorities of the last sample.
@@ -156,7 +159,13 @@ class DequeBufferWrapper(Configured):
         self._last = []
 
     def count(self) -> int:
-        """Return the number of stored items."""
+        """Return the number of stored items.
+
+        Returns
+        -------
+        int
+            The number of items.
+        """
         return self.buffer.count()
 
     def clear(self) -> None:
@@ -219,12 +228,12 @@ def get_buffer_cls(cfg: Mapping[str, Any]) -> type[Any]:
         If `cfg` has `import_names`. Import these modules in your program instead.
     """
     if cfg.get("import_names"):
-        raise ValueError("import_names cannot be honoured: import the modules in your program")
+        raise ValueError("import_names is not supported; import the modules in your program")
     try:
         return BUFFERS[cfg["type"]]
     except KeyError:
         raise KeyError(
-            f"no buffer of the type {cfg.get('type')!r}: there are {', '.join(BUFFERS)}"
+            f"{cfg.get('type')!r} is not a buffer type; expected one of {', '.join(BUFFERS)}"
         ) from None
 
 

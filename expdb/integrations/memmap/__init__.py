@@ -25,7 +25,7 @@ try:
     from expdb.integrations.memmap.folders import import_folder
 except ImportError as error:
     raise expdb.DriverMissing(
-        f"PyTorch cannot be imported ({error}): pip install 'expdb[torch]'"
+        f"PyTorch cannot be imported ({error}); run `pip install 'expdb[torch]'`"
     ) from error
 
 __all__ = [

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.memmap.episodes import Held
+from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.loading import Loading
 from expdb.integrations.memmap.specs import Spec, as_array
 
@@ -83,30 +83,53 @@ class ReplayBuffer(Loading):
         return self.memory_namedtuple(**values)
 
     def store_batch(self, **data: Any) -> None:
-        """Store a step of each of several parallel episodes, from arrays [B, ...]."""
+        """Store a step of each of several parallel episodes.
+
+        Parameters
+        ----------
+        **data
+            Fields as arrays [B, ...]. A field that is left out gets its default.
+
+        Raises
+        ------
+        ValueError
+            If a name is not a field, the lengths differ, the buffer is full, or the episodes
+            already have `max_timesteps` steps.
+        """
         self._check_writable("store_batch")
         values = self._batch(data, self.fields, "store_batch")
         defaults = {name: spec.full() for name, spec in self.fields.items()}
-        self._append([{**defaults, **one} for one in values])
+        self._append([{**defaults, **row} for row in values])
 
     def store_meta_batch(self, **data: Any) -> None:
-        """Set meta fields of several parallel episodes, from arrays [B, ...]."""
+        """Set meta fields of several parallel episodes.
+
+        Parameters
+        ----------
+        **data
+            Meta fields as arrays [B, ...].
+
+        Raises
+        ------
+        ValueError
+            If a name is not a meta field, the lengths differ, or the buffer is full.
+        """
         self._check_writable("store_meta_batch")
         values = self._batch(data, self.meta_fields, "store_meta_batch")
         self._begin(len(values))
-        for one, given in zip(self._open, values, strict=False):
-            self._set_meta(one, given)
+        for episode, meta in zip(self._open, values, strict=False):
+            self._set_meta(episode, meta)
 
     def _batch(
         self, data: Mapping[str, Any], specs: Mapping[str, Spec], what: str
     ) -> list[dict[str, np.ndarray]]:
         if not data:
-            raise ValueError(f"No data provided to {what}")
+            raise ValueError(f"{what}() got no data; pass at least one field")
         self._check_names(data, specs, "meta field" if specs is self.meta_fields else "field")
         arrays = {name: specs[name].checked(value, 1) for name, value in data.items()}
         sizes = {name: len(array) for name, array in arrays.items()}
         if len(set(sizes.values())) > 1:
-            raise ValueError(f"All data in batch must have the same batch size: {sizes}")
+            raise ValueError(f"all fields of a batch must have the same batch size, got {sizes}")
         rows = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
         if self.circular or len(rows) <= len(self._open):  # the limit was checked before
             return rows
@@ -115,8 +138,8 @@ class ReplayBuffer(Loading):
             self._check_room()
         if room < len(rows):
             warnings.warn(
-                f"{what} of {len(rows)} episodes, and there is room for {room}: the others are "
-                "left out; set circular=True or clear the buffer",
+                f"{what}() got {len(rows)} episodes, but the buffer has room for {room}, so the "
+                "others are not stored; set circular=True or clear the buffer",
                 expdb.ExpDBWarning,
                 stacklevel=3,
             )  # fmt: skip
@@ -125,15 +148,15 @@ class ReplayBuffer(Loading):
     def _append(self, rows: list[dict[str, np.ndarray]]) -> None:
         if self._timestep >= self.max_timesteps:
             raise ValueError(
-                f"You exceeded the `max_timesteps` ({self.max_timesteps}) set on the replay "
-                "buffer. Please increase it on init."
+                f"an episode has at most max_timesteps={self.max_timesteps} steps; create the "
+                "buffer with a greater max_timesteps"
             )
         self._begin(len(rows))
         assert self._writer is not None
-        for one, values in zip(self._open, rows, strict=False):
-            self._pad(one)
-            self._writer.append(**self.rows.step(one, values))
-            one.length += 1
+        for episode, values in zip(self._open, rows, strict=False):
+            self._pad(episode)
+            self._writer.append(**self.rows.step(episode, values))
+            episode.length += 1
         self._timestep += 1
         self._stored_steps += 1
         if self.flush_every_store_step and self._stored_steps % self.flush_every_store_step == 0:
@@ -146,36 +169,51 @@ class ReplayBuffer(Loading):
             number = self._open[-1].number + 1 if self._open else self._next_number()
             for k in range(count - len(self._open)):
                 meta = {name: spec.full().tolist() for name, spec in self.meta_fields.items()}
-                self._open.append(Held(-1, uuid.uuid4().hex, number + k, 0, 0, True, meta))
+                self._open.append(StoredEpisode(-1, uuid.uuid4().hex, number + k, 0, 0, True, meta))
 
-    def _pad(self, one: Held) -> None:
+    def _pad(self, episode: StoredEpisode) -> None:
         """Store default values for the steps that an episode lacks."""
         assert self._writer is not None
-        while one.length < self._timestep:
+        while episode.length < self._timestep:
             values = {name: spec.full() for name, spec in self.fields.items()}
-            self._writer.append(**self.rows.step(one, values))
-            one.length += 1
+            self._writer.append(**self.rows.step(episode, values))
+            episode.length += 1
 
     def advance_episode(self, batch_size: int = 1) -> None:
-        """End the current episodes; with `batch_size=1`, do nothing if no step was stored."""
+        """End the current episodes.
+
+        With `batch_size=1`, do nothing if no step was stored.
+
+        Parameters
+        ----------
+        batch_size : int
+            Number of parallel episodes.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is read-only or full.
+        """
         self._check_writable("advance_episode")
         if self._timestep == 0 and batch_size == 1:
             self._open = []  # without a stored step, there is no episode
             return
         self._begin(batch_size)
         self._timestep = max(self._timestep, 1)  # an episode has at least one step
-        for one in self._open:
-            self._pad(one)
+        for episode in self._open:
+            self._pad(episode)
         self.flush()
-        for one in self._open:
-            self.buffer.end_episode(one.episode_id)
+        for episode in self._open:
+            self.buffer.end_episode(episode.episode_id)
         self._open, self._timestep = [], 0
         self._evict()
 
     def _evict(self) -> None:
         """Delete the oldest episodes, whose slots newer episodes have taken."""
         if self.circular:  # else `_check_room` has limited the number of episodes
-            self.rows.delete([one.episode_id for one in self.others()[: -self.max_episodes]])
+            self.rows.delete(
+                [episode.episode_id for episode in self.others()[: -self.max_episodes]]
+            )
 
     @contextmanager
     def one_episode(self, **meta: Any) -> Iterator[dict[str, Any]]:
@@ -192,15 +230,37 @@ class ReplayBuffer(Loading):
         ------
         dict
             A dict to fill with meta fields that are known only at the end.
+
+        Raises
+        ------
+        ValueError
+            If another episode is open, or the buffer is read-only or full.
         """
         with self._episodes(1, {name: [value] for name, value in meta.items()}) as last:
             yield last
 
     @contextmanager
     def batched_episode(self, batch_size: int, **meta: Any) -> Iterator[None]:
-        """Store several parallel episodes; meta fields are arrays [batch_size, ...].
+        """Store several parallel episodes: a context manager that begins and ends them.
 
         An exception in the block deletes the episodes.
+
+        Parameters
+        ----------
+        batch_size : int
+            Number of episodes.
+        **meta
+            Meta fields as arrays [batch_size, ...].
+
+        Yields
+        ------
+        None
+            Nothing.
+
+        Raises
+        ------
+        ValueError
+            If another episode is open, or the buffer is read-only or full.
         """
         with self._episodes(batch_size, meta):
             yield
@@ -209,7 +269,9 @@ class ReplayBuffer(Loading):
     def _episodes(self, count: int, meta: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         self._check_writable("one_episode")
         if self._open:
-            raise ValueError("an episode is under way: advance_episode() before another one")
+            raise ValueError(
+                "an episode is open; call advance_episode() before you begin another one"
+            )
         last: dict[str, Any] = {}
         try:
             self._begin(count)
@@ -220,20 +282,20 @@ class ReplayBuffer(Loading):
                 self._check_names(last, self.meta_fields, "meta field")
                 checked = {name: self.meta_fields[name].checked(v) for name, v in last.items()}
                 self.flush()
-                for one in self._open:
-                    self._set_meta(one, checked)
+                for episode in self._open:
+                    self._set_meta(episode, checked)
             self.advance_episode(count)
         except BaseException:
             self.flush()
-            self.rows.delete([one.episode_id for one in self._open])
+            self.rows.delete([episode.episode_id for episode in self._open])
             self._open, self._timestep = [], 0
             raise
 
-    def _set_meta(self, one: Held, values: Mapping[str, np.ndarray]) -> None:
-        one.meta |= {name: value.tolist() for name, value in values.items()}
-        if one.length:
+    def _set_meta(self, episode: StoredEpisode, values: Mapping[str, np.ndarray]) -> None:
+        episode.meta |= {name: value.tolist() for name, value in values.items()}
+        if episode.length:
             self.flush()
-            self.rows.set_tags(one)
+            self.rows.set_tags(episode)
 
     # -- whole episodes, and changes -----------------------------------------------------------
 
@@ -253,13 +315,13 @@ class ReplayBuffer(Loading):
         """
         self._check_writable("store_episode")
         if not data:
-            raise ValueError("No data provided to `store_episode`")
+            raise ValueError("store_episode() got no data; pass at least one field")
         self._check_names(data, {**self.fields, **self.meta_fields}, "field")
         arrays = {n: self.fields[n].checked(v, 1) for n, v in data.items() if n in self.fields}
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) != 1:
             raise ValueError(
-                f"At least one field, and all with the same time dimension: got {lengths}"
+                f"expected at least one field, and the same length for all fields, got {lengths}"
             )
         (length,) = set(lengths.values())
         self._check_length(length)
@@ -268,17 +330,19 @@ class ReplayBuffer(Loading):
         self._check_room()
         if self._timestep:
             warnings.warn(
-                f"timestep index is not 0 ({self._timestep}) when calling `store_episode`. This "
-                "will overwrite the current episode from the beginning.",
+                f"store_episode() deletes the open episode, which has {self._timestep} steps; call "
+                "advance_episode() first to keep it",
                 expdb.ExpDBWarning, stacklevel=2,
             )  # fmt: skip
             self.flush()
-            self.rows.delete([one.episode_id for one in self._open])
+            self.rows.delete([episode.episode_id for episode in self._open])
         self._open, self._timestep = [], 0
-        one = Held(-1, uuid.uuid4().hex, self._next_number(), 0, 0, False,
-                   {name: value.tolist() for name, value in meta.items()})  # fmt: skip
+        meta_values = {name: value.tolist() for name, value in meta.items()}
+        new_episode = StoredEpisode(
+            -1, uuid.uuid4().hex, self._next_number(), 0, 0, False, meta_values
+        )  # fmt: skip
         full = {name: spec.full(length) for name, spec in self.fields.items()}
-        self.rows.write(one, {**full, **arrays})
+        self.rows.write(new_episode, {**full, **arrays})
         self._evict()
 
     def update(self, indices: Any = None, **data: Any) -> None:
@@ -302,16 +366,18 @@ class ReplayBuffer(Loading):
         """
         self._check_writable("update")
         if not data:
-            raise ValueError("No data provided to `update`")
+            raise ValueError("update() got no data; pass at least one field")
         self._check_names(data, {**self.fields, **self.meta_fields}, "field")
-        slots = {self.slot_of(one): one for one in self.held()}
+        slots = {self.slot_of(episode): episode for episode in self.held()}
         wanted = _slots(indices, self.max_episodes, slots)
-        given = {name: self._for_slots(name, value, indices, len(wanted))
+        arrays = {name: self._for_slots(name, value, indices, len(wanted))
                  for name, value in data.items()}  # fmt: skip
         for k, slot in enumerate(wanted):
             if slot not in slots:
-                raise ValueError(f"no episode in slot {slot}: the buffer holds {sorted(slots)}")
-            self._update(slots[slot], {name: array[k] for name, array in given.items()})
+                raise ValueError(
+                    f"no episode in slot {slot}; episodes are in the slots {sorted(slots)}"
+                )
+            self._update(slots[slot], {name: array[k] for name, array in arrays.items()})
 
     def _for_slots(self, name: str, value: Any, indices: Any, count: int) -> np.ndarray:
         array, is_field = as_array(value), name in self.fields
@@ -323,7 +389,7 @@ class ReplayBuffer(Loading):
             array = np.broadcast_to(array, (1,) * leading + spec.shape)
         if array.ndim < leading:
             raise ValueError(
-                f"field {name} - update expects (num_episodes, time, *shape) values, got shape "
+                f"values of field {name} must have the shape (num_episodes, time, *shape), got "
                 f"{array.shape}"
             )
         array = spec.checked(array, leading)
@@ -331,22 +397,26 @@ class ReplayBuffer(Loading):
             self._check_length(array.shape[1])
         return np.broadcast_to(array, (count, *array.shape[1:]))
 
-    def _update(self, one: Held, values: Mapping[str, np.ndarray]) -> None:
-        one.meta |= {n: v.tolist() for n, v in values.items() if n in self.meta_fields}
+    def _update(self, episode: StoredEpisode, values: Mapping[str, np.ndarray]) -> None:
+        episode.meta |= {n: v.tolist() for n, v in values.items() if n in self.meta_fields}
         fields = {name: value for name, value in values.items() if name in self.fields}
-        if not fields or one.is_open:
+        if not fields or episode.is_open:
             if fields:
-                raise ValueError("the episode is under way: advance_episode() before update()")
-            return self.rows.set_tags(one)
-        stored = self.rows.read(one)
-        longest = max(one.length, *(len(value) for value in fields.values()))
+                raise ValueError("the episode is open; call advance_episode() before update()")
+            return self.rows.set_tags(episode)
+        stored = self.rows.read(episode)
+        longest = max(episode.length, *(len(value) for value in fields.values()))
         full = {name: spec.full(longest) for name, spec in self.fields.items()}
         for name, array in full.items():
-            array[: one.length] = stored[name]
+            array[: episode.length] = stored[name]
             if name in fields:
                 array[: len(fields[name])] = fields[name]
-        old, one.episode_id, one.revision = one.episode_id, uuid.uuid4().hex, one.revision + 1
-        self.rows.write(one, {name: array[: one.length] for name, array in full.items()})
+        old, episode.episode_id, episode.revision = (
+            episode.episode_id,
+            uuid.uuid4().hex,
+            episode.revision + 1,
+        )
+        self.rows.write(episode, {name: array[: episode.length] for name, array in full.items()})
         self.rows.delete([old])
 
     def store_datapoint(
@@ -373,12 +443,12 @@ class ReplayBuffer(Loading):
             If the slot, the step or the field does not exist, or the value does not fit.
         """
         self._check_slot(episode_index)
-        slots = {self.slot_of(one): one for one in self.held()}
+        slots = {self.slot_of(stored): stored for stored in self.held()}
         self._check_names({name: datapoint}, self.fields, "field")
-        one = slots.get(episode_index)
-        if one is None or not 0 <= timestep_index < one.length:
-            raise ValueError(f"no step {timestep_index} in slot {episode_index}")
-        whole = self.rows.read(one)[name]
+        episode = slots.get(episode_index)
+        if episode is None or not 0 <= timestep_index < episode.length:
+            raise ValueError(f"the episode in slot {episode_index} has no step {timestep_index}")
+        whole = self.rows.read(episode)[name]
         whole[timestep_index] = self.fields[name].checked(datapoint)
         self.update(episode_index, **{name: whole})
 
@@ -412,22 +482,20 @@ class ReplayBuffer(Loading):
 
     reset_ = clear
 
-    def _check_names(self, given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
-        if unknown := given.keys() - known.keys():
-            raise ValueError(f"invalid {what} names {unknown} - must be a subset of {set(known)}")
+    def _check_names(self, values: Mapping[str, Any], specs: Mapping[str, Any], what: str) -> None:
+        if unknown := values.keys() - specs.keys():
+            raise ValueError(f"unknown {what} names {unknown}; expected names from {set(specs)}")
 
     def _check_length(self, length: int) -> None:
         if length > self.max_timesteps:
             raise ValueError(
-                f"You exceeded the `max_timesteps` ({self.max_timesteps}) set on the replay "
-                "buffer. Please increase it on init."
+                f"an episode has at most max_timesteps={self.max_timesteps} steps; create the "
+                "buffer with a greater max_timesteps"
             )
 
     def _check_slot(self, slot: int) -> None:
         if not 0 <= slot < self.max_episodes:
-            raise ValueError(
-                f"episode_index {slot} out of range - must be in [0, {self.max_episodes})"
-            )
+            raise ValueError(f"episode_index must be in [0, {self.max_episodes}), got {slot}")
 
 
 def _broadcast(spec: Spec, value: Any) -> np.ndarray:
@@ -438,10 +506,10 @@ def _broadcast(spec: Spec, value: Any) -> np.ndarray:
     )
 
 
-def _slots(indices: Any, count: int, held: Mapping[int, Held]) -> list[int]:
+def _slots(indices: Any, count: int, occupied: Mapping[int, StoredEpisode]) -> list[int]:
     """Return the slots that `indices` selects."""
     if indices is None:
-        return sorted(held)
+        return sorted(occupied)
     if isinstance(indices, slice):
         return list(range(*indices.indices(count)))
-    return [int(one) for one in np.atleast_1d(as_array(indices))]
+    return [int(slot) for slot in np.atleast_1d(as_array(indices))]

@@ -57,7 +57,7 @@ class EpisodeCollector:
             return True
         if self.strict:
             raise KeyError(
-                f"unknown field {name} - valid fields are "
+                f"unknown field {name}; expected one of "
                 f"{sorted(self.fieldnames | self.meta_fieldnames)}"
             )
         return False
@@ -70,6 +70,13 @@ class EpisodeCollector:
         **data
             Fields as arrays [groups, ...] or [groups, 1, ...]. The value of a meta field applies to
             all environments.
+
+        Raises
+        ------
+        KeyError
+            If a name is unknown and `strict` is True.
+        AssertionError
+            If a value has the wrong shape.
         """
         for name, value in data.items():
             if not self._knows(name):
@@ -80,17 +87,18 @@ class EpisodeCollector:
             shape = self.replay_buffer.fields[name].shape
             values = value if hasattr(value, "shape") else np.asarray(value)
             assert values.shape[:1] == (self.num_groups,), (
-                f"field {name} - `append` expects per-step group-batched values of shape "
-                f"({self.num_groups}, *{shape}) - for whole trajectories in time-major "
-                f"(time, {self.num_groups}, *{shape}), use `extend`"
+                f"append() expects values of field {name} for one step, of shape "
+                f"({self.num_groups}, *{shape}); for whole trajectories of shape "
+                f"(time, {self.num_groups}, *{shape}), use extend()"
             )
             rest = tuple(values.shape[1:])
             assert rest in (shape, (1, *shape)), (
-                f"field {name} - per-group shape {rest} should be {shape} or (1, *shape)"
+                f"values of field {name} must have the shape {shape} or (1, *shape) per group, got "
+                f"{rest}"
             )
             values = values if rest == shape else values[:, 0]
-            for group, one in zip(self._groups(name), values, strict=True):
-                group.append(one.clone() if torch.is_tensor(one) else np.array(one))
+            for group, step in zip(self._groups(name), values, strict=True):
+                group.append(step.clone() if torch.is_tensor(step) else np.array(step))
         self.step_count += 1
 
     def extend(self, **trajectories: Any) -> None:
@@ -100,22 +108,29 @@ class EpisodeCollector:
         ----------
         **trajectories
             Fields as arrays [time, groups, ...].
+
+        Raises
+        ------
+        KeyError
+            If a name is unknown and `strict` is True.
+        AssertionError
+            If a value has the wrong shape.
         """
         for name, value in trajectories.items():
             if not self._knows(name):
                 continue
             shape = self.replay_buffer.fields[name].shape
             assert tuple(value.shape[1:2]) == (self.num_groups,), (
-                f"field {name} - `extend` expects time-major (time, {self.num_groups}, *shape), "
-                f"got {tuple(value.shape)}"
+                f"extend() expects values of field {name} of shape (time, {self.num_groups}, "
+                f"*shape), got {tuple(value.shape)}"
             )
             assert tuple(value.shape[2:]) == shape, (
-                f"field {name} - feature shape {tuple(value.shape[2:])} does not match {shape}"
+                f"values of field {name} must have the shape {shape}, got {tuple(value.shape[2:])}"
             )
             self.step_count = self.step_count or len(value)
             assert len(value) == self.step_count, (
-                f"field {name} - time dim {len(value)} does not match the {self.step_count} "
-                "collected steps"
+                f"field {name} has {len(value)} steps, but {self.step_count} steps are collected; "
+                "pass as many"
             )
             for k, group in enumerate(self._groups(name)):
                 group.extend(value[:, k])
@@ -124,28 +139,94 @@ class EpisodeCollector:
         return self.episode_data.setdefault(name, [[] for _ in range(self.num_groups)])
 
     def groups(self, name: str) -> list[Any]:
-        """Return a field as a list of tensors or arrays, one for each environment."""
+        """Return a field as a list of tensors or arrays, one for each environment.
+
+        Parameters
+        ----------
+        name : str
+            Name of a field or meta field.
+
+        Returns
+        -------
+        list
+            A tensor or array for each environment.
+
+        Raises
+        ------
+        KeyError
+            If no value of the field was collected.
+        """
         if name in self.meta_fieldnames:
             return list(self.meta[name])
         return [_stack(group) for group in self.episode_data[name]]
 
     def env_major(self, name: str) -> Any:
-        """Return a field as [groups, time, ...]."""
+        """Return a field as [groups, time, ...].
+
+        Parameters
+        ----------
+        name : str
+            Name of a field or meta field.
+
+        Returns
+        -------
+        tensor or ndarray
+            The collected values.
+
+        Raises
+        ------
+        KeyError
+            If no value of the field was collected.
+        """
         return _stack(self.groups(name))
 
     def time_major(self, name: str) -> Any:
-        """Return a field as [time, groups, ...]."""
-        found = self.env_major(name)
-        return found if name in self.meta_fieldnames else found.swapaxes(0, 1)
+        """Return a field as [time, groups, ...].
+
+        Parameters
+        ----------
+        name : str
+            Name of a field or meta field.
+
+        Returns
+        -------
+        tensor or ndarray
+            The collected values.
+
+        Raises
+        ------
+        KeyError
+            If no value of the field was collected.
+        """
+        values = self.env_major(name)
+        return values if name in self.meta_fieldnames else values.swapaxes(0, 1)
 
     def all_data(self, fields: Any = None, device: Any = None) -> dict[str, Any]:
-        """Return the collected fields as tensors or arrays [groups, time, ...]."""
+        """Return the collected fields as tensors or arrays [groups, time, ...].
+
+        Parameters
+        ----------
+        fields : sequence of str, optional
+            The fields to return; all by default.
+        device : torch.device or str, optional
+            Device of the tensors. By default, the values are tensors or arrays as collected.
+
+        Returns
+        -------
+        dict of str to tensor or ndarray
+            The fields.
+
+        Raises
+        ------
+        ValueError
+            If no step was collected.
+        """
         if not len(self):
-            raise ValueError("collector is empty")
-        found = {name: self.env_major(name) for name in fields or self.episode_data}
+            raise ValueError("the collector is empty; append or extend it first")
+        data = {name: self.env_major(name) for name in fields or self.episode_data}
         if device is None:
-            return found
-        return {name: torch.as_tensor(one).to(device) for name, one in found.items()}
+            return data
+        return {name: torch.as_tensor(values).to(device) for name, values in data.items()}
 
     def dataloader(
         self,
@@ -187,19 +268,19 @@ class EpisodeCollector:
             If no step was collected, or a field is unknown.
         """
         data = {
-            name: torch.as_tensor(one).reshape(-1, *one.shape[2:])
-            for name, one in self.all_data().items()
+            name: torch.as_tensor(values).reshape(-1, *values.shape[2:])
+            for name, values in self.all_data().items()
         }
         for name, value in (filter_fields or {}).items():
             kept = data[name] == value
-            data = {key: one[kept] for key, one in data.items()}
+            data = {key: values[kept] for key, values in data.items()}
         names = tuple(fields or to_named_tuple or data)
         if unknown := set(names) - data.keys():
-            raise ValueError(f"fields {unknown} not found. available fields: {list(data)}")
+            raise ValueError(f"unknown fields {unknown}; expected names from {list(data)}")
         kind: Any = namedtuple("Batch", names) if to_named_tuple else None
 
         def collate(items: Any) -> Any:
-            tensors = [torch.stack(one).to(device) for one in zip(*items, strict=True)]
+            tensors = [torch.stack(column).to(device) for column in zip(*items, strict=True)]
             return kind(*tensors) if kind else dict(zip(names, tensors, strict=True))
 
         return DataLoader(

@@ -29,18 +29,18 @@ class ConcatReplayBuffer:
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]):
         if not folders:
-            raise ValueError("ConcatReplayBuffer requires at least one folder")
+            raise ValueError("folders must not be empty")
         self.buffers = [ReplayBuffer.from_folder(folder, read_only=True) for folder in folders]
         self.fields = self.buffers[0].fields
         self.fieldnames, self.meta_fieldnames = (
             self.buffers[0].fieldnames,
             self.buffers[0].meta_fieldnames,
         )
-        for one in self.buffers[1:]:
+        for buffer in self.buffers[1:]:
             for what in ("fieldnames", "meta_fieldnames"):
-                if getattr(one, what) != getattr(self, what):
+                if getattr(buffer, what) != getattr(self, what):
                     raise ValueError(
-                        f"All buffers must have the same {what} - got {getattr(one, what)} and "
+                        f"all buffers must have the same {what}, got {getattr(buffer, what)} and "
                         f"{getattr(self, what)}"
                     )
         self.read_only = True
@@ -48,34 +48,77 @@ class ConcatReplayBuffer:
     @property
     def num_episodes(self) -> int:
         """Number of stored episodes that have ended."""
-        return sum(one.num_episodes for one in self.buffers)
+        return sum(buffer.num_episodes for buffer in self.buffers)
 
     @property
     def max_episodes(self) -> int:
         """Maximum number of episodes of all buffers together."""
-        return sum(one.max_episodes for one in self.buffers)
+        return sum(buffer.max_episodes for buffer in self.buffers)
 
     @property
     def max_timesteps(self) -> int:
         """The greatest maximum length of an episode among the buffers."""
-        return int(max(one.max_timesteps for one in self.buffers))
+        return int(max(buffer.max_timesteps for buffer in self.buffers))
 
     def __len__(self) -> int:
-        return sum(len(one) for one in self.buffers)
+        return sum(len(buffer) for buffer in self.buffers)
 
     def dataset(self, **options: Any) -> Dataset[Any]:
-        """Return a dataset of all buffers; the options are those of `ReplayBuffer.dataset`."""
+        """Return a dataset of all buffers.
+
+        Parameters
+        ----------
+        **options
+            Arguments of `ReplayBuffer.dataset`.
+
+        Returns
+        -------
+        Dataset
+            A dataset for a PyTorch loader.
+
+        Raises
+        ------
+        ValueError
+            If all buffers are empty, or the options contradict each other.
+        """
         if not len(self):
-            raise ValueError("replay buffer is empty")
-        return ConcatDataset([one.dataset(**options) for one in self.buffers if len(one)])
+            raise ValueError("the buffer is empty; store an episode first")
+        return ConcatDataset([buffer.dataset(**options) for buffer in self.buffers if len(buffer)])
 
     def dataloader(self, *args: Any, **options: Any) -> DataLoader[Any]:
-        """Return a loader of all buffers; the options are those of `ReplayBuffer.dataloader`."""
+        """Return a loader of all buffers.
+
+        Parameters
+        ----------
+        *args, **options
+            Arguments of `ReplayBuffer.dataloader`.
+
+        Returns
+        -------
+        DataLoader
+            A loader of dicts of tensors, or of named tuples.
+
+        Raises
+        ------
+        ValueError
+            If all buffers are empty, or the options contradict each other.
+        """
         return Loading.dataloader(self, *args, **options)  # type: ignore[arg-type]
 
     def get_all_data(self, **options: Any) -> dict[str, torch.Tensor]:
-        """Return all episodes as tensors, padded with zeros to the longest."""
-        parts = [part for one in self.buffers if (part := one.get_all_data(**options))]
+        """Return all episodes as tensors, padded with zeros to the longest.
+
+        Parameters
+        ----------
+        **options
+            Arguments of `ReplayBuffer.get_all_data`.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            The fields, [E, T, ...], and the meta fields, [E, ...].
+        """
+        parts = [part for buffer in self.buffers if (part := buffer.get_all_data(**options))]
         if not parts:
             return {}
         items = [
@@ -91,11 +134,23 @@ class ConcatReplayBuffer:
 
     def close(self) -> None:
         """Close the databases."""
-        for one in self.buffers:
-            one.close()
+        for buffer in self.buffers:
+            buffer.close()
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("ConcatReplayBuffer is read-only")
+        """Raise NotImplementedError, because the buffers are read-only.
+
+        Parameters
+        ----------
+        *_, **__
+            Ignored.
+
+        Raises
+        ------
+        NotImplementedError
+            Always.
+        """
+        raise NotImplementedError("a ConcatReplayBuffer is read-only; write to one of its buffers")
 
     clear = reset_ = advance_episode = store_batch = store_meta_batch = one_episode = _refuse
     batched_episode = store_datapoint = store_meta_datapoint = store = store_episode = _refuse

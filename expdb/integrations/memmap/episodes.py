@@ -10,7 +10,7 @@ import expdb
 
 
 @dataclass
-class Held:
+class StoredEpisode:
     """A stored episode: its tags and its number of steps.
 
     Episodes are numbered in the order in which they begin, and the slot is the number modulo
@@ -30,24 +30,26 @@ class Held:
         return {"number": self.number, "revision": self.revision, "meta": self.meta}
 
 
-def held(buffer: expdb.ReplayBuffer) -> list[Held]:
+def read_episodes(buffer: expdb.ReplayBuffer) -> list[StoredEpisode]:
     """Return the stored episodes in order of their numbers.
 
     If two processes have used the same number, the later episode takes the next free number. If a
     process was killed after it wrote an episode again and before it deleted the old revision, the
     greater revision counts.
     """
-    found: dict[int, Held] = {}
+    episodes: dict[int, StoredEpisode] = {}
     table = buffer.episodes().select(["episode", "episode_id", "length", "status", "episode_tags"])
     for id, episode_id, length, status, tags in zip(*table.to_pydict().values(), strict=True):
-        told = json.loads(tags or "{}")
-        number, revision = told.get("number", 0), told.get("revision", 0)
-        one = Held(id, episode_id, number, revision, length, status == "open", told.get("meta", {}))
-        other = found.get(number)
+        episode_tags = json.loads(tags or "{}")
+        number, revision = episode_tags.get("number", 0), episode_tags.get("revision", 0)
+        episode = StoredEpisode(
+            id, episode_id, number, revision, length, status == "open", episode_tags.get("meta", {})
+        )
+        other = episodes.get(number)
         if other is not None and other.revision != revision:
-            found[number] = max(one, other, key=lambda held: held.revision)
+            episodes[number] = max(episode, other, key=lambda version: version.revision)
             continue
-        while one.number in found:
-            one.number += 1
-        found[one.number] = one
-    return [found[number] for number in sorted(found)]
+        while episode.number in episodes:
+            episode.number += 1
+        episodes[episode.number] = episode
+    return [episodes[number] for number in sorted(episodes)]

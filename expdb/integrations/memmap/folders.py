@@ -57,20 +57,22 @@ def import_folder(
     fields = _arrays(source, ".data.npy")
     metas = _arrays(source, ".data.meta.npy")
     if not fields or "episode_lens" not in metas:
-        raise ValueError(f"{source} is no folder of memmap-replay-buffer: no *.data.npy there")
+        raise ValueError(
+            f"{source} is not a folder of memmap-replay-buffer; expected files *.data.npy there"
+        )
     lengths = np.asarray(metas["episode_lens"])
     metas = {name: array for name, array in metas.items() if name not in _INTERNAL}
-    given = dict(defaults or {})
+    default_of = dict(defaults or {})
     max_episodes, max_timesteps = next(iter(fields.values())).shape[:2]
     buffer = ReplayBuffer(
         into, max_episodes, max_timesteps,
-        fields={name: _spec(array, 2, given.get(name)) for name, array in fields.items()},
-        meta_fields={name: _spec(array, 1, given.get(name)) for name, array in metas.items()},
+        fields={name: _spec(array, 2, default_of.get(name)) for name, array in fields.items()},
+        meta_fields={name: _spec(array, 1, default_of.get(name)) for name, array in metas.items()},
         circular=circular, **options,
     )  # fmt: skip
     if len(buffer):
         buffer.close()
-        raise ValueError(f"{into} holds a buffer already: import into an empty folder")
+        raise ValueError(f"{into} already holds a buffer; import into an empty folder")
     for slot in _by_age(source, lengths, circular):
         buffer.store_episode(
             **{name: array[slot, : lengths[slot]] for name, array in fields.items()},
@@ -88,7 +90,9 @@ def _arrays(folder: Path, ending: str) -> dict[str, np.ndarray]:
 
 def _spec(array: np.ndarray, leading: int, default: Any) -> tuple[Any, ...]:
     if array.dtype not in _KINDS:
-        raise ValueError(f"an array of {array.dtype}: memmap-replay-buffer has {set(DTYPES)}")
+        raise ValueError(
+            f"cannot import an array of {array.dtype}; memmap-replay-buffer has {set(DTYPES)}"
+        )
     return _KINDS[array.dtype], array.shape[leading:], default
 
 

@@ -50,22 +50,24 @@ class Loading(State):
         dict of str to torch.Tensor
             Fields [E, T, ...] and meta fields [E, ...]; empty if no episode has ended.
         """
-        ended = [one for one in self.held() if not one.is_open]
+        ended = [episode for episode in self.held() if not episode.is_open]
         if not ended:
             return {}
         with_all = fields is None and meta_fields is None
         names = tuple(self.fields) if with_all else tuple(fields or ())
         metas = (*self.meta_fields, "episode_lens") if with_all else tuple(meta_fields or ())
         dataset = ReplayDatasetTrajectory(self, fields=names, include_metadata=False)
-        places = [k for k, one in enumerate(dataset.episodes) if not one.is_open]
-        found = {name: torch.from_numpy(array) for name, array in dataset.arrays(places).items()}
+        places = [k for k, episode in enumerate(dataset.episodes) if not episode.is_open]
+        data = {name: torch.from_numpy(array) for name, array in dataset.arrays(places).items()}
         for name in metas:
             if name == "episode_lens":
-                values = np.array([one.length for one in ended], np.int32)
+                values = np.array([episode.length for episode in ended], np.int32)
             else:
-                values = np.array([one.meta[name] for one in ended], self.meta_fields[name].dtype)
-            found[name] = torch.from_numpy(values)
-        return {name: one.to(device) if device else one for name, one in found.items()}
+                values = np.array(
+                    [episode.meta[name] for episode in ended], self.meta_fields[name].dtype
+                )
+            data[name] = torch.from_numpy(values)
+        return {name: tensor.to(device) if device else tensor for name, tensor in data.items()}
 
     def dataset(
         self,
@@ -120,9 +122,11 @@ class Loading(State):
             If the buffer is empty, or both `n_steps` and `timestep_level` are given.
         """
         if not len(self):
-            raise ValueError("replay buffer is empty")
+            raise ValueError("the buffer is empty; store an episode first")
         if n_steps is not None and timestep_level:
-            raise ValueError("cannot specify both n_steps and timestep_level")
+            raise ValueError(
+                "n_steps cannot be combined with timestep_level; pass only one of them"
+            )
         options |= {
             "filter_meta": filter_meta, "filter_fields": filter_fields,
             "fieldname_map": fieldname_map,
@@ -168,14 +172,24 @@ class Loading(State):
         ----------
         batch_size : int
             Items per batch.
+        n_steps : int, optional
+            Return n-step transitions with this number of steps.
         dataset : Dataset, optional
             The dataset to load; by default `self.dataset` with the arguments of this method.
-        n_steps, fields, current_fields, next_fields, sequence_fields, timestep_level
-            As for `dataset`.
-        filter_meta, filter_fields, fieldname_map, return_indices
-            As for `dataset`.
+        fields : tuple of str, optional
+            The fields of trajectories or timesteps; all by default.
+        current_fields, next_fields, sequence_fields : tuple of str, optional
+            The fields of transitions, as for `ReplayBuffer.dataset`.
+        filter_meta, filter_fields : mapping, optional
+            Values that the meta fields of episodes, or the fields of steps, must have.
+        fieldname_map : mapping, optional
+            Names of the fields in the batches.
+        return_indices : bool
+            Whether batches have the indices of their items.
         return_mask : bool
             Whether batches of trajectories have `_mask`, which is True at steps of the episode.
+        timestep_level : bool
+            Return single steps instead of trajectories.
         to_named_tuple : tuple of str, optional
             Return named tuples of these fields instead of dicts.
         shuffle : bool
@@ -198,11 +212,13 @@ class Loading(State):
             If the buffer is empty, or the arguments contradict each other.
         """
         if not len(self):
-            raise ValueError("replay buffer is empty")
+            raise ValueError("the buffer is empty; store an episode first")
         if to_named_tuple is not None and fields is not None:
-            raise ValueError("cannot specify both fields and to_named_tuple")
+            raise ValueError("fields cannot be combined with to_named_tuple; pass only one of them")
         if return_mask and (timestep_level or n_steps is not None):
-            raise ValueError("return_mask is only supported for trajectory-level data")
+            raise ValueError(
+                "return_mask requires trajectories; leave out timestep_level and n_steps"
+            )
         if dataset is None:
             dataset = self.dataset(
                 n_steps=n_steps, fields=fields, current_fields=current_fields,
@@ -226,7 +242,24 @@ class Loading(State):
         meta_fieldnames: tuple[str, ...] | None = None,
         **options: Any,
     ) -> EpisodeCollector:
-        """Return a collector of the episodes of parallel environments."""
+        """Return a collector of the episodes of parallel environments.
+
+        Parameters
+        ----------
+        num_groups : int
+            Number of environments.
+        fieldnames : tuple of str, optional
+            The fields to accept; all by default.
+        meta_fieldnames : tuple of str, optional
+            The meta fields to accept; all by default.
+        **options
+            Further arguments of `EpisodeCollector`.
+
+        Returns
+        -------
+        EpisodeCollector
+            The collector.
+        """
         return EpisodeCollector(self, num_groups, fieldnames, meta_fieldnames, **options)
 
     create_rollout_collector = create_collector
@@ -253,14 +286,12 @@ class Collate:
             lengths = batch["_lens"]
             batch["_mask"] = torch.arange(int(lengths.max())) < lengths[:, None]
         if self._device is not None:
-            batch = {name: one.to(self._device) for name, one in batch.items()}
+            batch = {name: tensor.to(self._device) for name, tensor in batch.items()}
         if self._names is None:
             return batch
         for name in self._names:
             if name not in batch:
-                raise ValueError(
-                    f"field `{name}` not found in batch. available fields: {list(batch)}"
-                )
+                raise ValueError(f"the batch has no field {name}; expected one of {list(batch)}")
         kind = namedtuple("Batch", [name.lstrip("_") for name in self._names])  # type: ignore[misc]
         return kind(*[batch[name] for name in self._names])
 
@@ -269,7 +300,7 @@ class Collate:
         batch = {}
         for name in items[0]:
             tensors = [item[name] for item in items]
-            if name in self._padded and len({one.shape for one in tensors}) > 1:
+            if name in self._padded and len({tensor.shape for tensor in tensors}) > 1:
                 batch[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
             else:
                 batch[name] = default_collate(tensors)
@@ -298,18 +329,18 @@ class _Track:
     def __getitem__(self, index: Any) -> Any:
         slots, rest = (index[0], index[1:]) if isinstance(index, tuple) else (index, ())
         numbers = np.arange(self.shape[0])[slots]
-        held = {self._buffer.slot_of(one): one for one in self._buffer.held()}
-        read = [self._slot(held.get(int(slot))) for slot in np.atleast_1d(numbers)]
-        found = np.stack(read) if np.ndim(numbers) else read[0]
-        return found[(slice(None), *rest)] if np.ndim(numbers) else found[rest]
+        episodes = {self._buffer.slot_of(episode): episode for episode in self._buffer.held()}
+        read = [self._slot(episodes.get(int(slot))) for slot in np.atleast_1d(numbers)]
+        array = np.stack(read) if np.ndim(numbers) else read[0]
+        return array[(slice(None), *rest)] if np.ndim(numbers) else array[rest]
 
-    def _slot(self, one: Any) -> np.ndarray:
-        stored = np.empty((0, *self._spec.shape)) if one is None else self._stored(one)
+    def _slot(self, episode: Any) -> np.ndarray:
+        stored = np.empty((0, *self._spec.shape)) if episode is None else self._stored(episode)
         return padded(stored, self.shape[1], self._spec)
 
-    def _stored(self, one: Any) -> np.ndarray:
-        found: np.ndarray = self._buffer.rows.read(one)[self._spec.name]
-        return found
+    def _stored(self, episode: Any) -> np.ndarray:
+        array: np.ndarray = self._buffer.rows.read(episode)[self._spec.name]
+        return array
 
     def __iter__(self) -> Iterator[Any]:
         return (self[slot] for slot in range(len(self)))

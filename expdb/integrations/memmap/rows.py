@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.memmap.episodes import Held
+from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.specs import Spec
 from expdb.integrations.positions import At
 
@@ -25,7 +25,9 @@ class Rows:
     ):
         self.buffer = database.buffer(name, create=not read_only)
         self._specs = specs
-        self.names = {one.name: self._declared(database, one, read_only) for one in specs.values()}
+        self.names = {
+            spec.name: self._declared(database, spec, read_only) for spec in specs.values()
+        }
 
     def _declared(self, database: expdb.ExperienceDB, spec: Spec, read_only: bool) -> str:
         """Return the column or field that stores a declared field, under another name if needed."""
@@ -42,31 +44,31 @@ class Rows:
                 return name
             except expdb.ReservedName:
                 continue
-        raise ValueError(f"no field can be called {spec.name!r}: rename it")
+        raise ValueError(f"{spec.name!r} is not a valid field name; rename the field")
 
-    def step(self, one: Held, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def step(self, episode: StoredEpisode, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Return the arguments of `append` that store a step."""
         step: dict[str, Any] = {self.names[name]: value for name, value in values.items()}
         if "reward" in step:
             step["reward"] = float(step["reward"])
-        if one.length == 0:
-            step["episode_tags"] = one.tags()
-        return {**step, "episode_id": one.episode_id}
+        if episode.length == 0:
+            step["episode_tags"] = episode.tags()
+        return {**step, "episode_id": episode.episode_id}
 
-    def write(self, one: Held, arrays: Mapping[str, np.ndarray]) -> None:
+    def write(self, stored: StoredEpisode, arrays: Mapping[str, np.ndarray]) -> None:
         """Write a whole episode in one transaction."""
         columns = {self.names[name]: array for name, array in arrays.items()}
         length = len(next(iter(columns.values())))
         with self.buffer.episode(
-            "default", episode_id=one.episode_id, episode_tags=one.tags(),
+            "default", episode_id=stored.episode_id, episode_tags=stored.tags(),
             flush_steps=length + 1, flush_bytes=2**62, flush_seconds=1e9,
         ) as episode:  # fmt: skip
             episode.extend(columns)
 
-    def set_tags(self, one: Held) -> None:
+    def set_tags(self, episode: StoredEpisode) -> None:
         """Set the tags of an episode that has a stored step."""
         self.buffer.update(
-            {"episode_id": one.episode_id}, episode_tags=one.tags(), replace_tags=True
+            {"episode_id": episode.episode_id}, episode_tags=episode.tags(), replace_tags=True
         )
 
     def delete(self, episode_ids: Iterable[str]) -> None:
@@ -79,12 +81,12 @@ class Rows:
 
         Within an episode, the positions ascend in the order of the steps.
         """
-        found = [
+        batches = [
             (batch["position"], batch["episode"])
             for batch in self.buffer.scan(size=65_536, fields=["position", "episode"])
         ]
         empty = np.empty(0, np.int64)
-        positions, episodes = zip(*found, strict=True) if found else ((empty,), (empty,))
+        positions, episodes = zip(*batches, strict=True) if batches else ((empty,), (empty,))
         return np.concatenate(positions), np.concatenate(episodes)
 
     def gather(self, positions: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -97,16 +99,16 @@ class Rows:
             batch = self.buffer.sample(len(positions), sampler=At(positions), fields=fields)
         except expdb.Evicted as error:
             raise ValueError(
-                "episodes of the dataset were evicted or changed since it was made: make it anew"
+                "episodes of the dataset were evicted or changed; create the dataset again"
             ) from error
         return {
             name: batch[field].astype(self._specs[name].dtype, copy=False)
             for name, field in zip(wanted, fields, strict=True)
         }
 
-    def read(self, one: Held) -> dict[str, np.ndarray]:
+    def read(self, episode: StoredEpisode) -> dict[str, np.ndarray]:
         """Return all fields of an episode, [T, ...]."""
-        where = expdb.QueryBuilder().eq("episode_id", one.episode_id)
+        where = expdb.QueryBuilder().eq("episode_id", episode.episode_id)
         fields = list(self.names.values())
         batches = list(self.buffer.scan(where, fields=fields))
         return {

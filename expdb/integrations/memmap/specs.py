@@ -38,15 +38,15 @@ class Spec:
             array = array[..., None]
         if array.shape[leading:] != self.shape:
             raise ValueError(
-                f"field {self.name} - invalid shape {array.shape[leading:]} - shape must be "
+                f"field {self.name} got an invalid shape {array.shape[leading:]}; expected "
                 f"{self.shape}"
             )
         if array.dtype == self.dtype:
             return array
-        found = array.astype(self.dtype)
-        if self.kind != "float" and not (found == array).all():
-            raise ValueError(f"field {self.name} holds {self.kind}: {value!r} does not fit")
-        return found
+        converted = array.astype(self.dtype)
+        if self.kind != "float" and not (converted == array).all():
+            raise ValueError(f"field {self.name} must be {self.kind}, got {value!r}")
+        return converted
 
 
 def as_array(value: Any) -> np.ndarray:
@@ -65,7 +65,7 @@ def parsed(declared: Mapping[str, Any]) -> dict[str, Spec]:
         shape = parts[1] if len(parts) > 1 else ()
         default = parts[2] if len(parts) > 2 else None
         if kind not in DTYPES:
-            raise ValueError(f"invalid dtype `{kind}` - must be one of {tuple(DTYPES)}")
+            raise ValueError(f"invalid dtype `{kind}`; expected one of {tuple(DTYPES)}")
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         specs[name] = Spec(name, kind, shape, default)
     return specs
@@ -73,4 +73,4 @@ def parsed(declared: Mapping[str, Any]) -> dict[str, Spec]:
 
 def as_json(specs: Mapping[str, Spec]) -> dict[str, Any]:
     """Return specs as JSON values."""
-    return {name: [one.kind, list(one.shape), one.default] for name, one in specs.items()}
+    return {name: [spec.kind, list(spec.shape), spec.default] for name, spec in specs.items()}

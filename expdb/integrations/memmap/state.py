@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.memmap.episodes import Held, held
+from expdb.integrations.memmap.episodes import StoredEpisode, read_episodes
 from expdb.integrations.memmap.rows import Rows
 from expdb.integrations.memmap.specs import as_json, parsed
 
@@ -35,7 +35,9 @@ class State:
         *,
         name: str = "replay",
     ):
-        assert not (read_only and overwrite), "cannot overwrite a buffer in read-only mode"
+        assert not (read_only and overwrite), (
+            "overwrite cannot be combined with read_only; pass only one of them"
+        )
         if flush_every_store_step < 0:
             raise ValueError(f"flush_every_store_step must be >= 0, got {flush_every_store_step}")
         self.folder, self.name, self.read_only = folder, name, read_only
@@ -44,7 +46,7 @@ class State:
         self.fields, self.meta_fields = parsed(fields), parsed(meta_fields or {})
         self.fieldnames, self.meta_fieldnames = set(self.fields), set(self.meta_fields)
         if both := self.fieldnames & self.meta_fieldnames:
-            raise ValueError(f"fields and meta_fields must be disjoint - shared {both}")
+            raise ValueError(f"fields and meta_fields must have different names, but share {both}")
         self.memory_namedtuple = namedtuple("Memory", list(self.fields))  # type: ignore[misc]
         self.database = open_database(folder, read_only)
         try:
@@ -57,7 +59,7 @@ class State:
             self.database.close()
             raise
         self.buffer = self.rows.buffer
-        self._open: list[Held] = []  # open episodes, all of the same length
+        self._open: list[StoredEpisode] = []  # open episodes, all of the same length
         self._timestep = self._stored_steps = 0
         self._writer = None if read_only else self.buffer.writer(flush_steps=1024)
 
@@ -96,40 +98,63 @@ class State:
             If the folder or the buffer does not exist.
         """
         if "://" not in str(folder) and not (Path(folder) / FILE).exists():
-            hint = ": import_folder() reads it" if (Path(folder) / "metadata.pkl").exists() else ""
-            raise ValueError(f"{FILE} not found in {folder} (nor is metadata.pkl read{hint})")
+            hint = (
+                "; import it with import_folder()"
+                if (Path(folder) / "metadata.pkl").exists()
+                else ""
+            )
+            raise ValueError(f"no {FILE} in {folder}, and metadata.pkl is not read{hint}")
         with open_database(folder, read_only=True) as database:
             config = stored_config(database, name)
         if config is None:
-            raise ValueError(f"no buffer {name!r} in {folder}: it holds {database.location}")
+            raise ValueError(
+                f"no buffer {name!r} in {folder}, which holds {database.location}; check name and "
+                "folder"
+            )
         return cls(folder, read_only=read_only, name=name, **config)
 
     # -- state ---------------------------------------------------------------------------------
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[StoredEpisode]:
         """Return the stored episodes, one per slot, in order of the slots.
 
         An open episode takes the slot of an older episode only after it has ended.
+
+        Returns
+        -------
+        list of StoredEpisode
+            The episodes.
         """
         self.flush()
-        slots: dict[int, Held] = {}
-        for one in held(self.buffer):
-            slot = one.number % self.max_episodes
-            if slot not in slots or not one.is_open:
-                slots[slot] = one
+        slots: dict[int, StoredEpisode] = {}
+        for episode in read_episodes(self.buffer):
+            slot = episode.number % self.max_episodes
+            if slot not in slots or not episode.is_open:
+                slots[slot] = episode
         return [slots[slot] for slot in sorted(slots)]
 
-    def slot_of(self, episode: Held) -> int:
-        """Return the slot of an episode, from 0 to less than `max_episodes`."""
+    def slot_of(self, episode: StoredEpisode) -> int:
+        """Return the slot of an episode, from 0 to less than `max_episodes`.
+
+        Parameters
+        ----------
+        episode : StoredEpisode
+            An episode of this buffer.
+
+        Returns
+        -------
+        int
+            The slot.
+        """
         return episode.number % self.max_episodes
 
     def __len__(self) -> int:
-        return sum(one.length > 0 for one in self.held())
+        return sum(episode.length > 0 for episode in self.held())
 
     @property
     def num_episodes(self) -> int:
         """Number of stored episodes that have ended."""
-        return sum(not one.is_open for one in self.held())
+        return sum(not episode.is_open for episode in self.held())
 
     @property
     def episode_index(self) -> int:
@@ -152,18 +177,26 @@ class State:
     def episode_lens(self) -> np.ndarray:
         """Lengths of the episodes by slot, int32 [max_episodes]; 0 for free slots."""
         lengths = np.zeros(self.max_episodes, np.int32)
-        for one in self.held():
-            lengths[self.slot_of(one)] = one.length
+        for episode in self.held():
+            lengths[self.slot_of(episode)] = episode.length
         return lengths
 
     def _next_number(self) -> int:
-        found = held(self.buffer)
-        return found[-1].number + 1 if found else 0
+        episodes = read_episodes(self.buffer)
+        return episodes[-1].number + 1 if episodes else 0
 
-    def others(self) -> list[Held]:
-        """Return all episodes except the open episodes of this process, oldest first."""
-        mine = {one.episode_id for one in self._open}
-        return [one for one in held(self.buffer) if one.episode_id not in mine]
+    def others(self) -> list[StoredEpisode]:
+        """Return all episodes except the open episodes of this process, oldest first.
+
+        Returns
+        -------
+        list of StoredEpisode
+            The episodes.
+        """
+        own_ids = {episode.episode_id for episode in self._open}
+        return [
+            episode for episode in read_episodes(self.buffer) if episode.episode_id not in own_ids
+        ]
 
     def _keep_config(self) -> None:
         config = {
@@ -183,19 +216,21 @@ class State:
                 if stored is None or stored[key] != value
             )
             raise ValueError(
-                f"buffer at `{self.folder}` was created with a different config:\n{differ}\nPass "
-                "`overwrite = True` to recreate the buffer with the new config."
+                f"the buffer in {self.folder} was created with a different config:\n{differ}\nPass "
+                "the stored config, or overwrite=True to delete the stored episodes"
             )
 
     def _check_writable(self, what: str) -> None:
         if self.read_only:
-            raise ValueError(f"cannot call `{what}` in read-only mode")
+            raise ValueError(
+                f"cannot call {what}() on a read-only buffer; open it with read_only=False"
+            )
 
     def _check_room(self, count: int = 1) -> None:
         if not self.circular and len(self.others()) + count > self.max_episodes:
             raise ValueError(
-                f"The replay buffer is full ({self.max_episodes} episodes) and is not set to be "
-                "circular. Please set `circular = True` or clear the buffer."
+                f"the buffer is full ({self.max_episodes} episodes); set circular=True or clear "
+                "the buffer"
             )
 
 
@@ -205,12 +240,12 @@ def open_database(folder: str | os.PathLike[str], read_only: bool) -> expdb.Expe
         return expdb.open(str(folder), read_only=read_only)
     path = Path(folder)
     if read_only:
-        assert (path / FILE).exists(), f"cannot open folder `{path}` in read-only mode - no {FILE}"
+        assert (path / FILE).exists(), f"cannot open {path} with read_only=True; it has no {FILE}"
         return expdb.open(path / FILE, read_only=True)
     if (path / "metadata.pkl").exists() and not (path / FILE).exists():
         raise ValueError(
-            f"{path} was written by memmap-replay-buffer: read it with import_folder({str(path)!r},"
-            " another_folder), or choose another folder"
+            f"{path} was written by memmap-replay-buffer; import it with import_folder("
+            f"{str(path)!r}, another_folder), or choose another folder"
         )
     path.mkdir(exist_ok=True, parents=True)
     return expdb.open(path / FILE)

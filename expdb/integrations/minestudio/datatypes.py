@@ -16,7 +16,15 @@ logger = logging.getLogger("expdb.minestudio")
 
 @dataclass(frozen=True)
 class FragmentIndex:
-    """The identity of a fragment: its worker, and its number among the worker's fragments."""
+    """Identify a fragment by its worker and its number.
+
+    Parameters
+    ----------
+    worker_uuid : str
+        Id of the worker.
+    fid_in_worker : int
+        Number of the fragment among the worker's fragments.
+    """
 
     worker_uuid: str
     fid_in_worker: int
@@ -24,7 +32,19 @@ class FragmentIndex:
 
 @dataclass(frozen=True)
 class FragmentMetadata:
-    """The metadata of a fragment, with the model version and the session of its first step."""
+    """Describe the origin of a fragment.
+
+    Parameters
+    ----------
+    model_version : int
+        Version of the model at the first step.
+    session_id : str
+        Session at the first step.
+    worker_uuid : str
+        Id of the worker.
+    fid_in_worker : int
+        Number of the fragment among the worker's fragments.
+    """
 
     model_version: int
     session_id: str
@@ -36,8 +56,28 @@ class FragmentMetadata:
 class SampleFragment:
     """Consecutive steps of a worker, which may include the ends of episodes.
 
-    `obs`, `action`, `next_done`, `reward`, `first` and `episode_uuids` are [T, ...]. `in_state` is
-    the recurrent state before the first step, and `next_obs` is the observation after the last.
+    Parameters
+    ----------
+    obs : dict or ndarray, shape (T, ...)
+        Observations.
+    action : dict or ndarray, shape (T, ...)
+        Actions.
+    next_done : ndarray, shape (T,)
+        Whether an episode ends with each step.
+    reward : ndarray, shape (T,)
+        Rewards.
+    first : ndarray, shape (T,)
+        Whether an episode begins with each step.
+    in_state : list
+        Recurrent state before the first step.
+    worker_uuid : str
+        Id of the worker.
+    fid_in_worker : int
+        Number of the fragment among the worker's fragments.
+    next_obs : dict or ndarray
+        Observation after the last step.
+    episode_uuids : list of str
+        Id of the episode of each step.
     """
 
     obs: Any
@@ -93,13 +133,13 @@ def _stacked(values: list[Any], device: Any) -> Any:
 
     first = values[0]
     if isinstance(first, dict):
-        return {key: _stacked([one[key] for one in values], device) for key in first}
+        return {key: _stacked([value[key] for value in values], device) for key in first}
     if isinstance(first, list):
         return [_stacked(list(part), device) for part in zip(*values, strict=True)]
     if torch.is_tensor(first):
         return torch.stack(values).to(device)
     if isinstance(first, (np.ndarray, np.generic, bool, int, float)):
-        return torch.from_numpy(np.stack([np.asarray(one) for one in values])).to(device)
+        return torch.from_numpy(np.stack([np.asarray(value) for value in values])).to(device)
     return values
 
 
@@ -109,7 +149,7 @@ NAMES = tuple(field.name for field in fields(SampleFragment))
 def kinds(fragment: Any = None) -> tuple[Kind, ...]:
     """Return how to store fragments of this module, and those of the class of `fragment`."""
     types = {SampleFragment} | ({type(fragment)} if fragment is not None else set())
-    return tuple(Kind("SampleFragment", one, _apart, _together) for one in types)
+    return tuple(Kind("SampleFragment", cls, _apart, _together) for cls in types)
 
 
 def _apart(fragment: Any) -> dict[str, Any]:

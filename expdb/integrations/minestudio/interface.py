@@ -58,14 +58,14 @@ class ReplayBufferInterface(Sessions):
         session, version = self._now()
         stale = version - metadata.model_version > self._config["max_staleness"]
         if metadata.session_id != session or stale:
-            logger.info("a fragment is left out: %s at session %r, version %d", metadata, session,
+            logger.info("a fragment is not stored: %s at session %r, version %d", metadata, session,
                         version)  # fmt: skip
             return
         worker, number = metadata.worker_uuid, int(metadata.fid_in_worker)
         if (fragment.worker_uuid, fragment.fid_in_worker) != (worker, number):
             raise ValueError(
-                f"fragment {fragment.fid_in_worker} of worker {fragment.worker_uuid!r} is given "
-                f"with the metadata of fragment {number} of {worker!r}"
+                f"fragment {fragment.fid_in_worker} of worker {fragment.worker_uuid!r} does not "
+                f"match its metadata, which is of fragment {number} of {worker!r}"
             )
         if type(fragment) is not SampleFragment:
             fragment = SampleFragment(**{n: getattr(fragment, n) for n in _FRAGMENT})
@@ -75,7 +75,7 @@ class ReplayBufferInterface(Sessions):
         if begun is not None and version - begun.version > self._config["max_staleness"]:
             chunk = None
         elif begun is not None and number != begun.last + 1:
-            logger.warning("worker %s: fragment %d after %d, its chunk begins anew", worker, number,
+            logger.warning("worker %s: got fragment %d after %d; new chunk begins", worker, number,
                            begun.last)  # fmt: skip
             chunk = None
         if chunk is None:
@@ -106,8 +106,8 @@ class ReplayBufferInterface(Sessions):
         over = self.buffer.stats()["episodes"]["complete"] - most
         oldest: dict[str, None] = {}
         for batch in self.buffer.scan(size=256, fields=["episode_id", "status"]):
-            told = zip(batch["episode_id"], batch["status"], strict=True)
-            oldest |= {name: None for name, status in told if status == "complete"}
+            rows = zip(batch["episode_id"], batch["status"], strict=True)
+            oldest |= {name: None for name, status in rows if status == "complete"}
             if len(oldest) >= over:
                 break
         self._delete(list(oldest)[: max(over, 0)])
@@ -116,7 +116,7 @@ class ReplayBufferInterface(Sessions):
         self._added += 1
         every = self._config.get("fragments_per_report")
         if every and self._added % every == 0:
-            logger.info("%d fragments added, %d held", self._added, len(self.buffer))
+            logger.info("%d fragments added, %d stored", self._added, len(self.buffer))
 
     # -- fetching fragments --------------------------------------------------------------------
 
@@ -142,11 +142,15 @@ class ReplayBufferInterface(Sessions):
         ------
         TooFewRows
             If there are not enough chunks after `timeout` seconds.
+        AssertionError
+            If `num_fragments` is not a multiple of `fragments_per_chunk`, or exceeds the capacity.
         """
         size = int(self._config["fragments_per_chunk"])
-        assert num_fragments % size == 0, f"{num_fragments} is not a multiple of {size}"
+        assert num_fragments % size == 0, (
+            f"num_fragments must be a multiple of {size}, got {num_fragments}"
+        )
         most = int(self._config["max_chunks"]) * size
-        assert num_fragments <= most, f"{num_fragments} fragments of at most {most}"
+        assert num_fragments <= most, f"num_fragments must be at most {most}, got {num_fragments}"
         self._now()
         chunks = num_fragments // size
         last, self._lease = self._lease, None
@@ -157,14 +161,14 @@ class ReplayBufferInterface(Sessions):
             last.acknowledge()
             self._delete_done(last)
         lease = self._leased(chunks, 1e9 if timeout is None else timeout)
-        found = self._fragments(lease.batch)
+        fragments = self._fragments(lease.batch)
         self._lease = lease
         for episode in lease.batch["episode"].tolist():
             self._uses[episode] = self._uses.get(episode, 0) + 1
         if len(self._uses) > 2 * self._config["max_chunks"]:  # most of them were evicted
             self._uses = dict(sorted(self._uses.items())[-int(self._config["max_chunks"]) :])
-        self._plan.keep(self._session_id, found, self._uses)
-        return found
+        self._plan.keep(self._session_id, fragments, self._uses)
+        return fragments
 
     def _fragments(self, batch: expdb.Batch) -> Prepared:
         """Return the fragments of drawn chunks with their ids for `load_fragment`."""
@@ -189,8 +193,8 @@ class ReplayBufferInterface(Sessions):
             )
         except expdb.TooFewRows as error:
             raise expdb.TooFewRows(
-                f"there were not {chunks} chunks of session {self._session_id!r} that may be used "
-                f"within {wait:g} seconds: {error}"
+                f"fewer than {chunks} usable chunks of session {self._session_id!r} after waiting "
+                f"{wait:g} seconds: {error}"
             ) from None
 
     def _delete_done(self, lease: expdb.Lease) -> None:
@@ -209,7 +213,13 @@ class ReplayBufferInterface(Sessions):
         self._make_room()
 
     def prepared_fragments(self) -> Prepared:
-        """Return the result of the last fetch of any process, so that all ranks can load it."""
+        """Return the result of the last fetch of any process, so that all ranks can load it.
+
+        Returns
+        -------
+        list of tuple of FragmentIndex and str
+            The index of each fragment, and its id for `load_fragment`.
+        """
         return self._plan.fragments(self._session_id)
 
     def load_fragment(self, fragment_id: str) -> SampleFragment:
@@ -234,17 +244,27 @@ class ReplayBufferInterface(Sessions):
         if session != self._session_id:
             self._enter(self._current()[0])
         if session != self._session_id:
-            raise KeyError(f"fragment {fragment_id} is of another session")
+            raise KeyError(
+                f"fragment {fragment_id} belongs to another session; fetch fragments again"
+            )
         fields = ("position", "reward", *self.records.fields)
         try:
             batch = self.buffer.get([int(position)], fields=fields)
         except expdb.Evicted as error:
-            raise KeyError(f"fragment {fragment_id} is gone: {error}") from error
+            raise KeyError(
+                f"fragment {fragment_id} was deleted ({error}); fetch fragments again"
+            ) from error
         fragment: SampleFragment = self.records.values(batch)[0]
         return fragment
 
     def get_disk_space(self) -> int:
-        """Return the size of the database in bytes."""
+        """Return the size of the database in bytes.
+
+        Returns
+        -------
+        int
+            The size in bytes.
+        """
         return self.database.nbytes
 
     def close(self) -> None:

@@ -20,12 +20,12 @@ _OPTIONAL = ("fragments_per_report",)
 def check_config(config: Mapping[str, Any]) -> None:
     """Raise ValueError for a config with a missing, unknown or invalid option."""
     if missing := [key for key in _REQUIRED if key not in config]:
-        raise ValueError(f"the config lacks {', '.join(missing)}")
+        raise ValueError(f"the config must have {', '.join(missing)}")
     if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
-        raise ValueError(f"{unknown[0]} is not an option: there are {', '.join(_REQUIRED)}")
+        raise ValueError(f"{unknown[0]} is not an option; expected {', '.join(_REQUIRED)}")
     for key in ("max_chunks", "max_reuse", "fragments_per_chunk"):
         if int(config[key]) < 1:
-            raise ValueError(f"{key} is {config[key]}: give a number from 1")
+            raise ValueError(f"{key} must be at least 1, got {config[key]}")
 
 
 def plain(value: Any) -> Any:
@@ -36,19 +36,19 @@ def plain(value: Any) -> Any:
 def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[str] | None) -> str:
     """Return the location from the config, from `location`, or from the environment."""
     if config is not None:
-        given = config.get("database_config", {}).get("path")
-        if given is None:
-            known = ", ".join(config.get("database_config", {})) or "nothing"
+        path = config.get("database_config", {}).get("path")
+        if path is None:
+            keys = ", ".join(config.get("database_config", {})) or "nothing"
             raise ValueError(
-                f"database_config has no path, but {known}: give a folder, or a PostgreSQL URL"
+                f"database_config must have path, a folder or a PostgreSQL URL; got {keys}"
             )
-        return str(given)
-    found = location if location is not None else os.environ.get(WHERE)
-    if found is None:
+        return str(path)
+    place = location if location is not None else os.environ.get(WHERE)
+    if place is None:
         raise ValueError(
-            "Replay buffer not initialized: make it with a config, or name its location"
+            "replay buffer not initialized; create it with a config, or pass its location"
         )
-    return os.fspath(found)
+    return os.fspath(place)
 
 
 def file_of(where: str) -> str:
@@ -62,7 +62,9 @@ def file_of(where: str) -> str:
 def stored_config(where: str) -> dict[str, Any]:
     """Return the stored config of a buffer; raise ValueError if there is none."""
     if "://" not in where and not (Path(where) / FILE).exists():
-        raise ValueError(f"Replay buffer not initialized: there is no {FILE} in {where}")
+        raise ValueError(
+            f"replay buffer not initialized: no {FILE} in {where}; create it with a config"
+        )
     with expdb.open(file_of(where)) as database:
         page = (
             database.buffer("replay_buffer.state").page(1, 1)
@@ -70,7 +72,9 @@ def stored_config(where: str) -> dict[str, Any]:
             else []
         )
     if not page:
-        raise ValueError(f"Replay buffer not initialized: nobody has made one in {where}")
+        raise ValueError(
+            f"replay buffer not initialized: no buffer in {where}; create it with a config"
+        )
     config: dict[str, Any] = page[0]["state"]["config"]
     return config
 
@@ -93,8 +97,8 @@ class Owner:
         except BlockingIOError:
             self.close()
             raise ValueError(
-                f"Replay buffer already initialized: another process, or handle, has made it in "
-                f"{where}"
+                f"replay buffer already initialized: another process or handle owns the buffer in "
+                f"{where}; open it without a config"
             ) from None
         _owners.add(self)
 
@@ -112,8 +116,8 @@ _owners: weakref.WeakSet[Owner] = weakref.WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    for one in list(_owners):
-        one.close()
+    for owner in list(_owners):
+        owner.close()
 
 
 os.register_at_fork(after_in_child=_leave_to_the_parent)

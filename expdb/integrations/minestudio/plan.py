@@ -26,8 +26,10 @@ class Plan:
         self._buffer.store(
             plan={
                 "session": session,
-                "fragments": [[one.worker_uuid, one.fid_in_worker, id] for one, id in fragments],
-                "uses": [list(one) for one in uses.items()],
+                "fragments": [
+                    [fragment.worker_uuid, fragment.fid_in_worker, id] for fragment, id in fragments
+                ],
+                "uses": [list(pair) for pair in uses.items()],
             }
         )
 
@@ -37,8 +39,8 @@ class Plan:
 
     def fragments(self, session: str | None) -> Prepared:
         """Return the fragments of the last fetch."""
-        found = self._read(session).get("fragments", [])
-        return [(FragmentIndex(worker, number), id) for worker, number, id in found]
+        fragments = self._read(session).get("fragments", [])
+        return [(FragmentIndex(worker, number), id) for worker, number, id in fragments]
 
     def uses(self, session: str | None) -> dict[int, int]:
         """Return the number of fetches of each chunk, by episode."""

@@ -85,15 +85,21 @@ class Sessions:
         """Raise ValueError if chunks of another size are stored, which no fetch could use."""
         page = self._state.page(1, 1)
         stored = page[0]["state"]["config"]["fragments_per_chunk"] if page else None
-        given = self._config["fragments_per_chunk"]
-        if stored not in (None, given):
+        size = self._config["fragments_per_chunk"]
+        if stored not in (None, size):
             raise ValueError(
-                f"fragments_per_chunk is {given}, and the chunks in {self.location} have {stored}: "
-                "give that, or another path"
+                f"fragments_per_chunk is {size}, but the chunks in {self.location} have {stored}; "
+                "pass the same number, or another path"
             )
 
     def get_database_config(self) -> dict[str, Any]:
-        """Return a copy of the `database_config`."""
+        """Return a copy of the `database_config`.
+
+        Returns
+        -------
+        dict
+            The copy.
+        """
         return dict(self.database_config)
 
     def update_training_session(self) -> None:
@@ -116,9 +122,9 @@ class Sessions:
             version = None
         if version is not None:
             return self._session_id, version
-        session, told = self._current()
+        session, model_version = self._current()
         self._enter(session)
-        return session, told
+        return session, model_version
 
     def _kept(self, session: str, version: int) -> dict[str, Any]:
         return {"session_id": session, "model_version": version, "config": self._config}
@@ -162,7 +168,10 @@ class Sessions:
         """
         session, version = self._current()
         if session_id == session and model_version < version:
-            raise ValueError(f"model_version goes back from {version} to {model_version}")
+            raise ValueError(
+                f"model_version must not decrease within a session, got {model_version} after "
+                f"{version}"
+            )
         self._state.store(state=self._kept(session_id, int(model_version)))
         if session_id != session:
             self._plan.clear()
@@ -175,13 +184,13 @@ class Sessions:
         self.buffer.policy_version = int(model_version)
         stale = int(model_version) - int(self._config["max_staleness"])
         self._delete(
-            one["episode_id"]
-            for one in self.buffer.episodes().select(["episode_id", VERSION]).to_pylist()
-            if one[VERSION] < stale
+            episode["episode_id"]
+            for episode in self.buffer.episodes().select(["episode_id", VERSION]).to_pylist()
+            if episode[VERSION] < stale
         )
 
     def _delete(self, episode_ids: Iterable[str]) -> None:
         """Delete chunks, except the chunks of the last fetch, which must remain loadable."""
-        if found := list(episode_ids):
-            where = expdb.QueryBuilder().in_("episode_id", found)
+        if ids := list(episode_ids):
+            where = expdb.QueryBuilder().in_("episode_id", ids)
             self.buffer.delete(where, keep_pinned=True)

@@ -31,7 +31,17 @@ NUMBERS = ("array", "scalar", "bool", "int", "float")
 
 
 class Records:
-    """Store and restore the values of a buffer, one value per step; threads may share it."""
+    """Store and restore the values of a buffer, one value per step; threads may share it.
+
+    Parameters
+    ----------
+    database : ExperienceDB
+        The database of the buffer.
+    buffer : ReplayBuffer
+        The buffer that stores the values.
+    *kinds : Kind
+        Conversions of further classes.
+    """
 
     def __init__(self, database: expdb.ExperienceDB, buffer: expdb.ReplayBuffer, *kinds: Kind):
         self._database, self._buffer = database, buffer
@@ -60,7 +70,21 @@ class Records:
     def step(self, value: Any) -> dict[str, Any]:
         """Return the arguments of `store` that store a value.
 
-        If a part of the value cannot be restored exactly, raise InvalidValue with its name.
+        Parameters
+        ----------
+        value : object
+            A value of numbers, text, arrays, tensors, dicts, lists, tuples and the classes of
+            `kinds`.
+
+        Returns
+        -------
+        dict
+            The fields of a step.
+
+        Raises
+        ------
+        InvalidValue
+            If a part of the value cannot be restored exactly. The message names the part.
         """
         leaves: list[Any] = []
         if type(value) is dict and (plan := self._plans.get(tuple(value))) is not None:
@@ -70,21 +94,32 @@ class Records:
                 return step
             leaves.clear()
         shape = self._taking.apart(value, "", leaves)
-        known = self._codes.get(shape)
-        if known is None:
+        cached = self._codes.get(shape)
+        if cached is None:
             if len(self._codes) >= MANY:  # the structures differ from step to step
                 self._codes.clear()
                 self._plans.clear()
-            known = self._codes[shape] = self._settle(shape)
-        code, names = known
-        if shape[0] == "dict" and all(one[0] in FLAT for _, one in shape[1]):
+            cached = self._codes[shape] = self._settle(shape)
+        code, names = cached
+        if shape[0] == "dict" and all(leaf[0] in FLAT for _, leaf in shape[1]):
             self._plans[tuple(value)] = Plan(shape, code, names, list(value.values()))
         step = dict(zip(names, leaves, strict=True))
         step[STRUCTURE] = code
         return step
 
     def values(self, batch: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the steps of a batch, in order; no two values share memory."""
+        """Return the values of the steps of a batch, in order; no two values share memory.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            A batch with the fields of `fields`.
+
+        Returns
+        -------
+        list
+            The values.
+        """
         codes = batch[STRUCTURE]
         if not len(codes):
             return []
@@ -101,7 +136,18 @@ class Records:
         return values
 
     def value(self, step: Mapping[str, Any]) -> Any:
-        """Return the value of the result of `step()`; the value shares memory with the step."""
+        """Return the value of the result of `step()`; the value shares memory with the step.
+
+        Parameters
+        ----------
+        step : mapping
+            The result of `step`.
+
+        Returns
+        -------
+        object
+            The value.
+        """
         code = step[STRUCTURE]
         if code not in self._nodes:
             self._read_structures()
@@ -112,6 +158,16 @@ class Records:
         """Return dicts of arrays and numbers as one dict of arrays [B, ...], else None.
 
         The result equals the stacked values, and is much faster to build.
+
+        Parameters
+        ----------
+        batch : Batch
+            A batch with the fields of `fields`.
+
+        Returns
+        -------
+        dict or None
+            The arrays by key, or None if the values have different structures.
         """
         codes = batch[STRUCTURE]
         if not len(codes) or (codes != codes[0]).any():
@@ -164,15 +220,15 @@ class Records:
         if kind == "none":
             return [kind]
         if kind == "dict":
-            return [kind, [[key, self._named(one, names, outer)] for key, one in shape[1]]]
+            return [kind, [[key, self._named(part, names, outer)] for key, part in shape[1]]]
         if kind in ("list", "tuple"):
-            return [kind, [self._named(one, names, outer) for one in shape[1]]]
+            return [kind, [self._named(part, names, outer) for part in shape[1]]]
         if kind == "stack":
             return [kind, shape[1], self._named(shape[2], names, (*outer, shape[3]))]
         if kind == "kind":
             return [kind, shape[1], self._named(shape[2], names, outer)]
         if kind == "namedtuple":
-            parts = [self._named(one, names, outer) for one in shape[3]]
+            parts = [self._named(part, names, outer) for part in shape[3]]
             return [kind, shape[1], list(shape[2]), parts]
         kind, path, dtype, dimensions = shape
         if dtype == "reward":
@@ -184,19 +240,24 @@ class Records:
 
     def _field(self, path: str, field: expdb.Field, taken: list[str]) -> str:
         """Return the name of a field for the leaf at a path; declare the field if it is new."""
-        plain = "".join(one if one.isalnum() or one in "._" else "_" for one in path.strip("."))
+        plain = "".join(
+            character if character.isalnum() or character in "._" else "_"
+            for character in path.strip(".")
+        )
         plain = ".".join(part or "_" for part in plain.split("."))
         # A field for another dtype, or for shapes that differ from step to step.
         other = f"{plain}_{field.dtype}_{len(field.shape)}d"
         varying = expdb.Field(field.dtype, (None,) * len(field.shape))
         for prefix in ("", "item.", "item_2."):  # columns or other leaves may have the name
-            for name, one in ((prefix + plain, field), (prefix + other, varying)):
+            for name, candidate in ((prefix + plain, field), (prefix + other, varying)):
                 if name in taken or name == STRUCTURE:
                     continue
                 with suppress(expdb.ReservedName, expdb.FieldMismatch):
-                    self._database.buffer(self._buffer.name, fields={name: one})
+                    self._database.buffer(self._buffer.name, fields={name: candidate})
                     return name
-        raise expdb.InvalidValue(f"no field can hold {called(path)}, of {field}: rename it")
+        raise expdb.InvalidValue(
+            f"no field name is free for {called(path)}, a {field}; rename the value"
+        )
 
     def _read_structures(self) -> None:
         """Read the structures that any process has stored since the last call."""
@@ -206,8 +267,8 @@ class Records:
                 node = json.loads(text)
                 self._names[code] = frozenset(names_of(node))
                 self._nodes[code] = node
-                is_flat = node[0] == "dict" and all(one[0] in NUMBERS for _, one in node[1])
-                self._flat[code] = [(key, one[1]) for key, one in node[1]] if is_flat else None
+                is_flat = node[0] == "dict" and all(leaf[0] in NUMBERS for _, leaf in node[1])
+                self._flat[code] = [(key, leaf[1]) for key, leaf in node[1]] if is_flat else None
                 self._fields |= {name: None for name in names_of(node) if name != "reward"}
 
 

@@ -20,7 +20,19 @@ _TEXTS: dict[type, str] = {str: "text", bytes: "bytes"}
 
 @dataclass(frozen=True)
 class Kind:
-    """Convert values of a class: `apart` returns a plain value, and `together` restores it."""
+    """Convert values of a class: `apart` returns a plain value, and `together` restores it.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kind in the database.
+    of : type
+        The class.
+    apart : callable
+        Returns a plain value for a value of the class.
+    together : callable
+        Returns the value of the class for a plain value.
+    """
 
     name: str
     of: type
@@ -62,23 +74,23 @@ class Plan:
         """Add the leaves of a value; return whether it has the same form as the last dict."""
         if [*map(type, value)] != self._keys:
             return False
-        for one, (kind, dtype, shape, is_reward) in zip(value.values(), self._leaves, strict=True):
-            if type(one) is not kind:
+        for leaf, (kind, dtype, shape, is_reward) in zip(value.values(), self._leaves, strict=True):
+            if type(leaf) is not kind:
                 return False
-            if one is None:
+            if leaf is None:
                 continue
             if dtype is not None:
                 try:
-                    one = one if kind is np.ndarray else one.numpy()
+                    leaf = leaf if kind is np.ndarray else leaf.numpy()
                 except (RuntimeError, TypeError):
                     return False
-                if one.dtype != dtype or one.shape != shape:
+                if leaf.dtype != dtype or leaf.shape != shape:
                     return False
             if is_reward:
-                one = one if dtype is None else one.item()
-                if not abs(one) < LARGEST_REWARD:
+                leaf = leaf if dtype is None else leaf.item()
+                if not abs(leaf) < LARGEST_REWARD:
                     return False
-            leaves.append(one)
+            leaves.append(leaf)
         return True
 
 
@@ -94,8 +106,8 @@ class Taking:
         if kind is dict:
             return "dict", tuple(
                 [
-                    (_checked_key(key, path), self.apart(one, f"{path}.{key}", leaves))
-                    for key, one in value.items()
+                    (_checked_key(key, path), self.apart(element, f"{path}.{key}", leaves))
+                    for key, element in value.items()
                 ]
             )
         if kind is np.ndarray:
@@ -123,7 +135,8 @@ class Taking:
         # Flatten each item only once: otherwise, each level of nested lists would double the time.
         items: list[list[Any]] = [[] for _ in value]
         shapes = [
-            self.apart(one, f"{path}.each", mine) for one, mine in zip(value, items, strict=True)
+            self.apart(element, f"{path}.each", parts_of)
+            for element, parts_of in zip(value, items, strict=True)
         ]
         if len(value) > 1 and len(set(shapes)) == 1 and items[0] and _can_be_stacked(items[0]):
             leaves += [np.stack(column) for column in zip(*items, strict=True)]
@@ -132,15 +145,17 @@ class Taking:
             leaves.append(value)
             return "json", path, "json", ()
         parts = []
-        for k, (shape, mine) in enumerate(zip(shapes, items, strict=True)):
-            leaves += mine
+        for k, (shape, element_leaves) in enumerate(zip(shapes, items, strict=True)):
+            leaves += element_leaves
             parts.append(_moved(shape, len(path) + 1, str(k)))
         return type(value).__name__, tuple(parts)
 
     def _number(self, value: Any, path: str, leaves: list[Any]) -> Any:
         kind = type(value)
         if kind is int and not -(2**63) <= value < 2**63:
-            raise expdb.InvalidValue(f"{called(path)} is {value}, which does not fit 64 bits")
+            raise expdb.InvalidValue(
+                f"{called(path)} is {value}, which does not fit in 64 bits; store it as text"
+            )
         if path == ".reward" and kind is float and abs(value) < LARGEST_REWARD:
             leaves.append(value)
             return "float", "", "reward", ()
@@ -156,12 +171,12 @@ class Taking:
             leaves.append(value)
             return "scalar", path, _dtype_name(value, path), ()
         if kind in self._by_type:
-            known = self._by_type[kind]
-            return "kind", known.name, self.apart(known.apart(value), path, leaves)
+            conversion = self._by_type[kind]
+            return "kind", conversion.name, self.apart(conversion.apart(value), path, leaves)
         if isinstance(value, tuple) and hasattr(kind, "_fields"):
             parts = [
-                self.apart(one, f"{path}.{name}", leaves)
-                for name, one in zip(kind._fields, value, strict=True)
+                self.apart(element, f"{path}.{name}", leaves)
+                for name, element in zip(kind._fields, value, strict=True)
             ]
             return (
                 "namedtuple",
@@ -170,8 +185,8 @@ class Taking:
                 tuple(parts),
             )
         raise expdb.InvalidValue(
-            f"{called(path)} is a {kind.__module__}.{kind.__qualname__}, which could not come "
-            "back as it is: give tensors, arrays, numbers, text, dicts, lists and tuples"
+            f"{called(path)} is a {kind.__module__}.{kind.__qualname__}, which cannot be stored "
+            "exactly; use tensors, arrays, numbers, text, dicts, lists and tuples"
         )
 
     def _tensor(self, torch: Any, value: Any, path: str, leaves: list[Any]) -> Any:
@@ -181,15 +196,17 @@ class Taking:
             value = value.detach().cpu()
             if value.is_sparse or value.is_quantized or value.is_complex():
                 raise expdb.InvalidValue(
-                    f"{called(path)} is a tensor of {value.dtype}, {value.layout}: give a dense "
-                    "one of numbers"
+                    f"{called(path)} is a tensor of {value.dtype}, {value.layout}; use a dense "
+                    "tensor of real numbers"
                 ) from None
             if value.dtype == torch.bfloat16:
                 leaves.append(value.contiguous().view(torch.uint16).numpy())
                 return "bfloat16", path, "uint16", tuple(value.shape)
             array = value.resolve_conj().resolve_neg().numpy()
         if array.dtype.kind == "c":
-            raise expdb.InvalidValue(f"{called(path)} is a tensor of {value.dtype}: give numbers")
+            raise expdb.InvalidValue(
+                f"{called(path)} is a tensor of {value.dtype}; use real numbers"
+            )
         if path == ".reward" and array.size == 1 and array.dtype.kind == "f":
             number = array.item()
             if abs(number) < LARGEST_REWARD:
@@ -202,7 +219,7 @@ class Taking:
 def _checked_key(key: Any, path: str) -> Any:
     if type(key) in (str, int) and not (type(key) is int and not -(2**53) < key < 2**53):
         return key
-    raise expdb.InvalidValue(f"{called(path)} has the key {key!r}: use text or integers")
+    raise expdb.InvalidValue(f"{called(path)} has the key {key!r}; use text or integers")
 
 
 def called(path: str) -> str:
@@ -211,7 +228,7 @@ def called(path: str) -> str:
 
 
 def _can_be_stacked(leaves: list[Any]) -> bool:
-    return not any(isinstance(one, (str, bytes, list)) for one in leaves)
+    return not any(isinstance(leaf, (str, bytes, list)) for leaf in leaves)
 
 
 def _moved(shape: Any, at: int, name: str) -> Any:
@@ -220,13 +237,13 @@ def _moved(shape: Any, at: int, name: str) -> Any:
     if kind == "none":
         return shape
     if kind == "dict":
-        return kind, tuple([(key, _moved(one, at, name)) for key, one in shape[1]])
+        return kind, tuple([(key, _moved(part, at, name)) for key, part in shape[1]])
     if kind in ("list", "tuple"):
-        return kind, tuple([_moved(one, at, name) for one in shape[1]])
+        return kind, tuple([_moved(part, at, name) for part in shape[1]])
     if kind in ("stack", "kind"):
         return (*shape[:2], _moved(shape[2], at, name), *shape[3:])
     if kind == "namedtuple":
-        return (*shape[:3], tuple([_moved(one, at, name) for one in shape[3]]))
+        return (*shape[:3], tuple([_moved(part, at, name) for part in shape[3]]))
     if shape[2] == "reward":
         return shape
     path = shape[1]
@@ -234,12 +251,23 @@ def _moved(shape: Any, at: int, name: str) -> Any:
 
 
 def is_json(value: Any) -> bool:
-    """Return whether JSON can represent a value exactly."""
+    """Return whether JSON can represent a value exactly.
+
+    Parameters
+    ----------
+    value : object
+        The value.
+
+    Returns
+    -------
+    bool
+        Whether it is text, a finite number, a bool, None, or lists and dicts of them.
+    """
     kind = type(value)
     if kind is list:
         return all(map(is_json, value))
     if kind is dict:
-        return all(type(key) is str and is_json(one) for key, one in value.items())
+        return all(type(key) is str and is_json(element) for key, element in value.items())
     return kind in (str, int, bool) or value is None or (kind is float and math.isfinite(value))
 
 

@@ -41,7 +41,7 @@ try:
     )
 except ImportError as error:
     raise expdb.DriverMissing(
-        f"RLlib cannot be imported ({error}): pip install 'expdb[rllib]'"
+        f"RLlib cannot be imported ({error}); run `pip install 'expdb[rllib]'`"
     ) from error
 
 __all__ = [

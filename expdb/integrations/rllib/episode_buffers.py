@@ -134,12 +134,12 @@ class EpisodeReplayBuffer(Stored):
                 self._slices, size, batch_length_T, lookback, min_batch_length_T, include_infos,
                 to_numpy,
             )  # fmt: skip
-        found, batch = self._transitions(
+        episodes, batch = self._transitions(
             size, n_step, gamma, expdb.Uniform(), include_infos, include_extra_model_outputs,
             to_numpy,
         )  # fmt: skip
         self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
-        return found
+        return episodes
 
     def _retry(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call `work`, and call it again if another process evicts an episode that it reads."""
@@ -162,7 +162,7 @@ class EpisodeReplayBuffer(Stored):
         """Return a function that draws a random step followed by at least `after` steps."""
         ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
         if not len(ids):
-            raise ValueError(f"no episodes of more than {after} steps are held")
+            raise ValueError(f"the buffer has no episodes of more than {after} steps")
         ends = np.cumsum([len(self._stored.positions(id)) - after for id in ids])
 
         def draw() -> tuple[str, int]:
@@ -217,7 +217,7 @@ class EpisodeReplayBuffer(Stored):
         table = self._stored.records.table(batch)
         if table is None or any(table[key].dtype == object for key in FIELDS):  # varying shapes
             values = self._stored.records.values(batch)
-            table = {key: np.array([one[key] for one in values]) for key in FIELDS}
+            table = {key: np.array([value[key] for value in values]) for key in FIELDS}
         return table
 
     def _slices(
@@ -225,7 +225,7 @@ class EpisodeReplayBuffer(Stored):
     ) -> list[SingleAgentEpisode]:
         """Return slices of at least `size` timesteps in total, each with its lookback."""
         self._stored.flush()
-        found: list[SingleAgentEpisode] = []
+        slices: list[SingleAgentEpisode] = []
         count, draw = 0, self._start_drawer(least)
         counted: list[tuple[np.ndarray, str]] = []
         while count < size:
@@ -237,12 +237,12 @@ class EpisodeReplayBuffer(Stored):
             episode = self._slice(id, begin, first, last, infos, **more)
             if to_numpy:
                 episode.to_numpy()
-            found.append(episode)
+            slices.append(episode)
             count += last - first
             counted.append((own[begin:last], id))
         for positions, id in counted:
             self._count_sample(positions, np.array([id]), 1.0)
-        return found
+        return slices
 
 
 class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisodeReplayBuffer):
@@ -253,8 +253,12 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
 
     Parameters
     ----------
-    capacity, batch_size_B, batch_length_T
-        Arguments of `EpisodeReplayBuffer`.
+    capacity : int
+        Largest number of timesteps.
+    batch_size_B : int
+        Default number of items of a sample.
+    batch_length_T : int
+        Default number of timesteps of a row.
     alpha : float
         Exponent of the priorities.
     **options
@@ -348,12 +352,12 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
         )
         size = num_items or batch_size_B or self.batch_size_B
         sampler = expdb.Prioritized(self._alpha, min(beta, 1.0), None, 0.0, "max", "buffer")
-        found, batch = self._transitions(
+        episodes, batch = self._transitions(
             size, n_step or 1, gamma, sampler, include_infos, include_extra_model_outputs, to_numpy
         )
         self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
         self._last = [batch["position"]]
-        return found
+        return episodes
 
     def update_priorities(
         self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
@@ -376,17 +380,35 @@ class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisod
         positions = np.concatenate(self._last) if self._last else np.empty(0, np.int64)
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
-            f"{len(values)} priorities for a sample of {len(positions)}"
+            f"got {len(values)} priorities for a sample of {len(positions)}; pass one per "
+            "transition"
         )
         self.buffer.update_priorities(positions, values)
         self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
         self._last = []
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, including the greatest priority so far."""
+        """Return the state of the buffer, including the greatest priority so far.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         return {**super().get_state(), "max_priority": self._max_priority}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         super().set_state(state)
         self._max_priority = state["max_priority"]

@@ -48,8 +48,10 @@ class NextSteps(expdb.NStep):
         """Return a bool for each step: whether enough steps are stored from it on."""
         if self.bounds[0] == 1:
             return np.ones(len(rows), np.bool_)
-        found: np.ndarray = _walked(trajectories, rows, self.bounds[0])[1] == self.bounds[0]
-        return found
+        is_long_enough: np.ndarray = (
+            _walked(trajectories, rows, self.bounds[0])[1] == self.bounds[0]
+        )
+        return is_long_enough
 
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -89,7 +91,7 @@ class Episodes:
     """Add, draw and evict episodes. The oldest episodes are evicted first, as a whole."""
 
     # Columns of all steps that are kept in memory; the first one identifies the episode.
-    KNOWN: tuple[str, ...] = ("episode_id",)
+    STEP_COLUMNS: tuple[str, ...] = ("episode_id",)
 
     def __init__(self, location: str | os.PathLike[str], name: str, capacity: int, infos: bool):
         self._capacity, self._infos = capacity, infos
@@ -97,18 +99,18 @@ class Episodes:
         self.database = expdb.open(location)
         self._open_buffer()
         self._positions: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._unwritten: list[tuple[Any, ...]] = []  # `KNOWN` of each step that is not flushed
-        self._after, self._known = -1, 0
+        self._unwritten: list[tuple[Any, ...]] = []  # `STEP_COLUMNS` of each unwritten step
+        self._after, self._step_count = -1, 0
         self._revision = -1  # revision of the buffer at the last call of learn()
         self._episode_columns: dict[int, dict[str, Any]] = {}  # by the column `episode`
         self.evicted = 0
         self.learn()
         if self.timesteps > capacity and len(self._positions) > 1:
-            held = self.timesteps
+            timesteps = self.timesteps
             self.database.close()
             raise expdb.CapacityMismatch(
-                f"buffer {name!r} holds {held} timesteps, and capacity={capacity} would evict "
-                "some: give it as large, or another name"
+                f"buffer {name!r} holds {timesteps} timesteps, and capacity={capacity} would evict "
+                "some; set a greater capacity, or another name"
             )
 
     def _open_buffer(self) -> None:
@@ -147,36 +149,36 @@ class Episodes:
             if (
                 0 < len(rows) == len(positions) and int(positions[0]) == self._after + 1
             ):  # no other process has written in between
-                known = [_objects(one) for one in zip(*rows, strict=True)]
-                self._know(positions, *known)
-                if self.KNOWN == ("episode_id",):
-                    self._cache_episode_ids(positions, known[0])
+                columns = [_objects(column) for column in zip(*rows, strict=True)]
+                self._add_positions(positions, *columns)
+                if self.STEP_COLUMNS == ("episode_id",):
+                    self._cache_episode_ids(positions, columns[0])
         self.learn()
 
     def learn(self) -> None:
         """Read the changes that other processes have made since the last call."""
         revision = self.buffer.revision
-        if len(self.buffer) == self._known and revision == self._revision:
+        if len(self.buffer) == self._step_count and revision == self._revision:
             return
         self._revision = revision
         self._learn_added()
-        if len(self.buffer) < self._known:  # other processes have evicted steps
+        if len(self.buffer) < self._step_count:  # other processes have evicted steps
             self._forget()
             self._learn_added()
 
     def _learn_added(self) -> None:
         if not len(self.buffer):
             return
-        wanted = ["position", *self.KNOWN]
+        wanted = ["position", *self.STEP_COLUMNS]
         for batch in self.buffer.scan(after=self._after, size=65_536, fields=wanted):
-            self._know(batch["position"], *[batch[name] for name in self.KNOWN])
+            self._add_positions(batch["position"], *[batch[name] for name in self.STEP_COLUMNS])
 
-    def _know(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
+    def _add_positions(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
         self._after = int(positions[-1])
-        self._known += len(positions)
+        self._step_count += len(positions)
         for id in dict.fromkeys(ids.tolist()):
-            mine, known = positions[ids == id], self._positions.get(id)
-            self._positions[id] = mine if known is None else np.concatenate((known, mine))
+            new, old = positions[ids == id], self._positions.get(id)
+            self._positions[id] = new if old is None else np.concatenate((old, new))
 
     def _cache_episode_ids(self, positions: np.ndarray, ids: np.ndarray) -> None:
         """Cache the ids of the episodes of new steps, so that `draw` does not read them."""
@@ -189,7 +191,7 @@ class Episodes:
 
     def _forget(self) -> None:
         self._positions.clear()
-        self._after, self._known = -1, 0
+        self._after, self._step_count = -1, 0
 
     @property
     def ids(self) -> list[str]:
@@ -202,7 +204,7 @@ class Episodes:
         if id not in self._positions:  # unknown if another process just wrote it
             self.learn()
         if id not in self._positions:
-            raise expdb.Evicted(f"episode {id} is evicted; sample again")
+            raise expdb.Evicted(f"episode {id} was evicted; sample again")
         return self._positions[id]
 
     def add(self, episode: Any, weight: float | None) -> int:
@@ -213,9 +215,9 @@ class Episodes:
         return len(steps)
 
     def _append(
-        self, steps: list[dict[str, Any]], weight: float | None, known: list[tuple[Any, ...]]
+        self, steps: list[dict[str, Any]], weight: float | None, rows: list[tuple[Any, ...]]
     ) -> None:
-        for step, row in zip(steps, known, strict=True):
+        for step, row in zip(steps, rows, strict=True):
             self._writer.append(weight, **step)
             self._unwritten.append(row)
         if len(self._unwritten) >= FLUSH_STEPS:
@@ -249,7 +251,7 @@ class Episodes:
                 value["info"], value["following_info"] = infos[k], infos[k + 1]
             last, reward = k == length - 1, float(rewards[k])
             if not math.isfinite(reward):
-                raise expdb.InvalidValue(f"reward {k} of episode {id} is {reward}")
+                raise expdb.InvalidValue(f"reward {k} of episode {id} must be finite, got {reward}")
             step = {
                 "episode_id": id, "step": episode.t_started + k, "reward": reward,
                 "terminated": bool(last and episode.is_terminated),
@@ -269,9 +271,9 @@ class Episodes:
             id = next(iter(self._positions))
             gone.append((id, self.length(id)))
             over -= gone[-1][1]
-            self._known -= len(self._positions.pop(id))
+            self._step_count -= len(self._positions.pop(id))
         if gone:
-            whose = self.KNOWN[0]
+            whose = self.STEP_COLUMNS[0]
             self.buffer.delete(expdb.QueryBuilder().in_(whose, [id for id, _ in gone]))
         self.evicted += len(gone)
         return gone
@@ -314,22 +316,28 @@ class Episodes:
         """Return `names` of the episodes of a batch; raise Evicted if one cannot be read."""
         if not names:
             return {}
-        episodes, known = batch["episode"].tolist(), self._episode_columns
+        episodes, cache = batch["episode"].tolist(), self._episode_columns
         # Most entries then belong to evicted episodes.
-        if len(known) > 2 * len(self._positions) + SPARE_CACHED_EPISODES:
-            known.clear()
+        if len(cache) > 2 * len(self._positions) + SPARE_CACHED_EPISODES:
+            cache.clear()
         positions = dict(zip(episodes, batch["position"].tolist(), strict=True))
         missing = [
-            one for one in positions if one not in known or not known[one].keys() >= {*names}
+            episode
+            for episode in positions
+            if episode not in cache or not cache[episode].keys() >= {*names}
         ]
         if missing:
-            found = self.buffer.get([positions[one] for one in missing], fields=EPISODE_COLUMNS)
-            rows = zip(*[found[name].tolist() for name in EPISODE_COLUMNS], strict=True)
-            known |= {
-                one: dict(zip(EPISODE_COLUMNS, row, strict=True))
-                for one, row in zip(missing, rows, strict=True)
+            batch_of_missing = self.buffer.get(
+                [positions[episode] for episode in missing], fields=EPISODE_COLUMNS
+            )
+            rows = zip(*[batch_of_missing[name].tolist() for name in EPISODE_COLUMNS], strict=True)
+            cache |= {
+                episode: dict(zip(EPISODE_COLUMNS, row, strict=True))
+                for episode, row in zip(missing, rows, strict=True)
             }
-        return {name: _objects(tuple([known[one][name] for one in episodes])) for name in names}
+        return {
+            name: _objects(tuple([cache[episode][name] for episode in episodes])) for name in names
+        }
 
     def at(self, positions: np.ndarray, *keys: str) -> tuple[list[Any], expdb.Batch]:
         """Return the values of the steps at `positions`, and their batch."""
@@ -373,9 +381,9 @@ def _extra_key(name: Any) -> str:
 
 
 def _objects(values: tuple[Any, ...]) -> np.ndarray:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
 
 
 def _item(values: Any, k: int) -> Any:
@@ -383,7 +391,10 @@ def _item(values: Any, k: int) -> Any:
     if isinstance(values, (list, np.ndarray)):
         return values[k]
     if isinstance(values, dict):
-        return {key: _item(one, k) for key, one in values.items()}
+        return {key: _item(part, k) for key, part in values.items()}
     if isinstance(values, tuple):
-        return tuple(_item(one, k) for one in values)
-    raise expdb.InvalidValue(f"a column of an episode is a {type(values).__name__}")
+        return tuple(_item(part, k) for part in values)
+    raise expdb.InvalidValue(
+        "a column of an episode must be a list, an array or a tree of arrays, got "
+        f"{type(values).__name__}"
+    )

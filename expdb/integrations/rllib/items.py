@@ -17,7 +17,7 @@ def kinds() -> tuple[Kind, ...]:
         Kind("SampleBatch", SampleBatch, _apart, _together),
         Kind(
             "MultiAgentBatch", MultiAgentBatch,
-            lambda one: {"policies": dict(one.policy_batches), "count": one.count},
+            lambda batch: {"policies": dict(batch.policy_batches), "count": batch.count},
             lambda plain: MultiAgentBatch(plain["policies"], plain["count"]),
         ),
     )  # fmt: skip
@@ -52,7 +52,7 @@ def rows_of(batch: Any) -> Iterator[dict[str, Any]] | None:
     if type(batch) is not SampleBatch or "seq_lens" in batch:
         return None
     columns = list(batch.values())
-    if any(type(one) is not np.ndarray for one in columns) or len({*map(len, columns)}) != 1:
+    if any(type(column) is not np.ndarray for column in columns) or len({*map(len, columns)}) != 1:
         return None
     names = list(batch.keys())
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
@@ -76,6 +76,6 @@ def step_of(value: Any) -> Any:
     if not isinstance(value, dict) or isinstance(value, SampleBatch):
         return value
     return SampleBatch(
-        {key: one[0] if isinstance(one, list) else np.asarray(one)[None] for key, one in
+        {key: column[0] if isinstance(column, list) else np.asarray(column)[None] for key, column in
          value.items()}
     )  # fmt: skip

@@ -83,23 +83,23 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
                     PrioritizedReplayBuffer}.get(kind.rpartition(".")[2])  # fmt: skip
         if not (isinstance(kind, type) and issubclass(kind, Stored)):
             raise ValueError(
-                "underlying_buffer_config has a type that is not in a database: give ReplayBuffer "
-                "or PrioritizedReplayBuffer of expdb.integrations.rllib"
+                "the type of underlying_buffer_config must be ReplayBuffer or "
+                "PrioritizedReplayBuffer of expdb.integrations.rllib"
             )
         return kind
 
     def __len__(self) -> int:
-        return sum(len(one) for one in self.replay_buffers.values())
+        return sum(len(buffer) for buffer in self.replay_buffers.values())
 
     def flush(self) -> None:
         """Write all added items, so that they are durable and visible to other processes."""
-        for one in self.replay_buffers.values():
-            one.flush()
+        for buffer in self.replay_buffers.values():
+            buffer.flush()
 
     def close(self) -> None:
         """Write all added items and close the database. A private database is then deleted."""
-        for one in self.replay_buffers.values():
-            one.close()
+        for buffer in self.replay_buffers.values():
+            buffer.close()
         self._database.close()
 
 
@@ -108,8 +108,8 @@ class MultiAgentReplayBuffer(_MultiAgent):
 
     Parameters
     ----------
-    *args, **options
-        Arguments of RLlib's buffer.
+    *args
+        Positional arguments of RLlib's buffer.
     location : str or path-like
         Path of a database or PostgreSQL URL. By default, the database is private and temporary.
     name : str
@@ -119,6 +119,8 @@ class MultiAgentReplayBuffer(_MultiAgent):
         `PrioritizedReplayBuffer` of this package.
     state_includes_data : bool
         Whether `get_state` also returns the items. For a private database, it always does.
+    **options
+        Further keyword arguments of RLlib's buffer.
 
     Raises
     ------
@@ -149,13 +151,25 @@ class MultiAgentPrioritizedReplayBuffer(
 
     Parameters
     ----------
-    *args, prioritized_replay_alpha, prioritized_replay_beta, prioritized_replay_eps, **options
-        Arguments of RLlib's buffer.
-    location, name, state_includes_data
-        Arguments of `MultiAgentReplayBuffer`.
+    *args
+        Positional arguments of RLlib's buffer.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Prefix of the buffer names. The items of a policy are in the buffer `<name>.<policy>`.
     underlying_buffer_config : dict, optional
         Configuration of the buffer of each policy. By default, it is a `PrioritizedReplayBuffer`
         with `alpha=prioritized_replay_alpha`.
+    prioritized_replay_alpha : float
+        Exponent of the priorities.
+    prioritized_replay_beta : float
+        Exponent of the importance weights.
+    prioritized_replay_eps : float
+        Number that is added to updated priorities.
+    state_includes_data : bool
+        Whether `get_state` also returns the items. For a private database, it always does.
+    **options
+        Further keyword arguments of RLlib's buffer.
 
     Raises
     ------
@@ -199,10 +213,16 @@ class MultiAgentMixInReplayBuffer(
 
     Parameters
     ----------
-    *args, **options
-        Arguments of RLlib's buffer.
-    location, name, state_includes_data
-        Arguments of `MultiAgentReplayBuffer`.
+    *args
+        Positional arguments of RLlib's buffer.
+    location : str or path-like
+        Path of a database or PostgreSQL URL. By default, the database is private and temporary.
+    name : str
+        Prefix of the buffer names. The items of a policy are in the buffer `<name>.<policy>`.
+    state_includes_data : bool
+        Whether `get_state` also returns the items. For a private database, it always does.
+    **options
+        Further keyword arguments of RLlib's buffer.
     """
 
     def __init__(
@@ -217,6 +237,17 @@ class MultiAgentMixInReplayBuffer(
         self._store(location, name, None, self.capacity, state_includes_data)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         self.last_added_batches = state["last_added_batches"]
         rllib.MultiAgentReplayBuffer.set_state(self, state)

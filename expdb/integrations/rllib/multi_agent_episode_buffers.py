@@ -14,7 +14,7 @@ from ray.rllib.utils.replay_buffers import multi_agent_episode_buffer as rllib
 from ray.rllib.utils.replay_buffers import multi_agent_prioritized_episode_buffer as prioritized
 
 import expdb
-from expdb.integrations.rllib.multi_agent_episodes import Known, MultiAgentEpisodes
+from expdb.integrations.rllib.multi_agent_episodes import EpisodeSteps, MultiAgentEpisodes
 from expdb.integrations.rllib.stored_episodes import Stored
 from expdb.integrations.rllib.synchronized import synchronized
 
@@ -29,8 +29,14 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
 
     Parameters
     ----------
-    capacity, batch_size_B, batch_length_T, **options
-        Arguments of `EpisodeReplayBuffer`.
+    capacity : int
+        Largest number of timesteps of the environment.
+    batch_size_B : int
+        Default number of items of a sample.
+    batch_length_T : int
+        Default number of timesteps of a row.
+    **options
+        Further arguments of `EpisodeReplayBuffer`.
 
     Raises
     ------
@@ -82,7 +88,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
             If an item is not a MultiAgentEpisode, a value cannot be stored exactly, or a reward is
             not finite. Nothing of this episode is added.
         """
-        held, before = set(self._stored.ids), self._stored.added
+        ids, before = set(self._stored.ids), self._stored.added
         new: list[tuple[Any, str]] = []
         steps_of_agents: Counter[Any] = Counter()
         steps_of_modules: Counter[str] = Counter()
@@ -90,13 +96,13 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         for episode in force_list(episodes):
             if not isinstance(episode, MultiAgentEpisode):
                 raise expdb.InvalidValue(
-                    f"a {type(episode).__name__} is added: give instances of MultiAgentEpisode"
+                    f"expected instances of MultiAgentEpisode, got {type(episode).__name__}"
                 )
             modules = {agent: str(episode.module_for(agent)) for agent in episode.agent_episodes}
             weights = {module: self._weight_of(module, weight) for module in modules.values()}
             self._stored.add_parts(episode, weights)
-            if str(episode.id_) not in held:
-                held.add(str(episode.id_))
+            if str(episode.id_) not in ids:
+                ids.add(str(episode.id_))
                 new += modules.items()
                 count += 1
             for agent, single in episode.agent_episodes.items():
@@ -106,8 +112,8 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
                 self._spaces_of[str(agent)] = single.observation_space, single.action_space
         self._added.update(steps_of_modules)
         gone = self._stored.evict()
-        pairs = [pair for one in self._stored.gone for pair in _pairs(one)]
-        lost = [pair for one in self._stored.gone for pair in _steps(one)]
+        pairs = [pair for steps in self._stored.gone for pair in _pairs(steps)]
+        lost = [pair for steps in self._stored.gone for pair in _steps(steps)]
         self._evicted.update(module for _, module in pairs)
         self._update_add_metrics(
             num_episodes_added=count, num_env_steps_added=self._stored.added - before,
@@ -187,24 +193,29 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
             If both `num_items` and `batch_size_B` are given.
         """
         size = self._size(num_items, batch_size_B)
-        known = self.get_module_ids()
-        modules = list(modules_to_sample or known)
-        if missing := [module for module in modules if module not in known]:
-            raise ValueError(f"no steps of the module {missing[0]!r}: there are {', '.join(known)}")
+        stored_modules = self.get_module_ids()
+        modules = list(modules_to_sample or stored_modules)
+        if missing := [module for module in modules if module not in stored_modules]:
+            raise ValueError(
+                f"no steps of the module {missing[0]!r}; expected one of "
+                f"{', '.join(stored_modules)}"
+            )
         if replay_mode not in ("independent", "synchronized"):
-            raise ValueError(f"replay_mode={replay_mode!r}: give 'independent' or 'synchronized'")
+            raise ValueError(
+                f"replay_mode must be 'independent' or 'synchronized', got {replay_mode!r}"
+            )
         if replay_mode != "independent":
             return self._synchronized(size, n_step or 1, gamma, include_infos, modules)
-        found: list[SingleAgentEpisode] = []
+        sampled: list[SingleAgentEpisode] = []
         batches = {}
         for module in modules:
             episodes, batches[module] = self._transitions(
                 size, n_step or 1, gamma, self._sampler(options), include_infos,
                 include_extra_model_outputs, to_numpy, {"task_id": module},
             )  # fmt: skip
-            found += episodes
+            sampled += episodes
         self._count(batches)
-        return found
+        return sampled
 
     def _episode(self, id: str) -> MultiAgentEpisode:
         return MultiAgentEpisode(**self._stored.build_episode_arguments(id))
@@ -222,16 +233,16 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         return expdb.Uniform()
 
     def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
-        found = []
+        owners = []
         columns = [batch[key].tolist() for key in ("agent_id", "task_id", "group_id", "tags")]
         for agent, module, group, tags in zip(*columns, strict=True):
             spaces = self._spaces_of.get(agent, (None, None))
-            found.append({
+            owners.append({
                 "agent_id": (tags or {}).get("agent", agent), "module_id": module,
                 "multi_agent_episode_id": group,
                 "observation_space": spaces[0], "action_space": spaces[1],
             })  # fmt: skip
-        return found
+        return owners
 
     def _count(self, batches: Mapping[str, expdb.Batch]) -> None:
         """Update RLlib's metrics and the counts of sampled timesteps."""
@@ -258,11 +269,11 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         )  # fmt: skip
 
     def _synchronized(self, *wanted: Any) -> dict[str, dict[str, Any]]:
-        found = synchronized(self._stored, self.rng, *wanted)
-        for module, columns in found.items():
+        columns_by_module = synchronized(self._stored, self.rng, *wanted)
+        for module, columns in columns_by_module.items():
             self.sampled_timesteps_per_module[module] += len(columns["weights"])
             self.sampled_timesteps += len(columns["weights"])
-        return found
+        return columns_by_module
 
     # -- counts and states ---------------------------------------------------------------------
 
@@ -271,55 +282,148 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         return self._stored.timesteps
 
     def get_module_ids(self) -> list[str]:
-        """Return the ids of the modules with stored steps."""
+        """Return the ids of the modules with stored steps.
+
+        Returns
+        -------
+        list of str
+            The module ids.
+        """
         return [module for module, steps in self._stored.by_module().items() if steps]
 
     def get_num_episodes(self, module_id: Any = None) -> int:
-        """Return the number of stored multi-agent episodes, or of the episodes of a module."""
+        """Return the number of stored multi-agent episodes, or of the episodes of a module.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Count the episodes of this module.
+
+        Returns
+        -------
+        int
+            The number of episodes.
+        """
         if module_id is None:
             self._stored.learn()
             return len(self._stored.ids)
-        return sum(module == module_id for one in self._stored.known() for _, module in _pairs(one))
+        return sum(
+            module == module_id
+            for steps in self._stored.steps_of_episodes()
+            for _, module in _pairs(steps)
+        )
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
-        """Return the number of episodes that this handle has evicted."""
+        """Return the number of episodes that this handle has evicted.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Count the episodes of this module.
+
+        Returns
+        -------
+        int
+            The number of episodes.
+        """
         return self._stored.evicted if module_id is None else self._evicted[module_id]
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of stored timesteps of environments, or of agent steps of a module."""
+        """Return the number of stored timesteps of environments, or of agent steps of a module.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Count the agent steps of this module.
+
+        Returns
+        -------
+        int
+            The number of timesteps.
+        """
         return len(self) if module_id is None else self._stored.by_module()[module_id]
 
     def get_num_agent_timesteps(self) -> int:
-        """Return the number of stored agent steps."""
+        """Return the number of stored agent steps.
+
+        Returns
+        -------
+        int
+            The number of agent steps.
+        """
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
         """Return the number of timesteps added by this handle.
 
         Without `module_id`, it includes the timesteps that were stored when the handle was opened.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Count the agent steps of this module.
+
+        Returns
+        -------
+        int
+            The number of timesteps.
         """
         return self._stored.added if module_id is None else self._added[module_id]
 
     def get_added_agent_timesteps(self) -> int:
-        """Return the number of agent steps that any process has ever added."""
+        """Return the number of agent steps that any process has ever added.
+
+        Returns
+        -------
+        int
+            The number of agent steps.
+        """
         self._stored.flush()
         return int(self.buffer.stats()["added"])
 
     def get_sampled_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of sampled timesteps, of all modules or of one."""
+        """Return the number of sampled timesteps, of all modules or of one.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Count the agent steps of this module.
+
+        Returns
+        -------
+        int
+            The number of timesteps.
+        """
         if module_id is None:
             return int(self.sampled_timesteps)
         return int(self.sampled_timesteps_per_module[module_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, including the counts of this handle."""
+        """Return the state of the buffer, including the counts of this handle.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         return {
             **super().get_state(), "added": dict(self._added), "evicted": dict(self._evicted),
             "sampled_of_modules": dict(self.sampled_timesteps_per_module),
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state; raise ValueError if it belongs to another buffer."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         Stored.set_state(self, state)
         self._added, self._evicted = Counter(state["added"]), Counter(state["evicted"])
         self.sampled_timesteps_per_module = Counter(state["sampled_of_modules"])
@@ -395,50 +499,67 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(
         positions = self._last.get(module, np.empty(0, np.int64))
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
-            f"{len(values)} priorities for {len(positions)} steps of module {module!r}: update "
+            f"got {len(values)} priorities for {len(positions)} steps of module {module!r}; update "
             "once for each sample"
         )
         self._last.pop(module, None)
         self.buffer.update_priorities(positions, values)
-        known = self._max_priorities.get(module, 1.0)
-        self._max_priorities[module] = max(known, float(values.max(initial=0.0)))
+        largest = self._max_priorities.get(module, 1.0)
+        self._max_priorities[module] = max(largest, float(values.max(initial=0.0)))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, including the greatest priority of each module."""
+        """Return the state of the buffer, including the greatest priority of each module.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         return {**super().get_state(), "max_priorities": dict(self._max_priorities)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         super().set_state(state)
         self._max_priorities = dict(state["max_priorities"])
 
 
-def _steps(known: Known) -> list[tuple[str, str]]:
+def _steps(steps: EpisodeSteps) -> list[tuple[str, str]]:
     """Return the agent and the module of each step of an episode."""
-    return list(zip(known.agents.tolist(), known.modules.tolist(), strict=True))
+    return list(zip(steps.agents.tolist(), steps.modules.tolist(), strict=True))
 
 
-def _pairs(known: Known) -> list[tuple[str, str]]:
+def _pairs(steps: EpisodeSteps) -> list[tuple[str, str]]:
     """Return the agent and the module of each agent's episode."""
-    return list(dict.fromkeys(_steps(known)))
+    return list(dict.fromkeys(_steps(steps)))
 
 
 def _by(rows: Iterable[tuple[Any, tuple[Any, ...]]]) -> dict[Any, list[tuple[Any, ...]]]:
-    found: dict[Any, list[tuple[Any, ...]]] = {}
+    groups: dict[Any, list[tuple[Any, ...]]] = {}
     for key, row in rows:
-        found.setdefault(key, []).append(row)
-    return found
+        groups.setdefault(key, []).append(row)
+    return groups
 
 
 def _figures(whose: str, rows: Mapping[Any, list[tuple[Any, ...]]]) -> dict[str, dict[Any, Any]]:
     """Return RLlib's metrics of a sample, grouped by agent or module."""
     return {
-        f"{whose}_to_num_steps_sampled": {key: len(one) for key, one in rows.items()},
+        f"{whose}_to_num_steps_sampled": {key: len(group) for key, group in rows.items()},
         f"{whose}_to_num_episodes_per_sample":
-            {key: len({row[2] for row in one}) for key, one in rows.items()},
+            {key: len({row[2] for row in group}) for key, group in rows.items()},
         f"{whose}_to_num_steps_per_sample":
-            {key: len({row[4] for row in one}) for key, one in rows.items()},
+            {key: len({row[4] for row in group}) for key, group in rows.items()},
         f"{whose}_to_sampled_n_step":
-            {key: float(np.mean([row[5] for row in one])) for key, one in rows.items()},
+            {key: float(np.mean([row[5] for row in group])) for key, group in rows.items()},
         f"{whose}_to_num_resamples": dict.fromkeys(rows, 0),
     }  # fmt: skip

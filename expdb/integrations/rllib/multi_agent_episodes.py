@@ -16,7 +16,7 @@ from expdb.integrations.rllib.episodes import Episodes
 
 
 @dataclass
-class Known:
+class EpisodeSteps:
     """The stored steps of one multi-agent episode; element i of each array is step i."""
 
     modules: np.ndarray
@@ -33,12 +33,12 @@ class MultiAgentEpisodes(Episodes):
     the last step.
     """
 
-    KNOWN = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
+    STEP_COLUMNS = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
 
     def __init__(self, *args: Any):
-        self._steps_of: dict[str, Known] = {}
+        self._steps_of: dict[str, EpisodeSteps] = {}
         self._spans: dict[str, tuple[int, int]] = {}  # first and last timestep of the environment
-        self.gone: list[Known] = []  # episodes of the last eviction
+        self.gone: list[EpisodeSteps] = []  # episodes of the last eviction
         self._by_module: Counter[str] = Counter()  # number of known steps
         super().__init__(*args)
         self.added = self.timesteps
@@ -53,23 +53,23 @@ class MultiAgentEpisodes(Episodes):
         first, last = self._spans[id]
         return last - first
 
-    def _know(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
-        super()._know(positions, ids)
+    def _add_positions(self, positions: np.ndarray, ids: np.ndarray, *more: np.ndarray) -> None:
+        super()._add_positions(positions, ids)
         modules, agents, begun, ended = more
         self._by_module.update(modules.tolist())
         begun, ended = begun.astype(np.int64), ended.astype(np.int64)
         for id in dict.fromkeys(ids.tolist()):
-            mine, known = ids == id, self._steps_of.get(id)
-            new = [modules[mine], agents[mine], begun[mine], ended[mine]]
+            is_own, stored = ids == id, self._steps_of.get(id)
+            new = [modules[is_own], agents[is_own], begun[is_own], ended[is_own]]
             self._widen(id, int(new[2].min()), int(new[3].max()))
-            if known is not None:
-                old = known.modules, known.agents, known.begun, known.ended
+            if stored is not None:
+                old = stored.modules, stored.agents, stored.begun, stored.ended
                 new = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
-            self._steps_of[id] = Known(*new)
+            self._steps_of[id] = EpisodeSteps(*new)
 
     def _widen(self, id: str, first: int, last: int) -> None:
-        known = self._spans.get(id, (first, last))
-        self._spans[id] = min(first, known[0]), max(last, known[1])
+        span = self._spans.get(id, (first, last))
+        self._spans[id] = min(first, span[0]), max(last, span[1])
 
     def _forget(self) -> None:
         super()._forget()
@@ -93,11 +93,11 @@ class MultiAgentEpisodes(Episodes):
             module = str(episode.module_for(agent))
             steps = self._steps_of_agent(episode, agent, single, module)
             times = _times(episode, agent, len(single)).tolist()
-            known = [(id, module, str(agent), *two) for two in itertools.pairwise(times)]
-            parts.append((steps, weights[module], known))
-        for steps, weight, known in parts:
-            self._append(steps, weight, known)
-            self._widen(id, min(row[3] for row in known), max(row[4] for row in known))
+            rows = [(id, module, str(agent), *two) for two in itertools.pairwise(times)]
+            parts.append((steps, weights[module], rows))
+        for steps, weight, rows in parts:
+            self._append(steps, weight, rows)
+            self._widen(id, min(row[3] for row in rows), max(row[4] for row in rows))
         gained = self.length(id) - before if parts else 0
         self.added += gained
         return gained
@@ -106,7 +106,7 @@ class MultiAgentEpisodes(Episodes):
         self, episode: Any, agent: Any, single: Any, module: str
     ) -> list[dict[str, Any]]:
         if not is_json(agent):
-            raise expdb.InvalidValue(f"an agent is called {agent!r}: give it text, or a number")
+            raise expdb.InvalidValue(f"agent id {agent!r} must be text or a number")
         times = _times(episode, agent, len(single))
         columns: dict[str, Any] = {
             "task_id": module, "agent_id": str(agent), "group_id": str(episode.id_)
@@ -123,8 +123,8 @@ class MultiAgentEpisodes(Episodes):
         self.gone = [self._steps_of.pop(id) for id, _ in gone]
         for id, _ in gone:
             del self._spans[id]
-        for one in self.gone:
-            self._by_module.subtract(one.modules.tolist())
+        for steps in self.gone:
+            self._by_module.subtract(steps.modules.tolist())
         return gone
 
     def by_module(self) -> Counter[str]:
@@ -132,14 +132,14 @@ class MultiAgentEpisodes(Episodes):
         self.flush()
         return self._by_module
 
-    def known(self) -> list[Known]:
-        """Return the `Known` columns of each episode, oldest first."""
+    def steps_of_episodes(self) -> list[EpisodeSteps]:
+        """Return the columns of the steps of each episode, oldest first."""
         self.flush()
         return list(self._steps_of.values())
 
     def build_episode_arguments(self, id: str) -> dict[str, Any]:
         """Return the arguments of RLlib's `MultiAgentEpisode` for a stored episode."""
-        known = self._steps_of[id]
+        steps = self._steps_of[id]
         values, batch = self.at(self._positions[id], "terminated", "truncated", "tags")
         first, last = self._spans[id]
         seen: list[dict[Any, Any]] = [{} for _ in range(last - first + 1)]
@@ -150,7 +150,7 @@ class MultiAgentEpisodes(Episodes):
         ends: dict[str, dict[Any, bool]] = {"terminateds": {}, "truncateds": {}}
         modules: dict[Any, str] = {}
         columns = (
-            known.agents, known.modules, known.begun - first, known.ended - first,
+            steps.agents, steps.modules, steps.begun - first, steps.ended - first,
             batch["tags"], batch["reward"], batch["terminated"], batch["truncated"],
         )  # fmt: skip
         rows = zip(values, *[column.tolist() for column in columns], strict=True)
@@ -178,16 +178,16 @@ class MultiAgentEpisodes(Episodes):
 
         Agents that do not act at the first timestep or do not observe at the last are omitted.
         """
-        known, positions = self._steps_of[id], self._positions[id]
-        found = []
-        within = (known.begun >= first) & (known.ended <= first + n_step)
-        for agent in dict.fromkeys(known.agents[within].tolist()):
-            mine = np.flatnonzero(within & (known.agents == agent))
-            mine = mine[np.argsort(known.begun[mine], kind="stable")]
-            reaches = known.begun[mine[0]] == first and known.ended[mine[-1]] == first + n_step
-            if reaches and known.modules[mine[0]] in modules:
-                found.append(positions[mine])
-        return found
+        steps, positions = self._steps_of[id], self._positions[id]
+        transitions = []
+        within = (steps.begun >= first) & (steps.ended <= first + n_step)
+        for agent in dict.fromkeys(steps.agents[within].tolist()):
+            own = np.flatnonzero(within & (steps.agents == agent))
+            own = own[np.argsort(steps.begun[own], kind="stable")]
+            reaches = steps.begun[own[0]] == first and steps.ended[own[-1]] == first + n_step
+            if reaches and steps.modules[own[0]] in modules:
+                transitions.append(positions[own])
+        return transitions
 
     def span(self, id: str) -> tuple[int, int]:
         """Return the first and the last timestep of the environment in an episode."""
@@ -201,5 +201,5 @@ def _times(episode: Any, agent: Any, steps: int) -> np.ndarray:
     """
     data = episode.env_t_to_agent_t[agent].data
     first = episode.env_t - len(data) + 1
-    seen = [first + k for k, one in enumerate(data) if one != episode.SKIP_ENV_TS_TAG]
+    seen = [first + k for k, timestep in enumerate(data) if timestep != episode.SKIP_ENV_TS_TAG]
     return np.array(seen[-(steps + 1) :], np.int64)

@@ -61,7 +61,9 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         self.flush()
         drawn = self.buffer.sample(1, sampler=expdb.Uniform(), rng=self._rng, fields=["position"])
         self.buffer.delete(drawn["position"])
-        self._held = deque(one for one in self._held if one[0] != int(drawn["position"][0]))
+        self._item_positions = deque(
+            item for item in self._item_positions if item[0] != int(drawn["position"][0])
+        )
         self._num_evicted += 1
         Stored._add_item(self, value, timesteps, weight)
         self._num_timesteps_added -= timesteps
@@ -76,24 +78,52 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
 
     def _timesteps(self) -> int:
         self.flush()
-        return sum(count for _, count in self._held)
+        return sum(count for _, count in self._item_positions)
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return the statistics that RLlib's buffer returns."""
+        """Return the statistics that RLlib's buffer returns.
+
+        Parameters
+        ----------
+        debug : bool
+            Ignored.
+
+        Returns
+        -------
+        dict
+            The statistics by name.
+        """
         return {
             **Stored.stats(self, debug),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, including its numbers of offered and evicted items."""
+        """Return the state of the buffer, including its numbers of offered and evicted items.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         return {
             **Stored.get_state(self),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         Stored.set_state(self, state)
         self._num_evicted = state["num_evicted"]
         self._num_add_calls = state["num_add_calls"]
@@ -130,7 +160,20 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
         """Do nothing: each batch is deleted when it is sampled, so no batch is evicted."""
 
     def add(self, batch: Any, **options: Any) -> None:
-        """Add a batch."""
+        """Add a batch.
+
+        Parameters
+        ----------
+        batch : SampleBatch or MultiAgentBatch
+            The batch.
+        **options
+            Other arguments of RLlib's method, which are ignored.
+
+        Raises
+        ------
+        InvalidValue
+            If the batch cannot be stored exactly.
+        """
         Stored._add_single_batch(self, batch)
 
     def sample(self, *args: Any, **options: Any) -> Any:
@@ -155,9 +198,17 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
         (batch,) = self._records.values(lease.batch)
         lease.acknowledge()
         self.buffer.delete(lease.batch["position"])
-        for one in batch.policy_batches.values() if hasattr(batch, "policy_batches") else (batch,):
-            one["weights"] = np.ones(len(one))
+        for policy_batch in (
+            batch.policy_batches.values() if hasattr(batch, "policy_batches") else (batch,)
+        ):
+            policy_batch["weights"] = np.ones(len(policy_batch))
         return batch
 
     def update_priorities(self, *args: Any, **options: Any) -> None:
-        """Do nothing, because the buffer has no priorities."""
+        """Do nothing, because the buffer has no priorities.
+
+        Parameters
+        ----------
+        *args, **options
+            Arguments of RLlib's method, which are ignored.
+        """

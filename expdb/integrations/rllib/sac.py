@@ -12,15 +12,20 @@ class SACConfig(sac.SACConfig):
 
     The original compares the name with a list of four buffers and rejects any other (`sac.py` of
     RLlib 2.60). RLlib's DQN accepts any buffer.
+
+    Parameters
+    ----------
+    algo_class : type, optional
+        Argument of RLlib's `SACConfig`.
     """
 
     def validate(self) -> None:
         """Validate the configuration as RLlib does, with the original buffer of the same name."""
-        given: dict[str, Any] = self.replay_buffer_config  # type: ignore[has-type]
-        name = str(given["type"])
+        original: dict[str, Any] = self.replay_buffer_config  # type: ignore[has-type]
+        name = str(original["type"])
         if name.startswith(f"{__package__}."):
-            self.replay_buffer_config = {**given, "type": name.rpartition(".")[2]}
+            self.replay_buffer_config = {**original, "type": name.rpartition(".")[2]}
         try:
             super().validate()
         finally:
-            self.replay_buffer_config = given
+            self.replay_buffer_config = original

@@ -62,7 +62,7 @@ class Stored(rllib.ReplayBuffer):
     ):
         if unknown := options.keys() - _IGNORED:
             raise ValueError(
-                f"{min(unknown)} is not an option of this buffer: there are capacity, "
+                f"{min(unknown)} is not an option of this buffer; expected capacity, "
                 "storage_unit, location, name and state_includes_data"
             )
         # RLlib would allocate for the capacity, but the items are in the database.
@@ -82,7 +82,9 @@ class Stored(rllib.ReplayBuffer):
         )
         self._records = Records(self.database, self.buffer, *kinds())
         self._writer = PrioritizedWriter(self.buffer)
-        self._held: deque[tuple[int, int]] = deque()  # positions and timesteps, oldest first
+        self._item_positions: deque[tuple[int, int]] = (
+            deque()
+        )  # positions and timesteps, oldest first
         self._after = -1
         added = int(self.buffer.stats()["added"])
         # RLlib's ring buffer starts its next round when a round has added `capacity` timesteps. It
@@ -94,9 +96,9 @@ class Stored(rllib.ReplayBuffer):
             self._num_timesteps_added_wrap = self._next_idx = added % self.capacity
             self._most_items, self._eviction_started = self.capacity, added >= self.capacity
         self._learn()
-        for _, timesteps in self._held:
+        for _, timesteps in self._item_positions:
             self._count_item(timesteps)
-        self._most_items = max(self._most_items, len(self._held))
+        self._most_items = max(self._most_items, len(self._item_positions))
         self._flushed = self._num_timesteps_added
 
     def _count_item(self, timesteps: int) -> None:
@@ -113,18 +115,24 @@ class Stored(rllib.ReplayBuffer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.flush()
-        given = {
+        options = {
             "capacity": self.capacity, "storage_unit": self.storage_unit,
             "location": self.location, "name": self.name,
             "state_includes_data": self.state_includes_data, **self._more(),
         }  # fmt: skip
-        return reopened, (type(self), given), self.get_state() if self.is_private else None
+        return reopened, (type(self), options), self.get_state() if self.is_private else None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.set_state(state)
 
     def load(self, data: bytes) -> None:
-        """Replace the contents of the buffer with the data of a state."""
+        """Replace the contents of the buffer with the data of a state.
+
+        Parameters
+        ----------
+        data : bytes
+            The data.
+        """
         self._writer.close()
         replace_contents(self, data)
         self._open_buffer()
@@ -174,7 +182,7 @@ class Stored(rllib.ReplayBuffer):
         step = self._records.step(value)
         if "timesteps" in step:
             raise expdb.InvalidValue(
-                "a column is called 'timesteps', as the one that counts those of an item: rename it"
+                "column name 'timesteps' is reserved for the number of timesteps; rename the column"
             )
         step.setdefault("reward", sum_of_rewards(value))
         self._writer.append(self._weight(weight), timesteps=timesteps, **step)
@@ -196,8 +204,8 @@ class Stored(rllib.ReplayBuffer):
             try:
                 self._learn()
                 self._evict()
-            except BaseException:  # `_held` may be incomplete: read it again
-                self._held, self._after = deque(), -1
+            except BaseException:  # `_item_positions` may be incomplete: read it again
+                self._item_positions, self._after = deque(), -1
                 raise
 
     def _learn(self) -> None:
@@ -206,15 +214,15 @@ class Stored(rllib.ReplayBuffer):
             return
         for batch in self.buffer.scan(after=self._after, fields=["position", "timesteps"]):
             self._after = int(batch["position"][-1])
-            self._held.extend(
+            self._item_positions.extend(
                 zip(batch["position"].tolist(), batch["timesteps"].tolist(), strict=True)
             )
 
     def _evict(self) -> None:
         """Delete the items that RLlib's ring buffer would have overwritten."""
-        over = len(self._held) - self._most_items
+        over = len(self._item_positions) - self._most_items
         if over > 0:
-            self.buffer.delete(np.array([self._held.popleft()[0] for _ in range(over)]))
+            self.buffer.delete(np.array([self._item_positions.popleft()[0] for _ in range(over)]))
 
     # -- sampling ------------------------------------------------------------------------------
 
@@ -245,7 +253,7 @@ class Stored(rllib.ReplayBuffer):
 
     def _drawn(self, num_items: int, sampler: expdb.Sampler) -> tuple[Any, expdb.Batch]:
         if num_items is None:
-            raise TypeError("num_items is missing: give how many items to sample")
+            raise TypeError("num_items is required; pass the number of items to sample")
         if not num_items and len(self):
             columns = {key: np.empty(0) for key in (*sampler.keys(), "position")}
             return SampleBatch(), expdb.Batch(columns, 0)
@@ -269,14 +277,25 @@ class Stored(rllib.ReplayBuffer):
                 return SampleBatch(table)
             steps = self._records.values(drawn)
             return concat_samples([step_of(value) for value in steps])
-        found = concat_samples(self._records.values(drawn))
-        found.decompress_if_needed()
-        return found
+        joined = concat_samples(self._records.values(drawn))
+        joined.decompress_if_needed()
+        return joined
 
     # -- counts and states ---------------------------------------------------------------------
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return the statistics that RLlib's buffer returns."""
+        """Return the statistics that RLlib's buffer returns.
+
+        Parameters
+        ----------
+        debug : bool
+            Ignored.
+
+        Returns
+        -------
+        dict
+            The statistics by name.
+        """
         self.flush()
         return {
             "added_count": self._num_timesteps_added,
@@ -288,12 +307,29 @@ class Stored(rllib.ReplayBuffer):
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return the location, and the contents if private or with `state_includes_data`."""
+        """Return the location, and the contents if private or with `state_includes_data`.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         state = state_of(self, self._rng, self._num_timesteps_sampled)
         return state | {"counters": {name: getattr(self, name) for name in _COUNTERS}}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state; raise ValueError if it belongs to another buffer."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         self._num_timesteps_sampled = continue_from(self, self._rng, state)
         if "data" in state:
             self.__dict__ |= state["counters"]
@@ -343,8 +379,10 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
 
     Parameters
     ----------
-    capacity, storage_unit
-        Arguments of `ReplayBuffer`.
+    capacity : int
+        Largest number of timesteps, or of items for other storage units.
+    storage_unit : str or StorageUnit
+        Unit of the items: "timesteps", "sequences", "episodes" or "fragments".
     alpha : float
         Exponent of the priorities, above 0.
     **options
@@ -431,21 +469,51 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
             If the lengths differ, or a priority is not above 0.
         """
         values = np.asarray(priorities, np.float64)
-        assert len(values) == len(idxes), f"{len(idxes)} items and {len(values)} priorities"
-        assert (values > 0).all(), f"a priority is {values.min()}"
+        assert len(values) == len(idxes), (
+            f"got {len(values)} priorities for {len(idxes)} items; pass one per item"
+        )
+        assert (values > 0).all(), f"priorities must be above 0, got {values.min()}"
         self.flush()  # an unwritten item has no position yet
         self.buffer.update_priorities(np.asarray(idxes, np.int64), values)
         self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))
 
     def stats(self, debug: bool = False) -> dict[str, Any]:
-        """Return the statistics that RLlib's buffer returns."""
+        """Return the statistics that RLlib's buffer returns.
+
+        Parameters
+        ----------
+        debug : bool
+            Ignored.
+
+        Returns
+        -------
+        dict
+            The statistics by name.
+        """
         return Stored.stats(self, debug)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the buffer, including the greatest priority so far."""
+        """Return the state of the buffer, including the greatest priority so far.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         return {**Stored.get_state(self), "max_priority": self._max_priority}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state that `get_state` returned."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         Stored.set_state(self, state)
         self._max_priority = state["max_priority"]

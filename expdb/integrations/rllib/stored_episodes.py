@@ -75,19 +75,25 @@ class Stored(rllib.EpisodeReplayBuffer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.flush()
-        given = {
+        options = {
             "capacity": self.capacity, "batch_size_B": self.batch_size_B,
             "batch_length_T": self.batch_length_T, "location": self.location, "name": self.name,
             "infos": self._infos, "state_includes_data": self.state_includes_data,
             **self._more(),
         }  # fmt: skip
-        return reopened, (type(self), given), self.get_state() if self.is_private else None
+        return reopened, (type(self), options), self.get_state() if self.is_private else None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.set_state(state)
 
     def load(self, data: bytes) -> None:
-        """Replace the contents of the buffer with the data of a state."""
+        """Replace the contents of the buffer with the data of a state.
+
+        Parameters
+        ----------
+        data : bytes
+            The data.
+        """
         self._stored.reopen(partial(replace_contents, self, data))
 
     def _more(self) -> dict[str, Any]:
@@ -114,12 +120,12 @@ class Stored(rllib.EpisodeReplayBuffer):
         InvalidValue
             If a value cannot be stored exactly, or a reward is not finite.
         """
-        held, steps, new = set(self._stored.ids), 0, 0
+        ids, steps, new = set(self._stored.ids), 0, 0
         for episode in force_list(episodes):
             if self._spaces == (None, None):
                 self._spaces = episode.observation_space, episode.action_space
-            new += str(episode.id_) not in held
-            held.add(str(episode.id_))
+            new += str(episode.id_) not in ids
+            ids.add(str(episode.id_))
             steps += self._stored.add(episode, self._weight(weight))
         gone = self._stored.evict()
         agents, modules = DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
@@ -202,14 +208,18 @@ class Stored(rllib.EpisodeReplayBuffer):
                 size, sampler, NextSteps(bounds, gamma), self.rng, *keys, where=where
             )
         except expdb.TooFewRows as error:
-            raise ValueError(f"no transitions over {n_step} steps are held: {error}") from error
+            raise ValueError(
+                f"the buffer has no transitions over {n_step} steps: {error}"
+            ) from error
         weights = batch["weight"] if "weight" in batch else np.ones(size)
         following = self._followed(batch, values, include_infos)
-        found = []
+        episodes = []
         columns = [batch[key].tolist() for key in ("reward", "n_steps", *COLUMNS)]
         rows = zip(values, following, weights, self._whose(batch), *columns, strict=True)
         for value, last, weight, whose, reward, taken, id, t, terminated, truncated in rows:
-            extra = {name: [one] for name, one in value["extra"].items()} if include_extra else {}
+            extra = (
+                {name: [output] for name, output in value["extra"].items()} if include_extra else {}
+            )
             episode = SingleAgentEpisode(
                 id_=id,
                 observations=[value["obs"], last["next_obs"]],
@@ -225,8 +235,8 @@ class Stored(rllib.EpisodeReplayBuffer):
             )
             if to_numpy:
                 episode.to_numpy()
-            found.append(episode)
-        return found, batch
+            episodes.append(episode)
+        return episodes, batch
 
     def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
         """Return further arguments of SingleAgentEpisode for each transition of a batch."""
@@ -262,30 +272,91 @@ class Stored(rllib.EpisodeReplayBuffer):
     # -- counts and states ---------------------------------------------------------------------
 
     def get_num_episodes(self, module_id: Any = None) -> int:
-        """Return the number of stored episodes."""
+        """Return the number of stored episodes.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Ignored.
+
+        Returns
+        -------
+        int
+            The number of episodes.
+        """
         return len(self._stored.ids)
 
     def get_num_episodes_evicted(self, module_id: Any = None) -> int:
-        """Return the number of episodes that this handle has evicted."""
+        """Return the number of episodes that this handle has evicted.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Ignored.
+
+        Returns
+        -------
+        int
+            The number of episodes.
+        """
         return self._stored.evicted
 
     def get_num_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of stored timesteps."""
+        """Return the number of stored timesteps.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Ignored.
+
+        Returns
+        -------
+        int
+            The number of timesteps.
+        """
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of timesteps added by this handle and before it was opened."""
+        """Return the number of timesteps added by this handle and before it was opened.
+
+        Parameters
+        ----------
+        module_id : str, optional
+            Ignored.
+
+        Returns
+        -------
+        int
+            The number of timesteps.
+        """
         return self._stored.added
 
     def get_state(self) -> dict[str, Any]:
-        """Return the location, and the contents if private or with `state_includes_data`."""
+        """Return the location, and the contents if private or with `state_includes_data`.
+
+        Returns
+        -------
+        dict
+            A state for `set_state`.
+        """
         state = state_of(self, self.rng, self.sampled_timesteps)
         return state | {
             "episodes_evicted": self._stored.evicted, "timesteps_added": self._stored.added
         }  # fmt: skip
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state; raise ValueError if it belongs to another buffer."""
+        """Restore a state that `get_state` returned.
+
+        Parameters
+        ----------
+        state : dict
+            The state.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another buffer, or its data cannot be read.
+        """
         self.sampled_timesteps = continue_from(self, self.rng, state)
         self._stored.evicted = state.get("episodes_evicted", self._stored.evicted)
         if "data" in state:
@@ -293,16 +364,16 @@ class Stored(rllib.EpisodeReplayBuffer):
 
 
 # Options that RLlib's algorithms pass to every buffer. The ignored ones have no effect here.
-_KNOWN = {"metrics_num_episodes_for_smoothing"}
+_OPTIONS = {"metrics_num_episodes_for_smoothing"}
 _IGNORED = {"type", "beta", "prioritized_replay_beta", "_enable_replay_buffer_api"}
 
 
 def _check_options(options: dict[str, Any]) -> None:
     for name in _IGNORED & options.keys():
         del options[name]
-    if unknown := options.keys() - _KNOWN:
+    if unknown := options.keys() - _OPTIONS:
         raise ValueError(
-            f"{min(unknown)} is not an option of this buffer: there are capacity, batch_size_B, "
-            f"batch_length_T, alpha, {', '.join(sorted(_KNOWN))}, location, name, infos, seed and "
-            "state_includes_data"
+            f"{min(unknown)} is not an option of this buffer; expected capacity, batch_size_B, "
+            f"batch_length_T, alpha, {', '.join(sorted(_OPTIONS))}, location, name, infos, seed "
+            "and state_includes_data"
         )

@@ -43,12 +43,14 @@ def synchronized(
         which = int(np.searchsorted(ends, drawn, "right"))
         id = ids[which]
         first = spans[id][0] + drawn - int(ends[which - 1] if which else 0)
-        found = stored.transitions_at(id, first, n, modules)
-        parts += found
-        size -= bool(found)
+        transitions = stored.transitions_at(id, first, n, modules)
+        parts += transitions
+        size -= bool(transitions)
         if not size:
             return _arrays(stored, parts, gamma, infos)
-    raise ValueError(f"too few transitions over {n_step} timesteps are held by any agent")
+    raise ValueError(
+        f"too few transitions over {n_step} timesteps; add longer episodes or reduce n_step"
+    )
 
 
 def _arrays(
@@ -62,8 +64,8 @@ def _arrays(
         steps = slice(offset, offset := offset + len(part))
         taken = values[steps]
         begun = taken[0]["env_t"]
-        after = np.array([one["env_t_after"] - 1 - begun for one in taken])
-        told = {
+        after = np.array([step["env_t_after"] - 1 - begun for step in taken])
+        transition = {
             Columns.OBS: taken[0]["obs"], Columns.ACTIONS: taken[0]["action"],
             Columns.REWARDS: float((batch["reward"][steps] * gamma**after).sum()),
             Columns.NEXT_OBS: taken[-1]["next_obs"],
@@ -72,10 +74,10 @@ def _arrays(
             "weights": 1.0, "n_step": taken[-1]["env_t_after"] - begun,
         }  # fmt: skip
         if infos:
-            told[Columns.INFOS] = taken[-1]["following_info"]
+            transition[Columns.INFOS] = taken[-1]["following_info"]
         columns = rows.setdefault(str(batch["task_id"][offset - 1]), {})
-        for name, one in told.items():
-            columns.setdefault(name, []).append(one)
+        for name, value in transition.items():
+            columns.setdefault(name, []).append(value)
     return {
         module: {name: _stacked(name, column) for name, column in columns.items()}
         for module, columns in rows.items()

@@ -28,7 +28,7 @@ try:
     )
 except ImportError as error:
     raise expdb.DriverMissing(
-        f"Stable-Baselines3 cannot be imported ({error}): pip install 'expdb[sb3]'"
+        f"Stable-Baselines3 cannot be imported ({error}); run `pip install 'expdb[sb3]'`"
     ) from error
 
 __all__ = [

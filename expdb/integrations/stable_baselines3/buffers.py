@@ -118,11 +118,13 @@ class Stored(buffers.BaseBuffer):
     ):
         if optimize_memory_usage:
             raise ValueError(
-                "optimize_memory_usage=True cannot be honoured: transitions are in the database, "
-                "which bounds the memory for them; leave it out"
+                "optimize_memory_usage=True is not supported, because transitions are stored in a "
+                "database; leave it out"
             )
         if options:
-            raise TypeError(f"{type(self).__name__} has no option {min(options)!r}")
+            raise TypeError(
+                f"{type(self).__name__} has no option {min(options)!r}; check its spelling"
+            )
         # The constructor of SB3's ReplayBuffer would allocate arrays for the whole capacity.
         buffers.BaseBuffer.__init__(
             self, buffer_size, observation_space, action_space, device, n_envs=n_envs
@@ -132,7 +134,7 @@ class Stored(buffers.BaseBuffer):
         self.optimize_memory_usage = False
         self.handle_timeout_termination = handle_timeout_termination
         self.n_steps, self.gamma = n_steps, gamma
-        self._given = {
+        self._arguments = {
             "buffer_size": buffer_size, "observation_space": observation_space,
             "action_space": action_space, "device": device, "n_envs": n_envs,
             "handle_timeout_termination": handle_timeout_termination,
@@ -164,26 +166,32 @@ class Stored(buffers.BaseBuffer):
         self._open_buffer()
 
     def _open_buffer(self) -> None:
-        name, capacity = self._given["name"], self.buffer_size * self.n_envs
+        name, capacity = self._arguments["name"], self.buffer_size * self.n_envs
         if name in self.database.buffers():  # with another n_envs, it may be slightly larger
-            held = self.database.buffer(name).capacity or 0
-            capacity = held if capacity <= held < capacity + self.n_envs else capacity
+            stored_capacity = self.database.buffer(name).capacity or 0
+            capacity = (
+                stored_capacity
+                if capacity <= stored_capacity < capacity + self.n_envs
+                else capacity
+            )
         self.buffer = self.database.buffer(name, capacity=capacity, fields=self._buffer_fields)
         self._writer = self._new_writer()
         self._added = self.buffer.stats()["added"]  # number of steps that were ever added
 
     def _new_writer(self) -> expdb.StepWriter:
-        rows = -(-self._given["flush_steps"] // self.n_envs)
+        rows = -(-self._arguments["flush_steps"] // self.n_envs)
         return self.buffer.writer(
-            flush_steps=rows * self.n_envs, flush_seconds=self._given["flush_seconds"]
+            flush_steps=rows * self.n_envs, flush_seconds=self._arguments["flush_seconds"]
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         self.flush()
         data = None
-        if self._given["location"] == PRIVATE:  # no other process can open it, so copy its contents
+        if (
+            self._arguments["location"] == PRIVATE
+        ):  # no other process can open it, so copy its contents
             data = serialize_buffer(self.database.location, self.buffer)
-        return reopened, (type(self), self._given), data
+        return reopened, (type(self), self._arguments), data
 
     def __setstate__(self, data: bytes) -> None:
         """Fill the empty buffer of a private database with the pickled contents."""
@@ -271,18 +279,18 @@ class Stored(buffers.BaseBuffer):
     ) -> np.ndarray:
         """Return the elementwise maximum of columns, arranged in the rows of SB3's arrays."""
         self.flush()
-        found = np.zeros((self.buffer_size, self.n_envs, *shape), dtype)
+        rows = np.zeros((self.buffer_size, self.n_envs, *shape), dtype)
         first = self._added - self.size() * self.n_envs
         number = self._added - len(self.buffer)  # of the oldest stored step
         for batch in self.buffer.scan(fields=names):
             numbers = np.arange(number, number + batch.size)
             number += batch.size
-            held = numbers >= first
-            slots, envs = np.divmod(numbers[held], self.n_envs)
-            values = np.maximum.reduce([batch[name][held] for name in names])
-            found[slots % self.buffer_size, envs] = values
-        found.flags.writeable = False
-        return found
+            is_visible = numbers >= first
+            slots, envs = np.divmod(numbers[is_visible], self.n_envs)
+            values = np.maximum.reduce([batch[name][is_visible] for name in names])
+            rows[slots % self.buffer_size, envs] = values
+        rows.flags.writeable = False
+        return rows
 
     @property
     def unwritten(self) -> int:
@@ -290,9 +298,15 @@ class Stored(buffers.BaseBuffer):
         return self._writer.unwritten
 
     def size(self) -> int:
-        """Return the number of rows, each with `n_envs` transitions."""
-        held = len(self.buffer) + self._writer.unwritten
-        return int(min(held // self.n_envs, self.buffer_size))
+        """Return the number of rows, each with `n_envs` transitions.
+
+        Returns
+        -------
+        int
+            The number of rows.
+        """
+        steps = len(self.buffer) + self._writer.unwritten
+        return int(min(steps // self.n_envs, self.buffer_size))
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -333,7 +347,7 @@ class Stored(buffers.BaseBuffer):
             arrays.append(np.array(of if key is None else of[key], dtype).reshape(count, *shape))
         rewards = np.asarray(reward, np.float64).reshape(count)
         if not np.isfinite(rewards).all():
-            raise expdb.InvalidValue(f"a reward is not finite: {rewards.tolist()}")
+            raise expdb.InvalidValue(f"rewards must be finite, got {rewards.tolist()}")
         # Build all steps before any is appended: an incomplete row would shift all later rows.
         steps = [
             self._step(k, rewards[k], done[k], infos[k], names, values)
@@ -362,7 +376,7 @@ class Stored(buffers.BaseBuffer):
         """Return the arguments of `StepWriter.append` for the step of environment `k`."""
         timeout = bool(info.get("TimeLimit.truncated", False))
         return {
-            "task_id": self._given["task_id"], "agent_id": self._agents[k],
+            "task_id": self._arguments["task_id"], "agent_id": self._agents[k],
             "reward": float(reward), "terminated": bool(done) and not timeout,
             "truncated": timeout, **dict(zip(names, values, strict=True)), **self._more(info),
         }  # fmt: skip
@@ -428,9 +442,23 @@ class Stored(buffers.BaseBuffer):
             self._given_rows = None
 
     def choose_rows(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draw `size` rows and an environment for each, as SB3 would with the same seed.
+        """Draw rows and an environment for each, as SB3 would with the same seed.
 
-        `stored` is the number of rows with transitions. In `_get_samples`, the rows are given.
+        In `_get_samples`, the rows are given.
+
+        Parameters
+        ----------
+        size : int
+            Number of rows to draw.
+        stored : int
+            Number of rows with transitions.
+
+        Returns
+        -------
+        rows : ndarray of int64, shape (size,)
+            The rows.
+        envs : ndarray of int64, shape (size,)
+            The environment of each row.
         """
         rows = self._given_rows
         if rows is None:
@@ -477,7 +505,7 @@ class Stored(buffers.BaseBuffer):
         """Convert a batch to SB3's samples, normalized by `env` if it is given."""
         if env is not None and env.norm_reward and self.n_steps > 1:
             raise ValueError(
-                "VecNormalize normalises each reward, and returns over n_steps are sums: give it "
+                "VecNormalize with norm_reward=True cannot normalize n-step returns; set "
                 "norm_reward=False, or leave n_steps out"
             )
         done = batch["terminated"]
@@ -502,7 +530,7 @@ class Stored(buffers.BaseBuffer):
         if not isinstance(self.obs_shape, dict):
             return self._tensor(self._normalize_obs(batch[what], env))
         seen = {key: batch[f"{what}.{key}"] for key in self.obs_shape}
-        return {key: self._tensor(one) for key, one in self._normalize_obs(seen, env).items()}
+        return {key: self._tensor(array) for key, array in self._normalize_obs(seen, env).items()}
 
     def _tensor(self, array: Any) -> torch.Tensor:
         return self.to_torch(array, copy=False)  # the batch has no other user
@@ -516,8 +544,16 @@ class ReplayBuffer(Stored, buffers.ReplayBuffer):
 
     Parameters
     ----------
-    buffer_size, observation_space, action_space, device, n_envs
-        Arguments of SB3's `ReplayBuffer`.
+    buffer_size : int
+        Largest number of transitions.
+    observation_space : gymnasium.spaces.Space
+        Space of the observations.
+    action_space : gymnasium.spaces.Space
+        Space of the actions.
+    device : torch.device or str
+        Device of the sampled tensors.
+    n_envs : int
+        Number of environments.
     optimize_memory_usage : bool
         Must be False.
     handle_timeout_termination : bool
@@ -564,6 +600,15 @@ class NStepReplayBuffer(ReplayBuffer):
         Discount factor.
     **options
         Further keyword arguments of `ReplayBuffer`.
+
+    Raises
+    ------
+    ValueError
+        If `optimize_memory_usage` is True.
+    TypeError
+        If an option is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `buffer_size`.
     """
 
     def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **options: Any):
@@ -592,6 +637,12 @@ class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
     ------
     AssertionError
         If `observation_space` is not a Dict space.
+    ValueError
+        If `optimize_memory_usage` is True.
+    TypeError
+        If an option is unknown.
+    CapacityMismatch
+        If the stored buffer is larger than `buffer_size`.
     """
 
     def __init__(self, buffer_size: int, observation_space: Any, *args: Any, **options: Any):

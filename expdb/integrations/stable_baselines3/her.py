@@ -57,8 +57,8 @@ class _Hindsight(expdb.Unit):
 
     def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return a bool for each step: whether its episode has ended."""
-        found: np.ndarray = ~np.isnan(trajectories.of_episodes("ended", rows))
-        return found
+        has_ended: np.ndarray = ~np.isnan(trajectories.of_episodes("ended", rows))
+        return has_ended
 
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -93,8 +93,8 @@ def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarra
         )
         rows[on] = np.where(there >= 0, there, rows[on])
         steps[on] = np.where(there >= 0, steps[on] - np.where(forward, 1, -1), 0)
-    found: np.ndarray = rows
-    return found
+    walked: np.ndarray = rows
+    return walked
 
 
 class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
@@ -154,7 +154,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         self.copy_info_dict = copy_info_dict  # _open_buffer() reads it
         super().__init__(buffer_size, observation_space, action_space, *args, **options)
         if self.n_steps > 1:
-            raise ValueError("hindsight goals are of single steps: leave n_steps out")
+            raise ValueError("HerReplayBuffer supports only n_steps=1; leave n_steps out")
         if isinstance(goal_selection_strategy, str):
             goal_selection_strategy = KEY_TO_GOAL_STRATEGY[goal_selection_strategy.lower()]
         self._fields += ("position",)
@@ -164,7 +164,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
         self.her_ratio = 1 - (1.0 / (n_sampled_goal + 1))
         self._sampler = _CompleteEpisodes(self)
         self._unit = _Hindsight(goal_selection_strategy, self.her_ratio)
-        self._given |= {
+        self._arguments |= {
             "n_sampled_goal": n_sampled_goal, "copy_info_dict": copy_info_dict,
             "goal_selection_strategy": goal_selection_strategy,
         }  # fmt: skip
@@ -213,15 +213,17 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
             pairs = self._draw(batch_size, self._fields)
         except expdb.TooFewRows as error:
             raise RuntimeError(
-                "Unable to sample before the end of the first episode: choose a learning_starts "
-                "that is greater than the longest episode"
+                "cannot sample before the end of the first episode; set learning_starts above the "
+                "length of the longest episode"
             ) from error
         batch = {name: pairs[name][:, 0] for name in self._fields}
         virtual = slice(0, int(self.her_ratio * batch_size))
         goals = pairs["next_obs.achieved_goal"][virtual, 1]
         for name in ("obs.desired_goal", "next_obs.desired_goal"):
             batch[name][virtual] = goals
-        assert self.env is not None, "set_env() first: it computes the rewards of other goals"
+        assert self.env is not None, (
+            "the buffer has no environment to compute rewards; call set_env() first"
+        )
         batch["reward"][virtual] = self.env.env_method(
             "compute_reward",
             batch["next_obs.achieved_goal"][virtual],

@@ -16,8 +16,18 @@ class PrioritizedReplayBufferSamples(NamedTuple):
 
     Parameters
     ----------
-    observations, actions, next_observations, dones, rewards, discounts
-        The fields of SB3's samples.
+    observations : torch.Tensor or dict of torch.Tensor
+        Observations before the transitions.
+    actions : torch.Tensor
+        Actions.
+    next_observations : torch.Tensor or dict of torch.Tensor
+        Observations after the transitions.
+    dones : torch.Tensor, shape (B, 1)
+        1 for terminal transitions, else 0.
+    rewards : torch.Tensor, shape (B, 1)
+        Rewards, or n-step returns.
+    discounts : torch.Tensor or None, shape (B, 1)
+        Discount factors of the next values, for n-step transitions.
     weights : torch.Tensor, shape (B, 1)
         Importance weights, float32.
     positions : ndarray of int64, shape (B,)
@@ -45,10 +55,21 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ----------
     *args
         Positional arguments of `ReplayBuffer`.
-    alpha, beta, anneal_steps
-        Arguments of `expdb.Prioritized`.
+    alpha : float
+        Exponent of the priorities.
+    beta : float
+        Exponent of the importance weights in the first sample.
+    anneal_steps : int, optional
+        Number of samples over which `beta` grows to 1.
     **options
         Keyword arguments of `ReplayBuffer`.
+
+    Raises
+    ------
+    InvalidValue
+        If `alpha`, `beta` or `anneal_steps` is invalid.
+    CapacityMismatch
+        If the stored buffer is larger than `buffer_size`.
 
     References
     ----------
@@ -67,7 +88,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._sampler = expdb.Prioritized(alpha, beta, anneal_steps)
         self._rng = seeded()
         self._fields += ("position", "weight")
-        self._given |= {"alpha": alpha, "beta": beta, "anneal_steps": anneal_steps}
+        self._arguments |= {"alpha": alpha, "beta": beta, "anneal_steps": anneal_steps}
 
     @property
     def _samples_unwritten(self) -> bool:

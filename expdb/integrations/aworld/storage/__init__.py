@@ -25,36 +25,120 @@ class Storage(ABC):
 
     @abstractmethod
     def add(self, data: DataRow) -> None:
-        """Add a row."""
+        """Add a row.
+
+        Parameters
+        ----------
+        data : DataRow
+            The row to add.
+        """
 
     @abstractmethod
     def add_batch(self, data_batch: Sequence[DataRow]) -> None:
-        """Add rows."""
+        """Add rows.
+
+        Parameters
+        ----------
+        data_batch : sequence of DataRow
+            The rows to add.
+        """
 
     @abstractmethod
     def size(self, query_condition: Condition = None) -> int:
-        """Return the number of matching rows."""
+        """Return the number of matching rows.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        int
+            The number of rows.
+        """
 
     @abstractmethod
     def get_paginated(
         self, page: int, page_size: int, query_condition: Condition = None
     ) -> list[DataRow]:
-        """Return a page of matching rows; pages count from 1, and a page past the end is empty."""
+        """Return a page of matching rows.
+
+        Parameters
+        ----------
+        page : int
+            Number of the page, from 1. A page past the end is empty.
+        page_size : int
+            Rows per page.
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows of the page.
+        """
 
     @abstractmethod
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
-        """Return all matching rows."""
+        """Return all matching rows.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows.
+        """
 
     @abstractmethod
     def get_by_task_id(self, task_id: str) -> list[DataRow]:
-        """Return the rows of a task in order of step; an unknown task has no rows."""
+        """Return the rows of a task in order of step.
+
+        Parameters
+        ----------
+        task_id : str
+            Id of the task. An unknown task has no rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows.
+        """
 
     @abstractmethod
     def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
-        """Return the rows of tasks, by task id, in order of step; the misspelling is AWorld's."""
+        """Return the rows of several tasks in order of step.
+
+        The misspelling of the name is AWorld's.
+
+        Parameters
+        ----------
+        task_ids : sequence of str
+            Ids of the tasks. An unknown task has no rows.
+
+        Returns
+        -------
+        dict of str to list of DataRow
+            The rows of each task.
+        """
 
     def get_task_ids(self, query_condition: Condition = None) -> list[str]:
-        """Return the ids of the tasks that have a matching row."""
+        """Return the ids of the tasks that have a matching row.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of str
+            The task ids.
+        """
         return list(dict.fromkeys(row.exp_meta.task_id for row in self.get_all(query_condition)))
 
 
@@ -122,13 +206,24 @@ class SQLStorage(Storage):
         self.add_batch([data])
 
     def add_batch(self, data_batch: Sequence[DataRow]) -> None:
-        """Add rows in one transaction: all of them or none."""
+        """Add rows in one transaction: all of them or none.
+
+        Parameters
+        ----------
+        data_batch : sequence of DataRow
+            The rows to add.
+
+        Raises
+        ------
+        ValueError
+            If a row is None or has no `exp_meta`.
+        """
         self.buffer.store_batch([self._stored(row) for row in data_batch])
 
     def _stored(self, row: DataRow) -> dict[str, Any]:
         if row is None or getattr(row, "exp_meta", None) is None:
             raise ValueError(
-                "a row needs exp_meta: give DataRow(exp_meta=ExpMeta(...), "
+                "a row must have exp_meta; pass DataRow(exp_meta=ExpMeta(...), "
                 "exp_data=Experience(...))"
             )
         meta, data = row.exp_meta, row.exp_data
@@ -188,7 +283,18 @@ class SQLStorage(Storage):
     # -- reading -----------------------------------------------------------------------------------
 
     def size(self, query_condition: Condition = None) -> int:
-        """Return the number of matching rows."""
+        """Return the number of matching rows.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        int
+            The number of rows.
+        """
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return len(self.get_all(query_condition))
@@ -212,16 +318,32 @@ class SQLStorage(Storage):
         -------
         list of DataRow
             The rows of the page.
+
+        Raises
+        ------
+        ValueError
+            If `page` or `page_size` is below 1.
         """
         where = _where(query_condition)
         if where is not _IN_PYTHON:
-            return [_row(one) for one in self.buffer.page(page, page_size, where)]
+            return [_row(row) for row in self.buffer.page(page, page_size, where)]
         if page < 1 or page_size < 1:
-            raise ValueError(f"page {page} of {page_size}: both count from 1")
+            raise ValueError(f"page and page_size must be at least 1, got {page} and {page_size}")
         return self.get_all(query_condition)[(page - 1) * page_size : page * page_size]
 
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
-        """Return all matching rows in order of insertion."""
+        """Return all matching rows in order of insertion.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows.
+        """
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return QueryFilter(query_condition).filter(self._rows(None))
@@ -232,24 +354,59 @@ class SQLStorage(Storage):
             yield from map(_row, batch.to_list())
 
     def get_by_task_id(self, task_id: str) -> list[DataRow]:
-        """Return the rows of a task in order of step; an unknown task has no rows."""
+        """Return the rows of a task in order of step.
+
+        Parameters
+        ----------
+        task_id : str
+            Id of the task. An unknown task has no rows.
+
+        Returns
+        -------
+        list of DataRow
+            The rows.
+        """
         return self.get_bacth_by_task_ids([task_id])[task_id]
 
     def get_bacth_by_task_ids(self, task_ids: Sequence[str]) -> dict[str, list[DataRow]]:
-        """Return the rows of tasks, by task id, in order of step; the misspelling is AWorld's."""
-        found: dict[str, list[DataRow]] = {task: [] for task in task_ids}
-        wanted = list(found)
+        """Return the rows of several tasks in order of step.
+
+        The misspelling of the name is AWorld's.
+
+        Parameters
+        ----------
+        task_ids : sequence of str
+            Ids of the tasks. An unknown task has no rows.
+
+        Returns
+        -------
+        dict of str to list of DataRow
+            The rows of each task.
+        """
+        rows_by_task: dict[str, list[DataRow]] = {task: [] for task in task_ids}
+        wanted = list(rows_by_task)
         for start in range(0, len(wanted), _TASKS_AT_ONCE):
             for row in self._rows(
                 expdb.QueryBuilder().in_("task_id", wanted[start : start + _TASKS_AT_ONCE])
             ):
-                found[row.exp_meta.task_id].append(row)
-        for rows in found.values():
+                rows_by_task[row.exp_meta.task_id].append(row)
+        for rows in rows_by_task.values():
             rows.sort(key=lambda row: row.exp_meta.step)
-        return found
+        return rows_by_task
 
     def get_task_ids(self, query_condition: Condition = None) -> list[str]:
-        """Return the ids of the tasks that have a matching row, ordered by first matching row."""
+        """Return the ids of the tasks that have a matching row, ordered by first matching row.
+
+        Parameters
+        ----------
+        query_condition : dict, optional
+            Selects the rows; by default, all rows.
+
+        Returns
+        -------
+        list of str
+            The task ids.
+        """
         where = _where(query_condition)
         if where is _IN_PYTHON:
             return super().get_task_ids(query_condition)
@@ -272,7 +429,7 @@ class InMemoryStorage(SQLStorage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise expdb.InvalidValue(
-            "an InMemoryStorage is private to its process: hand over an SQLStorage(path) instead"
+            "an InMemoryStorage cannot be passed to another process; use SQLStorage(path) instead"
         )
 
 
@@ -298,40 +455,40 @@ def _unwrapped(stored: Mapping[str, Any] | None) -> Any:
     if stored is None or "model" not in stored:
         return None if stored is None else stored["value"]
     module, _, name = stored["model"].partition(":")
-    found: Any = sys.modules.get(module)
+    model_class: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
+        model_class = getattr(model_class, part, None)
     bases = (
-        {f"{base.__module__}.{base.__name__}" for base in found.__mro__}
-        if isinstance(found, type)
+        {f"{base.__module__}.{base.__name__}" for base in model_class.__mro__}
+        if isinstance(model_class, type)
         else set()
     )
     return (
-        found.model_validate_json(json.dumps(stored["value"]))
+        model_class.model_validate_json(json.dumps(stored["value"]))
         if "pydantic.main.BaseModel" in bases
         else stored["value"]
     )
 
 
-def _row(one: Mapping[str, Any]) -> DataRow:
-    tags, reward = one["tags"] or {}, one["reward"]
-    actions = one.get("actions")
+def _row(stored: Mapping[str, Any]) -> DataRow:
+    tags, reward = stored["tags"] or {}, stored["reward"]
+    actions = stored.get("actions")
     return DataRow(
         exp_meta=ExpMeta(
-            one["task_id"],
-            one["task_name"],
-            one["agent_id"],
-            one["step"],
-            one["execute_time"],
-            one["pre_agent"],
+            stored["task_id"],
+            stored["task_name"],
+            stored["agent_id"],
+            stored["step"],
+            stored["execute_time"],
+            stored["pre_agent"],
         ),
         exp_data=Experience(
-            state=_unwrapped(one.get("state")),
+            state=_unwrapped(stored.get("state")),
             actions=None if actions is None else [_unwrapped(action) for action in actions],
             reward_t=None if reward is None or reward != reward else reward,
             adv_t=tags.get("adv_t"),
             v_t=tags.get("v_t"),
-            messages=one.get("messages"),
+            messages=stored.get("messages"),
         ),
         id=tags.get("id", ""),
     )
