@@ -127,10 +127,10 @@ class Actor:
             raise AssertionError("ten thousand were drawn")
         except expdb.TooFewRows as error:
             said = str(error)
-        if "wanted and" not in said:
+        if "but only" not in said:
             return {}
         batch = self.buffer.sample(
-            int(said.split(" wanted and ")[1].split()[0]), where, unit=unit, sampler=ALL
+            int(said.split(" but only ")[1].split()[0]), where, unit=unit, sampler=ALL
         )
         self._agree(batch)
         anchors = anchors_of(unit, batch)

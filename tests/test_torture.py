@@ -114,7 +114,7 @@ def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
         )
 
 
-@pytest.mark.filterwarnings("ignore:update gives the reward:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning")
 def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
     """With `synchronous=OFF` images must lose steps, or be damaged.
 

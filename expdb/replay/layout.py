@@ -326,9 +326,9 @@ class Layout:
         there = firsts >= 0
         lengths = trajectories.episode_lengths(np.where(there, firsts, trajectories.zero))
         longest = int(lengths.max(initial=1, where=there)) if max_length is None else max_length
-        found = np.full((*firsts.shape, longest), UNKNOWN)
-        found[there] = forward(trajectories, firsts[there], longest)
-        layout = padded(trajectories, found)
+        rows = np.full((*firsts.shape, longest), UNKNOWN)
+        rows[there] = forward(trajectories, firsts[there], longest)
+        layout = padded(trajectories, rows)
         layout.firsts = firsts
         return layout
 
@@ -336,17 +336,20 @@ class Layout:
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:
     """Return the rows at offsets from steps [B], for `Trajectories.around`."""
     if rows.ndim != 1:
-        raise InvalidValue(f"around() takes rows [B], got an array of shape {rows.shape}")
+        raise InvalidValue(
+            f"rows must be one-dimensional, got an array of shape {rows.shape}; pass rows [B] to "
+            "around()"
+        )
     there = rows >= 0
     if not there.all():
-        known = np.full((len(rows), len(offsets)), UNKNOWN)
-        known[there] = around(trajectories, rows[there], offsets)
-        return known
+        neighbours = np.full((len(rows), len(offsets)), UNKNOWN)
+        neighbours[there] = around(trajectories, rows[there], offsets)
+        return neighbours
     before, ahead = -min(0, 0, *offsets), max(0, 0, *offsets) + 1
-    found = forward(trajectories, rows, ahead)
+    window = forward(trajectories, rows, ahead)
     if before:
-        found = np.concatenate((backward(trajectories, rows, before), found), 1)
-    chosen: np.ndarray = found.take(np.array(offsets, np.int64) + before, 1)
+        window = np.concatenate((backward(trajectories, rows, before), window), 1)
+    chosen: np.ndarray = window.take(np.array(offsets, np.int64) + before, 1)
     return chosen
 
 
@@ -365,20 +368,20 @@ def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndar
     """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after the last."""
     # The steps of an episode are usually adjacent in memory, which one comparison checks. If any
     # episode continues in another place, follow the links of all steps.
-    found = (rows[:, None] + np.arange(count)) % trajectories.slots
-    after = trajectories.successors(found[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
-    joined = np.logical_and.accumulate(after == found[:, 1:], 1)
-    found[:, 1:][~joined] = UNKNOWN
+    window = (rows[:, None] + np.arange(count)) % trajectories.slots
+    after = trajectories.successors(window[:, :-1].reshape(-1)).reshape(len(rows), count - 1)
+    joined = np.logical_and.accumulate(after == window[:, 1:], 1)
+    window[:, 1:][~joined] = UNKNOWN
     broken = np.flatnonzero(~joined.all(1)) if count > 1 else rows[:0]
     ends = after[broken, (~joined[broken]).argmax(1)] if len(broken) else broken
     if ((ends >= 0) & (ends < trajectories.slots)).any():  # an episode continues elsewhere
-        found[:, 0] = current = rows
+        window[:, 0] = current = rows
         for column in range(1, count):
             current = np.where(
                 current >= 0, trajectories.next_steps(np.maximum(current, 0)), UNKNOWN
             )
-            found[:, column] = current
-    return found
+            window[:, column] = current
+    return window
 
 
 def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
@@ -390,26 +393,26 @@ def backward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.nda
         return np.empty((len(rows), 0), np.int64)
     # Try adjacent rows first, as in `forward`.
     window = (rows[:, None] - np.arange(count, -1, -1)) % trajectories.slots
-    found, ahead = window[:, :-1], window[:, 1:]
-    joined = (trajectories.successors(found) == ahead) & trajectories.is_live(found)
+    earlier, ahead = window[:, :-1], window[:, 1:]
+    joined = (trajectories.successors(earlier) == ahead) & trajectories.is_live(earlier)
     if joined.all():
-        return found
+        return earlier
     joined = np.logical_and.accumulate(joined[:, ::-1], 1)[:, ::-1]
-    found[~joined] = UNKNOWN
+    earlier[~joined] = UNKNOWN
     broken = np.flatnonzero(~joined[:, 0])
     column = count - 1 - joined[broken].sum(1)  # where to continue along the links
     current = trajectories.previous_steps(window[broken, column + 1])
     while (on := np.flatnonzero(current >= 0)).size:
         broken, column, current = broken[on], column[on], current[on]
-        found[broken, column] = current
+        earlier[broken, column] = current
         on = np.flatnonzero(column > 0)
         broken, column = broken[on], column[on] - 1
         current = trajectories.previous_steps(current[on])
-    return found
+    return earlier
 
 
-def padded(trajectories: Trajectories, found: np.ndarray) -> Layout:
+def padded(trajectories: Trajectories, rows: np.ndarray) -> Layout:
     """Return the layout of rows [..., T], masked where a row is UNKNOWN."""
-    mask = found >= 0
-    first = (trajectories.ordinals(found) == 0) & mask
-    return Layout(found, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)
+    mask = rows >= 0
+    first = (trajectories.ordinals(rows) == 0) & mask
+    return Layout(rows, {"mask": mask, "is_first": first, "length": mask.sum(-1)}, mask)

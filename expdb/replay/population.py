@@ -108,16 +108,18 @@ class Listed:
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the positions at indices."""
-        found: np.ndarray = self.positions[places]
-        return found
+        positions: np.ndarray = self.positions[places]
+        return positions
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the given positions are in the set."""
         if not len(self.positions):
             return np.zeros(positions.shape, np.bool_)
         places = np.searchsorted(self.positions, positions)
-        found: np.ndarray = self.positions[np.minimum(places, len(self.positions) - 1)] == positions
-        return found
+        is_member: np.ndarray = (
+            self.positions[np.minimum(places, len(self.positions) - 1)] == positions
+        )
+        return is_member
 
 
 @dataclass
@@ -169,15 +171,15 @@ class Interval:
 
     def newest(self, count: int) -> Listed:
         """Return the newest `count` positions, or all if there are fewer."""
-        span, found = count, np.empty(0, np.int64)
+        span, newest = count, np.empty(0, np.int64)
         first = self.low - len(self.early)
-        while len(found) < count:
+        while len(newest) < count:
             positions = self._to_positions(np.arange(max(first, self.high - span), self.high))
-            found = positions if self.allowed is None else positions[self.allowed(positions)]
+            newest = positions if self.allowed is None else positions[self.allowed(positions)]
             if span >= self.high - first:
                 break
             span *= 2
-        return Listed(found[max(0, len(found) - count) :], self.what)
+        return Listed(newest[max(0, len(newest) - count) :], self.what)
 
     def listed(self) -> np.ndarray:
         """Return all positions, ascending."""
@@ -195,17 +197,17 @@ class Interval:
         """Return the positions at indices."""
         if self.allowed is None:
             return self._to_positions(self.low - len(self.early) + places)
-        found: np.ndarray = self.listed()[places]
-        return found
+        positions: np.ndarray = self.listed()[places]
+        return positions
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return which of the given positions are in the set."""
-        found: np.ndarray = (positions >= self.low) & (positions < self.high)
+        is_member: np.ndarray = (positions >= self.low) & (positions < self.high)
         if len(self.early):
-            found |= Listed(self.early).holds(positions)
+            is_member |= Listed(self.early).holds(positions)
         if self.allowed is not None:
-            found[found] = self.allowed(positions[found])
-        return found
+            is_member[is_member] = self.allowed(positions[is_member])
+        return is_member
 
     def _to_positions(self, numbers: np.ndarray) -> np.ndarray:
         """Map numbers from `low - len(early)` on to positions; those below `low` index `early`."""
@@ -265,17 +267,17 @@ class Grouped:
             if replace
             else rng.choice(len(self._starts), count, replace=False)
         )
-        found: np.ndarray = self._positions[
+        positions: np.ndarray = self._positions[
             self._starts[groups] + rng.integers(0, self._sizes[groups])
         ]
-        return found
+        return positions
 
 
 MOST_DRAWS = 4096
 
 
 def distinct_draws(
-    low: int, high: int, some: int, rng: np.random.Generator
+    low: int, high: int, count: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
     """Yield growing arrays of distinct integers from `low` to `high` - 1, in random order.
 
@@ -285,23 +287,23 @@ def distinct_draws(
     """
     seen: set[int] = set()
     while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:
-        drawn = dict.fromkeys(rng.integers(low, high, min(some, MOST_DRAWS)).tolist())
+        drawn = dict.fromkeys(rng.integers(low, high, min(count, MOST_DRAWS)).tolist())
         fresh = [value for value in drawn if value not in seen]
         seen.update(fresh)
         yield np.array(fresh, np.int64)
-        some *= 3
+        count *= 3
 
 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if `wanted` items cannot be drawn from `size`."""
-    end = ", or end(obs=...) the episodes" if "successor" in what else ""
+    end = ", end the episodes with end(obs=...)" if "successor" in what else ""
     if size == 0 and wanted:
         raise TooFewRows(
-            f"no {what} to sample from: store some first, widen the query{end}, or wait for them "
-            "with wait=seconds"
+            f"no {what} to sample from; store steps first, widen the query{end}, or wait with "
+            "wait=seconds"
         )
     if not replace and wanted > size:
         raise TooFewRows(
-            f"{wanted} {what} wanted and {size} held: ask for fewer, widen the query{end}, or wait "
-            "with wait=seconds"
+            f"{wanted} {what} were requested, but only {size} can be sampled; request fewer, "
+            f"widen the query{end}, or wait with wait=seconds"
         )

@@ -105,7 +105,9 @@ class RateLimiter:
         dict
             Settings by parameter name; None stands for an infinite bound.
         """
-        return {key: None if abs(one) == math.inf else one for key, one in asdict(self).items()}
+        return {
+            key: None if abs(value) == math.inf else value for key, value in asdict(self).items()
+        }
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> RateLimiter:
@@ -249,8 +251,8 @@ def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> Rat
         raise InvalidValue(f"error_buffer must be at most {MOST_STEPS:,}, got {error_buffer:g}")
     if error_buffer < 2 * max(1.0, ratio):
         raise InvalidValue(
-            f"error_buffer is {error_buffer:g}, and a ratio of {ratio:g} cannot be kept within "
-            f"that: give at least {2 * max(1.0, ratio):g}"
+            f"error_buffer must be at least {2 * max(1.0, ratio):g} to keep a ratio of {ratio:g}, "
+            f"got {error_buffer:g}"
         )
     offset = ratio * min_size
     return RateLimiter(ratio, min_size, offset - error_buffer, offset + error_buffer)

@@ -322,7 +322,9 @@ class Sampler:
         NotImplementedError
             If the subclass does not implement the method.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say how to draw: write draw()")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define how to draw; implement draw()"
+        )
 
 
 @dataclass(frozen=True)
@@ -632,7 +634,7 @@ class Ordered(Sampler):
     def __post_init__(self) -> None:
         if not isinstance(self.column, str):
             raise InvalidValue(
-                f"column is {self.column!r}: give the name of a column of the view `experience`"
+                f"column must be the name of a column of the view `experience`, got {self.column!r}"
             )
         checks.flag(self.descending, "descending")
 

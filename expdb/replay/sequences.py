@@ -120,12 +120,12 @@ class Sequence(Unit):
             True for every `stride`-th step of an episode; with ``pad=False``, only if all other
             steps of the sequence are in the buffer.
         """
-        found: np.ndarray = trajectories.ordinals(rows) % self.stride == 0
+        is_start: np.ndarray = trajectories.ordinals(rows) % self.stride == 0
         if not self.pad:
-            some = np.flatnonzero(found)
-            around = trajectories.around(rows[some], self.window)
-            found[some] = (around[:, 0] >= 0) & (around[:, -1] >= 0)
-        return found
+            starts = np.flatnonzero(is_start)
+            around = trajectories.around(rows[starts], self.window)
+            is_start[starts] = (around[:, 0] >= 0) & (around[:, -1] >= 0)
+        return is_start
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -337,9 +337,9 @@ class Group(Unit):
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
         counts = np.diff(first, append=len(order))
         skipped = np.maximum(counts - self.size, 0)  # the oldest rollouts
-        found = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
+        index = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
-        members = order[np.where(there, found, 0)]
+        members = order[np.where(there, index, 0)]
         scores = np.where(there, returns[members], np.nan)
         chosen = spread(scores, mean(scores)) >= self.min_spread
         if self.complete:
@@ -377,8 +377,8 @@ class Group(Unit):
         counts = dict.fromkeys(("ready", "leased", "incomplete", "no_spread", "too_stale"), 0)
         order = np.argsort(groups, kind="stable")
         borders = np.flatnonzero(np.diff(groups[order])) + 1
-        for mine in np.split(order, borders) if len(order) else ():
-            scored = mine[~np.isnan(returns[mine])][-self.size :]
+        for group in np.split(order, borders) if len(order) else ():
+            scored = group[~np.isnan(returns[group])][-self.size :]
             scores = returns[scored][None, :]
             if len(scored) < (self.size if self.complete else 1):
                 reason = "incomplete"
@@ -426,8 +426,8 @@ class Group(Unit):
 
 def mean(returns: np.ndarray) -> np.ndarray:
     """Return the mean of each row of returns, ignoring NaN."""
-    found: np.ndarray = np.nansum(returns, 1) / (~np.isnan(returns)).sum(1)
-    return found
+    means: np.ndarray = np.nansum(returns, 1) / (~np.isnan(returns)).sum(1)
+    return means
 
 
 def spread(returns: np.ndarray, means: np.ndarray) -> np.ndarray:
@@ -441,8 +441,8 @@ def spread(returns: np.ndarray, means: np.ndarray) -> np.ndarray:
     _, exponent = np.frexp(np.fmax.reduce(abs(apart), 1, initial=0.0))
     scaled = np.ldexp(apart, -exponent[:, None])
     deviation = np.sqrt(np.nansum(scaled * scaled, 1) / (~np.isnan(returns)).sum(1))
-    found: np.ndarray = np.where(same, 0.0, np.ldexp(deviation, exponent))
-    return found
+    spreads: np.ndarray = np.where(same, 0.0, np.ldexp(deviation, exponent))
+    return spreads
 
 
 def _set_max_length(unit: Episode | Group) -> None:

@@ -45,7 +45,7 @@ class SumTree:
 
     def set(self, rows: np.ndarray, weights: np.ndarray | float) -> None:
         """Set the weights of rows; if a row occurs more than once, the last weight wins."""
-        self._changes = mine = self._changes + 1
+        self._changes = change = self._changes + 1
         self.weights[rows], self._total = weights, None
         if 4 * len(rows) > len(self.weights):
             self.sum_up()
@@ -57,14 +57,14 @@ class SumTree:
             rows = rows // WIDTH
             above[rows] = level.take(rows, 0).sum(1)
         self._total = None
-        if self._changes != mine:
+        if self._changes != change:
             self.sum_up()
 
     def sum_up(self) -> None:
         """Compute all sums again after `weights` was written to."""
-        mine = None
-        while mine != self._changes:
-            mine = self._changes
+        change = None
+        while change != self._changes:
+            change = self._changes
             for level, above in zip(self._levels, self._above, strict=True):
                 above[: len(level)] = level.sum(1)
             self._least = self._total = None

@@ -210,12 +210,12 @@ class NStep(Unit):
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
         sound = len(bounds) == 2 and all(
-            isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in bounds
+            isinstance(bound, (int, np.integer)) and not isinstance(bound, bool) for bound in bounds
         )
         if not sound or not 1 <= bounds[0] <= bounds[1] < 2**63:
             raise InvalidValue(
-                f"n is {self.n!r}: give a number of steps from 1, or a range such as (1, 5), "
-                "bounds inclusive"
+                "n must be a number of steps from 1, or a range such as (1, 5) with inclusive "
+                f"bounds, got {self.n!r}"
             )
         whole = (int(bounds[0]), int(bounds[1]))
         object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
@@ -269,7 +269,9 @@ class NStep(Unit):
         if self.next_fields is not None:
             return _named("next_fields", self.next_fields, fields)
         heads = {name for name in fields if name.split(".", 1)[0] in OBSERVATIONS}
-        return [one for one in fields if one in heads | ended_with and f"next_{one}" not in fields]
+        return [
+            name for name in fields if name in heads | ended_with and f"next_{name}" not in fields
+        ]
 
     def stacked(self, fields: Sequence[str], derived: Sequence[str]) -> list[str]:
         """Return the fields that a batch has as stacks of frames.
@@ -292,14 +294,14 @@ class NStep(Unit):
             If there is no field to stack, a name in `stack_fields` is not a field, or a field to
             stack has a stored ``next_<field>`` and is not in `derived`.
         """
-        found = [] if self.stack == 1 else stacked_fields(self.stack_fields, fields)
-        for name in found:
+        names = [] if self.stack == 1 else stacked_fields(self.stack_fields, fields)
+        for name in names:
             if name not in derived and f"next_{name}" in fields:
                 raise InvalidValue(
-                    f"next_{name} was stored with each step and cannot be stacked: name "
-                    f"next_fields=({name!r},) to derive it"
+                    f"next_{name} was stored with each step and cannot be stacked; pass "
+                    f"next_fields=({name!r},) to derive it instead"
                 )
-        return found
+        return names
 
     @property
     def takes_last_step(self) -> bool:
@@ -352,12 +354,14 @@ class NStep(Unit):
             True for a step with a known successor and all of its frames. With ``end="redraw"``, the
             least number of steps must be left in the episode.
         """
-        found: np.ndarray
+        is_start: np.ndarray
         if self.end == "redraw" and (wanted := self.bounds[0]) > 1:
-            found = steps_from(trajectories, rows, wanted).taken >= wanted
+            is_start = steps_from(trajectories, rows, wanted).taken >= wanted
         else:
-            found = trajectories.successors(rows) >= 0
-        return found if self.stack == 1 else found & _has_frames(trajectories, rows, self.stack)
+            is_start = trajectories.successors(rows) >= 0
+        return (
+            is_start if self.stack == 1 else is_start & _has_frames(trajectories, rows, self.stack)
+        )
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -406,8 +410,8 @@ class NStep(Unit):
             frames = trajectories.around(rows, range(1 - self.stack, 1))
             layout.stacks = first_repeated(frames)
             # The frames before the successor end with the last step taken.
-            found = np.concatenate((frames[:, :-1], steps.rows), 1)
-            before = found[every[:, None], last[:, None] + np.arange(1, self.stack)]
+            all_rows = np.concatenate((frames[:, :-1], steps.rows), 1)
+            before = all_rows[every[:, None], last[:, None] + np.arange(1, self.stack)]
             following = before, steps.after[every, last][:, None]
             layout.next_stacks = first_repeated(np.concatenate(following, 1))
         return layout if kept is None else _only(layout, kept)
@@ -454,17 +458,17 @@ def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Step
     A terminated step is always the last one.
     """
     if count <= MOST_BESIDE:
-        found = trajectories.around(rows, range(count))
+        window = trajectories.around(rows, range(count))
     else:
-        found = along(trajectories, rows, count)
-    after, terminated = trajectories.successors(found), trajectories.terminated(found)
-    known = after >= 0
-    on = known[:, 0]
+        window = along(trajectories, rows, count)
+    after, terminated = trajectories.successors(window), trajectories.terminated(window)
+    has_successor = after >= 0
+    on = has_successor[:, 0]
     taken = on.astype(np.int64)
-    for k in range(1, found.shape[1]):
-        on = on & known[:, k] & ~terminated[:, k - 1]
+    for k in range(1, window.shape[1]):
+        on = on & has_successor[:, k] & ~terminated[:, k - 1]
         taken += on
-    return Steps(found, after, terminated, taken)
+    return Steps(window, after, terminated, taken)
 
 
 def _only(layout: Layout, kept: np.ndarray) -> Layout:
@@ -487,8 +491,8 @@ def _only(layout: Layout, kept: np.ndarray) -> Layout:
 def _has_frames(trajectories: Trajectories, rows: np.ndarray, stack: int) -> np.ndarray:
     """Return which steps lack none of the earlier frames that a stack needs."""
     had = np.minimum(trajectories.ordinals(rows), stack - 1)
-    found: np.ndarray = (trajectories.around(rows, range(1 - stack, 0)) >= 0).sum(1) >= had
-    return found
+    is_complete: np.ndarray = (trajectories.around(rows, range(1 - stack, 0)) >= 0).sum(1) >= had
+    return is_complete
 
 
 def first_repeated(frames: np.ndarray) -> np.ndarray:
@@ -499,33 +503,36 @@ def first_repeated(frames: np.ndarray) -> np.ndarray:
     return np.where(frames == UNKNOWN, first[:, None], frames)
 
 
-def stacked_fields(given: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:
+def stacked_fields(names: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:
     """Return the fields to stack: the given ones, or by default the observations."""
-    if given is not None:
-        return _named("stack_fields", given, fields)
-    found = [name for name in fields if name.split(".", 1)[0] in OBSERVATIONS]
-    if not found:
+    if names is not None:
+        return _named("stack_fields", names, fields)
+    observations = [name for name in fields if name.split(".", 1)[0] in OBSERVATIONS]
+    if not observations:
         raise InvalidValue(
-            f"no field to stack: none is called {', '.join(OBSERVATIONS)}; name those that are "
-            f"frames with stack_fields=(...), the fields are {', '.join(fields) or 'none yet'}"
+            f"no field to stack, because none is named {', '.join(OBSERVATIONS)}; name the fields "
+            "that are frames with stack_fields=(...); the fields are "
+            f"{', '.join(fields) or 'none yet'}"
         )
-    return found
+    return observations
 
 
-def _named(what: str, given: tuple[str, ...], known: Sequence[str]) -> list[str]:
+def _named(what: str, names: tuple[str, ...], fields: Sequence[str]) -> list[str]:
     """Return the fields that the names select, each a field or the prefix of several."""
     parts = {
-        name: [one for one in known if one == name or one.startswith(f"{name}.")] for name in given
+        name: [field for field in fields if field == name or field.startswith(f"{name}.")]
+        for name in names
     }
-    unknown = [name for name, found in parts.items() if not found]
+    unknown = [name for name, matches in parts.items() if not matches]
     if unknown:
         raise InvalidValue(
-            f"{what} names {', '.join(unknown)}: the fields are {', '.join(known) or 'none yet'}"
+            f"{what} must name stored fields, got {', '.join(unknown)}; the fields are "
+            f"{', '.join(fields) or 'none yet'}"
         )
-    return [one for found in parts.values() for one in found]
+    return [field for matches in parts.values() for field in matches]
 
 
 def _set_names(unit: Unit, name: str) -> None:
     """Convert the names in a field of a unit to a tuple."""
-    given = getattr(unit, name)
-    object.__setattr__(unit, name, None if given is None else checks.names(given, name))
+    names = getattr(unit, name)
+    object.__setattr__(unit, name, None if names is None else checks.names(names, name))

@@ -171,8 +171,8 @@ class Unit:
             Some of `rows`; n of them if several rows are drawn together, with -1 for none. The
             first row identifies the anchor and must be unique.
         """
-        found: np.ndarray = rows[self.may_start(trajectories, rows)]
-        return found
+        anchors: np.ndarray = rows[self.may_start(trajectories, rows)]
+        return anchors
 
     @property
     def lists_anchors(self) -> bool:
@@ -210,7 +210,9 @@ class Unit:
         NotImplementedError
             If the subclass does not implement the method.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what it is: write layout()")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define the layout of its items; implement layout()"
+        )
 
     @property
     def assembles(self) -> bool:

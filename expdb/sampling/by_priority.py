@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.memory import priorities as held
+from expdb.memory import priorities as row_priorities
 from expdb.memory.followers import Follower
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
@@ -93,14 +93,14 @@ class ByPriority:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
         if r.started < r.high:
-            held.start_new_steps(r)
+            row_priorities.start_new_steps(r)
         draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
         if request.asks_priorities:
             draws.epoch = -1  # a changed priority may change whether a step matches
         if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
             self._follow(session, request, draws)
         if not draws.tree.total > 0.0:
-            what = request.unit.what + " of a priority above 0"
+            what = request.unit.what + " with a priority above 0"
             check_size(0, request.size, what, replace=True)
         usage = None if request.limits is None else request.limits.usage
         return TreeByPosition(draws.tree, r, usage, rng)
@@ -135,14 +135,14 @@ class ByPriority:
         else:
             new = r.positions_from(draws.high)
             near = self._near(changes, reach, request.unit.lookback)
-            some = np.unique(np.concatenate([new, looked, used, *near]))
+            affected = np.unique(np.concatenate([new, looked, used, *near]))
             matches = None if request.key is None else self._candidates.matches(session, request)
 
             def matching(rows: np.ndarray) -> np.ndarray:
                 starts = request.may_start(r, rows)
                 return starts if matches is None else starts & matches.contain(r.positions(rows))
 
-            self._weigh(draws, r.rows(some[r.held(some)]), matching)
+            self._weigh(draws, r.rows(affected[r.held(affected)]), matching)
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
         if again:
             positions = np.unique(np.concatenate(again))
@@ -205,7 +205,7 @@ class ByPriority:
     def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
         """Return the weights of rows in the draw."""
         r = self._resident
-        return draws.sampler.mass(*held.of_rows(r, rows))
+        return draws.sampler.mass(*row_priorities.of_rows(r, rows))
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps; return the number of updates that met a stored step."""
@@ -220,12 +220,14 @@ class ByPriority:
         rows = r.rows(positions)
         self._updates = number = self._updates + 1
         self.unsaved = True
-        held.set_priorities(r, rows, values)
+        row_priorities.set_priorities(r, rows, values)
         for draws in self._draws.values():
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
-                mine, theirs = (rows, values) if members.all() else (rows[members], values[members])
-                draws.tree.set(mine, draws.sampler.mass_of(theirs))
+                member_rows, member_values = (
+                    (rows, values) if members.all() else (rows[members], values[members])
+                )
+                draws.tree.set(member_rows, draws.sampler.mass_of(member_values))
             elif len(draws.again) < MANY_UPDATES:
                 draws.again.append(positions)
             else:  # a sampler that is no longer used
@@ -253,7 +255,7 @@ class ByPriority:
 
     def _save(self, wait: bool) -> None:
         r = self._resident
-        positions, values = held.unsaved(r)
+        positions, values = row_priorities.unsaved(r)
         if len(positions):  # else all these steps were evicted
             try:
                 with self._store.writing(None if wait else 0.0) as (session, _):
@@ -264,12 +266,12 @@ class ByPriority:
                 return
             if r.priorities is not None and version == r.priorities + 1:
                 r.priorities = version  # else others have written too, and all are read again
-        held.note_saved(r)
+        row_priorities.note_saved(r)
         self.unsaved, self._saved = False, time.monotonic()
 
     def forked(self) -> None:
         """Leave unsaved priorities to the parent process."""
-        held.note_saved(self._resident)
+        row_priorities.note_saved(self._resident)
         self.unsaved = False
 
     def save_if_due(self) -> None:
@@ -278,13 +280,13 @@ class ByPriority:
 
     def state(self) -> dict[str, Any]:
         """Return priorities, call counts and fields with `next_<field>` as plain JSON values."""
-        r, known = self._resident, None
+        r, priority_state = self._resident, None
         self.save()
         if r.priorities is not None:
             r.rearrange(r.slots)  # restore() does the same, so weights are summed in the same order
             positions, rows = r.positions_and_rows()
-            priority, start = held.of_rows(r, rows)
-            known = {
+            priority, start = row_priorities.of_rows(r, rows)
+            priority_state = {
                 "first": r.low,
                 "values": encoded(priority),
                 "starts": encoded(start),
@@ -292,10 +294,10 @@ class ByPriority:
                 "slots": r.slots,
             }
             if r.gaps:
-                known["positions"] = encoded(positions, "<i8")
+                priority_state["positions"] = encoded(positions, "<i8")
         return {
             "greatest": r.greatest,
-            "priorities": known,
+            "priorities": priority_state,
             "calls": dict(self._calls),
             "ends": sorted(r.final_fields),
         }
@@ -312,11 +314,13 @@ class ByPriority:
             if r.priorities is None:
                 load_priorities(self._store, session, r, self._store.state(session))
             writable = not self._store.engine.read_only
-            differ = held.restore(r, saved.positions, saved.values, saved.starts, writable)
+            differ = row_priorities.restore(
+                r, saved.positions, saved.values, saved.starts, writable
+            )
             self.unsaved = self.unsaved or (differ and writable)
             # Steps without a priority that the state lacks start with its greatest priority.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
-            held.start_steps(r, r.low, r.started)
+            row_priorities.start_steps(r, r.low, r.started)
             r.rearrange(saved.slots)  # the order of the rows is the order of summation
         r.final_fields, r.version = r.final_fields | saved.ends, r.version + 1
         self._draws.clear()
@@ -395,26 +399,26 @@ class Saved:
         )
         if not 0.0 <= saved.greatest < float("inf"):
             raise ValueError(f"greatest {saved.greatest}")
-        given = state["priorities"]
-        if given is None:
+        priority_state = state["priorities"]
+        if priority_state is None:
             return saved
-        saved.has_priorities, saved.values = True, decoded(given["values"])
-        first, count = int(given["first"]), len(saved.values)
+        saved.has_priorities, saved.values = True, decoded(priority_state["values"])
+        first, count = int(priority_state["first"]), len(saved.values)
         saved.positions = (
-            decoded(given["positions"], "<i8")
-            if "positions" in given
+            decoded(priority_state["positions"], "<i8")
+            if "positions" in priority_state
             else np.arange(first, first + count)
         )
         # States of earlier versions lack the start of steps without a priority. Such steps start
         # as new steps do.
         saved.starts = (
-            decoded(given["starts"])
-            if "starts" in given
+            decoded(priority_state["starts"])
+            if "starts" in priority_state
             else np.full(len(saved.values), saved.greatest or 1.0)
         )
         saved.started, saved.slots = (
-            int(given.get("started", first + count)),
-            int(given.get("slots", 0)),
+            int(priority_state.get("started", first + count)),
+            int(priority_state.get("slots", 0)),
         )
         if not len(saved.starts) == len(saved.positions) == len(saved.values):
             counts = len(saved.starts), len(saved.positions), len(saved.values)
@@ -431,5 +435,5 @@ def encoded(values: np.ndarray, dtype: str = "<f8") -> str:
 
 def decoded(text: str, dtype: str = "<f8") -> np.ndarray:
     """Decode base64 text to an array; raise ValueError if it is invalid."""
-    found = np.frombuffer(base64.b64decode(text, validate=True), dtype)
-    return found.astype(found.dtype.newbyteorder("="))
+    array = np.frombuffer(base64.b64decode(text, validate=True), dtype)
+    return array.astype(array.dtype.newbyteorder("="))

@@ -26,21 +26,21 @@ REMEMBERED = 16  # entries of each cache; an entry is brought up to date when it
 Value = TypeVar("Value")
 
 
-def remember(known: dict[Any, Any], name: Any, value: Any) -> None:
+def remember(cache: dict[Any, Any], name: Any, value: Any) -> None:
     """Cache a value under a name, and remove the oldest entries if there are too many."""
-    known.pop(name, None)
-    known[name] = value
-    while len(known) > REMEMBERED:
-        del known[next(iter(known))]
+    cache.pop(name, None)
+    cache[name] = value
+    while len(cache) > REMEMBERED:
+        del cache[next(iter(cache))]
 
 
-def remembered(known: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
+def remembered(cache: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
     """Return the value cached under a name; create it if there is none."""
-    found = known.get(name)
-    if found is None:
-        remember(known, name, make())
-        found = known[name]
-    return found
+    value = cache.get(name)
+    if value is None:
+        remember(cache, name, make())
+        value = cache[name]
+    return value
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Candidates:
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of the cached data of queries and episodes."""
-        known: list[Any] = [found for _, found in self._lists.values()]
-        known += [*self._matches.values(), *self._owners.values(), self._versions]
-        return sum(one.nbytes for one in known)
+        cached: list[Any] = [entry for _, entry in self._lists.values()]
+        cached += [*self._matches.values(), *self._owners.values(), self._versions]
+        return sum(entry.nbytes for entry in cached)
 
     def condition(self, key: str, where: Where) -> Condition | None:
         """Return the compiled query, which is cached by its key."""
@@ -85,8 +85,8 @@ class Candidates:
         if request.sampler.asks_database or request.asks_priorities:
             return False
         if request.condition is not None and not isinstance(request.where, np.ndarray):
-            known = self._matches.get(request.key or "")
-            if known is None or not known.is_current:
+            matches = self._matches.get(request.key or "")
+            if matches is None or not matches.is_current:
                 return False
         if request.sampler.uses_priorities and r.priorities is None:
             return False
@@ -136,19 +136,19 @@ class Candidates:
     def listed(self, session: Session | None, request: SampleRequest) -> Anchors:
         """Return the items that may be drawn; find them again after a change."""
         r, unit = self._resident, request.unit
-        known = self._lists.get(request.name)
-        if known is not None and known[0] == request.epoch(r) and not request.asks_priorities:
-            assert isinstance(known[1], Anchors)
-            return known[1]
+        cached = self._lists.get(request.name)
+        if cached is not None and cached[0] == request.epoch(r) and not request.asks_priorities:
+            assert isinstance(cached[1], Anchors)
+            return cached[1]
         matching = self._matching(session, request)
         if unit.lists_anchors and len(matching):
-            found = self._anchors(request, matching)
+            anchors = self._anchors(request, matching)
         elif request.anchor_key and len(matching):
-            found = Anchors(matching[request.may_start(r, r.rows(matching))])
+            anchors = Anchors(matching[request.may_start(r, r.rows(matching))])
         else:
-            found = Anchors(matching)
-        remember(self._lists, request.name, (request.epoch(r), found))
-        return found
+            anchors = Anchors(matching)
+        remember(self._lists, request.name, (request.epoch(r), anchors))
+        return anchors
 
     def drawable(self, session: Session | None, request: SampleRequest) -> np.ndarray:
         """Return all positions that may be drawn, without keeping a list of every step."""
@@ -158,8 +158,8 @@ class Candidates:
         positions = r.all_positions()
         if not request.anchor_key or not len(positions):
             return positions
-        found: np.ndarray = positions[request.may_start(r, r.rows(positions))]
-        return found
+        drawable: np.ndarray = positions[request.may_start(r, r.rows(positions))]
+        return drawable
 
     def _matching(self, session: Session | None, request: SampleRequest) -> np.ndarray:
         """Return the matching positions, or the first positions of the matching episodes."""
@@ -167,8 +167,8 @@ class Candidates:
         if request.key is None:
             return r.starts() if request.unit.by_episode else r.all_positions()
         if isinstance(request.where, np.ndarray):
-            given = np.unique(request.where.astype(np.int64))
-            matching: np.ndarray = given[r.held(given)]
+            positions = np.unique(request.where.astype(np.int64))
+            matching: np.ndarray = positions[r.held(positions)]
         else:
             matching = self.matches(session, request).positions
         if not request.unit.by_episode:
@@ -184,14 +184,14 @@ class Candidates:
         if request.limits is not None:
             rows = rows[request.limits.allow(r, rows)]
         if request.unit_is_checked:
-            found = checked_anchors(unit, unit.anchors(r, read_only(rows)), rows)
+            anchors = checked_anchors(unit, unit.anchors(r, read_only(rows)), rows)
         else:
-            found = unit.anchors(r, rows)
-        first = found if found.ndim == 1 else found[:, 0]
-        found = found[request.in_shard(r, first)] if len(first) else found
-        if found.ndim == 1:
-            return Anchors(np.sort(r.positions(found)))
-        members = np.where(found >= 0, r.positions(found), UNKNOWN)
+            anchors = unit.anchors(r, rows)
+        first = anchors if anchors.ndim == 1 else anchors[:, 0]
+        anchors = anchors[request.in_shard(r, first)] if len(first) else anchors
+        if anchors.ndim == 1:
+            return Anchors(np.sort(r.positions(anchors)))
+        members = np.where(anchors >= 0, r.positions(anchors), UNKNOWN)
         members = members[np.argsort(members[:, 0])]
         return Anchors(members[:, 0].copy(), members)
 
@@ -216,11 +216,11 @@ class Candidates:
         assert request.key is not None
         assert request.condition is not None
         condition = request.condition
-        known = remembered(self._matches, request.key, lambda: Matches(self._resident, condition))
-        if not known.is_current or request.asks_priorities:
+        matches = remembered(self._matches, request.key, lambda: Matches(self._resident, condition))
+        if not matches.is_current or request.asks_priorities:
             assert session is not None
-            known.follow(self._store, session)
-        return known
+            matches.follow(self._store, session)
+        return matches
 
     def grouped(
         self, session: Session | None, request: SampleRequest, over: Literal["episode", "task"]
@@ -228,28 +228,28 @@ class Candidates:
         """Return the positions that may be drawn, grouped by episode or task."""
         r = self._resident
         name = (*request.name, request.unit.what, over)
-        known = self._lists.get(name)
-        if known is not None and known[0] == request.epoch(r) and not request.asks_priorities:
-            assert isinstance(known[1], Grouped)
-            return known[1]
+        cached = self._lists.get(name)
+        if cached is not None and cached[0] == request.epoch(r) and not request.asks_priorities:
+            assert isinstance(cached[1], Grouped)
+            return cached[1]
         positions = self.drawable(session, request)
         rows = r.rows(positions) if len(positions) else positions
         groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
-        found = Grouped(positions, groups, f"{over}s with {request.unit.what}")
-        remember(self._lists, name, (request.epoch(r), found))
-        return found
+        grouped = Grouped(positions, groups, f"{over}s with {request.unit.what}")
+        remember(self._lists, name, (request.epoch(r), grouped))
+        return grouped
 
     def ordered(
         self, session: Session, request: SampleRequest, column: str, descending: bool, size: int
     ) -> np.ndarray:
         """Return the first `size` positions, ordered by a column, that the unit may start from."""
         r, unit = self._resident, request.unit
-        found = np.empty(0, np.int64)
+        positions = np.empty(0, np.int64)
         offset, limit = 0, size
         seen: set[int] = set()
         starts = self._starts_by_episode(session, request) if unit.by_episode else {}
         anchors = self.listed(session, request).positions if unit.lists_anchors else NONE
-        while len(found) < size:
+        while len(positions) < size:
             condition = request.condition
             page = select.ordered(
                 self._store, session, condition, column, descending, limit, offset
@@ -265,11 +265,11 @@ class Candidates:
                 chosen = page[np.isin(page, anchors)]
             else:
                 chosen = page[request.may_start(r, rows)] if len(page) else page
-            found = np.concatenate((found, chosen))
+            positions = np.concatenate((positions, chosen))
             if len(page) < limit // 2:
                 break
-        check_size(len(found), size, unit.what, replace=False)
-        return found[:size]
+        check_size(len(positions), size, unit.what, replace=False)
+        return positions[:size]
 
     def _starts_by_episode(self, session: Session, request: SampleRequest) -> dict[int, int]:
         """Return for each episode the position that names the item with this episode."""

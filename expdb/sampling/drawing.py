@@ -47,8 +47,8 @@ def draw_within(
     assert limits is not None
     if resident.size < limits.min_size:
         raise TooFewRows(
-            f"{resident.size} steps are stored, and consumer {limits.consumer!r} has "
-            f"min_size={limits.min_size}: store more first, or wait for them with wait=seconds"
+            f"consumer {limits.consumer!r} has min_size={limits.min_size}, but only "
+            f"{resident.size} steps are stored; store more steps, or wait with wait=seconds"
         )
     usage, size = limits.usage, request.size
     if usage.most is not None:  # there cannot be more
@@ -80,8 +80,8 @@ def draw_within(
 
 def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
     return TooFewRows(
-        f"{limits.at_least} {what} are wanted, and {there} may be handed out: lease fewer, give "
-        "at_least=1, or wait for more with wait=seconds"
+        f"at least {limits.at_least} {what} were requested, but only {there} can be leased; lease "
+        "fewer, pass at_least=1, or wait with wait=seconds"
     )
 
 
@@ -121,7 +121,7 @@ class _Parts:
         items = positions_of(self._resident, rows)
         items = items if items.ndim == 2 else items[:, None]
         fits, full = _within(self._usage, self._items, items)
-        taken = {name: one[fits] for name, one in columns.items()}
+        taken = {name: column[fits] for name, column in columns.items()}
         self._parts.append((positions[fits], rows[fits], taken))
         self._items.append(items[fits].reshape(-1))
         self.count += int(fits.sum())
@@ -142,7 +142,7 @@ class _Parts:
         positions, rows, columns = zip(*self._parts, strict=True)
         if len(positions) == 1:
             return positions[0], rows[0], columns[0]
-        joined = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
+        joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
         return np.concatenate(positions), _stacked(rows), joined
 
 

@@ -267,8 +267,8 @@ def _checked_n(n: Any) -> int:
     """Return a number of epochs; raise InvalidValue for any other value."""
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
         return checks.whole(n, "n", 1)
-    query = "" if isinstance(n, (int, float, bool)) else "; a query is where="
-    raise InvalidValue(f"n is {n!r}: give a number of epochs from 1, or None for no end{query}")
+    query = "" if isinstance(n, (int, float, bool)) else "; pass a query as where="
+    raise InvalidValue(f"n must be a number of epochs from 1, or None for no end, got {n!r}{query}")
 
 
 def _checked_seed(seed: Any) -> int:
@@ -276,7 +276,7 @@ def _checked_seed(seed: Any) -> int:
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
         return checks.whole(seed, "seed", 0)
     raise InvalidValue(
-        f"seed is {seed!r}: give a whole number from 0, such as the number of the iteration"
+        f"seed must be a whole number from 0, such as the number of the iteration, got {seed!r}"
     )
 
 

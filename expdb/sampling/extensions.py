@@ -51,7 +51,9 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
         try:
             hash(unit)
         except TypeError as error:
-            raise InvalidValue(f"{_name(unit)}: {error}: use a tuple for its list") from None
+            raise InvalidValue(
+                f"{_name(unit)} must be hashable ({error}); use a tuple instead of a list"
+            ) from None
         _check_names(unit, fields)
         window: Any = unit.window
         if window is not None and not (isinstance(window, range) and window.step == 1):
@@ -61,30 +63,36 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
             )
     if both := set(unit.keys()) & set(sampler.keys()):
         raise InvalidValue(
-            f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}: rename one"
+            f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}; rename one of "
+            "them"
         )
 
 
-def _check_names(one: Sampler | Unit, fields: dict[str, Any]) -> None:
-    reads: Any = one.reads
+def _check_names(extension: Sampler | Unit, fields: dict[str, Any]) -> None:
+    reads: Any = extension.reads
     if callable(reads) or isinstance(reads, str) or not _are_names(reads):
         raise InvalidValue(
-            f"{_name(one)}.reads must be a tuple of names of columns of episodes, such as "
-            "('task_id',), or a property"
+            f"{_name(extension)}.reads must be a tuple of names of columns of episodes, such as "
+            "('task_id',), or a property that returns one"
         )
     for name in reads:
         if name not in EPISODE_COLUMNS:
             raise unknown_column(name)
-    if not callable(one.keys):
-        raise InvalidValue(f"{_name(one)}.keys must be a method: def keys(self): return (...)")
-    keys: Any = one.keys()
-    if not isinstance(keys, tuple) or not _are_names(keys):
-        raise InvalidValue(f"{_name(one)}.keys() must return a tuple of names")
-    kinds: list[Any] = [kind for kind in type(one).__mro__ if is_builtin(kind)]
-    known = {key for kind in kinds for key in kind.keys(one)}
-    if taken := [key for key in keys if (key in FIXED or key in fields) and key not in known]:
+    if not callable(extension.keys):
         raise InvalidValue(
-            f"{_name(one)} has the key {taken[0]!r}, which is a column or a field: rename it"
+            f"{_name(extension)}.keys must be a method; write def keys(self): return (...)"
+        )
+    keys: Any = extension.keys()
+    if not isinstance(keys, tuple) or not _are_names(keys):
+        raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names")
+    kinds: list[Any] = [kind for kind in type(extension).__mro__ if is_builtin(kind)]
+    builtin_keys = {key for kind in kinds for key in kind.keys(extension)}
+    if taken := [
+        key for key in keys if (key in FIXED or key in fields) and key not in builtin_keys
+    ]:
+        raise InvalidValue(
+            f"{_name(extension)} has the key {taken[0]!r}, which is also a column or a field; "
+            "rename the key"
         )
 
 
@@ -95,12 +103,12 @@ def _are_names(value: Any) -> bool:
 def unknown_column(name: str) -> InvalidValue:
     """Return the error for a name in `reads` that is not a column of episodes."""
     if name in SYSTEM:
-        cure = "it is a column of steps, which need not be named in `reads`"
+        cure = "it is a column of steps, and `reads` names only columns of episodes"
     else:
-        hint = nearest(name, EPISODE_COLUMNS) or ":"
-        cure = f"there are {', '.join(EPISODE_COLUMNS)}"
+        hint = nearest(name, EPISODE_COLUMNS) or ";"
+        cure = f"the columns are {', '.join(EPISODE_COLUMNS)}"
         return InvalidValue(f"{name!r} is not a column of episodes{hint} {cure}")
-    return InvalidValue(f"{name!r} is not a column of episodes: {cure}")
+    return InvalidValue(f"{name!r} is not a column of episodes; {cure}")
 
 
 def checked_draw(
@@ -123,36 +131,38 @@ def checked_draw(
         )
     if not holds(positions).all():
         raise InvalidValue(
-            f"{_name(sampler)}.draw returned positions that are not of the population: take them "
-            "from population.positions, or population.at"
+            f"{_name(sampler)}.draw must return positions of the population; take them from "
+            "population.positions or population.at()"
         )
     # Copy the arrays, because a sampler may fill them again for the next sample.
     return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
-def checked_starts(unit: Unit, found: Any, count: int) -> np.ndarray:
+def checked_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
     """Check the result of `may_start` of a user's unit, and return it."""
-    if not isinstance(found, np.ndarray) or found.dtype != bool or found.shape != (count,):
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):
         raise InvalidValue(f"{_name(unit)}.may_start must return an array of bool, one per row")
-    return found
+    return mask
 
 
-def checked_anchors(unit: Unit, found: Any, rows: np.ndarray) -> np.ndarray:
+def checked_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
     """Check the result of `anchors` of a user's unit, and return it as int64."""
-    if isinstance(found, np.ndarray) and not len(found.reshape(-1)):
+    if isinstance(anchors, np.ndarray) and not len(anchors.reshape(-1)):
         return rows[:0]
-    sound = isinstance(found, np.ndarray) and found.ndim in (1, 2) and found.dtype.kind in "iu"
+    sound = (
+        isinstance(anchors, np.ndarray) and anchors.ndim in (1, 2) and anchors.dtype.kind in "iu"
+    )
     if sound:
-        found = found.astype(np.int64)
-        first = found if found.ndim == 1 else found[:, 0]
+        anchors = anchors.astype(np.int64)
+        first = anchors if anchors.ndim == 1 else anchors[:, 0]
         sound = bool((first >= 0).all()) and len(np.unique(first)) == len(first)
-        sound = sound and bool(np.isin(found, (*rows, -1)).all())
+        sound = sound and bool(np.isin(anchors, (*rows, -1)).all())
     if not sound:
         raise InvalidValue(
-            f"{_name(unit)}.anchors must return integers [A] or [A, n], some of the "
-            "rows it was given, each with a first row that no other has"
+            f"{_name(unit)}.anchors must return integers [A] or [A, n] from the rows that it "
+            "received, with a unique first row each"
         )
-    return found  # type: ignore[no-any-return]
+    return anchors  # type: ignore[no-any-return]
 
 
 def checked_layout(
@@ -164,27 +174,31 @@ def checked_layout(
     """
     what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
-        raise InvalidValue(f"{what} an expdb.Layout, not {type(layout).__name__}")
+        raise InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
     if layout.kept is not None:
         rows = rows[layout.kept]
-    found, mask, count, keys = layout.rows, layout.mask, len(rows), tuple(unit.keys())
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "iu" or len(found) != count:
-        raise InvalidValue(f"{what} rows that are integers, [{count}] or [{count}, ...]")
+    layout_rows, mask, count, keys = layout.rows, layout.mask, len(rows), tuple(unit.keys())
+    if (
+        not isinstance(layout_rows, np.ndarray)
+        or layout_rows.dtype.kind not in "iu"
+        or len(layout_rows) != count
+    ):
+        raise InvalidValue(f"{what} rows as integers [{count}] or [{count}, ...]")
     if mask is None:
         first = rows if rows.ndim == 1 else rows[:, 0]
-        if found.ndim != 1 or not np.array_equal(found, first):
+        if layout_rows.ndim != 1 or not np.array_equal(layout_rows, first):
             raise InvalidValue(
-                f"{what} the drawn rows, [{count}], in their order, or with a mask rows "
-                f"[{count}, ..., T], of any steps"
+                f"{what} the drawn rows [{count}] in their order, or with a mask any rows "
+                f"[{count}, ..., T]"
             )
-    elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != found.shape:
-        raise InvalidValue(f"{what} a mask of bool that has the shape of its rows, {found.shape}")
-    elif not _are_steps(found, mask, r, window):
-        raise InvalidValue(f"{what} rows of steps wherever its mask is True")
+    elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != layout_rows.shape:
+        raise InvalidValue(f"{what} a bool mask with the shape of its rows, {layout_rows.shape}")
+    elif not _are_steps(layout_rows, mask, r, window):
+        raise InvalidValue(f"{what} rows of stored steps wherever its mask is True")
     elif "mask" not in tuple(unit.keys()) or not np.array_equal(
         layout.columns.get("mask", mask), mask
     ):
-        raise InvalidValue(f"{what} its mask as the key 'mask': name it in keys()")
+        raise InvalidValue(f"{what} its mask as the key 'mask'; add 'mask' to keys()")
     else:
         layout.columns.setdefault("mask", mask)
     for name in ("next_rows", "last_rows"):
@@ -195,11 +209,11 @@ def checked_layout(
     ):
         names = ", ".join(keys) or "nothing"
         raise InvalidValue(
-            f"{what} columns of arrays [{count}, ...], named as keys() says: {names}"
+            f"{what} columns that are arrays [{count}, ...] with the names of keys(): {names}"
         )
     # Copy the arrays, because a unit may fill them again for the next sample.
-    if found is not window:
-        layout.rows = found.copy()
+    if layout_rows is not window:
+        layout.rows = layout_rows.copy()
     layout.columns = {name: array.copy() for name, array in layout.columns.items()}
     return layout
 
@@ -212,15 +226,15 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
     return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
 
 
-def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
+def checked_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
     """Check the result of `assemble` of a user's unit; return it with `drawn`, and its length.
 
     Raise InvalidValue if the lengths differ, or if `drawn` is missing or out of range.
     """
     what = f"{_name(unit)}.assemble must return"
-    if not isinstance(found, Mapping):
-        raise InvalidValue(f"{what} a mapping of names to arrays, got {type(found).__name__}")
-    for name, array in found.items():
+    if not isinstance(columns, Mapping):
+        raise InvalidValue(f"{what} a mapping of names to arrays, got {type(columns).__name__}")
+    for name, array in columns.items():
         if not isinstance(name, str):
             raise InvalidValue(f"{what} names that are text, got {name!r}")
         if not isinstance(array, np.ndarray) or not array.ndim:
@@ -228,9 +242,9 @@ def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.n
                 f"{what} NumPy arrays with a row for each row of the batch; {name!r} is "
                 f"{type(array).__name__}"
             )
-    if not found.keys() - {"drawn"}:
+    if not columns.keys() - {"drawn"}:
         raise InvalidValue(f"{what} at least one array beside 'drawn', got none")
-    lengths = {name: len(array) for name, array in found.items()}
+    lengths = {name: len(array) for name, array in columns.items()}
     rows = next(iter(lengths.values()))
     if not rows:
         raise InvalidValue(f"{what} at least one row, got none for {count} items")
@@ -238,9 +252,10 @@ def checked_assembly(unit: Unit, found: Any, count: int) -> tuple[dict[str, np.n
         if length != rows:
             first = next(iter(lengths))
             raise InvalidValue(
-                f"{what} arrays of one length: {first!r} has {rows} rows, {name!r} has {length}"
+                f"{what} arrays of one length, but {first!r} has {rows} rows and {name!r} has "
+                f"{length}"
             )
-    arrays = dict(found)
+    arrays = dict(columns)
     drawn = arrays.get("drawn")
     if drawn is None and rows != count:
         raise InvalidValue(
@@ -267,8 +282,10 @@ def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
         or rows.dtype.kind not in "iu"
         or not within(rows, r.total - 1)
     ):
-        raise InvalidValue(f"{what} that are known rows, integers [{count}], such as successors")
+        raise InvalidValue(
+            f"{what} as integers [{count}] that are rows of known steps, such as successors"
+        )
 
 
-def _name(one: Any) -> str:
-    return type(one).__name__
+def _name(extension: Any) -> str:
+    return type(extension).__name__

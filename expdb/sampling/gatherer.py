@@ -110,8 +110,8 @@ class Gatherer:
         if window is None or rows is not window.rows:
             assert mask is not None
             return np.where(mask, r.positions(rows), UNKNOWN)
-        found = window.positions(rows)
-        return found.copy() if found is rows else found
+        row_positions = window.positions(rows)
+        return row_positions.copy() if row_positions is rows else row_positions
 
     def _read(
         self,
@@ -123,27 +123,29 @@ class Gatherer:
         window: Window | None,
     ) -> dict[str, dict[str, np.ndarray]]:
         """Read the columns that are not in memory, by source."""
-        found: dict[str, dict[str, np.ndarray]] = {}
+        by_source: dict[str, dict[str, np.ndarray]] = {}
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
             stored = self._stored(session, state, keys.stored, flat, layout.mask)
             shape = layout.rows.shape
-            found["stored"] = {
+            by_source["stored"] = {
                 name: array.reshape(*shape, *array.shape[1:]) for name, array in stored.items()
             }
         if keys.of_episodes:
-            found["episode_stored"] = self._of_episodes(
+            by_source["episode_stored"] = self._of_episodes(
                 session, state, keys.of_episodes, positions, layout
             )
         if keys.following:
-            found["next_stored"] = self._stored_after(session, state, keys.following, layout)
+            by_source["next_stored"] = self._stored_after(session, state, keys.following, layout)
         if keys.last:
             assert layout.last_rows is not None
-            found["last_stored"] = self._stored(session, state, keys.last, layout.last_rows, None)
+            by_source["last_stored"] = self._stored(
+                session, state, keys.last, layout.last_rows, None
+            )
         if keys.frames:
             frames = self._frames(session, state, keys.frames, layout)
-            found["stack_stored"], found["next_stack_stored"] = frames
-        return found
+            by_source["stack_stored"], by_source["next_stack_stored"] = frames
+        return by_source
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
         """Return the episode of each first row in the layout, or -1 if there is none."""
@@ -168,10 +170,10 @@ class Gatherer:
         if firsts is None:
             return fetch.steps(self._store, session, state, positions, names)
         there = np.flatnonzero(firsts.reshape(-1) >= 0)
-        found = fetch.steps(
+        columns = fetch.steps(
             self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
         )
-        out = {name: _spread(array, there, firsts.size) for name, array in found.items()}
+        out = {name: _spread(array, there, firsts.size) for name, array in columns.items()}
         for array in out.values():
             if array.dtype.kind == "f":
                 array[firsts.reshape(-1) < 0] = np.nan
@@ -189,13 +191,13 @@ class Gatherer:
         before = np.empty(len(rows), np.int64)
         # Any step whose stack has the row will do: a stack stays in its episode.
         before[place] = layout.rows[:, None]
-        found = self._read_rows(session, state, names, rows, before)
+        columns = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
-        mine, theirs = (
-            {name: self._resident.arrays.taken(array, part) for name, array in found.items()}
+        stack_columns, next_columns = (
+            {name: self._resident.arrays.taken(array, part) for name, array in columns.items()}
             for part in (place[:, :width], place[:, width:])
         )
-        return mine, theirs
+        return stack_columns, next_columns
 
     def _stored(
         self,
@@ -208,11 +210,11 @@ class Gatherer:
         """Read columns of steps from the database; masked entries are zero or None."""
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        found = self._fetched(session, state, positions, names)
+        columns = self._fetched(session, state, positions, names)
         return (
-            found
+            columns
             if mask is None
-            else {name: _spread(array, there, len(flat)) for name, array in found.items()}
+            else {name: _spread(array, there, len(flat)) for name, array in columns.items()}
         )
 
     def _fetched(
@@ -244,14 +246,16 @@ class Gatherer:
         """
         r = self._resident
         steps, finals = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
-        found = self._fetched(session, state, r.positions(rows[steps]), names)
+        columns = self._fetched(session, state, r.positions(rows[steps]), names)
         if len(steps) == len(rows):
-            return found
-        out = {name: _spread(array, steps, len(rows)) for name, array in found.items()}
+            return columns
+        out = {name: _spread(array, steps, len(rows)) for name, array in columns.items()}
         episodes = r.episodes(before[finals])  # a transition stays in its episode
-        known = fetch.final_observations(self._store, session, episodes) if len(finals) else {}
+        observations = (
+            fetch.final_observations(self._store, session, episodes) if len(finals) else {}
+        )
         for k, episode in zip(finals.tolist(), episodes.tolist(), strict=True):
-            final = known[episode]
+            final = observations[episode]
             for name in set(names) & set(final.fields):
                 out[name][k] = gather(
                     {0: final.chunk},
@@ -295,8 +299,8 @@ def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
         or not out.flags.writeable
     ):
         raise errors.InvalidValue(
-            f"empty{array.shape, array.dtype} returned {type(out).__name__}: it must return an "
-            "array of that shape and dtype that can be written to"
+            f"empty{array.shape, array.dtype} must return a writable array of that shape and "
+            f"dtype, got {type(out).__name__}"
         )
     out[...] = array
     return out

@@ -131,8 +131,8 @@ def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ..
         is_taken = unit.next_fields is None and (fields is None or following in fields)
         if following in store.fields.optional and is_taken and name not in store.fields.optional:
             warn(
-                f"{following} was stored with some steps only, and is zero or NaN for the others: "
-                f"give the unit next_fields=({name!r},), which derives it for all"
+                f"{following} was stored with only some steps, and is zero or NaN for the others; "
+                f"pass next_fields=({name!r},) to the unit to derive it for all steps"
             )
 
 
@@ -141,6 +141,6 @@ def _require_column(store: Store, name: str, usual: Iterable[str]) -> None:
         table_column(store, name)
     except errors.QueryError:
         raise errors.QueryError(
-            f"no key {name!r} in this batch: there are {', '.join(usual)}, "
-            "and the columns of the view"
+            f"no key {name!r} in this batch; the keys are {', '.join(usual)}, and the columns of "
+            "the view experience"
         ) from None

@@ -43,8 +43,8 @@ def least_position(resident: Resident, layout: Layout) -> int:
         layout.firsts,
     )  # fmt: skip
     rows = np.concatenate([part.reshape(-1) for part in parts if part is not None])
-    held = rows[(rows >= 0) & (rows < resident.zero)]
-    return int(resident.positions(held).min(initial=resident.high))
+    steps = rows[(rows >= 0) & (rows < resident.zero)]
+    return int(resident.positions(steps).min(initial=resident.high))
 
 
 def rows_crc(resident: Resident, layout: Layout) -> int:
@@ -62,8 +62,8 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
             # The zero row and final observations lie behind the ring. A final observation always
             # follows the same step, so one number for all of them is sufficient.
             behind = resident.zero - rows
-            known = np.where(behind > 0, resident.positions(rows), np.sign(behind) - 2)
-            parts.append(np.where(rows < 0, UNKNOWN, known).tobytes())
+            numbers = np.where(behind > 0, resident.positions(rows), np.sign(behind) - 2)
+            parts.append(np.where(rows < 0, UNKNOWN, numbers).tobytes())
     if layout.mask is not None:
         parts.append(layout.mask.tobytes())
     return zlib.crc32(b"|".join(parts))

@@ -47,31 +47,31 @@ class Limits:
 
     def allow(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the steps that may be leased now."""
-        found = self.usage.may_be_drawn(resident, rows)
+        allowed = self.usage.may_be_drawn(resident, rows)
         if self.oldest_version is None:
-            return found
+            return allowed
         if self.by_episode:
             versions = resident.of_episodes("first_policy_version", rows)
         else:
             assert resident.step_versions is not None
             versions = resident.step_versions.of(rows)
-        return np.asarray(found & (versions >= self.oldest_version))
+        return np.asarray(allowed & (versions >= self.oldest_version))
 
     def explained(self, new_only: bool) -> str:
         """Return the limits that exclude items, as a part of an error message."""
-        held, most, oldest = sorted(self.usage.held), self.usage.most, self.oldest_version
-        said = []
-        if held:
-            named = ", ".join(map(str, held[:3])) + ", ..." * (len(held) > 3)
-            said = [
-                f"lease{'s' * (len(held) > 1)} {named} hold{'s' * (len(held) == 1)} some until "
-                "acknowledged, given back or expired"
+        lease_ids, most, oldest = sorted(self.usage.held), self.usage.most, self.oldest_version
+        reasons = []
+        if lease_ids:
+            named = ", ".join(map(str, lease_ids[:3])) + ", ..." * (len(lease_ids) > 3)
+            reasons = [
+                f"lease{'s' * (len(lease_ids) > 1)} {named} hold{'s' * (len(lease_ids) == 1)} "
+                "some until acknowledged, released or expired"
             ]
         times = "once" if most == 1 else f"{most} times"
-        said += [f"each may be handed out {times}"] if most is not None else []
-        said += [f"the policy_version is to be {oldest} or newer"] if oldest is not None else []
-        said += ["only what was stored since it was made counts"] * new_only
-        return f" (consumer {self.consumer!r}: {', '.join(said)})" if said else ""
+        reasons += [f"each may be leased {times}"] if most is not None else []
+        reasons += [f"policy_version must be {oldest} or newer"] if oldest is not None else []
+        reasons += ["new_only excludes steps stored before the consumer was created"] * new_only
+        return f" (consumer {self.consumer!r}: {', '.join(reasons)})" if reasons else ""
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,13 @@ class SampleRequest:
         """
         around = resident if trajectories is None else trajectories
         if self.unit_is_checked:
-            given = self.unit.may_start(around, read_only(rows) if around is resident else rows)
-            found = checked_starts(self.unit, given, len(rows))
+            returned = self.unit.may_start(around, read_only(rows) if around is resident else rows)
+            mask = checked_starts(self.unit, returned, len(rows))
         else:
-            found = self.unit.may_start(around, rows)
+            mask = self.unit.may_start(around, rows)
         if self.limits is not None:
-            found = found & self.limits.allow(resident, rows)
-        return found if self.shard is None else found & self.in_shard(resident, rows)
+            mask = mask & self.limits.allow(resident, rows)
+        return mask if self.shard is None else mask & self.in_shard(resident, rows)
 
     @cached_property
     def only_unit_decides(self) -> bool:
@@ -165,8 +165,8 @@ class SampleRequest:
         if self.shard is None:
             return np.ones(len(rows), np.bool_)
         index, count = self.shard
-        found: np.ndarray = resident.episodes(rows) % count == index
-        return found
+        mask: np.ndarray = resident.episodes(rows) % count == index
+        return mask
 
 
 def _anchor_key(unit: Unit) -> tuple[Any, ...]:
@@ -191,17 +191,17 @@ def check_empty(empty: Any) -> None:
     """Raise InvalidValue unless `empty` is callable."""
     if not callable(empty):
         raise InvalidValue(
-            f"empty is {empty!r}: give a function of a shape and a dtype, such as numpy.empty"
+            f"empty must be a function of a shape and a dtype, such as numpy.empty, got {empty!r}"
         )
 
 
-def field_names(given: Any) -> tuple[str, ...]:
+def field_names(fields: Any) -> tuple[str, ...]:
     """Return the names of fields; accept a single name, too."""
-    names = (given,) if isinstance(given, str) else given
-    found = tuple(names) if isinstance(names, Iterable) else (names,)
-    if not all(isinstance(name, str) for name in found):
-        raise InvalidValue(f"fields is {given!r}: give a list of names")
-    return found
+    names = (fields,) if isinstance(fields, str) else fields
+    as_tuple = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in as_tuple):
+        raise InvalidValue(f"fields must be a list of names, got {fields!r}")
+    return as_tuple
 
 
 # -- JSON form for the ledger ----------------------------------------------------------------------
@@ -215,14 +215,14 @@ def as_text(
     columns: Mapping[str, Any],
 ) -> str:
     """Return the JSON text of a request for the ledger; `columns` describes sampler columns."""
-    said = {
+    description = {
         "unit": settings_of(unit),
         "sampler": settings_of(sampler),
         "where": told(where),
         "fields": names,
         "columns": columns,
     }
-    return json.dumps(said, default=_plain)
+    return json.dumps(description, default=_plain)
 
 
 def told(where: Where) -> Any:
@@ -233,43 +233,43 @@ def told(where: Where) -> Any:
     return plain.build() if isinstance(plain, QueryBuilder) else plain
 
 
-def settings_of(one: Sampler | Unit) -> dict[str, Any]:
+def settings_of(instance: Sampler | Unit) -> dict[str, Any]:
     """Return the public name of the class and its settings, including those of nested units."""
-    settings: dict[str, Any] = {"name": public_name(type(one))}
-    for name in _names_of_fields(one):
-        value = getattr(one, name)
+    settings: dict[str, Any] = {"name": public_name(type(instance))}
+    for name in _names_of_fields(instance):
+        value = getattr(instance, name)
         settings[name] = settings_of(value) if isinstance(value, Unit) else value
     return settings
 
 
-def _names_of_fields(one: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(one)] if is_dataclass(one) else []
+def _names_of_fields(instance: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(instance)] if is_dataclass(instance) else []
 
 
-def have_same_settings(one: Sampler | Unit, other: Sampler | Unit) -> bool:
+def have_same_settings(instance: Sampler | Unit, other: Sampler | Unit) -> bool:
     """Return whether all settings are identical, or equal and of the same type."""
-    if one is other:
+    if instance is other:
         return True
-    if type(one) is not type(other) or not is_dataclass(one):
+    if type(instance) is not type(other) or not is_dataclass(instance):
         return False
-    pairs = [(getattr(one, name), getattr(other, name)) for name in _names_of_fields(one)]
-    return all(_are_same(mine, theirs) for mine, theirs in pairs)
+    pairs = [(getattr(instance, name), getattr(other, name)) for name in _names_of_fields(instance)]
+    return all(_are_same(left, right) for left, right in pairs)
 
 
-def _are_same(one: Any, other: Any) -> bool:
+def _are_same(value: Any, other: Any) -> bool:
     """Return whether two settings are identical, or plain values of the same type and repr.
 
     0.0 and -0.0 are equal but have different reprs. Other objects may define `==` in any way.
     """
-    if one is other:
+    if value is other:
         return True
-    if type(one) is not type(other):
+    if type(value) is not type(other):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(_are_same, one, other))
-    if isinstance(one, (Sampler, Unit)):
-        return have_same_settings(one, other)
-    return isinstance(one, (bool, int, float, complex, str, bytes)) and repr(one) == repr(other)
+    if isinstance(value, tuple):
+        return len(value) == len(other) and all(map(_are_same, value, other))
+    if isinstance(value, (Sampler, Unit)):
+        return have_same_settings(value, other)
+    return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(other)
 
 
 def public_name(kind: type) -> str:

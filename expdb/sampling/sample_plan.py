@@ -172,8 +172,8 @@ class SamplePlan:
     ) -> Recorded:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
         r, items = self.resident, drawn.items
-        if not (held := r.held(items)).all():
-            raise evicted(np.unique(items[~held]))
+        if not (is_stored := r.held(items)).all():
+            raise evicted(np.unique(items[~is_stored]))
         self.candidates.read_owners(session, self.request)
         there = drawn.positions >= 0
         positions = np.where(there, drawn.positions, r.low)
@@ -270,8 +270,8 @@ class SamplePlan:
         request = self.request
         epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
         if self._positions is None or epoch != self._epoch or request.asks_priorities:
-            found = self.candidates.positions(session, request, self._fit)
-            self._positions, self._epoch = found, epoch
+            positions = self.candidates.positions(session, request, self._fit)
+            self._positions, self._epoch = positions, epoch
         return self._positions
 
     def _fit(self, positions: np.ndarray) -> np.ndarray:
@@ -326,8 +326,8 @@ class SamplePlan:
         r, unit = self.resident, self.request.unit
         if window is None:
             return checked_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
-        given = unit.layout(window, window.drawn, rng)
-        return checked_layout(unit, given, rows, r, window.rows)
+        layout = unit.layout(window, window.drawn, rng)
+        return checked_layout(unit, layout, rows, r, window.rows)
 
     def _made(
         self,
@@ -358,14 +358,15 @@ class SamplePlan:
                 "rename it, or leave the field out with fields="
             )
         try:
-            given = unit.assemble(Batch(batch, count), rng)
+            assembled = unit.assemble(Batch(batch, count), rng)
         except KeyError as error:
             if self.request.fields is None:
                 raise
             raise InvalidValue(
-                f"{type(unit).__name__}.assemble needs a key that fields= does not name: {error}"
+                f"{type(unit).__name__}.assemble needs a key that fields= does not name "
+                f"({error}); add it to fields="
             ) from error
-        arrays, size = checked_assembly(unit, given, count)
+        arrays, size = checked_assembly(unit, assembled, count)
         for name, array in columns.items():
             arrays.setdefault(name, array[arrays["drawn"]])
         arrays["position"] = positions[arrays["drawn"]]
@@ -389,32 +390,32 @@ class MatchingPopulation:
     ):
         self._plan, self._session, self._rng, self._number = plan, session, rng, number
 
-    def _known(self) -> Positions:
+    def _drawable(self) -> Positions:
         return self._plan.drawable(self._session)
 
     @property
     def positions(self) -> np.ndarray:
         """All positions, ascending."""
-        return read_only(self._known().listed())
+        return read_only(self._drawable().listed())
 
     @property
     def size(self) -> int:
         """Number of positions."""
-        return self._known().count()
+        return self._drawable().count()
 
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the positions at indices; index 0 is the oldest position."""
-        known, places = self._known(), np.asarray(places)
-        if places.size and not 0 <= places.min() <= places.max() < known.count():
+        positions, places = self._drawable(), np.asarray(places)
+        if places.size and not 0 <= places.min() <= places.max() < positions.count():
             raise InvalidValue(
-                f"places must be from 0 to {known.count() - 1}, got {places.min()} to "
+                f"places must be from 0 to {positions.count() - 1}, got {places.min()} to "
                 f"{places.max()}"
             )
-        return known.at(places)
+        return positions.at(places)
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of the positions that may be drawn."""
-        return self._known().holds(np.asarray(positions))
+        return self._drawable().holds(np.asarray(positions))
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
@@ -423,7 +424,7 @@ class MatchingPopulation:
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
         checks.whole(k, "k", 1)
-        return self._known().newest(k)
+        return self._drawable().newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions, grouped by episode or task."""

@@ -162,11 +162,14 @@ class Sampling:
         """
         with self.resident.lock: request = self._plan(*asked).request  # fmt: skip
         text = as_text(request.where, request.sampler, request.unit, None, {})
-        said = json.loads(text)
+        plain = json.loads(text)
         shard = None if request.shard is None else list(request.shard)
         return {
-            "buffer": self._store.name, "where": said["where"], "unit": said["unit"], "shard": shard
-        }  # fmt: skip
+            "buffer": self._store.name,
+            "where": plain["where"],
+            "unit": plain["unit"],
+            "shard": shard,
+        }
 
     def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
         """Return the positions that can be sampled, ascending, and the version of the rows."""
@@ -185,24 +188,24 @@ class Sampling:
             self._make_room(plan, state)
             if plan.request.reads:
                 self._candidates.read_owners(session, plan.request)
-            found = plan.drawable(session).listed().copy()
-        return found, (self.resident, self.resident.epoch)
+            positions = plan.drawable(session).listed().copy()
+        return positions, (self.resident, self.resident.epoch)
 
     def draw_in_order(
         self,
         asked: tuple[Any, ...],
         order: np.ndarray,
         start: int,
-        known: object,
+        version: object,
         rng: np.random.Generator,
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
         """Build a batch from the next positions in `order` that can still be sampled.
 
-        If `known` is the current version of the rows, no position needs to be checked. Return the
+        If `version` is the current version of the rows, no position needs to be checked. Return the
         batch (None if no position is left), the start of the next batch, and the number skipped.
         """
-        arguments = asked, order, start, known, rng, empty
+        arguments = asked, order, start, version, rng, empty
         with self.resident.lock: return self._safely(self._draw_in_order, *arguments)  # fmt: skip
 
     def _draw_in_order(
@@ -210,7 +213,7 @@ class Sampling:
         asked: tuple[Any, ...],
         order: np.ndarray,
         start: int,
-        known: object,
+        version: object,
         rng: np.random.Generator,
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
@@ -219,7 +222,7 @@ class Sampling:
             self._save_for(plan)
         changed = self._look_for_changes()
         if changed is None and plan.is_in_memory:
-            if known == (self.resident, self.resident.epoch):
+            if version == (self.resident, self.resident.epoch):
                 stop = min(start + plan.request.size, len(order))
                 return plan.build_batch(order[start:stop].copy(), rng, empty), stop, 0
             return self._draw_drawable(plan, order, start, rng, empty)
@@ -244,9 +247,9 @@ class Sampling:
         drawable, parts = plan.drawable(session), list[np.ndarray]()
         count, stop = 0, start
         while count < plan.request.size and stop < len(order):
-            some = order[stop : stop + plan.request.size - count]
-            parts.append(some[drawable.holds(some)])
-            count, stop = count + len(parts[-1]), stop + len(some)
+            candidates = order[stop : stop + plan.request.size - count]
+            parts.append(candidates[drawable.holds(candidates)])
+            count, stop = count + len(parts[-1]), stop + len(candidates)
         skipped = stop - start - count
         if not count:
             return None, stop, skipped
@@ -275,12 +278,12 @@ class Sampling:
         fields: Any,
         shard: Any,
         limits: Limits | None = None,
-        known: dict[Any, SamplePlan] | None = None,
+        plans: dict[Any, SamplePlan] | None = None,
     ) -> SamplePlan:
-        """Return the plan of a request; create it if `known` has no plan for the request."""
+        """Return the plan of a request; create it if `plans` has no plan for the request."""
         if type(size) is not int:
             size = checks.rows(size, "the size of a sample")
-        known = self._plans if known is None else known
+        plans = self._plans if plans is None else plans
         key = None
         if where is not None:
             where = plain_where(where)
@@ -289,7 +292,7 @@ class Sampling:
         names = tuple(fields) if type(fields) is list else fields
         asked: Any = size, key, sampler, unit, names, part, limits
         try:
-            plan = known.get(asked)
+            plan = plans.get(asked)
         except TypeError:  # an argument is not hashable
             plan = asked = None
         if (
@@ -310,7 +313,7 @@ class Sampling:
                 SampleRequest(size, key, where, condition, sampler, unit, names, part, limits)
             )
             if asked is not None:
-                remember(known, asked, plan)
+                remember(plans, asked, plan)
         return plan
 
     def _planned(self, request: SampleRequest) -> SamplePlan:
@@ -499,8 +502,8 @@ class Sampling:
         if r.priorities is not None:
             if store.engine.read_only:
                 raise errors.DatabaseReadOnly(
-                    f"{store.engine.location} was opened with read_only=True: open it without to "
-                    "write"
+                    f"{store.engine.location} was opened with read_only=True; open it without "
+                    "read_only to write"
                 )
             changed = self._look_for_changes()
             if changed is not None:
@@ -550,17 +553,17 @@ def explained(
         other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
         meant = f" ({other.removeprefix(', ')})" if other else ""
         return errors.TooFewRows(
-            f"buffer {store.name!r} holds no step, and never did: {error}{meant}"
+            f"buffer {store.name!r} is empty, and no step was ever stored; {error}{meant}"
         )
     if not state.size:
         return errors.TooFewRows(
-            f"buffer {store.name!r} holds no step, all were evicted or deleted: {error}"
+            f"buffer {store.name!r} is empty, because all steps were evicted or deleted; {error}"
         )
-    found = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
+    summary = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
     if condition is not None:
-        found += f", {select.count(store, session, condition):,} of which match the query"
+        summary += f", {select.count(store, session, condition):,} of which match the query"
     open_ones = select.open_episodes(store, session, condition)
     if open_ones:
         whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
-        found += f", and {open_ones:,} of {whose} episodes {are} open"
-    return errors.TooFewRows(f"{found}: {error}")
+        summary += f", and {open_ones:,} of {whose} episodes {are} open"
+    return errors.TooFewRows(f"{summary}; {error}")

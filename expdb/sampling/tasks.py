@@ -46,9 +46,9 @@ def sample_tasks(
     if fields is not None and "step" not in fields:
         del columns["step"]
     for task in chosen:
-        mine = np.flatnonzero(owner == task)
-        mine = mine[np.lexsort((positions[mine], order[mine]))]
-        parts[task] = Batch({key: array[mine] for key, array in columns.items()}, len(mine))
+        rows = np.flatnonzero(owner == task)
+        rows = rows[np.lexsort((positions[rows], order[rows]))]
+        parts[task] = Batch({key: array[rows] for key, array in columns.items()}, len(rows))
     return parts
 
 
@@ -92,5 +92,5 @@ def draw_tasks(
 def _matching(
     store: Store, session: Session, tried: list[str], condition: Condition | None, most: int
 ) -> list[str]:
-    found = select.tasks_among(store, session, tried, condition)
-    return [task for task in tried if task in found][:most]
+    matching = select.tasks_among(store, session, tried, condition)
+    return [task for task in tried if task in matching][:most]

@@ -69,14 +69,14 @@ class Window(RowColumns):
             self.rows = rows[:, None]
             self._take(rows, 0, self._flat, "clip")
             return
-        found, slots = self._rows, self._resident.slots
-        np.add(rows[:, None], self._steps, out=found)
+        window_rows, slots = self._rows, self._resident.slots
+        np.add(rows[:, None], self._steps, out=window_rows)
         lowest, highest = rows[rows.argmin()], rows[rows.argmax()]
         if lowest < self._before or highest + self._ahead >= slots:
-            found %= slots
-        self._take(found.reshape(-1), 0, self._flat, "clip")
+            window_rows %= slots
+        self._take(window_rows.reshape(-1), 0, self._flat, "clip")
         after, ends = self._columns[AFTER], self._breaks
-        np.not_equal(after[:, :-1], found[:, 1:], out=ends[:, :-1])
+        np.not_equal(after[:, :-1], window_rows[:, 1:], out=ends[:, :-1])
         if self._before:
             self._find_ends()
             return
@@ -131,8 +131,8 @@ class Window(RowColumns):
         """Return the record columns of rows; they are read only if the window lacks them."""
         if rows is self.rows:
             return self.items
-        for known, part in self._parts:
-            if known is rows:
+        for part_rows, part in self._parts:
+            if part_rows is rows:
                 return {name: column[:, part] for name, column in self.items.items()}
         records = self._others.get(source)
         if records is None or records.raw.shape != rows.shape:
@@ -147,16 +147,19 @@ class Window(RowColumns):
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at offsets from steps within their episodes."""
-        mine = self._offsets
-        is_part = mine.start <= offsets.start <= offsets.stop <= mine.stop and offsets.step == 1
+        window_offsets = self._offsets
+        is_part = (
+            window_offsets.start <= offsets.start <= offsets.stop <= window_offsets.stop
+            and offsets.step == 1
+        )
         if rows is not self.drawn or not is_part:
             return self._resident.around(rows, offsets)
-        if offsets == mine:
+        if offsets == window_offsets:
             return self.rows
-        part = slice(offsets.start - mine.start, offsets.stop - mine.start)
-        found = self.rows[:, part]
-        self._parts.append((found, part))
-        return found
+        part = slice(offsets.start - window_offsets.start, offsets.stop - window_offsets.start)
+        part_rows = self.rows[:, part]
+        self._parts.append((part_rows, part))
+        return part_rows
 
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
         if name in self._columns:
@@ -165,11 +168,11 @@ class Window(RowColumns):
             if self.is_whole or not self._is_exact:
                 if rows is self.rows:
                     return self._columns[name]
-                for known, part in self._parts:
-                    if known is rows:
+                for part_rows, part in self._parts:
+                    if part_rows is rows:
                         return self._columns[name][:, part]
-        found: np.ndarray = self._resident.columns[name][rows]
-        return found
+        column: np.ndarray = self._resident.columns[name][rows]
+        return column
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
         """Return the row that follows each row."""
@@ -179,7 +182,7 @@ class Window(RowColumns):
         """Return the positions of rows."""
         if rows is not self.rows or not self._is_beside or self._resident.early.size:
             return self._resident.positions(rows)
-        found = self.positions_drawn[:, None] + self._steps
+        positions = self.positions_drawn[:, None] + self._steps
         if not self.is_whole:
-            found[rows < 0] = UNKNOWN
-        return found
+            positions[rows < 0] = UNKNOWN
+        return positions

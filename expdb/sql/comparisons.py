@@ -29,29 +29,27 @@ def _checked(name: str, value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise QueryError(
-            f"{name!r} compared with {value}, which nothing equals: use is_null or is_not_null"
-        )
+        raise QueryError(f"cannot compare {name!r} with {value}; use is_null() or is_not_null()")
     if not isinstance(value, (str, int, float)):
         raise QueryError(
-            f"{name!r} compared with a {type(value).__name__}: compare with text, a number or a "
-            "bool"
+            f"cannot compare {name!r} with a {type(value).__name__}; pass text, a number or a bool"
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(
-            f"{name!r} compared with {value}, which does not fit 64 bits: nothing stored is that "
-            "large"
+            f"cannot compare {name!r} with {value}, which does not fit 64 bits; no stored number "
+            "is that large"
         )
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             raise QueryError(
-                f"{name!r} compared with a lone surrogate: no stored text has one"
+                f"cannot compare {name!r} with a lone surrogate; stored text never has one"
             ) from None
         if "\0" in value:
             raise QueryError(
-                f"{name!r} compared with a text that has a NUL: no stored text has one"
+                f"cannot compare {name!r} with text that has a NUL character; stored text never "
+                "has one"
             )
     return value
 
@@ -60,11 +58,13 @@ def _values(name: str, values: Any) -> list[Any]:
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if not isinstance(values, (list, tuple, set, frozenset)):
-        raise QueryError(f"in_ of {name!r} takes a list of values, not a {type(values).__name__}")
+        raise QueryError(
+            f"in_() of {name!r} must get a list of values, got {type(values).__name__}"
+        )
     if len(values) > MAX_VALUES:
         raise QueryError(
-            f"in_ of {name!r} with {len(values)} values, at most {MAX_VALUES}: tag the rows, or "
-            "pass positions"
+            f"in_() of {name!r} must get at most {MAX_VALUES} values, got {len(values)}; tag the "
+            "rows, or pass positions"
         )
     return [_checked(name, value) for value in values]
 
@@ -76,25 +76,27 @@ def column_test(
     kind = COLUMN_KINDS.get(name, "text")
     numeric, is_flag = kind in _NUMERIC, kind == "flag"
     if op == "in":
-        values = [_fitting(name, one) for one in _values(name, value)]
+        values = [_fitting(name, member) for member in _values(name, value)]
         if is_flag:
-            return column.in_([sa.literal(bool(one), column.type) for one in values])
+            return column.in_([sa.literal(bool(member), column.type) for member in values])
         if numeric:
-            exact = [_exact(name, "eq", one) for one in values]
-            values = [one for op, one in exact if op == "eq"]
-        kinds = {type(one) for one in values}
+            exact = [_exact(name, "eq", member) for member in values]
+            values = [member for op, member in exact if op == "eq"]
+        kinds = {type(member) for member in values}
         if len(values) > MANY and kinds == {int if numeric else str}:
             return dialect.among(column, values)
-        return column.in_([dialect.bound(one) for one in values])
+        return column.in_([dialect.bound(member) for member in values])
     checked = _checked(name, value)
     if op == "like":
         if numeric or is_flag:
-            raise QueryError(f"like compares text, and {name!r} is not text: use eq, gte, lte")
+            raise QueryError(
+                f"cannot use like() with {name!r}, which is not text; use eq(), gte() or lte()"
+            )
         return dialect.like(column, _pattern(name, checked))
     fitted = _fitting(name, checked)
     if is_flag:
         if op != "eq":
-            raise QueryError(f"{name!r} is True or False: use eq or ne")
+            raise QueryError(f"{name!r} is True or False; compare it with eq() or ne()")
         return _compared(column, op, sa.literal(bool(fitted), column.type))
     if numeric:
         op, fitted = _exact(name, op, fitted)
@@ -114,7 +116,7 @@ def _fitting(name: str, value: Any) -> Any:
     else:
         fits, what = isinstance(value, str), "text"
     if not fits:
-        raise QueryError(f"{name!r} compares with {what}, not with {value!r}")
+        raise QueryError(f"{name!r} must be compared with {what}, got {value!r}")
     return value
 
 
@@ -153,16 +155,18 @@ def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
 
 
 def _compared(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
-    found: sa.ColumnElement[bool] = _OPERATORS[op](left, right)
-    return found
+    comparison: sa.ColumnElement[bool] = _OPERATORS[op](left, right)
+    return comparison
 
 
 def _pattern(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise QueryError(f"like compares text with a pattern, not {name!r} with {value!r}: use eq")
+        raise QueryError(
+            f"like() of {name!r} must get a text pattern, got {value!r}; use eq() for other values"
+        )
     if (len(value) - len(value.rstrip("\\"))) % 2:
         raise QueryError(
-            f"the pattern {value!r} ends in a backslash that escapes nothing: double it"
+            f"the pattern {value!r} ends in a backslash that escapes nothing; double the backslash"
         )
     return value
 
@@ -178,12 +182,16 @@ def tag_test(
     number, is_number = dialect.tag_number(column, key)
     if op == "in":
         values = _values(name, value)
-        tests = [dialect.tag_is_bool(column, key, one) for one in values if isinstance(one, bool)]
-        texts = [dialect.bound(one) for one in values if isinstance(one, str)]
+        tests = [
+            dialect.tag_is_bool(column, key, member)
+            for member in values
+            if isinstance(member, bool)
+        ]
+        texts = [dialect.bound(member) for member in values if isinstance(member, str)]
         numbers = [
-            dialect.bound_number(one)
-            for one in values
-            if isinstance(one, (int, float)) and not isinstance(one, bool)
+            dialect.bound_number(member)
+            for member in values
+            if isinstance(member, (int, float)) and not isinstance(member, bool)
         ]
         tests += [sa.and_(text.in_(texts), is_text)] if texts else []
         tests += [sa.and_(number.in_(numbers), is_number)] if numbers else []
@@ -191,7 +199,7 @@ def tag_test(
     checked = _checked(name, value)
     if isinstance(checked, bool):
         if op != "eq":
-            raise QueryError(f"{name!r} compared with a bool: use eq or ne")
+            raise QueryError(f"{name!r} is compared with a bool; use eq() or ne()")
         return dialect.tag_is_bool(column, key, checked)
     if op == "like":
         return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)

@@ -50,10 +50,10 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
             raise QueryError(
-                f"positions are a 1-D integer array, not {where.dtype}{list(where.shape)}"
+                f"positions must be a 1-D integer array, got {where.dtype}{list(where.shape)}"
             )
-        held = where[where < 2**63] if where.dtype == np.uint64 else where
-        return Condition(dialect.among(steps.c.position, held.tolist()), True, False)
+        positions = where[where < 2**63] if where.dtype == np.uint64 else where
+        return Condition(dialect.among(steps.c.position, positions.tolist()), True, False)
     if isinstance(where, Mapping):
         if {"and_", "or_"} & where.keys() or {"field", "op"} <= where.keys():
             return _compile(where, 0, dialect)
@@ -64,8 +64,8 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
-        "a query is a QueryBuilder, what its build() returned, a mapping, or a list or array of "
-        f"positions, not {type(where).__name__}"
+        "a query must be a QueryBuilder, the result of its build(), a mapping, or a list or array "
+        f"of positions, got {type(where).__name__}"
     )
 
 
@@ -98,15 +98,17 @@ def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
         parts = node[join]
         if len(node) != 1 or not isinstance(parts, (list, tuple)) or len(parts) != 2:
             raise QueryError(
-                f"{join!r} joins exactly two conditions: build queries with QueryBuilder"
+                f"{join!r} must join exactly two conditions; build queries with QueryBuilder"
             )
         spine.append((join, parts[1]))
         node = parts[0]
     if depth > MAX_NESTING:
-        raise QueryError(f"nested more than {MAX_NESTING} deep: use in_ for long lists")
-    found = _comparison(node, dialect)
+        raise QueryError(
+            f"conditions must not be nested more than {MAX_NESTING} deep; use in_() for long lists"
+        )
+    first = _comparison(node, dialect)
     changes, current = 0, ""
-    pending = [found]
+    pending = [first]
     for join, part in reversed(spine):
         if join != current and len(pending) > 1:
             pending = [_join(current, pending)]
@@ -115,7 +117,8 @@ def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
         pending.append(_compile(part, depth + 1, dialect))
     if changes > MAX_NESTING:
         raise QueryError(
-            f"and_() and or_() take turns more than {MAX_NESTING} times: use in_ for long lists"
+            f"and_() and or_() must not alternate more than {MAX_NESTING} times; use in_() for "
+            "long lists"
         )
     return _join(current, pending) if len(pending) > 1 else pending[0]
 
@@ -135,9 +138,9 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             .scalar_subquery()
         )
         return ViewColumn(name_of, True, False), None
-    found = VIEW.get(head)
+    column = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
-    if found is None or bool(dot) != is_tags:
+    if column is None or bool(dot) != is_tags:
         hint = f"write {head}.<key>" if is_tags else ""
         hint = (
             hint
@@ -151,9 +154,9 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
         raise QueryError(f"unknown name {name!r} in a query; {hint}")
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(
-            f"the key of {name!r} has other characters than letters, digits and _: rename the tag"
+            f"the key of {name!r} must consist of letters, digits and _; rename the tag"
         )
-    return found, key if is_tags else None
+    return column, key if is_tags else None
 
 
 def _comparison(node: Any, dialect: Dialect) -> Condition:
@@ -162,19 +165,19 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
         "op",
         "value",
     }:
-        raise QueryError(f"no condition: {node!r}; build queries with QueryBuilder")
+        raise QueryError(f"{node!r} is not a condition; build queries with QueryBuilder")
     name, op = node["field"], node["op"]
     if op not in COMPARISONS:
-        raise QueryError(f"unknown comparison {op!r}: known are {', '.join(COMPARISONS)}")
+        raise QueryError(f"unknown comparison {op!r}; use one of {', '.join(COMPARISONS)}")
     resolved, key = resolve(name)
     column = resolved.sql
     sql: sa.ColumnElement[bool]
     if op in ("is_null", "is_not_null"):
-        found = column if key is None else dialect.tag_value(column, key)
-        sql = found.is_(None) if op == "is_null" else found.is_not(None)
+        operand = column if key is None else dialect.tag_value(column, key)
+        sql = operand.is_(None) if op == "is_null" else operand.is_not(None)
     else:
         if "value" not in node:
-            raise QueryError(f"{op} of {name!r} lacks its value")
+            raise QueryError(f"{op} of {name!r} has no value; add the value to compare with")
         base = str({"ne": "eq", "not_in": "in", "not_like": "like"}.get(op, op))
         value = node["value"]
         if key is None:

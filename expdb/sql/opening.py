@@ -28,15 +28,16 @@ Location = str | sa.URL  # the path of a file, or the URL of a database on a ser
 FILE_LAG, SERVER_LAG = 0.005, 0.1  # seconds; a query to a server takes a round trip
 
 
-def location_of(given: str | os.PathLike[str]) -> Location | None:
+def location_of(location: str | os.PathLike[str]) -> Location | None:
     """Return the path or URL of a location, or None for a private temporary file.
 
     Symbolic links are resolved, so that each file has one name.
     """
-    text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    text = os.fspath(location) if isinstance(location, (str, os.PathLike)) else None
     if not isinstance(text, str) or not text or "\0" in text or not _is_unicode(text):
         raise errors.InvalidValue(
-            f"{given!r} is no location: give a path, sqlite:///path, postgresql://... or ':memory:'"
+            f"{location!r} is not a valid location; expected a path, sqlite:///path, "
+            "postgresql://... or ':memory:'"
         )
     if text == ":memory:":
         return None
@@ -48,7 +49,7 @@ def location_of(given: str | os.PathLike[str]) -> Location | None:
         return _url_of(text)
     elif "://" in text:
         raise errors.InvalidValue(
-            f"{text.split('://')[0]}:// is not supported: give a path, sqlite:///path, "
+            f"{text.split('://')[0]}:// is not supported; expected a path, sqlite:///path, "
             "postgresql://... or ':memory:'"
         )
     return real_path(os.path.expanduser(text))
@@ -60,7 +61,8 @@ def real_path(path: str) -> str:
         return os.path.realpath(path)
     except FileNotFoundError:
         raise errors.DatabaseMissing(
-            f"the current folder was deleted, so {path} leads nowhere: give an absolute path"
+            f"{path} cannot be resolved, because the current folder was deleted; use an absolute "
+            "path"
         ) from None
 
 
@@ -82,11 +84,11 @@ def _url_of(text: str) -> sa.URL:
         url = sa.make_url(text)
     except (sa.exc.ArgumentError, ValueError):
         raise errors.InvalidValue(
-            "the URL cannot be read: write postgresql://user:password@host:5432/database"
+            "the URL cannot be read; expected postgresql://user:password@host:5432/database"
         ) from None
     if url.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
         raise errors.InvalidValue(
-            f"{url.drivername}:// is not supported: write postgresql://, which is psycopg 3"
+            f"{url.drivername}:// is not supported; write postgresql://, which uses psycopg 3"
         )
     return url.set(drivername="postgresql+psycopg")
 
@@ -116,8 +118,8 @@ def open_engine(
         # Otherwise SQLite would open it for reading.
         if not read_only and not connection_to.is_writable(location):
             raise errors.DatabaseReadOnly(
-                f"{location} cannot be written by this user: check its permissions and its "
-                "folder's, or open it in Python with read_only=True"
+                f"{location} cannot be written by this user; check the permissions of the file "
+                "and its folder, or open it in Python with read_only=True"
             )
         engine = SqliteEngine(
             location, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag,
@@ -179,14 +181,14 @@ def _provide_file(path: str, module: ModuleType, *, create: bool, cure: bool) ->
     if not os.path.exists(path):
         if not create:
             hint = ", or create it with expdb.open(path)" if cure else ""
-            raise errors.DatabaseMissing(f"{path} does not exist: check the path{hint}")
+            raise errors.DatabaseMissing(f"{path} does not exist; check the path{hint}")
         create_file(path, module)
     if os.path.isdir(path):
-        raise errors.NotAnExperienceDatabase(f"{path} is a folder: name a file")
+        raise errors.NotAnExperienceDatabase(f"{path} is a folder; pass the path of a file")
     if (kind := sqlite_files.file_system(path)) in sqlite_files.REMOTE:
         errors.warn(
-            f"{path} lies on {kind}: SQLite's log is for one host, and two that write lose data; "
-            "use a local disk, or PostgreSQL"
+            f"{path} is on {kind}, but SQLite's log works on one host only, and writers on two "
+            "hosts lose data; use a local disk, or PostgreSQL"
         )
     with FileUse(path):
         if os.path.getsize(path):
@@ -198,13 +200,13 @@ def _refuse_other_names(path: str, read_only: bool) -> None:
     others = sqlite_files.other_names(path)
     if others is not None and not read_only:
         raise errors.DatabaseReadOnly(
-            f"{path} cannot be written, because each name of a file has a log of its own, and it "
-            f"has {others}"
+            f"{path} cannot be written, because each name of a file has its own write-ahead log, "
+            f"and the file has {others}"
         )
     if others is not None:
         errors.warn(
-            f"{path} has {others}; what was written by another name and lies in its log is not "
-            "seen here"
+            f"{path} has {others}; writes in the write-ahead log of another name are not visible "
+            "here"
         )
 
 
@@ -217,7 +219,7 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        raise errors.DatabaseMissing(f"the folder {folder} does not exist: create it first")
+        raise errors.DatabaseMissing(f"the folder {folder} does not exist; create it first")
     draft = os.path.join(folder, sqlite_files.DRAFT.format(uuid.uuid4().hex))
     try:
         try:
@@ -247,8 +249,8 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
             raise translated(error, path) from error
         except errors.StorageFull as error:
             raise errors.StorageFull(
-                f"no space left to create {path}, and no file was created; free disk space and try "
-                "again"
+                f"no space is left to create {path}, and no file was created; free disk space and "
+                "try again"
             ) from error
         try:
             os.link(draft, path)
@@ -276,7 +278,7 @@ def _server_engine(
         from expdb.sql.dialects.postgresql.engine import PostgresqlEngine
     except ImportError as error:
         raise errors.DriverMissing(
-            f"PostgreSQL needs psycopg 3 ({error}): pip install 'expdb[postgres]'"
+            f"PostgreSQL requires psycopg 3 ({error}); run pip install 'expdb[postgres]'"
         ) from error
     return PostgresqlEngine(
         url, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag
@@ -293,12 +295,12 @@ def _provide_schema(engine: Engine, create: bool) -> None:
         foreign = not ours and bool(session.ask(engine.dialect.HAS_ANY))
     if foreign:
         raise errors.NotAnExperienceDatabase(
-            f"{engine.location} has a schema expdb of another application: choose another database"
+            f"{engine.location} has a schema expdb of another application; choose another database"
         )
     if not ours:
         if not create:
             raise errors.DatabaseMissing(
-                f"{engine.location} has no schema expdb: check the URL, or create it with "
+                f"{engine.location} has no schema expdb; check the URL, or create it with "
                 "expdb.open(url)"
             )
         schema.upgrade(engine)

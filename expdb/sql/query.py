@@ -36,10 +36,10 @@ def key_of(where: Where) -> str:
     if isinstance(where, np.ndarray):
         return f"positions {where.dtype} {base64.b64encode(where.tobytes()).decode()}"
     built = where.build() if isinstance(where, QueryBuilder) else where
-    return json.dumps(built, default=_told)
+    return json.dumps(built, default=_as_json)
 
 
-def _told(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Return a JSON value that identifies `value`; the `repr` of a long array is abbreviated."""
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
@@ -360,7 +360,7 @@ class QueryBuilder:
             If `builder` is not a QueryBuilder, or its condition is empty or incomplete.
         """
         if not isinstance(builder, QueryBuilder):
-            raise QueryError(f"nested takes a QueryBuilder, not a {type(builder).__name__}")
+            raise QueryError(f"nested() must get a QueryBuilder, got {type(builder).__name__}")
         self._parts.append(builder.build())
         return self
 
@@ -384,8 +384,8 @@ class QueryBuilder:
         """
         if not self._parts:
             raise QueryError(
-                "an empty query: add a condition such as .eq('task_id', 'task_1'), or pass None "
-                "for all"
+                "the query is empty; add a condition such as .eq('task_id', 'task_1'), or pass "
+                "None for all rows"
             )
         conditions, operators = self._parts[::2], self._parts[1::2]
         if (
@@ -394,7 +394,7 @@ class QueryBuilder:
             or not all(isinstance(o, str) for o in operators)
         ):
             raise QueryError(
-                "conditions and operators do not take turns: put one and_() or or_() between two "
+                "conditions must be joined with and_() or or_(); put one of them between two "
                 "conditions"
             )
         built: Any = conditions[0]
@@ -413,7 +413,9 @@ def _plain(value: Any) -> Any:
 
 def _listed(field: str, values: Any) -> list[Any]:
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
-        raise QueryError(f"in_ of {field!r} takes a list of values, not a {type(values).__name__}")
+        raise QueryError(
+            f"in_() of {field!r} must get a list of values, got {type(values).__name__}"
+        )
     return [_plain(value) for value in values]
 
 
@@ -424,12 +426,15 @@ def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray 
     """
     if not isinstance(where, (list, tuple, range)):
         return where  # type: ignore[return-value]  # other sequences are refused below
-    if not all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in where):
+    if not all(
+        isinstance(position, (int, np.integer)) and not isinstance(position, bool)
+        for position in where
+    ):
         raise QueryError(
-            "a list as a query is one of positions: for a condition use QueryBuilder, or a mapping "
-            "of equalities"
+            "a list as a query must hold only integer positions; for a condition use "
+            "QueryBuilder, or a mapping of equalities"
         )
     try:
         return np.array(where, np.int64)
     except OverflowError:
-        raise QueryError("a position does not fit 64 bits: no step has such") from None
+        raise QueryError("positions must fit 64 bits; no step has a larger one") from None

@@ -71,28 +71,28 @@ def stored_revision(session: Session, dialect: Dialect) -> str | None:
     """Return the revision of the schema, or None if there is no schema."""
     if not session.ask(dialect.HAS_TABLE, "expdb_version"):
         return None
-    found = session.ask(dialect.VERSION)
-    return str(found[0][0]) if found else None
+    rows = session.ask(dialect.VERSION)
+    return str(rows[0][0]) if rows else None
 
 
 def check_revision(session: Session, engine: Engine) -> None:
     """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
-    path, found, known = (
+    path, stored, revisions = (
         engine.location,
         stored_revision(session, engine.dialect),
         known_revisions(),
     )
-    if found == known[-1]:
+    if stored == revisions[-1]:
         problems = engine.dialect.schema_problems(session)
         if problems:
             raise errors.DatabaseDamaged(f"{path}: {problems[0]}")
         return
-    if found is None or found in known:
+    if stored is None or stored in revisions:
         raise errors.SchemaOutdated(
-            f"{path} has schema {found or 'none'}, this expdb works with {known[-1]}: run `expdb "
-            f"upgrade {path}`"
+            f"{path} has schema {stored or 'none'}, but this expdb requires {revisions[-1]}; run "
+            f"`expdb upgrade {path}`"
         )
-    raise _too_new(engine, found)
+    raise _too_new(engine, stored)
 
 
 def column_problems(session: Session, engine: Engine) -> list[str]:
@@ -100,7 +100,9 @@ def column_problems(session: Session, engine: Engine) -> list[str]:
     stored = engine.dialect.columns(session)
     problems = []
     for table in (tables.buffers, *tables.OF_BUFFERS):
-        missing = [one.name for one in table.columns if (table.name, one.name) not in stored]
+        missing = [
+            column.name for column in table.columns if (table.name, column.name) not in stored
+        ]
         if missing:
             problems.append(f"table {table.name} has no column {', '.join(missing)}")
     return problems
@@ -115,20 +117,20 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
     dialect = engine.dialect
     with engine.writing() as session:
         dialect.lock_migrations(session)
-        before, known = stored_revision(session, dialect), known_revisions()
-        if before is not None and before not in known:
+        before, revisions = stored_revision(session, dialect), known_revisions()
+        if before is not None and before not in revisions:
             check_revision(session, engine)
         if before is None and session.ask(dialect.HAS_TABLE, "buffers"):
             raise errors.DatabaseDamaged(
                 f"{engine.location} has tables and no schema version; restore a backup"
             )
         grants = dialect.grants(session)
-        if before != known[-1]:
+        if before != revisions[-1]:
             try:
                 run_migrations(session)
             except ValueError as error:  # migrations must not import expdb, including its errors
                 raise errors.DatabaseDamaged(f"{engine.location}: {error}") from error
-        if before is not None and (before != known[-1] or dialect.schema_problems(session)):
+        if before is not None and (before != revisions[-1] or dialect.schema_problems(session)):
             for name, sql in made_by_migrations(dialect.NAME).items():
                 dialect.remake(session, name, sql)
         problems = [*dialect.schema_problems(session), *column_problems(session, engine)]
@@ -138,7 +140,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
                 "`expdb check`, or restore a backup"
             )
         dialect.restore_grants(session, grants)
-        return before, known[-1]
+        return before, revisions[-1]
 
 
 def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:

@@ -133,9 +133,9 @@ class Transaction(AbstractContextManager[Session]):
             if error is None:
                 self._end()
             self._undo(error)
-        except BaseException as found:
-            self._undo(found)
-            self._tell(found)
+        except BaseException as failure:
+            self._undo(failure)
+            self._tell(failure)
             raise
         if error is not None:
             self._tell(error)

@@ -285,13 +285,13 @@ class _PriorityAt(sa.sql.functions.FunctionElement[float]):
 @compiles(_PriorityAt, "sqlite")
 def _priority_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     # A function of expdb's connections: see sqlite/connection.py.
-    data, position = (compiler.process(one, **options) for one in element.clauses)
+    data, position = (compiler.process(clause, **options) for clause in element.clauses)
     return f"expdb_priority(substr({data}, 1 + 8 * ({position} & 1023), 8))"
 
 
 @compiles(_PriorityAt, "postgresql")
 def _priority_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    data, position = (compiler.process(one, **options) for one in element.clauses)
+    data, position = (compiler.process(clause, **options) for clause in element.clauses)
     return f"nullif({data}[({position} & 1023) + 1], 'NaN')"
 
 

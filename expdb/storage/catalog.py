@@ -47,7 +47,7 @@ class Fields:
             return cls(types, set(stored.get("optional", ())), version)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise errors.DatabaseDamaged(
-                f"the fields of a buffer cannot be read ({error}): restore a backup"
+                f"the fields of a buffer cannot be read ({error}); restore a backup"
             ) from error
 
     def as_text(self) -> str:
@@ -57,8 +57,8 @@ class Fields:
 
 
 LEFT_BEHIND = (
-    "if the file was copied while a program had it open, its log was left behind: make copies with "
-    "`expdb backup`"
+    "if the file was copied while a program had it open, its write-ahead log is missing; make "
+    "copies with `expdb backup`"
 )
 
 
@@ -66,7 +66,7 @@ def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
     """Return the error for a name that no buffer has."""
     names = list_buffers(session)
     hint = f"; {LEFT_BEHIND}" if session.connection.dialect.name == "sqlite" else ""
-    there = f"there are {', '.join(names)}" if names else f"there are none{hint}"
+    there = f"the buffers are {', '.join(names)}" if names else f"the database has no buffers{hint}"
     near = nearest(name, names).removeprefix(", ")
     return errors.UnknownBuffer(f"no buffer {name!r}; {near or there}")
 
@@ -78,19 +78,19 @@ def list_buffers(session: Session) -> list[str]:
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
     """Return id, capacity and fields of a buffer, or None if there is none."""
-    found = session.rows(
+    rows = session.rows(
         sa.select(B.id, B.capacity, B.fields, B.fields_version).where(B.name == name)
     )
-    if not found:
+    if not rows:
         return None
-    id, capacity, fields, version = found[0]
+    id, capacity, fields, version = rows[0]
     return id, capacity, Fields.from_text(fields, version)
 
 
 def copied_name(name: str) -> str | None:
     """Return the buffer of which `name` is an unfinished copy, or None for other names."""
-    found = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
-    return found and found[1]
+    match = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
+    return match and match[1]
 
 
 def check_buffer_name(name: Any) -> None:
@@ -100,9 +100,7 @@ def check_buffer_name(name: Any) -> None:
     except UnicodeEncodeError:
         sound = False
     if not sound:
-        raise errors.InvalidValue(
-            f"a buffer may not be called {name!r}: use text of 1 to 255 bytes"
-        )
+        raise errors.InvalidValue(f"buffer name must be text of 1 to 255 bytes, got {name!r}")
 
 
 def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
@@ -110,12 +108,12 @@ def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
     checked = {}
     if not isinstance(fields, Mapping):
         raise errors.InvalidValue(
-            f"fields is {fields!r}: give a mapping such as {{'tokens': expdb.Field('int32', "
-            f"(None,))}}"
+            "fields must be a mapping such as {'tokens': expdb.Field('int32', (None,))}, got "
+            f"{fields!r}"
         )
     for name, field in fields.items():
         if not isinstance(name, str):
-            raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
+            raise errors.InvalidValue(f"field name must be text, got {name!r}")
         check_name(name)
         checked[name] = field if isinstance(field, Field) else Field(field)
     return checked
@@ -137,12 +135,12 @@ def create_buffer(
 
 def drop_buffer(session: Session, name: str) -> None:
     """Delete a buffer and its contents; raise UnknownBuffer if there is none."""
-    found = find_buffer(session, name)
-    if found is None:
+    record = find_buffer(session, name)
+    if record is None:
         raise unknown_buffer(session, name)
     # With `low` after every position, triggers do not update the counters for each deleted row.
-    buffer = B.id == found[0]
+    buffer = B.id == record[0]
     session.execute(sa.update(tables.buffers).values(low=B.added).where(buffer))
     for table in tables.OF_BUFFERS:
-        session.execute(sa.delete(table).where(table.c.buffer_id == found[0]))
+        session.execute(sa.delete(table).where(table.c.buffer_id == record[0]))
     session.execute(sa.delete(tables.buffers).where(buffer))

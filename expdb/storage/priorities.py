@@ -22,9 +22,9 @@ def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
     if not len(positions):
         return 0
     with store.writing() as (session, _):
-        held = fetch.alive(store, session, positions)
-        write(store, session, positions[held], priorities[held])
-    return int(held.sum())
+        is_stored = fetch.alive(store, session, positions)
+        write(store, session, positions[is_stored], priorities[is_stored])
+    return int(is_stored.sum())
 
 
 def write(store: Store, session: Session, positions: np.ndarray, priorities: np.ndarray) -> int:

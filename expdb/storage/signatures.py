@@ -29,25 +29,25 @@ class Signatures:
 
     def decoder(self, session: Session, id: int, outcome: WriteOutcome | None = None) -> Decoder:
         """Return the decoder of a stored signature."""
-        known = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
-        if known is None:
-            found = session.ask(f"{SIGNATURES} AND id = ?", self._buffer_id, id)
-            if not found:
+        decoder = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
+        if decoder is None:
+            rows = session.ask(f"{SIGNATURES} AND id = ?", self._buffer_id, id)
+            if not rows:
                 raise errors.ChunkDamaged(
-                    f"signature {id} of buffer {self._buffer!r} is gone: restore a backup"
+                    f"signature {id} of buffer {self._buffer!r} is missing; restore a backup"
                 )
-            known = self._decoder_from(*found[0])
+            decoder = self._decoder_from(*rows[0])
             # A writer may read its own signature, which a rollback removes.
-            (self._decoders if outcome is None else outcome.decoders)[id] = known
-        return known
+            (self._decoders if outcome is None else outcome.decoders)[id] = decoder
+        return decoder
 
     def _decoder_from(self, id: int, *stored: Any) -> Decoder:
         try:
             return Decoder(Signature.from_stored(id, *stored), self._buffer_id)
         except Exception as error:
             raise errors.ChunkDamaged(
-                f"signature {id} of buffer {self._buffer!r} cannot be read ({error}): restore "
-                "a backup"
+                f"signature {id} of buffer {self._buffer!r} cannot be read ({error}); restore a "
+                "backup"
             ) from error
 
     def read(self) -> None:
@@ -86,10 +86,10 @@ class Signatures:
             return self.decoder(session, id, outcome)
         wanted = Signature(fields)
         columns = wanted.stored()
-        known = session.ask(f"{SIGNATURES} ORDER BY id", self._buffer_id)
-        id = next((id for id, _, text, _ in known if text == columns[1]), None)
+        stored_rows = session.ask(f"{SIGNATURES} ORDER BY id", self._buffer_id)
+        id = next((id for id, _, text, _ in stored_rows if text == columns[1]), None)
         if id is None:
-            id = wanted.id = len(known)
+            id = wanted.id = len(stored_rows)
             session.ask(INSERT_SIGNATURE, self._buffer_id, id, *columns)
             outcome.decoders[id] = Decoder(wanted, self._buffer_id)
         outcome.signatures[key] = id

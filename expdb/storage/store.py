@@ -88,9 +88,9 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
         try:
             self._transaction.__exit__(kind, error, traceback)
             self._learn()
-        except BaseException as found:
+        except BaseException as failure:
             # An interrupt may come just before the end, or just after the commit.
-            self._transaction.__exit__(type(found), found, None)
+            self._transaction.__exit__(type(failure), failure, None)
             self._learn()
             raise
 
@@ -152,7 +152,7 @@ class Store:
     def dropped(self) -> errors.UnknownBuffer:
         """Return the error for a buffer that was dropped."""
         return errors.UnknownBuffer(
-            f"buffer {self.name!r} was dropped: make it again with db.buffer"
+            f"buffer {self.name!r} was dropped; create it again with db.buffer()"
         )
 
     # -- counters ----------------------------------------------------------------------------------
@@ -162,14 +162,14 @@ class Store:
 
         If its fields have changed, read them again.
         """
-        found = session.ask(
+        rows = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
             "fields_version, pinned, trigger_evicts, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM "
             "buffers b WHERE id = ?",
             self.id,
         )
-        if not found:
+        if not rows:
             raise self.dropped()
         (
             added,
@@ -185,12 +185,12 @@ class Store:
             pinned,
             trigger_evicts,
             revised,
-        ) = found[0]
+        ) = rows[0]
         self.fields_at(session, version)
         if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
             raise errors.DatabaseDamaged(
-                f"buffer {self.name!r} counts {added} steps added, {low} the oldest, {size} held: "
-                "that cannot be; restore a backup"
+                f"buffer {self.name!r} has impossible counters ({added} steps added, {low} the "
+                f"oldest, {size} stored); restore a backup"
             )
         return State(
             added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted,
@@ -199,14 +199,14 @@ class Store:
 
     def fields_at(self, session: Session, version: int) -> Fields:
         """Return the fields in the session's snapshot; read them if they are not the known ones."""
-        known = self.fields
-        if known.version == version:
-            return known
-        found = find_buffer(session, self.name)
-        if found is None or found[0] != self.id:
+        fields = self.fields
+        if fields.version == version:
+            return fields
+        buffer = find_buffer(session, self.name)
+        if buffer is None or buffer[0] != self.id:
             raise self.dropped()
-        self._adopt(found[2])
-        return found[2]
+        self._adopt(buffer[2])
+        return buffer[2]
 
     def _adopt(self, fields: Fields) -> None:
         """Replace the known fields by newer ones.
@@ -219,36 +219,36 @@ class Store:
     def settle_fields(
         self,
         session: Session,
-        known: Fields,
-        found: Mapping[str, Field],
+        stored: Fields,
+        written: Mapping[str, Field],
         lacking: set[str],
         first: bool,
         outcome: WriteOutcome,
     ) -> None:
         """Add new fields, and record which fields some rows lack.
 
-        `known` are the fields in the transaction. `first` means that nothing was stored before, so
+        `stored` are the fields in the transaction. `first` means that nothing was stored before, so
         no row lacks a new field.
 
         Raise FieldMismatch if a type differs.
         """
-        new = {name: field for name, field in found.items() if name not in known.types}
-        for name, field_ in found.items():
-            if known.types.get(name, field_) != field_:
+        new = {name: field for name, field in written.items() if name not in stored.types}
+        for name, field_ in written.items():
+            if stored.types.get(name, field_) != field_:
                 raise errors.FieldMismatch(
-                    f"field {name!r} holds {known.types[name]}, not {field_}: convert the value, "
-                    "or use another field name"
+                    f"field {name!r} has the type {stored.types[name]}, got {field_}; convert the "
+                    "value, or use another field name"
                 )
         for name in new:
             heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}
-            if name in known.nested or heads & (known.types.keys() | new.keys()):
+            if name in stored.nested or heads & (stored.types.keys() | new.keys()):
                 raise errors.FieldMismatch(
-                    f"field {name!r} is both a value and a mapping with arrays: give one of the "
-                    "two another name"
+                    f"field {name!r} is both a value and a mapping with arrays; rename one of the "
+                    "two"
                 )
-        optional = known.optional | lacking | (set() if first else new.keys())
-        if new or optional != known.optional:
-            settled = Fields({**known.types, **new}, optional, known.version + 1)
+        optional = stored.optional | lacking | (set() if first else new.keys())
+        if new or optional != stored.optional:
+            settled = Fields({**stored.types, **new}, optional, stored.version + 1)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
             session.execute(sa.update(b).where(b.c.id == self.id).values(values))
@@ -291,5 +291,6 @@ def evicted(positions: np.ndarray) -> errors.Evicted:
     """Return the error for positions without a step."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
     return errors.Evicted(
-        f"{len(positions)} positions hold no step ({shown}): evicted, deleted or not written yet"
+        f"{len(positions)} positions have no step ({shown}); the steps were evicted, deleted or "
+        "not written yet"
     )

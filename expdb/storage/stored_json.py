@@ -25,7 +25,7 @@ def parse_object(text: Any, what: str) -> dict[str, Any]:
 def parse_names(text: Any, what: str) -> list[str]:
     """Return a stored JSON array of texts."""
     value = parse(text, what)
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise damaged(what, "not a list of texts")
     return value
 

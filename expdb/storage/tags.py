@@ -26,42 +26,42 @@ class Tags:
         fresh = [name for name in names if name not in self._looked_at]
         if not fresh:
             return
-        one = sa.select(sa.literal(1)).where(tables.episodes.c.buffer_id == self._buffer_id)
+        statement = sa.select(sa.literal(1)).where(tables.episodes.c.buffer_id == self._buffer_id)
         with self._engine.reading() as session:
-            if not session.rows(one.limit(1)):
+            if not session.rows(statement.limit(1)):
                 return  # nothing was stored yet
-            told = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
-        self._looked_at.update(told)
-        for message in filter(None, told.values()):
+            messages = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
+        self._looked_at.update(messages)
+        for message in filter(None, messages.values()):
             errors.warn(message)
 
     def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
         table, other = (
             (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
         )
-        held = self._engine.dialect.tag_value(table.c[column], key).is_not(None)
+        has_tag = self._engine.dialect.tag_value(table.c[column], key).is_not(None)
         if session.rows(
-            sa.select(sa.literal(1)).where(table.c.buffer_id == self._buffer_id, held).limit(1)
+            sa.select(sa.literal(1)).where(table.c.buffer_id == self._buffer_id, has_tag).limit(1)
         ):
             return None
         keys = {
-            name: {str(one) for (one,) in session.ask(statement, self._buffer_id)}
+            name: {str(stored_key) for (stored_key,) in session.ask(statement, self._buffer_id)}
             for name, statement in self._engine.dialect.TAG_KEYS.items()
         }
         if key in keys[column]:  # its value is null in all rows
             return None
         if key in keys[other]:
             cure = (
-                f"{other}.{key} is there: `{other}` are those of "
+                f"{other}.{key} exists; `{other}` are the tags of "
                 f"{'an episode' if other == 'episode_tags' else 'a step'}"
             )
         else:
             cure = (
-                f"there are {', '.join(sorted(keys[column])[:20])}"
+                f"the tags are {', '.join(sorted(keys[column])[:20])}"
                 if keys[column]
-                else "there are no such tags at all"
+                else "no such tags are stored"
             )
         return (
-            f"nothing in buffer {self._buffer!r} has the tag "
-            f"{column}.{key}{nearest(key, keys[column]) or ':'} {cure}"
+            f"no row of buffer {self._buffer!r} has the tag "
+            f"{column}.{key}{nearest(key, keys[column]) or ';'} {cure}"
         )

@@ -234,7 +234,7 @@ def test_mappings_with_arrays_become_dotted_fields(buffer):
     assert batch["has_obs.state.pos"].tolist() == [True, False]
     sampled = buffer.sample(4, {"step": 1}, unit=expdb.NStep(1))
     assert (sampled["next_obs.image"] == 0).all()
-    with pytest.raises(expdb.FieldMismatch, match="mappings with arrays"):
+    with pytest.raises(expdb.FieldMismatch, match="must be a mapping with arrays"):
         buffer.store(obs=np.zeros(3))
 
 

@@ -94,13 +94,13 @@ def test_check_upgrade_and_backup(path, tmp_path):
     assert "already" in run("upgrade", path)
     copy = tmp_path / "copy.db"
     assert "bytes" in run("backup", path, copy)
-    assert "name a new file" in run("backup", path, copy, status=1)
+    assert "choose a new file" in run("backup", path, copy, status=1)
     import sqlite3
 
     with sqlite3.connect(copy) as connection:
         connection.execute("UPDATE buffers SET size = 5")
     connection.close()
-    assert "12 steps added, 0 the oldest, 5 held" in run("check", copy, status=1)
+    assert "12 steps added, 0 the oldest, 5 stored" in run("check", copy, status=1)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_who_waits_is_seen_and_named(db, buffer):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: expdb.SampleToInsertRatio(4.0, 10, 7.0), "give at least 8"),
+        (lambda: expdb.SampleToInsertRatio(4.0, 10, 7.0), "must be at least 8"),
         (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "from 1e-6 to 1e6"),
         (lambda: expdb.SampleToInsertRatio(1.0, 0, 7.0), "min_size is 0"),
         (lambda: expdb.Queue(0), "size is 0"),

@@ -11,7 +11,7 @@ import expdb
 from expdb import NStep, QueryBuilder, Sequence, Uniform
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:update gives the reward:expdb.ExpDBWarning"
+    "ignore:update.. sets the reward:expdb.ExpDBWarning"
 )  # it is meant for every step here
 
 ALL = Uniform(replace=False)

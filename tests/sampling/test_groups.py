@@ -80,7 +80,7 @@ def test_groups_that_tell_nothing_are_skipped_by_choice(db):
         for reward in rewards:
             rollout(buffer, str(rewards), [reward])
     assert buffer.sample(3, unit=Group(3), sampler=ALL).size == 3
-    with pytest.raises(expdb.TooFewRows, match="and 1 held"):
+    with pytest.raises(expdb.TooFewRows, match="but only 1"):
         buffer.sample(3, unit=Group(3, min_spread=1e-6), sampler=ALL)
     assert buffer.sample(1, unit=Group(3, min_spread=1e-6), sampler=ALL)[
         "episode_return"
@@ -235,11 +235,13 @@ def test_what_cannot_be_stacked_says_why(db):
     buffer = db.buffer("b")
     for t in range(4):
         buffer.store(obs=float(t), next_obs=t + 1.0, truncated=t == 3)
-    with pytest.raises(expdb.InvalidValue, match=r"name next_fields=\('obs',\)"):
+    with pytest.raises(expdb.InvalidValue, match=r"pass next_fields=\('obs',\)"):
         buffer.sample(1, unit=NStep(1, stack=2))
     batch = buffer.sample(3, unit=NStep(1, stack=2, next_fields=("obs",)), sampler=ALL)
     assert sorted(batch["next_obs"].tolist()) == [[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
-    with pytest.raises(expdb.InvalidValue, match="stack_fields names pixels: the fields are"):
+    with pytest.raises(
+        expdb.InvalidValue, match="must name stored fields, got pixels; the fields are"
+    ):
         buffer.sample(1, unit=Stack(2, stack_fields=("pixels",)))
     with pytest.raises(expdb.InvalidValue, match="k is 0: give a whole number from 1"):
         Stack(0)

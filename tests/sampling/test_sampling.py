@@ -154,9 +154,9 @@ def test_too_few_rows_are_an_error_that_says_how_many(db):
             call()
     buffer.store_batch([{"task_id": f"t{k}"} for k in range(3)])
     assert buffer.sample(10).size == 10
-    with pytest.raises(expdb.TooFewRows, match="4 steps wanted and 3 held"):
+    with pytest.raises(expdb.TooFewRows, match="4 steps were requested, but only 3"):
         buffer.sample(4, sampler=Uniform(replace=False))
-    with pytest.raises(expdb.TooFewRows, match="4 tasks wanted and 3 held"):
+    with pytest.raises(expdb.TooFewRows, match="4 tasks were requested, but only 3"):
         buffer.sample_tasks(4)
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, {"task_id": "none"})
@@ -311,7 +311,7 @@ def test_next_fields_name_what_is_derived(db):
         8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0
     )
     assert list(only) == ["next_other", "discount"]
-    with pytest.raises(ValueError, match="next_fields names nope"):
+    with pytest.raises(ValueError, match="next_fields must name stored fields, got nope"):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
     with pytest.raises(expdb.QueryError, match="no key 'next_nope'"):
         buffer.sample(8, unit=NStep(1), fields=["next_nope"])

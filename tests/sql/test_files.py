@@ -60,7 +60,7 @@ def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(
             lambda: buffer.sample(200),
         ):
             with pytest.raises(
-                expdb.DatabaseReplaced, match=r"close this handle and open it again"
+                expdb.DatabaseReplaced, match=r"close this handle and open the database again"
             ):
                 use()
 
@@ -269,7 +269,7 @@ def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
             while True:
                 held.append(buffer.store(x=os.urandom(20_000)))
 
-        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+        with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
             fill()
         count = len(held)
         assert len(buffer) == count > 100
@@ -447,7 +447,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
     reader = holder("BEGIN")
     with expdb.open(path) as db:
         db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
-        with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* has been reading"):
+        with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* keeps reading"):
             db.buffer("b").store(
                 y=b""
             )  # before anything of it is written, as a filter may make an error of it
@@ -511,7 +511,7 @@ def test_the_doctor_examines_a_server(postgresql_url):
     assert found["fsync"]["advice"] == (
         ""
         if found["fsync"]["found"] == "on"
-        else "is off: a crash of the machine may lose the whole database"
+        else "is off, so a crash of the machine may lose the whole database; turn it on"
     )
 
 
@@ -558,7 +558,7 @@ def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missi
         assert db.check() == []
     with (
         expdb.open(tmp_path / "without.db") as db,
-        pytest.raises(expdb.UnknownBuffer, match="its log was left behind"),
+        pytest.raises(expdb.UnknownBuffer, match="its write-ahead log is missing"),
     ):
         db.buffer("train", create=False)
     result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])

@@ -164,7 +164,7 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
         ("UPDATE signatures SET fields = replace(fields, '64', '32')", "signature"),
         ("UPDATE signatures SET crc = crc + 1", "signature"),
         ("DELETE FROM chunks", "segments of no chunk"),
-        ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "other steps or rewards"),
+        ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "differs from its rows"),
     ],
 )
 def test_check_finds_what_is_wrong(path, statement, found):
@@ -233,7 +233,7 @@ def open_as_nobody(path, results):
             0o444,
             ("DatabaseReadOnly: FILE cannot be written", "opened"),
         ),
-        (0o000, ("AccessDenied: FILE may not be read by this user: check its permissions",) * 2),
+        (0o000, ("AccessDenied: FILE cannot be read by this user; check its permissions",) * 2),
     ],
 )
 def test_a_file_without_permission_says_so(mode, said):
@@ -270,7 +270,7 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
             for k in range(1_000):
                 held.append(buffer.store(x=np.random.default_rng(k).bytes(3000)))
 
-        with pytest.raises(expdb.StorageFull, match="nothing acknowledged is lost"):
+        with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
             fill()
         assert len(buffer) == len(held) > 5
         with writing(db) as session:
@@ -328,7 +328,7 @@ def test_buffers_are_listed_and_dropped(path):
         assert db.buffers() == other.buffers() == ["one", "two"]
         stale = db.buffer("one")
         other.drop("one")
-        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one'; there are two"):
+        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one'; the buffers are two"):
             other.drop("one")
         with pytest.raises(expdb.UnknownBuffer, match=r"db\.buffer"):
             stale.store(x=1)
@@ -358,7 +358,7 @@ def test_a_backup_is_a_sound_copy_and_overwrites_nothing(path, tmp_path):
     with expdb.open(path) as db:
         db.backup(tmp_path / "copy.db")
         db.buffer("b").store(x=1)
-        with pytest.raises(FileExistsError, match="name a new file"):
+        with pytest.raises(FileExistsError, match="choose a new file"):
             db.backup(tmp_path / "copy.db")
         with pytest.raises(expdb.DatabaseMissing, match="folder"):
             db.backup(tmp_path / "nowhere" / "copy.db")

@@ -179,7 +179,7 @@ def matches(row, query):
     return result
 
 
-@pytest.mark.filterwarnings("ignore:nothing in buffer .* has the tag:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:no row of buffer .* has the tag:expdb.ExpDBWarning")
 @settings(
     max_examples=70,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -255,7 +255,7 @@ def test_a_builder_gives_plain_json_left_to_right():
     ],
 )
 def test_an_empty_or_mismatched_builder_is_an_error(buffer, builder):
-    with pytest.raises(ValueError, match=r"query|operators"):
+    with pytest.raises(ValueError, match=r"query is empty|must be joined"):
         builder.build()
     with pytest.raises(expdb.QueryError):
         buffer.count(builder)
@@ -296,7 +296,7 @@ def test_an_unknown_name_is_an_error_that_says_what_to_use(buffer, name):
     buffer.store(x=1)
     for op in ("eq", "is_null", "like"):
         with pytest.raises(
-            expdb.QueryError, match=r"a query uses|did you|other|write tags"
+            expdb.QueryError, match=r"a query uses|did you|letters, digits|write tags"
         ) as caught:
             buffer.count({"field": name, "op": op, "value": "a"})
         assert "\n" not in str(caught.value)
@@ -322,16 +322,16 @@ def test_hostile_values_match_nothing_by_accident(buffer, value):
     [
         ("reward", "eq", float("nan"), "is_null"), ("reward", "eq", None, "is_null"),
         ("tags.d", "eq", None, "is_null"),
-        ("task_id", "eq", 5, "compares with text"), ("reward", "eq", "5", "compares with numbers"),
+        ("task_id", "eq", 5, "compared with text"), ("reward", "eq", "5", "compared with numbers"),
         ("reward", "like", "5%", "use eq"), ("reward", "eq", True, "numbers"),
-        ("terminated", "gt", True, "eq or ne"),
+        ("terminated", "gt", True, r"eq\(\) or ne"),
         ("terminated", "eq", 5, "True and False"), ("step", "eq", 2**63, "64 bits"),
         ("step", "eq", [1], "a list"),
         ("task_id", "in", "abc", "a list of values"), ("task_id", "in", [None], "is_null"),
         ("task_id", "nope", 1, "unknown comparison"),
-        ("tags.d", "gt", True, "eq or ne"), ("tags.d", "like", 5, "use eq"),
+        ("tags.d", "gt", True, r"eq\(\) or ne"), ("tags.d", "like", 5, "use eq"),
         ("task_id", "eq", "\ud800", "surrogate"),
-        ("task_id", "in", ["a"] * 40_000, "at most"), ("task_id", "like", "a\\", "double it"),
+        ("task_id", "in", ["a"] * 40_000, "at most"), ("task_id", "like", "a\\", "double the"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
@@ -458,7 +458,7 @@ def test_what_is_built_is_plain_json():
     for values in ("abc", b"a", 5, None, {"a": 1}):
         with pytest.raises(expdb.QueryError, match="list of values"):
             QueryBuilder().in_("task_id", values)
-    with pytest.raises(expdb.QueryError, match="nested takes"):
+    with pytest.raises(expdb.QueryError, match=r"nested\(\) must get"):
         QueryBuilder().nested(None)
     assert "and_" in repr(QueryBuilder().eq("a", 1).and_())
 

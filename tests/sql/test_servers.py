@@ -438,7 +438,7 @@ def test_a_lost_commit_of_a_change_says_that_its_outcome_is_unknown(url, proxy):
                 session.ask("UPDATE steps SET reward = 2 WHERE position = 0")
                 proxy.swallow = True
 
-        with pytest.raises(expdb.CommitUnknown, match="look whether"):
+        with pytest.raises(expdb.CommitUnknown, match="check whether the change was stored"):
             swallowed()
 
 
@@ -633,11 +633,11 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
             most = trips(lambda: held.append(consumer.lease(32)))
         assert most <= 4
         assert trips(lambda: held[0].acknowledge()) == 1
-        with pytest.raises(expdb.LeaseLost, match="acknowledged already"):
+        with pytest.raises(expdb.LeaseLost, match="already acknowledged"):
             held[0].acknowledge()
         buffer.policy_version = 0
         assert trips(lambda: setattr(buffer, "policy_version", 1)) == 1
-        with pytest.raises(expdb.InvalidValue, match="has 1"):
+        with pytest.raises(expdb.InvalidValue, match="got 0 after 1"):
             buffer.policy_version = 0
         rewards = iter(range(10))
 
@@ -1060,7 +1060,7 @@ def test_a_version_that_was_stored_and_passed_by_another_process_is_no_error(url
         monkeypatch.setattr(consumers, "set_policy_version", lose_the_answer)
         buffer.policy_version = 8
         assert buffer.policy_version == 9
-        with pytest.raises(expdb.InvalidValue, match="only grow"):
+        with pytest.raises(expdb.InvalidValue, match="must not decrease"):
             buffer.policy_version = 8
 
 

@@ -74,7 +74,7 @@ def test_an_upgrade_refuses_a_trigger_that_is_not_ours(old):
     if is_server(old):
         pytest.skip("a server runs the triggers of its owner")
     in_schema(old, "CREATE TRIGGER mine AFTER INSERT ON steps BEGIN SELECT 1; END")
-    with pytest.raises(expdb.DatabaseDamaged, match="the trigger mine is not expdb's"):
+    with pytest.raises(expdb.DatabaseDamaged, match="the trigger mine does not belong to expdb"):
         expdb.upgrade(old)
     assert stored_revision(old) == OLD
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import expdb
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:update gives the reward:expdb.ExpDBWarning"
+    "ignore:update.. sets the reward:expdb.ExpDBWarning"
 )  # it is meant for every step here
 
 
@@ -100,7 +100,7 @@ def test_evicted_episodes_go_with_their_last_step_and_open_ones_stay(db):
 def test_evicted_positions_are_named(db):
     buffer = db.buffer("b", capacity=3)
     buffer.store_batch({"x": np.arange(9)})
-    with pytest.raises(expdb.Evicted, match=r"2 positions hold no step \(0, 40\)"):
+    with pytest.raises(expdb.Evicted, match=r"2 positions have no step \(0, 40\)"):
         buffer.get([8, 0, 7, 40])
 
 

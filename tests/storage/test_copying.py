@@ -16,7 +16,7 @@ from expdb.sql import opening, tables
 from expdb.storage.upkeep import copying
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:update gives the reward:expdb.ExpDBWarning"
+    "ignore:update.. sets the reward:expdb.ExpDBWarning"
 )  # it is meant for every step here
 
 
@@ -161,7 +161,7 @@ def test_a_copy_overwrites_nothing(pair):
     assert everything(target, "other") == before
     with expdb.open(target) as db:
         assert db.buffers() == ["other"]
-    with pytest.raises(expdb.UnknownBuffer, match="there are b, empty, other"):
+    with pytest.raises(expdb.UnknownBuffer, match="the buffers are b, empty, other"):
         expdb.copy(source, target, buffer="nope")
     assert expdb.copy(source, target, buffer="b") == {"b": 373}
 
@@ -264,7 +264,7 @@ def test_two_copies_into_one_name_leave_one_of_them_whole(pair, tmp_path, monkey
         if not once:
             once.append(expdb.copy(other, target))
 
-    with pytest.raises(expdb.DatabaseBusy, match="another process copies a buffer of this name"):
+    with pytest.raises(expdb.DatabaseBusy, match="another process is copying a buffer"):
         expdb.copy(source, target, progress=meanwhile)
     with expdb.open(target) as db:
         assert db.buffers() == ["b"]
@@ -284,7 +284,7 @@ def test_two_copies_of_one_buffer_at_once_make_one(pair, monkeypatch):
             once.append(True)
             expdb.copy(source, target)
 
-    with pytest.raises(expdb.DatabaseBusy, match="another process copies"):
+    with pytest.raises(expdb.DatabaseBusy, match="another process is copying"):
         expdb.copy(source, target, progress=meanwhile)
     with expdb.open(target) as db:
         assert len(db.buffer("b")) == 1280

@@ -47,8 +47,8 @@ def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
         with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
             expdb.upgrade(other)
         with (
-            pytest.warns(expdb.ExpDBWarning, match="what was written by another name"),
-            pytest.raises(expdb.DatabaseReadOnly, match="as each has a log"),
+            pytest.warns(expdb.ExpDBWarning, match="write-ahead log of another name"),
+            pytest.raises(expdb.DatabaseReadOnly, match="each path has its own write-ahead log"),
         ):
             expdb.open(other, read_only=True)
     other.unlink()
@@ -175,7 +175,7 @@ def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(
             lambda: expdb.copy(path, "copy.db"),
         ):
             with pytest.raises(
-                expdb.DatabaseMissing, match=r"current folder was deleted.*give an absolute path"
+                expdb.DatabaseMissing, match=r"current folder was deleted.*use an absolute path"
             ):
                 use()
     assert rows(path) == list(range(102))

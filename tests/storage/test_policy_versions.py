@@ -106,7 +106,7 @@ def test_two_handles_cannot_give_one_episode_different_groups(open_db):
     first.store(episode_id="e", x=0)
     second.store(episode_id="e", x=1)
     first.store(episode_id="e", x=2, group_id="a")
-    with pytest.raises(expdb.EpisodeMismatch, match="has the group_id 'a', not 'b'"):
+    with pytest.raises(expdb.EpisodeMismatch, match="already has group_id='a', got 'b'"):
         second.store(episode_id="e", x=3, group_id="b")
     second.store(episode_id="e", x=3, group_id="a")
     assert first.episodes()["group_id"].to_pylist() == ["a"]
@@ -145,7 +145,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"policy_version": 4, "policy_version_end": 3}, "before the policy_version 4"),
+        ({"policy_version": 4, "policy_version_end": 3}, "lower than policy_version 4"),
         ({"policy_version_end": 3}, "no policy_version is known"),
         ({"policy_version": 1.5}, "policy_version"),
         ({"policy_version": 2, "policy_version_end": "3"}, "policy_version_end"),

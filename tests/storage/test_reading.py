@@ -10,7 +10,7 @@ import expdb
 from expdb import QueryBuilder
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:update gives the reward:expdb.ExpDBWarning"
+    "ignore:update.. sets the reward:expdb.ExpDBWarning"
 )  # it is meant for every step here
 
 

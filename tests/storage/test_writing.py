@@ -317,10 +317,10 @@ def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"x": [1, 2], "y": [1]}, "different lengths"),
+        ({"x": [1, 2], "y": [1]}, "must have one length"),
         ({"x": 1}, "no column"),
-        ([1, 2], "a row of the batch"),
-        ("abc", "a batch is"),
+        ([1, 2], "a row of a batch must be a mapping"),
+        ("abc", "a batch must be"),
         ([{"x": 1}, {"x": "a"}], "'x' holds"),
         ([{"x": 1, "reward": "a"}], "reward"),
         (
@@ -431,7 +431,7 @@ def test_an_episode_id_is_used_once(buffer):
     one.append(x=1)
     one.end()
     two.append(x=1)
-    with pytest.raises(expdb.EpisodeMismatch, match="exists already"):
+    with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
         two.end()
 
 

@@ -138,7 +138,7 @@ def test_columns_that_are_refused_leave_nothing(buffer):
         assert writer.unwritten == 3
         writer.append(obs=obs[0], episode_id="f", task_id="another")  # nothing is known of "f"
         writer.flush()
-        with pytest.raises(expdb.InvalidValue, match="different lengths"):
+        with pytest.raises(expdb.InvalidValue, match="must have one length"):
             writer.extend({"obs": obs, "reward": np.zeros(2)})
         with pytest.raises(expdb.InvalidValue, match="reward"):
             writer.extend({"obs": obs, "reward": np.array([np.nan, 0, 0])})
@@ -184,9 +184,9 @@ def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
     gc.collect()  # not in the depth of the recursion, where finalizers of other tests would fail
     for wrong, told in (
         ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is given twice"),
-        ({1: np.arange(3)}, "may not be called 1: use text"),
-        ({"seen": {1: np.arange(3)}}, "the key 1 is not text"),
-        ({"seen": itself}, "holding itself"),
+        ({1: np.arange(3)}, "name must be text, got 1"),
+        ({"seen": {1: np.arange(3)}}, "the key 1, which is not text"),
+        ({"seen": itself}, "or contains itself"),
         ({"tags": {"x": np.arange(3)}}, "an array inside of it"),
     ):
         with pytest.raises(expdb.InvalidValue, match=told):
@@ -244,7 +244,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
                 "'task_id', which belongs to the whole episode",
             ),
             ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
-            ([{"obs": obs[0]}, 7], "row of the batch"),
+            ([{"obs": obs[0]}, 7], "a row of a batch must be"),
         ):
             with pytest.raises(expdb.ExpDBError, match=match):
                 episode.extend(wrong)
@@ -324,16 +324,16 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"x": np.ones((4, 2))}, r"'x' is \[4, 2\]: with 3 agents"),
-        ({"x": np.ones(4)}, "'x' is .* must be"),
-        ({"x": [[1, 2], [3, 4]]}, "'x' is .* must be"),
+        ({"x": np.ones((4, 2))}, r"'x' must be .* with 3 agents, got \[4, 2\]"),
+        ({"x": np.ones(4)}, "'x' must be"),
+        ({"x": [[1, 2], [3, 4]]}, "'x' must be"),
         ({"x": np.ones((4, 3)), "y": np.ones((5, 3))}, "x 4, y 5"),
         ({"x": 1}, "got none"),
         ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id is given twice"),
         ([{"x": 1}], "mapping of columns"),
-        ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' is"),
-        ({"x": np.ones((4, 3)), "s": ["abc", "def"]}, "'s' is"),
-        ({"x": np.ones((4, 3)), "s": [{"a": 1}] * 4}, "'s' is"),
+        ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' must be"),
+        ({"x": np.ones((4, 3)), "s": ["abc", "def"]}, "'s' must be"),
+        ({"x": np.ones((4, 3)), "s": [{"a": 1}] * 4}, "'s' must be"),
     ],
 )
 def test_extend_rejects_a_rollout_of_wrong_shape(buffer, columns, message):
@@ -354,9 +354,9 @@ def test_float32_rewards_are_stored_exactly(buffer):
     ("agents", "message"),
     [
         (["a", "b", "a"], "2 different"),
-        (3, "agents is 3"),
-        ("abc", "agents is 'abc'"),
-        ([0, 1, 2], "agents is"),
+        (3, "got 3"),
+        ("abc", "got 'abc'"),
+        ([0, 1, 2], "agents must be a sequence"),
         ([], "0 names"),
     ],
 )

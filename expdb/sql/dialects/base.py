@@ -29,9 +29,9 @@ class QueryFailed(SqlError):
     """An error message of the database about a query; `run_sql` adds a hint."""
 
 
-def finding(what: str, found: str, wrong: bool = False, cure: str = "") -> Finding:
+def finding(what: str, detail: str, wrong: bool = False, cure: str = "") -> Finding:
     """Return one line of `examine`, with the solution if something is wrong."""
-    return what, found, cure if wrong else ""
+    return what, detail, cure if wrong else ""
 
 
 class Dialect(Protocol):

@@ -26,10 +26,10 @@ class Admitted:
 
 def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
     """Return the pace or None, and the policy version when it was set."""
-    found = session.rows(sa.select(B.pace).where(B.id == store.id))
-    if not found:
+    rows = session.rows(sa.select(B.pace).where(B.id == store.id))
+    if not rows:
         raise store.dropped()
-    return _read(store, found[0][0])
+    return _read(store, rows[0][0])
 
 
 def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
@@ -41,7 +41,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
         return Pace(**stored), since
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise errors.DatabaseDamaged(
-            f"the pace of buffer {store.name!r} cannot be read ({error}): restore a backup"
+            f"the pace of buffer {store.name!r} cannot be read ({error}); restore a backup"
         ) from error
 
 
@@ -53,8 +53,8 @@ def set_pace(store: Store, pace: Pace | None) -> None:
         )
         if pace is not None and version is None:
             raise errors.InvalidValue(
-                f"buffer {store.name!r} has no policy_version to count from: set "
-                "buffer.policy_version = 0 first, and count it up as you train"
+                f"buffer {store.name!r} has no policy_version to count from; set "
+                "buffer.policy_version = 0 first, and increase it as you train"
             )
         buffer = sa.update(tables.buffers).where(B.id == store.id)
         if pace is None:
@@ -126,12 +126,12 @@ def _query_pace_state(
     if not rows:
         raise store.dropped()
     text, admitted, version, now = rows[0][:4]
-    found, since = _read(store, text)
+    current_pace, since = _read(store, text)
     groups = [row[4:] for row in rows if row[4] is not None]
     versions = {id: began_at for id, _, began_at, _ in groups}
     ended = {id for id, holder, _, expires in groups if expires <= now or others.has_ended(holder)}
     state = PaceState(
-        found, text, since, version, admitted - len(ended), versions, ended, float(now)
+        current_pace, text, since, version, admitted - len(ended), versions, ended, float(now)
     )
     store.admission_limit = state.limit
     return state
@@ -171,8 +171,8 @@ def try_to_admit(
             }  # fmt: skip
             session.execute(sa.insert(tables.admissions).values(**row))
         if look.ended:
-            mine = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, list(look.ended)))
-            session.execute(sa.delete(tables.admissions).where(mine))
+            is_ended = sa.and_(A.buffer_id == store.id, store.dialect.among(A.id, list(look.ended)))
+            session.execute(sa.delete(tables.admissions).where(is_ended))
         admitted = look.admitted + (refused is None)
         session.execute(sa.update(tables.buffers).where(B.id == store.id).values(admitted=admitted))
     return Admitted(id, look.version) if refused is None else refused
@@ -212,23 +212,23 @@ def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool
             statement = store.dialect.FINISH, store.id, id, took, store.id, took, again
             (((count,),),) = session.ask_all(statement, last=True)
             return again or bool(count)
-        mine = sa.and_(A.buffer_id == store.id, A.id == id)
-        known = bool(session.rows(sa.select(A.id).where(mine)))
-        if again and not known:
+        is_group = sa.and_(A.buffer_id == store.id, A.id == id)
+        was_stored = bool(session.rows(sa.select(A.id).where(is_group)))
+        if again and not was_stored:
             return True
-        session.execute(sa.delete(tables.admissions).where(mine))
-        by = int(took_place) - int(known)
+        session.execute(sa.delete(tables.admissions).where(is_group))
+        by = int(took_place) - int(was_stored)
         if by:
             buffer = sa.update(tables.buffers).where(B.id == store.id)
             session.execute(buffer.values(admitted=B.admitted + by))
-    return known
+    return was_stored
 
 
 def renew(store: Store, id: int, seconds: float) -> bool:
     """Set an admission to expire `seconds` from now; return whether it was still stored."""
     with store.writing() as (session, _):
-        mine = sa.and_(A.buffer_id == store.id, A.id == id)
-        known = bool(session.rows(sa.select(A.id).where(mine)))
+        is_group = sa.and_(A.buffer_id == store.id, A.id == id)
+        was_stored = bool(session.rows(sa.select(A.id).where(is_group)))
         later = _now(store) + seconds
-        session.execute(sa.update(tables.admissions).where(mine).values(expires=later))
-    return known
+        session.execute(sa.update(tables.admissions).where(is_group).values(expires=later))
+    return was_stored

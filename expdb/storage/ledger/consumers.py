@@ -32,14 +32,19 @@ class Settings:
     def from_text(cls, text: str, name: str) -> "Settings":
         """Parse the JSON in the column `consumers.settings`."""
         try:
-            found = cls(**json.loads(text))
-            numbers = found.seed, found.min_size, found.max_times_sampled, found.max_staleness
-            if any(type(one) not in (int, NoneType) or (one or 0) < 0 for one in numbers):
+            settings = cls(**json.loads(text))
+            numbers = (
+                settings.seed,
+                settings.min_size,
+                settings.max_times_sampled,
+                settings.max_staleness,
+            )
+            if any(type(number) not in (int, NoneType) or (number or 0) < 0 for number in numbers):
                 raise ValueError(f"numbers {numbers}")
-            return found
+            return settings
         except (ValueError, TypeError, RecursionError) as error:
             raise errors.DatabaseDamaged(
-                f"the settings of consumer {name!r} cannot be read ({error}): restore a backup"
+                f"the settings of consumer {name!r} cannot be read ({error}); restore a backup"
             ) from error
 
 
@@ -65,10 +70,10 @@ _MOST = 1 << 62  # of each counter; databases can store twice as much
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
     """Return the consumer of a name, or None if there is none."""
-    found = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
-    if not found:
+    rows = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
+    if not rows:
         return None
-    values = dict(found[0]._mapping)
+    values = dict(rows[0]._mapping)
     values["settings"] = Settings.from_text(values["settings"], name)
     counters = {counter: values[counter] for counter in _COUNTERS}
     if not all(0 <= count < _MOST for count in counters.values()):
@@ -92,20 +97,20 @@ def unknown_consumer(session: Session, store: Store, name: str) -> errors.ExpDBE
     if is_dropped(session, store):
         return store.dropped()
     names = list_consumers(session, store)
-    there = f"there are {', '.join(names)}" if names else "there are none"
+    there = f"the consumers are {', '.join(names)}" if names else "there are none"
     return errors.UnknownConsumer(
-        f"buffer {store.name!r} has no consumer {name!r}{nearest(name, names) or ':'} {there}"
+        f"buffer {store.name!r} has no consumer {name!r}{nearest(name, names) or ';'} {there}"
     )
 
 
-def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> ConsumerRecord:
+def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int) -> ConsumerRecord:
     """Return the consumer of a name; create it if there is none.
 
     Raise ConsumerMismatch if it has other settings than the given ones.
     """
     with store.engine.reading() as session:
-        found = find_consumer(session, store, name)
-    if found is None:
+        consumer = find_consumer(session, store, name)
+    if consumer is None:
         if store.engine.read_only:
             with store.engine.reading() as session:
                 error = unknown_consumer(session, store, name)
@@ -115,9 +120,9 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
                 f"{error}; a handle with read_only=True cannot create a consumer"
             )
         with store.writing() as (session, _):
-            found = find_consumer(session, store, name)
-            if found is None:  # no other process has created it since the read
-                settings = Settings(**{"seed": seed, **given})
+            consumer = find_consumer(session, store, name)
+            if consumer is None:  # no other process has created it since the read
+                settings = Settings(**{"seed": seed, **requested})
                 # Ids are counted and never reused, so leases of a dropped consumer cannot match a
                 # new one.
                 ((id, added, capacity),) = session.ask(
@@ -126,17 +131,17 @@ def open_consumer(store: Store, name: str, given: dict[str, Any], seed: int) -> 
                     store.id,
                 )
                 refuse_minimum(store, settings.min_size, capacity)
-                found = ConsumerRecord(id, name, settings, added)
-                values = {**asdict(found), "settings": json.dumps(asdict(settings))}
+                consumer = ConsumerRecord(id, name, settings, added)
+                values = {**asdict(consumer), "settings": json.dumps(asdict(settings))}
                 session.execute(sa.insert(tables.consumers).values(buffer_id=store.id, **values))
-    known = asdict(found.settings)
-    for key, value in given.items():
-        if known[key] != value:
+    stored = asdict(consumer.settings)
+    for key, value in requested.items():
+        if stored[key] != value:
             raise errors.ConsumerMismatch(
-                f"consumer {name!r} has {key}={known[key]!r}, not {value!r}: leave it out, or "
-                "use another name"
+                f"consumer {name!r} has {key}={stored[key]!r}, got {value!r}; omit this setting, "
+                "or use another name"
             )
-    return found
+    return consumer
 
 
 def refuse_minimum(store: Store, min_size: int, capacity: int | None, of: str = "") -> None:
@@ -151,24 +156,24 @@ def refuse_minimum(store: Store, min_size: int, capacity: int | None, of: str = 
 def drop_consumer(store: Store, name: str) -> None:
     """Delete a consumer and its ledger."""
     with store.engine.writing() as session:
-        found = find_consumer(session, store, name)
-        if found is None:
+        consumer = find_consumer(session, store, name)
+        if consumer is None:
             raise unknown_consumer(session, store, name)
-        one = sa.and_(K.buffer_id == store.id, K.id == found.id)
+        is_consumer = sa.and_(K.buffer_id == store.id, K.id == consumer.id)
         # Leasing also locks the consumer's row first, so one of the two transactions waits.
-        session.execute(sa.delete(tables.consumers).where(one))
+        session.execute(sa.delete(tables.consumers).where(is_consumer))
         leases = tables.leases.c
-        mine = sa.and_(leases.buffer_id == store.id, leases.consumer == found.id)
-        session.execute(sa.delete(tables.leases).where(mine))
+        of_consumer = sa.and_(leases.buffer_id == store.id, leases.consumer == consumer.id)
+        session.execute(sa.delete(tables.leases).where(of_consumer))
         settle_pins(session, store)
 
 
 def policy_version(session: Session, store: Store) -> int | None:
     """Return the version of the policy that is being trained, or None if it was never set."""
-    found = session.ask("SELECT policy_version FROM buffers WHERE id = ?", store.id)
-    if not found:
+    rows = session.ask("SELECT policy_version FROM buffers WHERE id = ?", store.id)
+    if not rows:
         raise store.dropped()
-    return None if found[0][0] is None else int(found[0][0])
+    return None if rows[0][0] is None else int(rows[0][0])
 
 
 def set_policy_version(store: Store, version: int) -> None:
@@ -179,11 +184,11 @@ def set_policy_version(store: Store, version: int) -> None:
     )
     with store.engine.writing() as session:
         question = (statement, version, store.id, version, version)
-        (found,) = session.ask_all(question, last=True)
-    if not found:
+        (rows,) = session.ask_all(question, last=True)
+    if not rows:
         with store.engine.reading() as session:
             stored = policy_version(session, store)
         raise errors.InvalidValue(
-            f"policy_version is {version}, and buffer {store.name!r} has {stored}: versions "
-            "only grow; use another buffer for a new training"
+            f"policy_version must not decrease, got {version} after {stored} in buffer "
+            f"{store.name!r}; use another buffer for a new training run"
         )

@@ -49,10 +49,12 @@ def acknowledged(
     newest: int | None,
 ) -> list[int]:
     """Return the ids of the acknowledged leases of some trainer steps, or the newest ones."""
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged")
+    condition = sa.and_(
+        L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
+    )
     if steps is not None:
-        mine = sa.and_(mine, store.dialect.among(L.trainer_step, sorted(steps)))
-    ordered = sa.select(L.id).where(mine).order_by(L.acknowledged.desc()).limit(newest)
+        condition = sa.and_(condition, store.dialect.among(L.trainer_step, sorted(steps)))
+    ordered = sa.select(L.id).where(condition).order_by(L.acknowledged.desc()).limit(newest)
     return [id for (id,) in reversed(session.rows(ordered))]
 
 
@@ -60,9 +62,11 @@ def acknowledged_steps(
     session: Session, store: Store, consumer: ConsumerRecord
 ) -> tuple[int | None, int | None]:
     """Return the first and the last trainer step of the acknowledged leases."""
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged")
+    condition = sa.and_(
+        L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
+    )
     (row,) = session.rows(
-        sa.select(sa.func.min(L.trainer_step), sa.func.max(L.trainer_step)).where(mine)
+        sa.select(sa.func.min(L.trainer_step), sa.func.max(L.trainer_step)).where(condition)
     )
     return row[0], row[1]
 
@@ -108,10 +112,10 @@ def read_entries(
     session: Session, store: Store, consumer: ConsumerRecord, where: sa.ColumnElement[bool]
 ) -> Iterator[Entry | DatabaseDamaged]:
     """Yield rows of the ledger, oldest first, and an error for each unreadable row."""
-    known = sa.select(R.id, R.request).where(R.buffer_id == store.id)
-    requests = {row.id: row.request for row in session.rows(known)}
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
-    wanted, last = sa.select(tables.leases).where(mine, where).order_by(L.id), -1
+    statement = sa.select(R.id, R.request).where(R.buffer_id == store.id)
+    requests = {row.id: row.request for row in session.rows(statement)}
+    of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
+    wanted, last = sa.select(tables.leases).where(of_consumer, where).order_by(L.id), -1
     while rows := session.rows(wanted.where(L.id > last).limit(AT_ONCE)):
         for row in rows:
             try:
@@ -129,15 +133,15 @@ def _entry(row: Any, requests: dict[int, str]) -> Entry:
         raise ValueError("its id is negative")
     text = requests.get(row.request)
     if text is None or request_id(text) != row.request:
-        raise ValueError("what was asked for is missing or altered")
+        raise ValueError("its request is missing or altered")
     if crc_of(row.positions, row.columns, row.number, row.request) != row.crc:
         raise ValueError("checksum")
     asked = json.loads(text)
     drawn = unpack_positions(bytes(row.positions))
-    given = unpack_columns(bytes(row.columns), asked["columns"], len(drawn.positions))
+    columns = unpack_columns(bytes(row.columns), asked["columns"], len(drawn.positions))
     if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
-        raise ValueError("its rows are not those it counts")
+        raise ValueError("its rows differ from its counts")
     return Entry(
         row.id, row.number, row.status, row.trainer_step, asked, row.checksum,
-        replace(drawn, columns=given),
+        replace(drawn, columns=columns),
     )  # fmt: skip

@@ -95,8 +95,8 @@ def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
     If the owner has deleted the steps since, taking over would replace the id in the row, which
     names the only draft with the steps.
     """
-    mine = V.buffer_id == store.id, V.id == archiving.id
-    rows = session.rows(sa.select(V.committed).where(*mine))
+    condition = V.buffer_id == store.id, V.id == archiving.id
+    rows = session.rows(sa.select(V.committed).where(*condition))
     return bool(rows) and bool(rows[0][0]) == archiving.committed
 
 
@@ -132,11 +132,11 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
         return ()
     low, high = int(archiving.positions[0]), int(archiving.positions[-1])
     steps, episodes, segments, priorities = (
-        one.c for one in (tables.steps, tables.episodes, tables.segments, tables.priorities)
+        table.c for table in (tables.steps, tables.episodes, tables.segments, tables.priorities)
     )
     f = sa.func
-    mine = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
-    own = sa.select(segments.episode).where(*mine)
+    in_range = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
+    own = sa.select(segments.episode).where(*in_range)
     (row,) = session.rows(
         sa.select(
             sa.select(f.count())

@@ -88,10 +88,10 @@ class NewLease:
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Lock a consumer, so that no other transaction changes its leases; return its counters."""
-    found = session.ask(*_lock_statement(store, consumer))
-    if not found:
+    rows = session.ask(*_lock_statement(store, consumer))
+    if not rows:
         raise _dropped(session, store, consumer)
-    return Counters(*found[0])
+    return Counters(*rows[0])
 
 
 def _lock_statement(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
@@ -139,10 +139,10 @@ def glance(
     wait, key = store.dialect.WAIT_FOR_CHANGE, (store.id, consumer.id)
     if wait is not None:
         with store.engine.appending() as session:
-            ((found,),) = session.ask(wait, *key, seen or [], seconds)
-            if found is None:
+            ((numbers,),) = session.ask(wait, *key, seen or [], seconds)
+            if numbers is None:
                 raise _dropped(session, store, consumer)
-            return list(found)
+            return list(numbers)
     with store.engine.reading() as session:
         rows = session.ask(
             "SELECT c.version, b.added, b.low, b.deleted, b.revision, b.priorities, "
@@ -156,22 +156,22 @@ def glance(
 
 
 def changed(
-    session: Session, store: Store, consumer: ConsumerRecord, after: int, known: Iterable[int]
+    session: Session, store: Store, consumer: ConsumerRecord, after: int, ids: Iterable[int]
 ) -> list[Lease]:
     """Return the leases with ids above `after`, and the known ones, oldest first."""
-    listed = store.dialect.as_list(np.array(sorted(known), np.int64))
-    found = session.ask(
+    listed = store.dialect.as_list(np.array(sorted(ids), np.int64))
+    rows = session.ask(
         f"{_CHANGED} AND (id > ? OR id {store.dialect.AMONG}) ORDER BY id",
         store.id, consumer.id, after, listed,
     )  # fmt: skip
-    return [_read(store, consumer, row) for row in found]
+    return [_read(store, consumer, row) for row in rows]
 
 
 def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[Lease]:
     """Return the leases that are held, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
-    found = session.ask(_CHANGED + where, store.id, consumer.id)
-    return [_read(store, consumer, row) for row in found]
+    rows = session.ask(_CHANGED + where, store.id, consumer.id)
+    return [_read(store, consumer, row) for row in rows]
 
 
 def acknowledged(
@@ -229,17 +229,17 @@ def give_back(
     Return their ids.
     """
     listed = store.dialect.as_list(np.array(ids, np.int64))
-    found = session.ask(
+    rows = session.ask(
         "UPDATE leases SET status = 'returned', ended = ? WHERE buffer_id = ? AND consumer = ? "
         f"AND id {store.dialect.AMONG} AND status = 'leased' AND holder = coalesce(?, holder) "
         "RETURNING id, pinned",
         now, store.id, consumer.id, listed, holder,
     )  # fmt: skip
-    if found:
+    if rows:
         _count_change(session, store, consumer)
-    if any(pinned is not None for _, pinned in found):
+    if any(pinned is not None for _, pinned in rows):
         settle_pins(session, store)
-    return [id for id, _ in found]
+    return [id for id, _ in rows]
 
 
 def acknowledge(
@@ -253,7 +253,7 @@ def acknowledge(
     """Acknowledge a lease; return the consumer's new version, or None if it was not held."""
     now = store.dialect.NOW
     _hold(session, store, consumer)
-    found = session.ask(
+    rows = session.ask(
         f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ?, "
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
         "WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer) "
@@ -261,9 +261,9 @@ def acknowledge(
         f"AND expires > {now} RETURNING pinned",
         step, store.id, consumer.id, id, holder,
     )  # fmt: skip
-    if not found:
+    if not rows:
         return None
-    if found[0][0] is not None:
+    if rows[0][0] is not None:
         settle_pins(session, store)
     ((version,),) = session.ask(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
@@ -289,8 +289,8 @@ def acknowledge_at_once(
     assert statement is not None
     _hold(session, store, consumer)
     key = store.id, consumer.id
-    (found,) = session.ask_all((statement, step, *key, id, holder, step, *key), last=True)
-    return int(found[0][0]) if found else None
+    (rows,) = session.ask_all((statement, step, *key, id, holder, step, *key), last=True)
+    return int(rows[0][0]) if rows else None
 
 
 def renew(
@@ -307,12 +307,12 @@ def renew(
     """
     now = store.dialect.NOW
     _hold(session, store, consumer)
-    found = session.ask(
+    rows = session.ask(
         f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
         f"AND status = 'leased' AND holder = ? AND expires > {now} RETURNING id",
         seconds, store.id, consumer.id, id, holder,
     )  # fmt: skip
-    return _count_change(session, store, consumer) if found else None
+    return _count_change(session, store, consumer) if rows else None
 
 
 def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
@@ -335,22 +335,22 @@ def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> i
 
 def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
     """Return the status of a lease, and how many seconds ago it expired."""
-    found = session.ask(
+    rows = session.ask(
         f"SELECT status, {store.dialect.NOW} - expires FROM leases "
         "WHERE buffer_id = ? AND consumer = ? AND id = ?",
         store.id, consumer.id, id,
     )  # fmt: skip
-    if not found:
+    if not rows:
         counted = session.ask(
             "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
         )
         if not counted:
             raise _dropped(session, store, consumer)
         raise errors.LeaseLost(
-            f"consumer {consumer.name!r} has no lease {id}: it has made {counted[0][0]}, counted "
-            "from 0"
+            f"consumer {consumer.name!r} has no lease {id}; it has made {counted[0][0]} leases, "
+            "numbered from 0"
         )
-    return found[0][0], found[0][1]
+    return rows[0][0], rows[0][1]
 
 
 def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
@@ -358,15 +358,17 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
     state, late = status(session, store, consumer, id)
     what = f"lease {id} of consumer {consumer.name!r}"
     if state == "acknowledged":
-        return errors.LeaseLost(f"{what} was acknowledged already; lease another batch")
+        return errors.LeaseLost(f"{what} was already acknowledged; lease another batch")
     if state == "leased" and late < 0:
-        return errors.LeaseLost(f"{what} is another process's: it alone can acknowledge it")
+        return errors.LeaseLost(
+            f"{what} belongs to another process; only that process can acknowledge it"
+        )
     if late >= 0:
         return errors.LeaseLost(
-            f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again: lease with "
+            f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again; lease with "
             "more seconds, or renew it in time"
         )
-    return errors.LeaseLost(f"{what} was given back: lease another batch")
+    return errors.LeaseLost(f"{what} was given back; lease another batch")
 
 
 def _dropped(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:

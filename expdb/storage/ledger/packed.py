@@ -34,8 +34,8 @@ class Drawn:
     def items(self) -> np.ndarray:
         """The leased positions, each as often as it was leased."""
         kept = self.positions if self.kept is None else self.positions[self.kept]
-        found: np.ndarray = kept.reshape(-1)
-        return found if kept.ndim == 1 else found[found != UNKNOWN]
+        positions: np.ndarray = kept.reshape(-1)
+        return positions if kept.ndim == 1 else positions[positions != UNKNOWN]
 
 
 def bounds(drawn: Drawn) -> tuple[int, int]:
@@ -115,13 +115,13 @@ def unpack_columns(data: bytes, described: dict[str, Any], count: int) -> Column
         whole = CODEC.decompress(whole, total, asbytes=True)
     if len(whole) != total:
         raise ValueError(f"{len(whole)} bytes of columns, not {total}")
-    found, begin = {}, 0
+    columns, begin = {}, 0
     for name, size in sizes.items():
         ranks = np.frombuffer(whole[begin : begin + size], np.uint8)
         flat = np.ascontiguousarray(ranks.reshape(dtypes[name].itemsize, -1).T)
-        found[name] = flat.view(dtypes[name]).reshape(shapes[name])
+        columns[name] = flat.view(dtypes[name]).reshape(shapes[name])
         begin += size
-    return found
+    return columns
 
 
 def crc_of(positions: bytes, columns: bytes, number: int, request: int) -> int:
@@ -132,6 +132,6 @@ def crc_of(positions: bytes, columns: bytes, number: int, request: int) -> int:
 def damaged(buffer: str, consumer: str, lease: int, why: object) -> errors.DatabaseDamaged:
     """Return the error for a row of the ledger that cannot be read."""
     return errors.DatabaseDamaged(
-        f"lease {lease} of consumer {consumer!r} of buffer {buffer!r} is damaged ({why}): restore "
-        "a backup"
+        f"lease {lease} of consumer {consumer!r} of buffer {buffer!r} is corrupted ({why}); "
+        "restore a backup"
     )

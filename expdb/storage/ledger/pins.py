@@ -27,11 +27,13 @@ def pinned_positions(session: Session, store: Store) -> np.ndarray:
 
     The transaction must hold the buffer's row; every transaction that pins steps holds it, too.
     """
-    held = session.ask(
+    rows = session.ask(
         "SELECT positions FROM leases WHERE buffer_id = ? AND status = 'leased' "
         f"AND expires > {store.dialect.NOW} AND pinned IS NOT NULL",
         store.id,
     )
-    if not held:
+    if not rows:
         return np.empty(0, np.int64)
-    return np.unique(np.concatenate([unpack_positions(bytes(one)).items for (one,) in held]))
+    return np.unique(
+        np.concatenate([unpack_positions(bytes(positions)).items for (positions,) in rows])
+    )

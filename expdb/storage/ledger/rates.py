@@ -55,12 +55,12 @@ class _Stored:
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
     """Return the limiter or None, and the position of the next step when it was set."""
-    found = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
-    if not found:
+    rows = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
+    if not rows:
         raise store.dropped()
-    if found[0][0] is None:
+    if rows[0][0] is None:
         return None, 0
-    stored = _read(store, found[0][0])
+    stored = _read(store, rows[0][0])
     return stored.limiter, stored.since
 
 
@@ -172,8 +172,8 @@ def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -
         return 0.0
     records = [find_consumer(session, store, name) for name in list_consumers(session, store)]
     if not records:
-        held = sa.select(sa.func.count()).select_from(tables.steps)
-        ((count,),) = session.rows(held.where(S.buffer_id == store.id, S.position >= since))
+        statement = sa.select(sa.func.count()).select_from(tables.steps)
+        ((count,),) = session.rows(statement.where(S.buffer_id == store.id, S.position >= since))
         return float(count * limiter.ratio)
     version = policy_version(session, store)
     total = 0.0
@@ -212,23 +212,27 @@ def _leasable_by(
     positions, episodes = np.array(rows, np.int64).T
     times = np.zeros(len(positions), np.int64)
     oldest = int(positions[0])
-    held = [one for one in open_leases(session, store, record) if one.status == "leased"]
-    for lease in (*acknowledged(session, store, record, oldest), *held):
+    leased = [
+        open_lease
+        for open_lease in open_leases(session, store, record)
+        if open_lease.status == "leased"
+    ]
+    for lease in (*acknowledged(session, store, record, oldest), *leased):
         items = lease.drawn.items
         place = np.searchsorted(positions, items)
-        known = (place < len(positions)) & (items >= oldest)
-        known[known] = positions[place[known]] == items[known]
+        is_counted = (place < len(positions)) & (items >= oldest)
+        is_counted[is_counted] = positions[place[is_counted]] == items[is_counted]
         if lease.request in whole:
-            times += np.isin(episodes, episodes[place[known]])
+            times += np.isin(episodes, episodes[place[is_counted]])
         else:
-            np.add.at(times, place[known], 1)
+            np.add.at(times, place[is_counted], 1)
     return float(np.maximum(settings.max_times_sampled - times, 0).sum())
 
 
 def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
     """Return the ids of requests whose leases name an episode by its first step."""
-    found = session.ask("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
-    units = {id: parse_object(text, "a request").get("unit") for id, text in found}
+    rows = session.ask("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
+    units = {id: parse_object(text, "a request").get("unit") for id, text in rows}
     return {id for id, unit in units.items() if dict(unit or {}).get("name") in WHOLE}
 
 
@@ -248,13 +252,13 @@ def _wait_to_insert(
     while True:
         with store.engine.reading() as session:
             limiter, _ = rate_limiter(session, store)
-            found = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
-        if limiter is None or found[0][0] is None or found[0][1] + count <= found[0][0]:
+            limits = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
+        if limiter is None or limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
             return
         if count > max(limiter.largest_write, limiter.min_size):
             raise errors.InvalidValue(
                 f"{count} steps at once are more than the rate limiter of buffer {store.name!r} "
-                f"ever lets in: write up to {int(limiter.largest_write)} at a time (flush_steps=)"
+                f"ever allows; write up to {int(limiter.largest_write)} at a time (flush_steps=)"
             ) from error
         now = time.monotonic()
         if now >= min(began + pause, deadline):
@@ -264,8 +268,8 @@ def _wait_to_insert(
             if now < deadline:
                 continue
             with store.engine.reading() as session:
-                found = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
-                if found[0][0] is None or found[0][1] + count <= found[0][0]:
+                limits = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
+                if limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
                     return
                 left = leasable(session, store, rate_limiter(session, store)[1], limiter)
             rows = "any number of" if left == math.inf else f"{left:g}"

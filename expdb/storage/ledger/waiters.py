@@ -49,8 +49,8 @@ class Waiter:
     ) -> None:
         if self._id is None:
             return
-        mine = sa.and_(W.buffer_id == self.store.id, W.id == self._id)
-        self._tell(sa.delete(tables.waiters).where(mine))
+        own_row = sa.and_(W.buffer_id == self.store.id, W.id == self._id)
+        self._tell(sa.delete(tables.waiters).where(own_row))
 
     def _tell(self, statement: sa.Executable) -> None:
         """Execute a statement if that is possible within a second.
@@ -65,11 +65,11 @@ class Waiter:
 def waiting(store: Store) -> list[dict[str, Any]]:
     """Return the waiting processes, except those that have ended."""
     with store.engine.reading() as session:
-        found = session.rows(
+        rows = session.rows(
             sa.select(W.holder, W.since, W.what).where(W.buffer_id == store.id).order_by(W.since)
         )
     return [
         {"who": row.holder, "seconds": max(0.0, time.time() - row.since), "for": row.what}
-        for row in found
+        for row in rows
         if not has_ended(row.holder)
     ]

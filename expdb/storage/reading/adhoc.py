@@ -88,17 +88,21 @@ class FieldFunction:
             return None
         chunk, row = self._row(payload)
         if not isinstance(name, str):
-            raise SqlError(f"field(payload, {name!r}): name the field in single quotes")
+            raise SqlError(
+                f"field(payload, {name!r}) must name the field as text; put the name in single "
+                "quotes"
+            )
         if name in SYSTEM:
             raise SqlError(
-                f"field(payload, {name!r}): {name} is a column of experience, use it as it is"
+                f"field(payload, {name!r}) names a column of experience, not a field; use {name} "
+                "as it is"
             )
         field = chunk.signature.fields.get(name)
         if field is None and name not in self._stored():
-            known = self._stored()
+            names = self._stored()
             raise SqlError(
-                f"no field {name!r} is stored{nearest(name, known) or ':'} there are "
-                f"{', '.join(sorted(known)) or 'none'}"
+                f"no field {name!r} is stored{nearest(name, names) or ';'} the fields are "
+                f"{', '.join(sorted(names)) or 'none yet'}"
             )
         if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
@@ -120,14 +124,16 @@ class FieldFunction:
         if key in self._chunks:
             self._chunks.move_to_end(key)
             return self._chunks[key]
-        found = self._session.ask(
+        records = self._session.ask(
             "SELECT c.rows, c.signature, c.crc, c.data, g.schema, g.fields, g.crc FROM chunks c "
             "JOIN signatures g ON g.buffer_id = c.buffer_id AND g.id = c.signature "
             "WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
         )  # fmt: skip
-        if not found:
-            raise ChunkDamaged(f"chunk {chunk_id} of buffer {buffer_id} is gone: restore a backup")
-        rows, signature, crc, data, *stored = found[0]
+        if not records:
+            raise ChunkDamaged(
+                f"chunk {chunk_id} of buffer {buffer_id} is missing; restore a backup"
+            )
+        rows, signature, crc, data, *stored = records[0]
         decoder = self._decoders.get((buffer_id, signature))
         if decoder is None:
             try:
@@ -136,7 +142,7 @@ class FieldFunction:
                 )
             except Exception as error:
                 raise ChunkDamaged(
-                    f"signature {signature} cannot be read ({error}): restore a backup"
+                    f"signature {signature} cannot be read ({error}); restore a backup"
                 ) from error
         chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
         if len(self._chunks) > _CHUNKS_KEPT:
@@ -144,9 +150,9 @@ class FieldFunction:
         return chunk
 
 
-def _not_a_payload(given: Any) -> SqlError:
+def _not_a_payload(argument: Any) -> SqlError:
     return SqlError(
-        f"field({given!r}, ...): the first argument is the column payload of experience"
+        f"field({argument!r}, ...) must get the column payload of experience as its first argument"
     )
 
 
@@ -187,34 +193,35 @@ def _bindable(params: Any) -> dict[str, Any]:
         return {}
     if not isinstance(params, Mapping):
         raise SqlError(
-            f"params is {params!r}: give a mapping of the names in the query, such as {{'task': "
-            f"'t'}}"
+            "params must be a mapping of the names in the query, such as {'task': 't'}, got "
+            f"{params!r}"
         )
-    given = {
+    bindable = {
         name: value.item() if isinstance(value, np.generic) else value
         for name, value in params.items()
     }
-    for name, value in given.items():
+    for name, value in bindable.items():
         if not isinstance(name, str) or not isinstance(value, (str, int, float, bytes, type(None))):
             raise SqlError(
-                f"params[{name!r}] is a {type(value).__name__}: give text, numbers, bytes or None"
+                f"params[{name!r}] must be text, a number, bytes or None, got "
+                f"{type(value).__name__}"
             )
         if isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise SqlError(
-                f"params[{name!r}] is {value}, which does not fit 64 bits: give it as text"
+                f"params[{name!r}] is {value}, which does not fit 64 bits; pass it as text"
             )
-    return given
+    return bindable
 
 
 def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -> pa.Table:
     """Run a statement and return its rows; column names that occur twice are numbered."""
     if not isinstance(query, str):
-        raise SqlError(f"the query is {query!r}: give SQL as text")
-    given = _bindable(params)
+        raise SqlError(f"query must be SQL text, got {query!r}")
+    bound = _bindable(params)
     try:
         with engine.sql() as session:
             field = FieldFunction(session)
-            names, rows = engine.dialect.run_sql(session, query, given, field, engine.timeout)
+            names, rows = engine.dialect.run_sql(session, query, bound, field, engine.timeout)
     except QueryFailed as error:
         with engine.reading() as session:  # a failed transaction of PostgreSQL cannot read
             hint = suggest_for_sql_error(str(error), FieldFunction(session).names())

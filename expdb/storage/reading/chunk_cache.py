@@ -43,15 +43,15 @@ class ChunkCache:
 
     def keep(self, chunks: dict[int, Chunk]) -> None:
         """Keep chunks that were just used."""
-        known, opened, brought = self._chunks, self._open, 0
+        kept, opened, brought = self._chunks, self._open, 0
         for id, chunk in chunks.items():
             size, now = chunk.nbytes, chunk.opened_bytes
-            if known.get(id) is not chunk:
+            if kept.get(id) is not chunk:
                 self._forget(id)
-                known[id] = chunk
+                kept[id] = chunk
                 self.nbytes += size
                 heapq.heappush(self._oldest, id)
-            known.move_to_end(id)
+            kept.move_to_end(id)
             if now:
                 more = now - opened.pop(id, 0)
                 opened[id] = now

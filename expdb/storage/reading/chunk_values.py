@@ -25,7 +25,7 @@ def check_spans(chunks: dict[int, Chunk], spans: Spans) -> None:
     for c, a, b in spans:
         if b > chunks[c].rows:
             raise inconsistent(
-                f"chunk {c} has {chunks[c].rows} rows, and the steps at {a} to {b - 1}"
+                f"chunk {c} has {chunks[c].rows} rows, but steps refer to its rows {a} to {b - 1}"
             )
 
 
@@ -78,15 +78,15 @@ def gather_wide(
     room, width = values.reshape(-1).view(np.uint8), field.nbytes
     ends = np.cumsum([b - a for _, a, b in spans]).tolist()
     if (ends[-1] if ends else 0) * width != len(room):  # otherwise `values` would keep old contents
-        raise inconsistent(f"{len(values)} values, and other rows of chunks")
+        raise inconsistent(f"the rows of chunks do not add up to {len(values)} values")
     opened: Buffer | None = b""
     last = None
     for (c, a, b), end in sorted(zip(spans, ends, strict=True)):
         if c != last:
             last, chunk = c, chunks[c]
             opened = chunk.whole(name, keep_open) if name in chunk.signature.fields else None
-        mine = room[(end - (b - a)) * width : end * width]
-        mine[:] = 0 if opened is None else np.frombuffer(opened, np.uint8, len(mine), a * width)
+        part = room[(end - (b - a)) * width : end * width]
+        part[:] = 0 if opened is None else np.frombuffer(opened, np.uint8, len(part), a * width)
     return values
 
 
@@ -115,43 +115,45 @@ def _slices(
 
     Simple loops, because this takes most of the time of a cold sample.
     """
-    mine = [chunks[c] for c, _, _ in spans]
+    span_chunks = [chunks[c] for c, _, _ in spans]
     if field.dtype == "bool" and not field.shape:
         if count > len(spans):
-            return unpacked(mine, spans, name, count)
-        at = [chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(mine, spans, strict=True)]
+            return unpacked(span_chunks, spans, name, count)
+        at = [
+            chunk.bits(name) + (a >> 3) for chunk, (_, a, _) in zip(span_chunks, spans, strict=True)
+        ]
         return [
             bytes(
                 [
                     chunk.data[k] >> (a & 7) & 1
-                    for chunk, k, (_, a, _) in zip(mine, at, spans, strict=True)
+                    for chunk, k, (_, a, _) in zip(span_chunks, at, spans, strict=True)
                 ]
             )
         ]
-    places = [chunk.place(name) for chunk in mine]
+    places = [chunk.place(name) for chunk in span_chunks]
     width = field.nbytes
     if width >= WIDE or count > 8 * len(spans):  # a view, so that joining is the only copy
         return [
             memoryview(chunk.data)[at + a * width : at + b * width]
-            for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+            for chunk, (at, _), (_, a, b) in zip(span_chunks, places, spans, strict=True)
         ]
     return [
         chunk.data[at + a * width : at + b * width]
-        for chunk, (at, _), (_, a, b) in zip(mine, places, spans, strict=True)
+        for chunk, (at, _), (_, a, b) in zip(span_chunks, places, spans, strict=True)
     ]
 
 
-def unpacked(mine: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
+def unpacked(span_chunks: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
     """Return the bits of spans as one byte each, unpacked all at once.
 
     Raise KeyError if a chunk has no place for them.
     """
     cut = [
         (chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3))
-        for chunk, (_, a, b) in zip(mine, spans, strict=True)
+        for chunk, (_, a, b) in zip(span_chunks, spans, strict=True)
     ]
     packed = b"".join(
-        [chunk.data[first:last] for chunk, (first, last) in zip(mine, cut, strict=True)]
+        [chunk.data[first:last] for chunk, (first, last) in zip(span_chunks, cut, strict=True)]
     )
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")
     width = np.array([8 * (last - first) for first, last in cut])
@@ -200,17 +202,17 @@ class Bulk:
 
     def values(self, name: str, field: Field) -> list[np.ndarray]:
         """Return the values of a field for each of `places`; blanks where a chunk lacks it."""
-        found = [alike.values(name, field) for alike in self._alike]
+        arrays = [alike.values(name, field) for alike in self._alike]
         if self._others:
-            found.append(gather(self._chunks, self._others, name, field))
-        return found
+            arrays.append(gather(self._chunks, self._others, name, field))
+        return arrays
 
     def present(self, name: str) -> list[np.ndarray]:
         """Return for each of `places` which rows have a value of the field, bool."""
-        found = [np.full(one.count, name in one.signature.fields) for one in self._alike]
+        masks = [np.full(alike.count, name in alike.signature.fields) for alike in self._alike]
         if self._others:
-            found.append(gather_present(self._chunks, self._others, name))
-        return found
+            masks.append(gather_present(self._chunks, self._others, name))
+        return masks
 
 
 def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]], list[int]]:
@@ -232,8 +234,8 @@ def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]],
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the numbers of all runs, concatenated."""
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found: np.ndarray = np.repeat(starts, lengths) + within
-    return found
+    numbers: np.ndarray = np.repeat(starts, lengths) + within
+    return numbers
 
 
 class _Alike:

@@ -21,11 +21,11 @@ BLOCK_BITS = 10  # a row of `priorities` holds 1,024 positions
 
 def table_column(store: Store, name: str) -> tables.ViewColumn:
     """Return the column of the view `experience` with this name; raise QueryError if unknown."""
-    found = tables.VIEW.get(name)
-    if found is not None:
-        return found
-    known = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
-    raise errors.QueryError(f"no field or column {name!r}: there are {known}")
+    column = tables.VIEW.get(name)
+    if column is not None:
+        return column
+    names = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
+    raise errors.QueryError(f"no field or column {name!r}; the names are {names}")
 
 
 def read_columns(
@@ -44,10 +44,10 @@ def read_columns(
         columns = read_columns(store, session, positions, others, json_text)
         return {**columns, "priority": read_priorities(store, session, positions)}
     join: sa.FromClause = tables.steps
-    found = [table_column(store, name) for name in names]
-    if any(column.of_episodes for column in found):
+    view_columns = [table_column(store, name) for name in names]
+    if any(column.of_episodes for column in view_columns):
         join = join.join(tables.episodes, sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode))
-    selected = [S.position, *[column.sql for column in found]]
+    selected = [S.position, *[column.sql for column in view_columns]]
     statement = sa.select(*selected).select_from(join).where(S.buffer_id == store.id)
     wanted = np.unique(positions)
     if is_dense(wanted):
@@ -88,8 +88,8 @@ def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np
     stored = {number: priorities_of(store, number, data) for number, data in rows}
     none = np.full(1 << BLOCK_BITS, np.nan)
     values = np.stack([stored.get(number, none) for number in blocks.tolist()] or [none])
-    found: np.ndarray = values[block, positions & ((1 << BLOCK_BITS) - 1)]
-    return found
+    priorities: np.ndarray = values[block, positions & ((1 << BLOCK_BITS) - 1)]
+    return priorities
 
 
 _DTYPES: dict[str | None, Any] = {"integer": np.int64, "real": np.float64, "flag": np.bool_}
@@ -112,5 +112,5 @@ def column_array(name: str, values: list[Any], json_text: bool = False) -> np.nd
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])
     if kind == "json" and not json_text:
-        values = [None if one is None else parse_object(one, name) for one in values]
+        values = [None if text is None else parse_object(text, name) for text in values]
     return as_objects(values)

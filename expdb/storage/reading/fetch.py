@@ -38,28 +38,30 @@ def read_chunks(
     store: Store, session: Session, ids: np.ndarray, outcome: WriteOutcome | None = None
 ) -> dict[int, Chunk]:
     """Return chunks by id, checked."""
-    found = {}
+    chunks = {}
     for id, rows, signature, crc, data in session.ask(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
     ):
-        found[id] = store.signatures.decoder(session, signature, outcome).chunk(id, rows, crc, data)
-    _check_found(found, ids)
-    return found
+        chunks[id] = store.signatures.decoder(session, signature, outcome).chunk(
+            id, rows, crc, data
+        )
+    _check_found(chunks, ids)
+    return chunks
 
 
 def _check_found(chunks: dict[int, Chunk], ids: np.ndarray) -> None:
     for id in ids.tolist():
         if id not in chunks:
-            raise inconsistent(f"chunk {id}, which steps lie in, is not there")
+            raise inconsistent(f"chunk {id}, to which steps refer, is missing")
 
 
 def read_cached(
     store: Store, session: Session, ids: np.ndarray, cache: ChunkCache
 ) -> dict[int, Chunk]:
     """Return chunks by id, from the cache if they are still current."""
-    held = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
-    if held:  # after steps were merged or deleted, an id may name another chunk
-        listed = store.dialect.as_list(np.array(list(held), np.int64))
+    cached = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
+    if cached:  # after steps were merged or deleted, an id may name another chunk
+        listed = store.dialect.as_list(np.array(list(cached), np.int64))
         sums = dict(
             session.ask(
                 f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}",
@@ -67,9 +69,9 @@ def read_cached(
                 listed,
             )
         )
-        held = {id: chunk for id, chunk in held.items() if sums.get(id) == chunk.crc}
-    missing = np.array([id for id in ids.tolist() if id not in held], np.int64)
-    return {**held, **(read_chunks(store, session, missing) if len(missing) else {})}
+        cached = {id: chunk for id, chunk in cached.items() if sums.get(id) == chunk.crc}
+    missing = np.array([id for id in ids.tolist() if id not in cached], np.int64)
+    return {**cached, **(read_chunks(store, session, missing) if len(missing) else {})}
 
 
 def locate_and_read(
@@ -218,10 +220,10 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     condition, params = f"position {store.dialect.AMONG}", [store.dialect.as_list(wanted)]
     if is_dense(wanted):
         condition, params = "position BETWEEN ? AND ?", [int(wanted[0]), int(wanted[-1])]
-    found = session.ask(
+    rows = session.ask(
         f"SELECT position FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
     )
-    return np.isin(positions, np.fromiter((row[0] for row in found), np.int64, len(found)))
+    return np.isin(positions, np.fromiter((row[0] for row in rows), np.int64, len(rows)))
 
 
 def find_missing(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
@@ -240,14 +242,14 @@ def find_missing(store: Store, session: Session, positions: np.ndarray) -> np.nd
     )  # fmt: skip
     blocks = positions // BLOCK
     numbers, expected = np.unique(blocks, return_counts=True)
-    found = dict(counts)
+    stored_counts = dict(counts)
     changed = [
         number
         for number, count in zip(numbers.tolist(), expected.tolist(), strict=True)
-        if found.get(number, 0) != count
+        if stored_counts.get(number, 0) != count
     ]
-    some = positions[np.isin(blocks, changed)]
-    return some[~alive(store, session, some)] if len(some) else some
+    uncertain = positions[np.isin(blocks, changed)]
+    return uncertain[~alive(store, session, uncertain)] if len(uncertain) else uncertain
 
 
 # -- final observations ----------------------------------------------------------------------------
@@ -293,7 +295,7 @@ def check_final_rows(
 
     It must come after the steps of the chunk with the episode's last step.
     """
-    found = session.ask(
+    records = session.ask(
         "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
         "AND g.last >= e.last_position ORDER BY g.last LIMIT 1), "
         "(SELECT g.chunk_row + g.last - g.first FROM segments g WHERE g.buffer_id = e.buffer_id "
@@ -301,7 +303,7 @@ def check_final_rows(
         f"WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG}",
         store.id, store.dialect.as_list(np.unique(episodes)),
     )  # fmt: skip
-    last_rows = {(episode, chunk): row for episode, chunk, row in found if row is not None}
+    last_rows = {(episode, chunk): row for episode, chunk, row in records if row is not None}
     for episode, id, row in zip(episodes.tolist(), ids.tolist(), rows.tolist(), strict=True):
         if not last_rows.get((episode, id), row) < row < chunks[id].rows:
             raise inconsistent(

@@ -33,14 +33,14 @@ class Segments:
     @classmethod
     def of(cls, rows: Sequence[tuple[int, ...]]) -> "Segments":
         """Create segments from rows (last, first, episode, ordinal, chunk, chunk_row)."""
-        found = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
+        segments = cls(*np.array(rows, np.int64).reshape(-1, 6).T)
         if len(rows) and (
-            min(found.first.min(), found.chunk_row.min()) < 0
-            or (found.last < found.first).any()
-            or max(found.last.max(), found.chunk_row.max()) >= MOST
+            min(segments.first.min(), segments.chunk_row.min()) < 0
+            or (segments.last < segments.first).any()
+            or max(segments.last.max(), segments.chunk_row.max()) >= MOST
         ):
-            raise inconsistent("a segment covers what cannot be")
-        return found
+            raise inconsistent("a segment has impossible positions")
+        return segments
 
     @classmethod
     def read(
@@ -123,5 +123,5 @@ def is_dense(wanted: np.ndarray) -> bool:
 def inconsistent(what: str) -> errors.DatabaseDamaged:
     """Return the error for contradictory rows, which expdb never writes."""
     return errors.DatabaseDamaged(
-        f"the database contradicts itself ({what}): see `expdb check`, and restore a backup"
+        f"the database is inconsistent ({what}); run `expdb check`, and restore a backup"
     )

@@ -56,11 +56,13 @@ def count(store: Store, session: Session, where: Condition | None) -> int:
     if where is None:
         return state.size
     if _by_episode(where, state):
-        held = G.last - sa.case((G.first < state.oldest, state.oldest), else_=G.first) + 1
-        ((found,),) = session.fetch(_episodes(store, where, sa.func.coalesce(sa.func.sum(held), 0)))
+        length = G.last - sa.case((G.first < state.oldest, state.oldest), else_=G.first) + 1
+        ((total,),) = session.fetch(
+            _episodes(store, where, sa.func.coalesce(sa.func.sum(length), 0))
+        )
     else:
-        ((found,),) = session.fetch(_steps(store, where, sa.func.count(S.position)))
-    return int(found)
+        ((total,),) = session.fetch(_steps(store, where, sa.func.count(S.position)))
+    return int(total)
 
 
 def open_episodes(store: Store, session: Session, where: Condition | None) -> int:
@@ -68,8 +70,8 @@ def open_episodes(store: Store, session: Session, where: Condition | None) -> in
     statement = _steps(store, where, sa.func.count(sa.distinct(E.id)), join=True).where(
         E.status == "open"
     )
-    ((found,),) = session.fetch(statement)
-    return int(found)
+    ((total,),) = session.fetch(statement)
+    return int(total)
 
 
 def positions(
@@ -117,12 +119,12 @@ def ordered(
     offset: int,
 ) -> np.ndarray:
     """Return matching positions by a column of the view, NULL last, then by position; int64."""
-    found = tables.VIEW.get(column)
-    if found is None:
+    view_column = tables.VIEW.get(column)
+    if view_column is None:
         names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
-        raise errors.QueryError(f"no column {column!r} to order by: there are {names}")
-    by = found.sql
-    statement = _steps(store, where, S.position, join=found.of_episodes)
+        raise errors.QueryError(f"no column {column!r} to order by; the columns are {names}")
+    by = view_column.sql
+    statement = _steps(store, where, S.position, join=view_column.of_episodes)
     order = [by.is_(None), by.desc() if descending else by.asc()] if by is not S.position else []
     last = S.position.desc() if descending and not order else S.position
     rows = session.fetch(statement.order_by(*order, last).limit(limit).offset(offset))
@@ -162,8 +164,8 @@ def own_versions(
     if len(among):
         listed = store.dialect.as_list(among)
         rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
-    found = np.array(rows, np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    versions = np.array(rows, np.int64).reshape(-1, 2)
+    return versions[:, 0], versions[:, 1]
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
@@ -212,8 +214,8 @@ def tasks_required(
         .distinct()
         .limit(limit + 1)
     )
-    found = sorted(task for (task,) in session.fetch(statement))
-    return found if len(found) <= limit else None
+    names = sorted(task for (task,) in session.fetch(statement))
+    return names if len(names) <= limit else None
 
 
 def tasks_among(
@@ -222,10 +224,10 @@ def tasks_among(
     """Return those of the tasks that have a matching step; the search of each ends at the first."""
     if not candidates:
         return set()
-    held: sa.FromClause = tables.segments
+    source: sa.FromClause = tables.segments
     if not _by_episode(where, store.state(session)):
-        held = tables.STEPS_OF_SEGMENTS
-    matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(held)
+        source = tables.STEPS_OF_SEGMENTS
+    matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(source)
     matching = matching.where(tables.OF_EPISODE).correlate(tables.episodes)
     if where is not None:
         matching = matching.where(where.sql)
@@ -260,10 +262,10 @@ def episodes(
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return names and rows of the episodes that match, or have a matching step, oldest first."""
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
-    held: sa.Select[Any] = (
+    segments: sa.Select[Any] = (
         sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)
     )
-    statement = sa.select(*columns).where(E.buffer_id == store.id, held.exists()).order_by(E.id)
+    statement = sa.select(*columns).where(E.buffer_id == store.id, segments.exists()).order_by(E.id)
     if where is not None:
         statement = statement.where(
             E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql

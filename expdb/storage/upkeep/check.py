@@ -80,9 +80,9 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
 
 def check_owners(session: Session) -> list[str]:
     """Return which rows belong to no buffer, one line per table."""
-    known, problems = sa.select(tables.buffers.c.id), []
+    buffer_ids, problems = sa.select(tables.buffers.c.id), []
     for table in tables.OF_BUFFERS:
-        lost = sa.select(sa.func.count()).where(table.c.buffer_id.not_in(known))
+        lost = sa.select(sa.func.count()).where(table.c.buffer_id.not_in(buffer_ids))
         ((count,),) = session.rows(lost.select_from(table))
         if count:
             problems.append(f"{count} rows of {table.name} belong to no buffer")
@@ -150,15 +150,15 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
     The comparison has a tolerance, because sums of floats depend on their order.
     """
     rows = session.ask(_RETURNS, store.id)
-    for episode_id, whole, found, size, count, length in rows:
+    for episode_id, whole, summed, size, count, length in rows:
         total = None if whole is None else whole * 1e-20
-        exact = total == found or abs((total or 0.0) - (found or 0.0)) <= 1e-6 * max(
+        exact = total == summed or abs((total or 0.0) - (summed or 0.0)) <= 1e-6 * max(
             1e-20, size or 0.0
         )
         if count == length and not exact:
             yield (
                 f"episode {episode_id!r} has the return {whole}, and its rewards sum to "
-                f"{(found or 0.0) * 1e20}"
+                f"{(summed or 0.0) * 1e20}"
             )
 
 
@@ -192,20 +192,20 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
     by_chunk = np.argsort(segments.chunk, kind="stable")
     in_order = segments.chunk[by_chunk]
     for start in range(0, len(ids), _CHUNKS_AT_ONCE):
-        some = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
+        id_list = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
         for id, rows, signature, crc, data in session.ask(
-            store.dialect.READ_CHUNKS, some, store.id
+            store.dialect.READ_CHUNKS, id_list, store.id
         ):
-            mine = by_chunk[slice(*np.searchsorted(in_order, (id, id + 1)))]
-            ends = segments.chunk_row[mine] + segments.last[mine] - segments.first[mine]
+            of_chunk = by_chunk[slice(*np.searchsorted(in_order, (id, id + 1)))]
+            ends = segments.chunk_row[of_chunk] + segments.last[of_chunk] - segments.first[of_chunk]
             if len(ends) and int(ends.max()) >= rows:
                 yield f"chunk {id} has fewer rows than its segments say"
             try:
                 chunk = store.signatures.decoder(session, signature).chunk(id, rows, crc, data)
-                if not _agrees(store, session, chunk, segments.last[mine]):
+                if not _agrees(store, session, chunk, segments.last[of_chunk]):
                     yield (
-                        f"chunk {id} has other steps or rewards than its rows: its segments point "
-                        "to wrong rows"
+                        f"chunk {id} differs from its rows in steps or rewards; its segments "
+                        "refer to wrong rows"
                     )
                 yield from _fields(store, id, chunk)
             except ExpDBError as error:
@@ -217,9 +217,9 @@ def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:
     for name, field in chunk.signature.fields.items():
         chunk.present(name, 0, chunk.rows)
         (chunk.objects if field.varies else chunk.raw)(name, 0, chunk.rows)
-        known = store.fields.types.get(name, SYSTEM.get(name))
-        if known != field:
-            yield f"chunk {id} holds {name!r} as {field}, the buffer as {known}"
+        stored_type = store.fields.types.get(name, SYSTEM.get(name))
+        if stored_type != field:
+            yield f"chunk {id} holds {name!r} as {field}, the buffer as {stored_type}"
 
 
 def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) -> bool:

@@ -28,16 +28,18 @@ def check_ledger(store: Store, session: Session) -> Iterator[str]:
 
 
 def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Iterator[str]:
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
-    by_status = sa.select(L.status, sa.func.count().label("count")).where(mine).group_by(L.status)
-    found = {row.status: row.count for row in session.rows(by_status)}
+    of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
+    by_status = (
+        sa.select(L.status, sa.func.count().label("count")).where(of_consumer).group_by(L.status)
+    )
+    counts = {row.status: row.count for row in session.rows(by_status)}
     for counter, count in (
-        ("handed_out", sum(found.values())),
-        ("acknowledged", found.get("acknowledged", 0)),
+        ("handed_out", sum(counts.values())),
+        ("acknowledged", counts.get("acknowledged", 0)),
     ):
         if getattr(consumer, counter) != count:
             yield f"counts {getattr(consumer, counter)} leases as {counter}, and has {count}"
-    held: list[np.ndarray] = []
+    leased: list[np.ndarray] = []
     handed_out: list[np.ndarray] = []
     most = consumer.settings.max_times_sampled
     for entry in entries.read_entries(session, store, consumer, sa.true()):
@@ -47,10 +49,10 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
         if entry.number >= consumer.begun:
             yield f"has batch {entry.number}, and counts {consumer.begun} begun"
         if entry.status == "leased":
-            held.append(np.unique(entry.drawn.items))
+            leased.append(np.unique(entry.drawn.items))
         if most is not None and entry.status in ("leased", "acknowledged"):
             handed_out.append(entry.drawn.items)
-    for what, parts, bound in (("held", held, 1), ("handed out", handed_out, most)):
+    for what, parts, bound in (("held", leased, 1), ("handed out", handed_out, most)):
         if parts and bound is not None:
             positions, times = np.unique(np.concatenate(parts), return_counts=True)
             if (times > bound).any():

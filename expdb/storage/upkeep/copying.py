@@ -38,10 +38,10 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
     Raise TargetExists if the target has a buffer with that name.
     """
     with source.reading() as reader:
-        found = reader.rows(sa.select(tables.buffers).where(B.name == name))
-        if not found:
+        source_rows = reader.rows(sa.select(tables.buffers).where(B.name == name))
+        if not source_rows:
             raise catalog.unknown_buffer(reader, name)
-        counters = dict(found[0]._mapping)
+        counters = dict(source_rows[0]._mapping)
         old = counters.pop("id")
         sizes = reader.rows(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
         draft = _begin(reader, old, target, counters)
@@ -92,7 +92,7 @@ def _next_batch(left: list[tuple[int, int]]) -> list[int]:
 def _require_free(writer: Session, name: str, target: Engine) -> None:
     if catalog.find_buffer(writer, name) is not None:
         raise errors.TargetExists(
-            f"{target.location} has a buffer {name!r} already: drop it there first, or copy to "
+            f"{target.location} already has a buffer {name!r}; drop it there first, or copy to "
             "another database"
         )
 
@@ -113,11 +113,11 @@ class _Draft:
         """
         writer.ask(target.dialect.LOCK, self.id)
         last = sa.select(sa.func.coalesce(sa.func.max(C.id), -1)).where(C.buffer_id == self.id)
-        found = writer.rows(sa.select(B.name, last.scalar_subquery()).where(B.id == self.id))
-        if [tuple(row) for row in found] != [(self.name, self.last)]:
+        rows = writer.rows(sa.select(B.name, last.scalar_subquery()).where(B.id == self.id))
+        if [tuple(row) for row in rows] != [(self.name, self.last)]:
             raise errors.DatabaseBusy(
-                f"another process copies a buffer of this name to {target.location}: wait until "
-                "it is done, then copy again if the buffer is not there"
+                f"another process is copying a buffer of this name to {target.location}; wait "
+                "until it is done, then copy again if the buffer is not there"
             )
 
 
@@ -139,17 +139,17 @@ def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) 
         for other in catalog.list_buffers(writer):
             if catalog.copied_name(other) == name and other != draft:
                 catalog.drop_buffer(writer, other)
-        found = catalog.find_buffer(writer, draft)
-        if found is None:
+        buffer = catalog.find_buffer(writer, draft)
+        if buffer is None:
             catalog.create_buffer(writer, draft, None, {})
-            found = catalog.find_buffer(writer, draft)
-            assert found is not None
-            known = tables.signatures
-            rows = reader.fetch(sa.select(known).where(known.c.buffer_id == old))
-            _insert(writer, target, known, found[0], rows)
+            buffer = catalog.find_buffer(writer, draft)
+            assert buffer is not None
+            signatures = tables.signatures
+            rows = reader.fetch(sa.select(signatures).where(signatures.c.buffer_id == old))
+            _insert(writer, target, signatures, buffer[0], rows)
         last = f.coalesce(f.max(C.id), -1)
-        ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == found[0]))
-    return _Draft(found[0], draft, int(done))
+        ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == buffer[0]))
+    return _Draft(buffer[0], draft, int(done))
 
 
 def _copy_chunks(
@@ -157,8 +157,8 @@ def _copy_chunks(
 ) -> None:
     """Copy chunks with their segments and steps, in one transaction."""
     among = source.dialect.among
-    mine = sa.select(tables.chunks).where(C.buffer_id == old, among(C.id, ids)).order_by(C.id)
-    chunks = [_moved(row, old, draft.id) for row in reader.fetch(mine)]
+    statement = sa.select(tables.chunks).where(C.buffer_id == old, among(C.id, ids)).order_by(C.id)
+    chunks = [_moved(row, old, draft.id) for row in reader.fetch(statement)]
     low = min(row[_PLACE["first"]] for row in chunks)
     within = sa.and_(G.buffer_id == old, G.last.between(low, ids[-1]), among(G.chunk, ids))
     segments = reader.fetch(sa.select(tables.segments).where(within).order_by(G.last))
@@ -191,10 +191,10 @@ def _insert(
 ) -> None:
     """Insert rows under another buffer's id, which is the first column of each table."""
     flags = {k for k, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean)}
-    given = [
+    new_rows = [
         (buffer_id, *[bool(value) if k in flags else value for k, value in enumerate(row[1:], 1)])
         if flags
         else (buffer_id, *row[1:])
         for row in rows
     ]
-    target.dialect.insert_rows(writer, table, given)
+    target.dialect.insert_rows(writer, table, new_rows)

@@ -38,11 +38,11 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
     for name in consumers.list_consumers(session, store):
         consumer = consumers.find_consumer(session, store, name)
         assert consumer is not None
-        found = list(_leases(store, session, consumer, position, step))
-        for entry, row in found:
-            yield f"{time_of(row.leased)}: {_told(name, entry, row, now, others)}"
-        found = [(entry, row) for entry, row in found if not _end_of(row, now, others)]
-        reason = None if step is None else _refused(consumer, state, step, found, version)
+        leases = list(_leases(store, session, consumer, position, step))
+        for entry, row in leases:
+            yield f"{time_of(row.leased)}: {_lease_text(name, entry, row, now, others)}"
+        leases = [(entry, row) for entry, row in leases if not _end_of(row, now, others)]
+        reason = None if step is None else _refused(consumer, state, step, leases, version)
         if reason is not None:
             yield f"consumer {name!r} does not hand it out now: {reason}"
 
@@ -58,18 +58,18 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
     )
     names = ("episode_id", "task_id", "agent_id", "run", "status")
     versions = {name: tables.VIEW[name] for name in ("policy_version", "policy_version_end")}
-    found = session.rows(
+    rows = session.rows(
         sa.select(
             S.position, S.step, S.execute_time, S.reward, S.revision,
             tables.priority.label("priority"), first.label("first"), *[E[name] for name in names],
-            *[one.sql.label(name) for name, one in versions.items()],
+            *[column.sql.label(name) for name, column in versions.items()],
         )
         .select_from(tables.steps.join(tables.episodes, of_episode))
         .where(S.buffer_id == store.id, S.position == position)
     )  # fmt: skip
-    if found and found[0].first is None:
+    if rows and rows[0].first is None:
         raise inconsistent(f"the episode of step {position} has no segment")
-    return dict(found[0]._mapping) if found else None
+    return dict(rows[0]._mapping) if rows else None
 
 
 def _described(step: dict[str, Any]) -> Iterator[str]:
@@ -103,8 +103,8 @@ def _leases(
         sa.or_(L.first <= position, L.first <= first), sa.or_(L.last >= position, L.last >= first)
     )
     columns = L.id, L.status, L.leased, L.ended, L.expires, L.holder, L.trainer_step
-    mine = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, near)
-    rows = {row.id: row for row in session.rows(sa.select(*columns).where(mine))}
+    of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, near)
+    rows = {row.id: row for row in session.rows(sa.select(*columns).where(of_consumer))}
     for entry in entries.read_entries(session, store, consumer, near):
         if isinstance(entry, DatabaseDamaged):
             raise entry
@@ -122,7 +122,7 @@ def _end_of(row: Any, now: float, others: Others) -> str | None:
     return "its process has ended" if others.has_ended(row.holder) else None
 
 
-def _told(name: str, entry: Entry, row: Any, now: float, others: Others) -> str:
+def _lease_text(name: str, entry: Entry, row: Any, now: float, others: Others) -> str:
     what = f"leased in batch {entry.number} of consumer {name!r}, lease {entry.id}"
     if end := _end_of(row, now, others):
         return f"{what}; {end}, so the next lease releases it"
@@ -138,16 +138,16 @@ def _refused(
     consumer: ConsumerRecord,
     state: State,
     step: dict[str, Any],
-    found: list[tuple[Entry, Any]],
+    leases: list[tuple[Entry, Any]],
     version: int | None,
 ) -> str | None:
     """Return why a consumer cannot lease a stored step, or None if it can."""
     settings = consumer.settings
-    counts = [entry for entry, row in found if row.status in ("leased", "acknowledged")]
-    held = [entry.id for entry, row in found if row.status == "leased"]
+    counts = [entry for entry, row in leases if row.status in ("leased", "acknowledged")]
+    lease_ids = [entry.id for entry, row in leases if row.status == "leased"]
     times = sum(int(np.isin(entry.drawn.items, _names(entry, step)).sum()) for entry in counts)
-    if held:
-        return f"lease {held[0]} holds it"
+    if lease_ids:
+        return f"lease {lease_ids[0]} holds it"
     most = settings.max_times_sampled
     if most is not None and times >= most:
         often = "once" if times == 1 else f"{times} times"

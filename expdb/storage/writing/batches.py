@@ -12,48 +12,48 @@ from expdb.names import COLUMNS, EPISODE_KEYS
 from expdb.storage.writing.flatten import flattened
 
 
-def columns_of(given: Any) -> Mapping[str, Sequence[Any]] | None:
+def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
     """Return a batch as columns of one length, with scalars broadcast.
 
     Return None if the batch is already a sequence of rows.
     """
-    if isinstance(given, Mapping):
-        return _with_gaps(_broadcast(given))
-    if hasattr(given, "__arrow_c_stream__"):
+    if isinstance(batch, Mapping):
+        return _with_gaps(_broadcast(batch))
+    if hasattr(batch, "__arrow_c_stream__"):
         try:
-            table = pa.table(given)
+            table = pa.table(batch)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidValue(
-                f"a {type(given).__name__} is not a table ({error}): name every column"
+                f"{type(batch).__name__} cannot be read as a table ({error}); name every column"
             ) from None
         if len(set(table.column_names)) < table.num_columns:
-            raise InvalidValue("the table has two columns of one name: rename one of them")
+            raise InvalidValue("the table has two columns of the same name; rename one of them")
         return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
-    if isinstance(given, (list, tuple)):
+    if isinstance(batch, (list, tuple)):
         return None
     raise InvalidValue(
-        "a batch is a list of mappings, a mapping of columns or an Arrow table, not "
-        f"{type(given).__name__}"
+        "a batch must be a list of mappings, a mapping of columns or an Arrow table, got "
+        f"{type(batch).__name__}"
     )
 
 
-def flatten_rollout(given: Any, agents: Any) -> dict[str, Any]:
+def flatten_rollout(rollout: Any, agents: Any) -> dict[str, Any]:
     """Return columns [T, N, ...] of N agents as columns of T * N steps, agent by agent.
 
     Columns that describe episodes may have one value per agent.
     """
     names = _agent_names(agents)
-    if not isinstance(given, Mapping):
+    if not isinstance(rollout, Mapping):
         raise InvalidValue(
             "with agents, columns must be a mapping of columns [T, N, ...], got "
-            f"{type(given).__name__}; pass a dict of arrays or omit agents"
+            f"{type(rollout).__name__}; pass a dict of arrays or omit agents"
         )
-    if "agent_id" in given:
+    if "agent_id" in rollout:
         raise InvalidValue("agent_id is given twice, as a column and by agents; remove one of them")
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     per_agent: dict[str, Sequence[Any]] = {}
-    for name, value in _leaves(given):
+    for name, value in _leaves(rollout):
         if is_array(value):
             array = as_array(value, name)
             _check_agents(name, array.shape, names)
@@ -89,12 +89,13 @@ _SEQUENCES = (list, tuple, np.ndarray)
 
 def _agent_names(agents: Any) -> list[str]:
     names = agents.tolist() if isinstance(agents, np.ndarray) else agents
-    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) for one in names):
-        raise InvalidValue(f"agents is {agents!r}: give a sequence of N different names")
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise InvalidValue(f"agents must be a sequence of N different names, got {agents!r}")
     if len(set(names)) < len(names) or not names:
         raise InvalidValue(
-            f"agents has {len(names)} names and {len(set(names))} different ones: give each "
-            "environment its own name, because steps of one name belong to one episode"
+            f"agents must be different names, got {len(names)} names and {len(set(names))} "
+            "different ones; give each environment its own name, because steps of one name belong "
+            "to one episode"
         )
     return list(names)
 
@@ -103,8 +104,8 @@ def _check_agents(name: str, shape: tuple[int, ...], names: list[str]) -> None:
     """Raise InvalidValue unless the second axis of a column is that of the agents."""
     if len(shape) < 2 or shape[1] != len(names):
         raise InvalidValue(
-            f"column {name!r} is {list(shape)}: with {len(names)} agents it must be "
-            f"[T, {len(names)}, ...]; swap the axes of [N, T, ...], or omit agents for [steps, ...]"
+            f"column {name!r} must be [T, {len(names)}, ...] with {len(names)} agents, got "
+            f"{list(shape)}; swap the axes of [N, T, ...], or omit agents for [steps, ...]"
         )
 
 
@@ -117,8 +118,8 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
     for row in batch:
         if not isinstance(row, Mapping):
             raise InvalidValue(
-                f"a row of the batch is a {type(row).__name__}: give mappings with the arguments "
-                "of store()"
+                "a row of a batch must be a mapping with the arguments of store(), got "
+                f"{type(row).__name__}"
             )
         yield row
 
@@ -140,13 +141,13 @@ def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     return {name: gaps.get(name, column) for name, column in columns.items() if name not in masks}
 
 
-def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+def _broadcast(batch: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
-    for name, value in _leaves(given):
+    for name, value in _leaves(batch):
         if name in columns:
             raise InvalidValue(
-                f"column {name!r} is given twice, nested and by its dotted name: give it once"
+                f"column {name!r} is given twice, nested and by its dotted name; pass it once"
             )
         if is_array(value):
             value = (
@@ -163,11 +164,11 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
                 lengths[name] = len(value)
     if not lengths:
         raise InvalidValue(
-            "no column of the batch has rows: give lists or arrays, or use store() for one step"
+            "no column of the batch has rows; pass lists or arrays, or use store() for one step"
         )
     if len(set(lengths.values())) > 1:
         raise InvalidValue(
-            f"columns of different lengths: {', '.join(f'{k} {n}' for k, n in lengths.items())}"
+            f"columns must have one length, got {', '.join(f'{k} {n}' for k, n in lengths.items())}"
         )
     count = next(iter(lengths.values()))
     return {
@@ -176,14 +177,14 @@ def _broadcast(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     }
 
 
-def _leaves(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _leaves(batch: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image".
 
     `flattened` also handles the rows of such batches, so both raise the same errors.
     """
-    for name, value in given.items():
+    for name, value in batch.items():
         if not isinstance(name, str):
-            raise InvalidValue(f"a column may not be called {name!r}: use text")
+            raise InvalidValue(f"column name must be text, got {name!r}")
         if isinstance(value, Mapping) and name not in COLUMNS:
             yield from flattened({name: value}, {}, ()).items()
         else:

@@ -34,15 +34,15 @@ def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) 
     If the outcome of a commit is unknown, the repetition changes only the steps of the first
     attempt that still match: the others have been changed by that attempt or by another process.
     """
-    found: list[np.ndarray] = []
+    matched: list[np.ndarray] = []
     in_doubt = False
 
     def attempt() -> int:
         nonlocal in_doubt
         if not in_doubt:
-            found.clear()
+            matched.clear()
         try:
-            return _update(store, where, changes, last, found)
+            return _update(store, where, changes, last, matched)
         except errors.CommitUnknown:
             in_doubt = True
             raise
@@ -68,36 +68,36 @@ def _update(
     merged = {name: value for name, value in changes.items() if isinstance(value, dict)}
     with store.writing() as (session, _):
         session.is_repeated = True
-        found = select.positions(store, session, where)
+        positions = select.positions(store, session, where)
         if found_before:
             (before,) = found_before
             count = int(alive(store, session, before).sum()) if len(before) else 0
-            found = np.intersect1d(found, before)
+            positions = np.intersect1d(positions, before)
         else:
-            found = _last_steps(store, session, found) if last else found
-            count = len(found)
-            found_before.append(found)
+            positions = _last_steps(store, session, positions) if last else positions
+            count = len(positions)
+            found_before.append(positions)
         if last:
-            _warn_of_open_episodes(store, session, found)
-        elif changes.get("reward") and len(found):
-            _warn_of_repeated_rewards(store, session, found)
-        if of_episodes and len(found):
-            mine = sa.and_(E.buffer_id == store.id, _of_episodes(store, E.id, found))
+            _warn_of_open_episodes(store, session, positions)
+        elif changes.get("reward") and len(positions):
+            _warn_of_repeated_rewards(store, session, positions)
+        if of_episodes and len(positions):
+            in_episodes = sa.and_(E.buffer_id == store.id, _of_episodes(store, E.id, positions))
             if "policy_version" in of_episodes:
-                _take_own_versions(store, session, mine)
+                _take_own_versions(store, session, in_episodes)
             if "episode_tags" in merged:
                 tags = merged["episode_tags"]
-                _merge_tags(store, session, E.id, E.episode_tags, mine, tags)
+                _merge_tags(store, session, E.id, E.episode_tags, in_episodes, tags)
                 del of_episodes["episode_tags"]
             if of_episodes:
-                session.execute(sa.update(tables.episodes).where(mine).values(of_episodes))
-        if "tags" in merged and len(found):
-            _merge_tags(store, session, S.position, S.tags, _at(store, found), merged["tags"])
+                session.execute(sa.update(tables.episodes).where(in_episodes).values(of_episodes))
+        if "tags" in merged and len(positions):
+            _merge_tags(store, session, S.position, S.tags, _at(store, positions), merged["tags"])
             del of_steps["tags"]
-        if of_steps and len(found):
-            session.execute(sa.update(tables.steps).where(_at(store, found)).values(of_steps))
-        if "reward" in of_steps and len(found):
-            _sum_returns(store, session, found)
+        if of_steps and len(positions):
+            session.execute(sa.update(tables.steps).where(_at(store, positions)).values(of_steps))
+        if "reward" in of_steps and len(positions):
+            _sum_returns(store, session, positions)
     return count
 
 
@@ -107,7 +107,7 @@ def _merge_tags(
     key: sa.Column[Any],
     column: sa.Column[Any],
     where: sa.ColumnElement[bool],
-    given: dict[str, Any],
+    new_tags: dict[str, Any],
 ) -> None:
     """Merge tags into those of the matching rows; None removes a key.
 
@@ -121,7 +121,7 @@ def _merge_tags(
     changes = []
     for stored, rows in rows_of.items():
         tags = {} if stored is None else parse_object(stored, column.name)
-        for name, value in given.items():
+        for name, value in new_tags.items():
             if value is None:
                 tags.pop(name, None)
             else:
@@ -177,9 +177,9 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
         store.warned_of_open = True
         errors.warn(
             f"{count} of the {len(positions)} episodes whose last step is updated "
-            f"{'is' if count == 1 else 'are'} still open: the next step will be "
-            "the last one; end it first, by terminated=True, end(), the end of the `with` block or "
-            "end_episode"
+            f"{'is' if count == 1 else 'are'} still open, so their next step will be the last "
+            "one; end episodes first with terminated=True, end(), the `with` block or "
+            "end_episode()"
         )
 
 
@@ -192,8 +192,8 @@ def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndar
     if steps > episodes:
         store.warned_of_rewards = True
         errors.warn(
-            f"update gives the reward to {steps} steps of {episodes} "
-            f"episode{'s' * (episodes != 1)}, so that returns grow with length: "
+            f"update() sets the reward of {steps} steps of {episodes} "
+            f"episode{'s' * (episodes != 1)}, so returns grow with length; "
             'for the reward of a whole episode use update(..., which="last")'
         )
 
@@ -234,13 +234,13 @@ def _of_episodes(
 def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
     """Delete the matching steps and rewrite their chunks; return how many steps were deleted."""
     with store.writing() as (session, outcome):
-        found = select.positions(store, session, where)
-        if keep_pinned and len(found):
-            held = pinned_positions(session, store)
-            held = held[alive(store, session, held)] if len(held) else held
-            kept = _episodes_at(store, session, held)
-            found = found[~np.isin(_episodes_at(store, session, found), kept)]
-        return delete_positions(store, session, outcome, found)
+        positions = select.positions(store, session, where)
+        if keep_pinned and len(positions):
+            pinned = pinned_positions(session, store)
+            pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
+            kept = _episodes_at(store, session, pinned)
+            positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
+        return delete_positions(store, session, outcome, positions)
 
 
 def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
@@ -248,24 +248,24 @@ def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.nd
     if not len(positions):
         return positions
     segments = locate(store, session, positions)
-    found: np.ndarray = segments.episode[segments.find(positions)]
-    return found
+    episodes: np.ndarray = segments.episode[segments.find(positions)]
+    return episodes
 
 
 def delete_positions(
     store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray
 ) -> int:
     """Delete steps in a transaction that holds the buffer's row; return how many there were."""
-    found = positions[alive(store, session, positions)] if len(positions) else positions
-    if not len(found):
+    stored = positions[alive(store, session, positions)] if len(positions) else positions
+    if not len(stored):
         return 0
-    segments = locate(store, session, found)
-    index = segments.find(found)
-    session.execute(sa.delete(tables.steps).where(_at(store, found)))
+    segments = locate(store, session, stored)
+    index = segments.find(stored)
+    session.execute(sa.delete(tables.steps).where(_at(store, stored)))
     for chunk in np.unique(segments.chunk[index]).tolist():
         rewrite(store, session, outcome, [chunk])
-    _settle_episodes(store, session, np.unique(segments.episode[index]), found)
-    return len(found)
+    _settle_episodes(store, session, np.unique(segments.episode[index]), stored)
+    return len(stored)
 
 
 def _settle_episodes(
@@ -273,8 +273,8 @@ def _settle_episodes(
 ) -> None:
     """Update the last position of episodes; delete ended episodes without remaining steps."""
     among = store.dialect.among
-    mine = sa.and_(E.buffer_id == store.id, among(E.id, episodes.tolist()))
-    episode = sa.update(tables.episodes).where(mine)
+    is_affected = sa.and_(E.buffer_id == store.id, among(E.id, episodes.tolist()))
+    episode = sa.update(tables.episodes).where(is_affected)
     no_observation = dict.fromkeys(("tail_chunk", "tail_row", "tail_fields"))
     session.execute(episode.where(among(E.last_position, gone.tolist())).values(no_observation))
     last = sa.select(sa.func.coalesce(sa.func.max(G.last), -1)).where(tables.OF_EPISODE)
@@ -286,7 +286,9 @@ def _settle_episodes(
             last_position=last.correlate(tables.episodes).scalar_subquery(), revision=revision
         )
     )
-    session.execute(sa.delete(tables.episodes).where(mine, E.last_position < 0, E.status != "open"))
+    session.execute(
+        sa.delete(tables.episodes).where(is_affected, E.last_position < 0, E.status != "open")
+    )
 
 
 def clear(store: Store) -> int:
@@ -374,7 +376,7 @@ def index(store: Store, name: str) -> None:
     column = resolved.sql
     if not isinstance(column, sa.Column):
         raise errors.QueryError(
-            f"{name!r} cannot be indexed: choose a column of the tables, or a tag"
+            f"{name!r} cannot be indexed; choose a column of the tables, or a tag"
         )
     if key is not None:
         store.tags.warn_of_unknown([name])

@@ -17,7 +17,7 @@ from expdb.chunks.fields import Field
 from expdb.names import EPISODE_KEYS, STEP_KEYS
 
 _NAMES = {"task_id": "default", "agent_id": "agent", "episode_id": None}
-_KNOWN = {*_NAMES, "step", "reward", "terminated", "truncated"}
+_TAKEN_AT_ONCE = {*_NAMES, "step", "reward", "terminated", "truncated"}
 _COLUMNS = {*EPISODE_KEYS, *STEP_KEYS}
 
 
@@ -37,18 +37,20 @@ class Columnar(NamedTuple):
         return zip(self.task_ids, self.agent_ids, self.episode_ids, strict=True)
 
 
-def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> Columnar | None:
+def columnar(columns: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> Columnar | None:
     """Return the columns if they can be added at once, or None if they must be added row by row."""
-    if not (_COLUMNS - _KNOWN).isdisjoint(given):
+    if not (_COLUMNS - _TAKEN_AT_ONCE).isdisjoint(columns):
         return None
-    fields: dict[str, Any] = {name: one for name, one in given.items() if name not in _COLUMNS}
-    if not fields or not all(_fits(one, types.get(name)) for name, one in fields.items()):
+    fields: dict[str, Any] = {
+        name: column for name, column in columns.items() if name not in _COLUMNS
+    }
+    if not fields or not all(_fits(column, types.get(name)) for name, column in fields.items()):
         return None
-    size = len(next(iter(given.values())))
-    key_columns = [_column(given, name, usual, size) for name, usual in _NAMES.items()]
+    size = len(next(iter(columns.values())))
+    key_columns = [_column(columns, name, usual, size) for name, usual in _NAMES.items()]
     task_ids, agent_ids, episode_ids = key_columns
-    steps, rewards = _column(given, "step", None, size), _rewards(given, size)
-    flags = [_column(given, name, False, size) for name in ("terminated", "truncated")]
+    steps, rewards = _column(columns, "step", None, size), _rewards(columns, size)
+    flags = [_column(columns, name, False, size) for name in ("terminated", "truncated")]
     if (
         not size
         or rewards is None
@@ -71,7 +73,7 @@ def columnar(given: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -> 
         agent_ids,
         episode_ids,
         tuple(taken.values()),
-        [one or other for one, other in zip(*flags, strict=True)],
+        [terminated or truncated for terminated, truncated in zip(*flags, strict=True)],
         fields,
     )
 
@@ -93,22 +95,22 @@ def _are_none_or_int64(steps: list[Any]) -> bool:
     return not numbers or (min(numbers) >= -(2**63) and max(numbers) < 2**63)
 
 
-def _column(given: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:
-    column = given.get(name)
+def _column(columns: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:
+    column = columns.get(name)
     if column is None:
         return [usual] * count
     return column.tolist() if isinstance(column, np.ndarray) else list(column)
 
 
-def _rewards(given: Mapping[str, Any], count: int) -> list[float | None] | None:
-    column = given.get("reward")
+def _rewards(columns: Mapping[str, Any], count: int) -> list[float | None] | None:
+    column = columns.get("reward")
     if not isinstance(column, np.ndarray):
-        values = _column(given, "reward", None, count)
+        values = _column(columns, "reward", None, count)
         return values if set(map(type, values)) <= {type(None)} else None
     if column.dtype.kind != "f" or column.dtype.itemsize > 8 or column.ndim != 1:
         return None
     exact = column.astype(np.float64)
     if not (np.abs(exact) <= LARGEST_REWARD).all():
         return None
-    found: list[float | None] = (exact + 0.0).tolist()  # SQL has no negative zero
-    return found
+    rewards: list[float | None] = (exact + 0.0).tolist()  # SQL has no negative zero
+    return rewards

@@ -23,10 +23,11 @@ E = tables.episodes.c
 _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
-_FOUND = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
+_STORED = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 FIND = (
-    f"SELECT {', '.join(_FOUND)}, status FROM episodes WHERE buffer_id = ? AND episode_id IN ({{}})"
+    f"SELECT {', '.join(_STORED)}, status FROM episodes "
+    "WHERE buffer_id = ? AND episode_id IN ({})"
 )
 NO_VERSION = -(2**63)  # stands for NULL in comparisons
 ADVANCE = (
@@ -52,7 +53,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
             after.episode_id,
         ):
             raise errors.EpisodeMismatch(
-                f"episode {after.episode_id!r} exists already: choose another episode_id"
+                f"episode {after.episode_id!r} already exists; choose another episode_id"
             )
         beginning = {**after.columns(), "started": after.started or now}
         session.tell(
@@ -79,16 +80,16 @@ def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
     """
     names = {name: value for name, value in write.details.items() if name != "episode_tags"}
     same = [sa.or_(E[name].is_(None), E[name] == value) for name, value in names.items()]
-    mine = E.buffer_id == store.id, E.id == write.before.id, E.status == "open"
-    statement = sa.update(tables.episodes).where(*mine, *same).values(**write.details)
+    is_episode = E.buffer_id == store.id, E.id == write.before.id, E.status == "open"
+    statement = sa.update(tables.episodes).where(*is_episode, *same).values(**write.details)
     if session.rows(statement.returning(E.id)) or not names:
         return
-    stored = session.rows(sa.select(*[E[name] for name in names]).where(*mine))
+    stored = session.rows(sa.select(*[E[name] for name in names]).where(*is_episode))
     for (name, value), other in zip(names.items(), stored[0] if stored else (), strict=False):
         if other is not None and other != value:
             raise errors.EpisodeMismatch(
-                f"episode {write.record.episode_id!r} already has {name}={other!r}, not {value!r}: "
-                "use another episode_id"
+                f"episode {write.record.episode_id!r} already has {name}={other!r}, got "
+                f"{value!r}; use another episode_id"
             )
 
 
@@ -111,11 +112,11 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
     for write in plan.episodes:
         usual = write.after.policy_version
         pairs = [tuple(column[row] for column in columns) for row in write.rows]
-        found = [usual if first is None else first for first, _ in pairs]
-        found += [last for _, last in pairs]
-        known = [version for version in found if version is not None]
-        if known:
-            low, high = min(known), max(known)
+        versions = [usual if first is None else first for first, _ in pairs]
+        versions += [last for _, last in pairs]
+        present = [version for version in versions if version is not None]
+        if present:
+            low, high = min(present), max(present)
             session.tell(WIDEN, low, low, high, high, store.id, write.after.id)
 
 
@@ -125,19 +126,19 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
     If the episode was swept, return a record without id, which is inserted again. Raise
     EpisodeEnded if it has ended.
     """
-    found = session.ask(
+    rows = session.ask(
         "SELECT status, length, last_step, ordered, policy_version FROM episodes "
         "WHERE buffer_id = ? AND id = ?",
         store.id,
         record.id,
     )
-    if not found and 0 <= record.last_position < swept_before(store, session):
+    if not rows and 0 <= record.last_position < swept_before(store, session):
         return record.changed(id=None)
-    status, length, last_step, ordered, version = (
-        found[0] if found else ("gone", 0, None, True, None)
-    )
+    status, length, last_step, ordered, version = rows[0] if rows else ("gone", 0, None, True, None)
     if status != "open":
-        raise errors.EpisodeEnded(f"episode {record.episode_id!r} is {status}: start another one")
+        raise errors.EpisodeEnded(
+            f"episode {record.episode_id!r} is {status}; start another episode"
+        )
     return record.changed(
         length=length, last_step=last_step, ordered=bool(ordered), policy_version=version
     )
@@ -165,7 +166,7 @@ def end(
         status, time.time(), store.id, id,
     )  # fmt: skip
     if not ended:
-        raise errors.EpisodeEnded("the episode has ended already, or is gone: start another one")
+        raise errors.EpisodeEnded("the episode has already ended or is gone; start another episode")
     compact.compact_episode(store, session, outcome, id, final, final_types)
 
 
@@ -244,11 +245,11 @@ def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, 
     rows: list[Any] = []
     with store.engine.reading() as session:
         for start in range(0, len(names), NAMES_AT_ONCE):
-            some = names[start : start + NAMES_AT_ONCE]
-            rows += session.ask(FIND.format(", ".join("?" * len(some))), store.id, *some)
-    found = {}
+            part = names[start : start + NAMES_AT_ONCE]
+            rows += session.ask(FIND.format(", ".join("?" * len(part))), store.id, *part)
+    episodes = {}
     for *values, status in rows:
-        episode = EpisodeRecord(**dict(zip(_FOUND, values, strict=True)))
+        episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
         episode.ordered = bool(episode.ordered)
-        found[episode.episode_id] = episode, status
-    return found
+        episodes[episode.episode_id] = episode, status
+    return episodes

@@ -22,8 +22,8 @@ from expdb.storage.store import State, Store
 from expdb.storage.writing.change import delete_positions
 
 B, C, E, G, S, V = (
-    one.c
-    for one in (
+    table.c
+    for table in (
         tables.buffers, tables.chunks, tables.episodes, tables.segments,
         tables.steps, tables.evictions,
     )
@@ -94,13 +94,15 @@ class Eviction:
         checks.flag(self.whole_episodes, "whole_episodes")
         checks.choice(self.by, "by", "writers", "archiver")
         if self.archive is not None:
-            given = os.fspath(self.archive) if isinstance(self.archive, (str, os.PathLike)) else ""
-            if not isinstance(given, str) or not given or "\0" in given:
-                raise errors.InvalidValue(f"archive is {self.archive!r}: name a folder")
-            object.__setattr__(self, "archive", os.path.abspath(os.path.expanduser(given)))
+            path = os.fspath(self.archive) if isinstance(self.archive, (str, os.PathLike)) else ""
+            if not isinstance(path, str) or not path or "\0" in path:
+                raise errors.InvalidValue(
+                    f"archive must be the path of a folder, got {self.archive!r}"
+                )
+            object.__setattr__(self, "archive", os.path.abspath(os.path.expanduser(path)))
         if not self.whole_episodes and all(
-            one is None
-            for one in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
+            limit is None
+            for limit in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
         ):
             raise errors.InvalidValue(
                 "an Eviction must have a limit, got none; set max_bytes, max_age, "
@@ -132,13 +134,13 @@ def read_marker(session: Session, store: Store) -> str | None:
 
 
 def _read(session: Session, store: Store) -> dict[str, Any] | None:
-    found = session.rows(sa.select(B.eviction).where(B.id == store.id))
-    if not found:
+    rows = session.rows(sa.select(B.eviction).where(B.id == store.id))
+    if not rows:
         raise store.dropped()
-    if found[0][0] is None:
+    if rows[0][0] is None:
         return None
     try:
-        return dict(json.loads(found[0][0]))
+        return dict(json.loads(rows[0][0]))
     except (ValueError, TypeError, RecursionError) as error:
         raise _unreadable(store, error) from error
 
@@ -235,8 +237,10 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
     """
     if state.pinned is None or state.capacity is None:
         return state.pinned
-    mine = S.buffer_id == store.id, S.position >= state.pinned
-    kept = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(*mine))[0][0]
+    is_pinned = S.buffer_id == store.id, S.position >= state.pinned
+    kept = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(*is_pinned))[0][
+        0
+    ]
     return state.pinned if kept <= 2 * state.capacity else None
 
 
@@ -262,12 +266,12 @@ def _older(
 ) -> np.ndarray:
     if policy.whole_episodes:
         return np.asarray(items.ended < before)
-    found = session.rows(
+    rows = session.rows(
         sa.select(S.position)
         .where(S.buffer_id == store.id, S.position <= int(items.newest.max()))
         .where(S.execute_time < before)
     )
-    return np.isin(items.newest, np.fromiter((row[0] for row in found), np.int64, len(found)))
+    return np.isin(items.newest, np.fromiter((row[0] for row in rows), np.int64, len(rows)))
 
 
 class _Items:
@@ -283,7 +287,7 @@ class _Items:
         if whole_episodes:
             keys = np.array(end, np.int64)[run]  # the last position identifies an episode
             _, of, self._item = np.unique(keys, return_index=True, return_inverse=True)
-            allowed = np.array([one != "open" for one in status])[run][of]
+            allowed = np.array([run_status != "open" for run_status in status])[run][of]
         else:
             of = self._item = np.arange(len(run))
             allowed = np.ones(len(run), np.bool_)
@@ -358,8 +362,8 @@ def _evict_before(store: Store, session: Session, bound: int) -> int:
     )
     # A user may have deleted the oldest step that a lease pins; its other steps stay pinned.
     L = tables.leases.c
-    held = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
-    session.execute(sa.update(tables.leases).where(held).values(pinned=bound))
+    is_leased = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
+    session.execute(sa.update(tables.leases).where(is_leased).values(pinned=bound))
     size = B.size - count
     values = {
         "low": bound,

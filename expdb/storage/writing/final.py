@@ -16,20 +16,21 @@ def check_final(names: Collection[str], fields: Iterable[str]) -> None:
     for name in names:
         if name in STEP_KEYS:
             raise errors.InvalidValue(
-                f"end({name}=...): {name!r} is of a step: give it to append, with the last one"
+                f"end({name}=...) got {name!r}, which belongs to a step; pass it to append() with "
+                "the last step"
             )
-    known = set(fields)
-    known |= {name.split(".", 1)[0] for name in known}
-    seen = known.intersection(OBSERVATIONS)
+    step_fields = set(fields)
+    step_fields |= {name.split(".", 1)[0] for name in step_fields}
+    seen = step_fields.intersection(OBSERVATIONS)
     if seen and not seen.intersection(name.split(".", 1)[0] for name in names):
         raise errors.InvalidValue(
-            f"end({', '.join(names)}) does not give {min(seen)!r}, which steps have: give "
-            "what is seen after the last one"
+            f"end({', '.join(names)}) lacks {min(seen)!r}, which steps have; pass "
+            "the observation after the last step"
         )
     for name in names:
-        meant = "" if name in known else nearest(name, known.difference(names))
+        meant = "" if name in step_fields else nearest(name, step_fields.difference(names))
         if meant:
             raise errors.InvalidValue(
-                f"end({name}=...): no step has a field {name!r}{meant} If it is a field of "
-                "its own, declare it: db.buffer(name, fields={...})"
+                f"end({name}=...): no step has a field {name!r}{meant} If it is a separate "
+                "field, declare it with db.buffer(name, fields={...})"
             )

@@ -18,20 +18,20 @@ def flattened(
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise errors.InvalidValue(f"a field may not be called {name!r}: use text")
+            raise errors.InvalidValue(f"field name must be text, got {name!r}")
         if name not in types:
             check_name(name)
         try:
             for field, inner in _leaves(name, value, types, nested):
                 if field in flat:
                     raise errors.InvalidValue(
-                        f"field {field!r} is given twice, nested and by its dotted name: give it "
+                        f"field {field!r} is given twice, nested and by its dotted name; pass it "
                         "once"
                     )
                 flat[field] = inner
         except RecursionError:
             raise errors.InvalidValue(
-                f"{name}: nested too deeply, or holding itself: flatten it"
+                f"{name} is nested too deeply, or contains itself; flatten it"
             ) from None
     return flat
 
@@ -44,14 +44,15 @@ def _leaves(
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise errors.InvalidValue(
-                    f"{name}: the key {key!r} is not text, so it names no field: convert it"
+                    f"{name} has the key {key!r}, which is not text and cannot name a field; "
+                    "convert it to text"
                 )
             yield from _leaves(f"{name}.{key}", inner, types, nested)
         return
     if is_apart and value is not None:
         raise errors.FieldMismatch(
-            f"field {name!r} holds mappings with arrays, not {type(value).__name__}: use another "
-            "name"
+            f"field {name!r} must be a mapping with arrays, got {type(value).__name__}; use "
+            "another name"
         )
     yield name, value
 
@@ -68,8 +69,8 @@ def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Fie
         elif isinstance(value, (list, tuple)) and not value:  # the type of its elements is unknown
             del flat[name]
             errors.warn(
-                f"{name!r} is empty before its first value, so its type is not known and the step "
-                f'lacks it: declare it, db.buffer(name, fields={{{name!r}: "json"}}) for '
+                f"{name!r} is empty before its first value, so its type is unknown and the step "
+                f'lacks it; declare it with db.buffer(name, fields={{{name!r}: "json"}}) for '
                 'messages, expdb.Field("int64", shape=(None,)) for numbers'
             )
         else:

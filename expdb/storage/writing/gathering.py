@@ -60,7 +60,7 @@ class Gathering:
         """Whether the outcome of the write is unknown, so that it must be repeated unchanged."""
         return self.pending.is_in_doubt
 
-    def known(self, whose: Any) -> EpisodeRecord | None:
+    def open_episode(self, whose: Any) -> EpisodeRecord | None:
         """Return the open episode of a step without new details if it is known here, or None."""
         key, name, _, *details = whose  # a step may have its own policy version
         if details.count(None) < len(details):
@@ -87,8 +87,8 @@ class Gathering:
         for (episode, *columns), fields in zip(self.pending.taken, values, strict=True):
             row = dict(zip(STEP_KEYS, columns, strict=True))
             own_version = row["policy_version"]
-            told = self.pending.details.get(episode, {})
-            row |= {name: told.get(name, getattr(episode, name)) for name in EPISODE_DETAILS}
+            details = self.pending.details.get(episode, {})
+            row |= {name: details.get(name, getattr(episode, name)) for name in EPISODE_DETAILS}
             if own_version is not None:
                 row["policy_version"] = own_version
             for name in ("tags", "episode_tags"):

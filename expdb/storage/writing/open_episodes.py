@@ -65,47 +65,53 @@ class OpenEpisodes:
         return locked(self._lock, self._write_columns, columns)
 
     def _write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
-        found = self.gathering()
+        gathering = self.gathering()
         try:
-            are_gathered = self.gather_columns(columns, found)
+            are_gathered = self.gather_columns(columns, gathering)
         except (errors.EpisodeEnded, errors.EpisodeMismatch):
             return None  # writing row by row looks the episodes up again
-        return self._write_gathered(found) if are_gathered else None
+        return self._write_gathered(gathering) if are_gathered else None
 
     def gathering(self) -> Gathering:
         """Return an empty collection of steps, to be written later."""
         return Gathering(Pending(self._store.fields))
 
     def gather(
-        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], found: Gathering
+        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], gathering: Gathering
     ) -> None:
         """Add a step to the pending steps, or raise and change nothing.
 
         `whose` holds the episode columns of the step. The caller must prevent concurrent calls.
         """
-        if found.pending.fields.version != self._store.fields.version:  # other fields were declared
-            found.pending.cut()
-            found.pending.retype(self._store.fields, None)
-        episode = found.known(whose)
+        if (
+            gathering.pending.fields.version != self._store.fields.version
+        ):  # other fields were declared
+            gathering.pending.cut()
+            gathering.pending.retype(self._store.fields, None)
+        episode = gathering.open_episode(whose)
         if episode is not None:  # the usual case, without a lookup
-            if found.pending.add(episode, fields, columns):
-                found.complete(episode, whose.key, whose.episode_id)
+            if gathering.pending.add(episode, fields, columns):
+                gathering.complete(episode, whose.key, whose.episode_id)
             return
         row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
         row["task_id"], row["agent_id"] = whose.key
-        opened, named, details = dict(found.opened), dict(found.named), dict(found.pending.details)
+        opened, named, details = (
+            dict(gathering.opened),
+            dict(gathering.named),
+            dict(gathering.pending.details),
+        )
         try:
-            self._gather([(row, fields)], found)
+            self._gather([(row, fields)], gathering)
         except BaseException:
-            found.opened, found.named, found.pending.details = opened, named, details
+            gathering.opened, gathering.named, gathering.pending.details = opened, named, details
             raise
 
-    def gather_columns(self, columns: Mapping[str, Sequence[Any]], found: Gathering) -> bool:
+    def gather_columns(self, columns: Mapping[str, Sequence[Any]], gathering: Gathering) -> bool:
         """Add steps given as columns, all or none; return whether they could be added at once.
 
         The caller must prevent concurrent calls.
         """
-        pending = found.pending
+        pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
             if len(pending):
                 return False
@@ -113,55 +119,57 @@ class OpenEpisodes:
         many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
         if many is None:
             return False
-        mark, opened, named = pending.mark(), dict(found.opened), dict(found.named)
+        mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
         try:
-            pending.extend(self._episodes_of(many, found), many)
+            pending.extend(self._episodes_of(many, gathering), many)
         except BaseException:
             pending.back_to(mark)
-            found.opened, found.named = opened, named
+            gathering.opened, gathering.named = opened, named
             raise
         return True
 
-    def gather_rows(self, rows: Sequence[Row], found: Gathering) -> None:
+    def gather_rows(self, rows: Sequence[Row], gathering: Gathering) -> None:
         """Add steps one by one; if one is refused, add none."""
-        pending = found.pending
+        pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
             pending.cut()
             pending.retype(self._store.fields, None)
-        mark, opened, named = pending.mark(), dict(found.opened), dict(found.named)
+        mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
         try:
-            self._gather(rows, found)
+            self._gather(rows, gathering)
         except BaseException:
             pending.back_to(mark)
-            found.opened, found.named = opened, named
+            gathering.opened, gathering.named = opened, named
             raise
 
-    def _episodes_of(self, many: Columnar, found: Gathering) -> list[EpisodeRecord]:
+    def _episodes_of(self, many: Columnar, gathering: Gathering) -> list[EpisodeRecord]:
         """Return the episode of each step, and record which episodes they open and complete."""
         row_of = {
-            one: dict(zip(("task_id", "agent_id", "episode_id"), one, strict=True))
-            for one in dict.fromkeys(many.episode_keys())
+            key: dict(zip(("task_id", "agent_id", "episode_id"), key, strict=True))
+            for key in dict.fromkeys(many.episode_keys())
         }
-        found.stored = self._stored([(row, {}) for row in row_of.values()])
+        gathering.stored = self._stored([(row, {}) for row in row_of.values()])
         records = []
-        known: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
+        open_records: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
         for episode_key, ends in zip(many.episode_keys(), many.ends, strict=True):
-            record = known.get(episode_key)
+            record = open_records.get(episode_key)
             if record is None:
-                record = found.known((episode_key[:2], episode_key[2], None))
-                record = record or self._open_episode_of(row_of[episode_key], found)
-                known[episode_key] = record
+                record = gathering.open_episode((episode_key[:2], episode_key[2], None))
+                record = record or self._open_episode_of(row_of[episode_key], gathering)
+                open_records[episode_key] = record
             records.append(record)
             if ends:
-                found.complete(record, episode_key[:2], episode_key[2])
-                del known[episode_key]
+                gathering.complete(record, episode_key[:2], episode_key[2])
+                del open_records[episode_key]
         return records
 
-    def write_gathered(self, found: Gathering) -> np.ndarray:
+    def write_gathered(self, gathering: Gathering) -> np.ndarray:
         """Write gathered steps in one transaction and return their positions, int64 in order."""
-        return locked(self._lock, self._write_gathered, found)
+        return locked(self._lock, self._write_gathered, gathering)
 
-    def _write_gathered(self, found: Gathering, rows: Sequence[Row] | None = None) -> np.ndarray:
+    def _write_gathered(
+        self, gathering: Gathering, rows: Sequence[Row] | None = None
+    ) -> np.ndarray:
         """Write gathered steps, or `rows` that are not gathered yet.
 
         If another process has ended, deleted or evicted an episode that this handle knew as open,
@@ -171,33 +179,37 @@ class OpenEpisodes:
             try:
                 if rows is not None:
                     anew = self.gathering()
-                    self._gather(rows, anew)  # raises without changing `found`
-                    found.pending, found.opened, found.named = anew.pending, anew.opened, anew.named
-                return self._commit(found)
+                    self._gather(rows, anew)  # raises without changing `gathering`
+                    gathering.pending, gathering.opened, gathering.named = (
+                        anew.pending,
+                        anew.opened,
+                        anew.named,
+                    )
+                return self._commit(gathering)
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
-                if attempt + 1 == ATTEMPTS or found.is_stored or found.is_in_doubt:
+                if attempt + 1 == ATTEMPTS or gathering.is_stored or gathering.is_in_doubt:
                     raise
-                rows = list(found.rows()) if rows is None else rows
+                rows = list(gathering.rows()) if rows is None else rows
                 self._look_again(rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def _commit(self, found: Gathering) -> np.ndarray:
+    def _commit(self, gathering: Gathering) -> np.ndarray:
         try:
-            positions = transaction.write(self._store, found.pending)
+            positions = transaction.write(self._store, gathering.pending)
         finally:
             # Also if an interrupt came just after the commit, or the outcome is unknown.
-            if found.is_stored or found.is_in_doubt:
-                self._remember(found)
+            if gathering.is_stored or gathering.is_in_doubt:
+                self._remember(gathering)
         self._forget_swept()
         return positions
 
-    def _gather(self, rows: Sequence[Row], found: Gathering) -> None:
+    def _gather(self, rows: Sequence[Row], gathering: Gathering) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
-        pending, found.stored = found.pending, self._stored(rows)
+        pending, gathering.stored = gathering.pending, self._stored(rows)
         for row, fields in rows:
-            episode = self._open_episode_of(row, found)
+            episode = self._open_episode_of(row, gathering)
             if pending.add(episode, fields, step_columns(row)):
-                found.complete(episode, key_of(row), row.get("episode_id"))
+                gathering.complete(episode, key_of(row), row.get("episode_id"))
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name.
@@ -207,18 +219,23 @@ class OpenEpisodes:
         locked(self._lock, self._end, episode_id, status)
 
     def _end(self, episode_id: Any, status: str) -> None:
-        found = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
-        if found is None:
+        stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
+        if stored is None:
             raise errors.UnknownEpisode(
-                f"no episode {episode_id!r} in buffer {self._store.name!r}: see buffer.episodes()"
+                f"no episode {episode_id!r} in buffer {self._store.name!r}; buffer.episodes() "
+                "lists the episodes"
             )
-        episode, current = found
+        episode, current = stored
         if current != "open" or episode.id is None:
-            raise errors.EpisodeEnded(f"episode {episode_id!r} is {current} already")
+            raise errors.EpisodeEnded(
+                f"episode {episode_id!r} is already {current}; it cannot be ended again"
+            )
         end = episodes.end_stored
         self._store.engine.retry(end, self._store, episode.id, status, at_most_once=True)
         self._named.pop(episode_id, None)
-        for key in [key for key, one in self._open.items() if one.episode_id == episode_id]:
+        for key in [
+            key for key, candidate in self._open.items() if candidate.episode_id == episode_id
+        ]:
             self._forget(key)
 
     def end_all(self, status: str) -> None:
@@ -233,8 +250,8 @@ class OpenEpisodes:
 
     # -- the episode that a step continues or begins -----------------------------------------------
 
-    def _remember(self, found: Gathering) -> None:
-        for key, episode in found.opened.items():
+    def _remember(self, gathering: Gathering) -> None:
+        for key, episode in gathering.opened.items():
             if episode is None:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
@@ -242,8 +259,8 @@ class OpenEpisodes:
                 # Not removed and added again: an interrupt in between would lose the episode.
                 self._open[key] = episode
                 self._open.move_to_end(key)  # in the order of their last steps
-        for name, episode in found.named.items():
-            if episode in found.pending.ended:
+        for name, episode in gathering.named.items():
+            if episode in gathering.pending.ended:
                 self._named.pop(name, None)
             else:
                 self._named[name] = episode
@@ -254,12 +271,12 @@ class OpenEpisodes:
     def _look_again(self, rows: Sequence[Row]) -> None:
         """Look up the current state of the episodes of these rows that this handle knew as open."""
         keys = {key_of(row) for row, _ in rows if row.get("episode_id") is None}
-        known = [self._open[key] for key in keys if key in self._open]
-        found = episodes.find(self._store, [episode.episode_id for episode in known])
+        open_episodes = [self._open[key] for key in keys if key in self._open]
+        stored = episodes.find(self._store, [episode.episode_id for episode in open_episodes])
         for key in keys:
             episode = self._open.get(key)
             if episode is not None:
-                current, status = found.get(episode.episode_id, (None, ""))
+                current, status = stored.get(episode.episode_id, (None, ""))
                 if current is not None and status == "open":
                     episode.become(current)
                 else:
@@ -279,71 +296,70 @@ class OpenEpisodes:
                 return
             self._forget(key)
 
-    def _open_episode_of(self, row: Mapping[str, Any], found: Gathering) -> EpisodeRecord:
+    def _open_episode_of(self, row: Mapping[str, Any], gathering: Gathering) -> EpisodeRecord:
         """Return the episode of a step to be stored; raise EpisodeEnded for one that has ended."""
-        episode = self._episode_of(row, found)
-        if episode in found.pending.ended:
+        episode = self._episode_of(row, gathering)
+        if episode in gathering.pending.ended:
             raise errors.EpisodeEnded(
-                f"episode {episode.episode_id!r} has ended: give the next step another episode_id"
+                f"episode {episode.episode_id!r} has ended; pass another episode_id with the next "
+                "step"
             )
         return episode
 
-    def _episode_of(self, row: Mapping[str, Any], found: Gathering) -> EpisodeRecord:
+    def _episode_of(self, row: Mapping[str, Any], gathering: Gathering) -> EpisodeRecord:
         """Return the episode of a step to be stored, and record its details."""
-        given = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
+        details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
-            episode = found.opened[key] = self._unnamed(key, found, given)
+            episode = gathering.opened[key] = self._unnamed(key, gathering, details)
         else:
-            episode = self._by_name(row, found, given)
-        if given:
-            self._add_details(episode, given, found.pending)
+            episode = self._by_name(row, gathering, details)
+        if details:
+            self._add_details(episode, details, gathering.pending)
         return episode
 
-    def _unnamed(self, key: Key, found: Gathering, given: dict[str, Any]) -> EpisodeRecord:
+    def _unnamed(self, key: Key, gathering: Gathering, details: dict[str, Any]) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one."""
         task_id, agent_id = key
         try:
-            episode = found.opened[key] if key in found.opened else self._open.get(key)
+            episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
         except TypeError:
             episode = None  # not text: `new` raises
         if episode is None:
-            episode = self.new(task_id, agent_id, None, given)
+            episode = self.new(task_id, agent_id, None, details)
             self._callers[key] = _caller()
         elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
             self._warned = True
             errors.warn(
                 f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
-                f"{agent_id!r} without an episode_id, which makes one "
-                "episode of them: give each attempt an episode_id, or use `with "
-                "buffer.episode(...)`"
+                f"{agent_id!r} without an episode_id, so their steps form one episode; pass an "
+                "episode_id for each attempt, or use `with buffer.episode(...)`"
             )
         return episode
 
     def _by_name(
-        self, row: Mapping[str, Any], found: Gathering, given: dict[str, Any]
+        self, row: Mapping[str, Any], gathering: Gathering, details: dict[str, Any]
     ) -> EpisodeRecord:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
-        episode = found.named.get(episode_id) or self._named.get(episode_id)
-        if episode is None and episode_id in found.stored:
-            episode, status = found.stored[episode_id]
+        episode = gathering.named.get(episode_id) or self._named.get(episode_id)
+        if episode is None and episode_id in gathering.stored:
+            episode, status = gathering.stored[episode_id]
             if status != "open":
                 raise errors.EpisodeEnded(
-                    f"episode {episode_id!r} is {status}: give the step another episode_id"
+                    f"episode {episode_id!r} is {status}; pass another episode_id with the step"
                 )
         if episode is None:
             task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
-            episode = self.new(task_id, agent_id, episode_id, given)
-        found.named[episode_id] = episode
+            episode = self.new(task_id, agent_id, episode_id, details)
+        gathering.named[episode_id] = episode
         if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
             episode.task_id,
             episode.agent_id,
         ):
             raise errors.EpisodeMismatch(
-                f"episode {episode_id!r} is of task {episode.task_id!r} and agent "
-                f"{episode.agent_id!r}: "
-                "give that task_id and agent_id, or another episode_id"
+                f"episode {episode_id!r} belongs to task {episode.task_id!r} and agent "
+                f"{episode.agent_id!r}; pass that task_id and agent_id, or another episode_id"
             )
         return episode
 
@@ -358,7 +374,7 @@ class OpenEpisodes:
         return episodes.find(self._store, unknown) if unknown else {}
 
     def new(
-        self, task_id: Any, agent_id: Any, episode_id: Any, given: Mapping[str, Any]
+        self, task_id: Any, agent_id: Any, episode_id: Any, details: Mapping[str, Any]
     ) -> EpisodeRecord:
         """Return an episode of this run that is not stored yet.
 
@@ -373,32 +389,32 @@ class OpenEpisodes:
             agent_id=checks.text(agent_id, "agent_id"),
             started=time.time(),
         )
-        for name, value in _episode_details(given).items():
+        for name, value in _episode_details(details).items():
             setattr(episode, name, value)
         return episode
 
     def _add_details(
-        self, episode: EpisodeRecord, given: Mapping[str, Any], pending: Pending
+        self, episode: EpisodeRecord, details: Mapping[str, Any], pending: Pending
     ) -> None:
         """Record episode details that a step adds.
 
         Raise EpisodeMismatch if a detail differs. Skip policy_version: an episode has the version
         of its first step, and a later step stores its own, because steps before it had none.
         """
-        told = dict(pending.details.get(episode, {}))
-        for name, value in _episode_details(given).items():
+        pending_details = dict(pending.details.get(episode, {}))
+        for name, value in _episode_details(details).items():
             if name == "policy_version":
                 continue
-            known = told.get(name, getattr(episode, name))
-            if known is None or (name == "episode_tags" and known != value):
-                told[name] = value
-            elif known != value:
+            current = pending_details.get(name, getattr(episode, name))
+            if current is None or (name == "episode_tags" and current != value):
+                pending_details[name] = value
+            elif current != value:
                 raise errors.EpisodeMismatch(
-                    f"episode {episode.episode_id!r} has the {name} {known!r}, not {value!r}: "
-                    "start another one"
+                    f"episode {episode.episode_id!r} already has {name}={current!r}, got "
+                    f"{value!r}; start another episode"
                 )
-        if told:
-            pending.details[episode] = told
+        if pending_details:
+            pending.details[episode] = pending_details
 
     def forget(self) -> None:
         """Forget all open episodes, because the buffer was cleared."""
@@ -427,9 +443,9 @@ _CHECKS: dict[str, Any] = {
 }
 
 
-def _episode_details(given: Mapping[str, Any]) -> dict[str, Any]:
+def _episode_details(details: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _CHECKS.get(name, checks.text)(value, name)
-        for name, value in given.items()
+        for name, value in details.items()
         if value is not None
     }

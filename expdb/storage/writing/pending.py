@@ -48,7 +48,7 @@ class Mark(NamedTuple):
     taken: int
     blocks: list[Block]
     rows: Rows
-    held: int  # number of rows, and of their columns
+    row_count: int  # number of rows, and of their columns
     columns: int
     nbytes: int
     types: dict[str, Field]
@@ -133,7 +133,7 @@ class Pending:
             step = checks.whole(step, "step")
         elif step is not None and not -(2**63) <= step < 2**63:
             raise errors.InvalidValue(
-                f"step {step} does not fit 64 bits: number the steps of an episode from 0"
+                f"step {step} does not fit 64 bits; number the steps of an episode from 0"
             )
         execute_time = (
             time.time() if execute_time is None else checks.number(execute_time, "execute_time")
@@ -144,20 +144,20 @@ class Pending:
             tags = encode_tags(tags, "tags")
         if versions != _NONE:
             versions = self._checked_versions(episode, *versions)
-        one = (
+        entry = (
             episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions
         )  # fmt: skip
         rows = self.rows
         count = rows.count
         try:
-            self.taken.append(one)
+            self.taken.append(entry)
             if values.keys() <= self._types.keys():
                 rows.append(values, self._types)
             else:
                 self._append_new(values)
         except BaseException:
             # Otherwise the interrupt came before the step was appended or after its row was added.
-            if rows.count == count and self.taken and self.taken[-1] is one:
+            if rows.count == count and self.taken and self.taken[-1] is entry:
                 self.taken.pop()
             raise
         if rows.full:
@@ -197,7 +197,7 @@ class Pending:
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
         self.ended, self.details = mark.ended, mark.details
-        self.rows.cut_back(mark.held, mark.columns)
+        self.rows.cut_back(mark.row_count, mark.columns)
 
     def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's checked versions; the plan omits those that equal the episode's."""
@@ -208,13 +208,14 @@ class Pending:
             began = episode.policy_version if first is None else first
             if began is None:
                 raise errors.InvalidValue(
-                    f"policy_version_end is {last}, and no policy_version is known: give the step, "
-                    "or its episode, the policy_version that began it"
+                    f"policy_version_end is {last}, but no policy_version is known; pass the "
+                    "policy_version that began the step, with the step or its episode"
                 )
             if last < began:
                 raise errors.InvalidValue(
-                    f"policy_version_end is {last}, before the policy_version {began}: give the "
-                    "version that began the step and the later one that finished it"
+                    f"policy_version_end must not be lower than policy_version {began}, got "
+                    f"{last}; pass the version that began the step and the later one that "
+                    "finished it"
                 )
         return [first, last]
 
@@ -241,13 +242,13 @@ class Pending:
         If a value is refused, raise and change nothing.
         """
         before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final
-        held = [row for block in self.blocks for row in decoded(block)]
+        decoded_rows = [row for block in self.blocks for row in decoded(block)]
         if self.final_is_in_block:
-            held.pop()
+            decoded_rows.pop()
         try:
             self.fields, self._types = fields, fields.types
             self.blocks, self.rows, self.nbytes = [], Rows(), 0
-            for values in held:
+            for values in decoded_rows:
                 self._append_new(values)
                 if self.rows.full:
                     self.cut()
@@ -285,10 +286,10 @@ class Pending:
         if self.final and self.rows.count and not self.rows.has_final:
             self.rows.append_final(self.final, self._types)
         self.cut()
-        if len(self.taken) != (held := sum(block.steps for block in self.blocks)):
+        if len(self.taken) != (encoded_steps := sum(block.steps for block in self.blocks)):
             raise RuntimeError(
-                f"{len(self.taken)} steps and the fields of {held}: please report this; nothing "
-                "was stored"
+                f"{len(self.taken)} steps have the fields of {encoded_steps} steps; nothing was "
+                "stored, please report this"
             )
 
     @property
@@ -301,19 +302,19 @@ class Pending:
         """The fields of the final observation."""
         return {name: self._types[name] for name in self.final or ()}
 
-    def found_fields(self, known: Fields) -> tuple[dict[str, Field], set[str]]:
+    def found_fields(self, stored: Fields) -> tuple[dict[str, Field], set[str]]:
         """Return the fields that the steps have, and the known ones that some of them lack."""
-        found: dict[str, Field] = {}
+        fields: dict[str, Field] = {}
         lacking: set[str] = set()
         for block in self.blocks:
-            if block.fields.keys() != known.types.keys() or block.nullable:
-                lacking |= block.nullable | (known.types.keys() - block.fields.keys())
-            found.update(block.fields)
-        found.update(self.final_types)
+            if block.fields.keys() != stored.types.keys() or block.nullable:
+                lacking |= block.nullable | (stored.types.keys() - block.fields.keys())
+            fields.update(block.fields)
+        fields.update(self.final_types)
         for block in self.blocks:
-            if len(block.fields) < len(found):
-                lacking |= found.keys() - block.fields.keys()
-        return found, lacking
+            if len(block.fields) < len(fields):
+                lacking |= fields.keys() - block.fields.keys()
+        return fields, lacking
 
     def episodes(self) -> list[EpisodeRecord]:
         """Return each episode once, ordered by its first step."""
@@ -329,28 +330,28 @@ class Pending:
         return indices
 
     def number(
-        self, episode: EpisodeRecord, mine: list[int], step: list[int]
+        self, episode: EpisodeRecord, indices: list[int], step: list[int]
     ) -> tuple[int | None, bool]:
-        """Assign step numbers to the steps `mine` of an episode, in `step`.
+        """Assign step numbers to the steps `indices` of an episode, in `step`.
 
         Return the greatest number, and whether all steps came in order.
         """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
-        for place, index in enumerate(mine):
-            given = numbers[index]
-            number = step[index] = episode.length + place if given is None else given
+        for place, index in enumerate(indices):
+            own_number = numbers[index]
+            number = step[index] = episode.length + place if own_number is None else own_number
             if last_step is not None and number < last_step:
                 ordered = False
             else:
                 last_step = number
         return last_step, ordered
 
-    def gained(self, mine: list[int]) -> float | None:
-        """Return the sum of the known rewards of the steps `mine`; None if none is known."""
-        known = [
-            reward for reward in map(self.steps.reward.__getitem__, mine) if reward is not None
+    def gained(self, indices: list[int]) -> float | None:
+        """Return the sum of the known rewards of the steps `indices`; None if none is known."""
+        rewards = [
+            reward for reward in map(self.steps.reward.__getitem__, indices) if reward is not None
         ]
-        return sum(known) if known else None
+        return sum(rewards) if rewards else None
 
     def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with nested mappings flattened; add the types of new fields."""

@@ -8,19 +8,19 @@ from expdb.storage.writing.pending import Pending, Steps
 
 
 def make_plan(
-    pending: Pending, known: Mapping[EpisodeRecord, EpisodeRecord] | None = None
+    pending: Pending, current: Mapping[EpisodeRecord, EpisodeRecord] | None = None
 ) -> WritePlan:
-    """Return the plan of a write; `known` maps outdated records to the stored episodes.
+    """Return the plan of a write; `current` maps outdated records to the stored episodes.
 
     Steps are numbered from the current length of their episode, so the plan must be made again if
     the stored length differs.
     """
-    steps, mine, count = pending.steps, pending.indices_by_episode(), len(pending)
-    alone = len(mine) == 1  # the usual case, with a third of the work
+    steps, indices, count = pending.steps, pending.indices_by_episode(), len(pending)
+    alone = len(indices) == 1  # the usual case, with a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
-    for place, (record, rows) in enumerate(mine.items(), 1):
-        before, details = (known or {}).get(record, record), pending.details.get(record, {})
+    for place, (record, rows) in enumerate(indices.items(), 1):
+        before, details = (current or {}).get(record, record), pending.details.get(record, {})
         last_step, ordered = pending.number(before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))

@@ -14,44 +14,46 @@ UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "epi
 
 def checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
     """Return checked columns to update; tags that are merged become a mapping."""
-    given = dict(columns)
+    changes = dict(columns)
     for name in columns:
         column, dot, key = name.partition(".")
         if dot and column in TAGS and key:
             resolve(name)  # raises if a query could not name the tag
-            tags = given.setdefault(column, {})
+            tags = changes.setdefault(column, {})
             if not isinstance(tags, Mapping) or key in tags:
                 raise errors.InvalidValue(
                     f"{name} conflicts with {column}=; set the tag in only one of them"
                 )
-            given[column] = {**tags, key: given.pop(name)}
-    if not given:
+            changes[column] = {**tags, key: changes.pop(name)}
+    if not changes:
         raise errors.InvalidValue(
             f"update() got no column to set; pass one of {', '.join(UPDATABLE)}, tags.<key> or "
             "episode_tags.<key>"
         )
-    if not given.keys() <= set(UPDATABLE):
-        wrong = ", ".join(sorted(given.keys() - set(UPDATABLE)))
+    if not changes.keys() <= set(UPDATABLE):
+        wrong = ", ".join(sorted(changes.keys() - set(UPDATABLE)))
         raise errors.InvalidValue(
             f"update() cannot set {wrong}; it can set {', '.join(UPDATABLE)}, tags.<key> and "
             "episode_tags.<key>, but not fields"
         )
-    for name in TAGS & given.keys():
-        if given[name] is not None:
-            encoded = encode_tags(given[name], name)  # raises
-            given[name] = encoded if replace_tags else json.loads(encoded)
+    for name in TAGS & changes.keys():
+        if changes[name] is not None:
+            encoded = encode_tags(changes[name], name)  # raises
+            changes[name] = encoded if replace_tags else json.loads(encoded)
     return {
         name: value if name in TAGS else _checked_column(name, value)
-        for name, value in given.items()
+        for name, value in changes.items()
     }
 
 
 def tags_of(changes: Mapping[str, Any]) -> set[str]:
     """Return the tags that checked changes set, such as "tags.judge"."""
-    found = {name: changes[name] for name in TAGS & changes.keys() if changes[name] is not None}
+    tag_changes = {
+        name: changes[name] for name in TAGS & changes.keys() if changes[name] is not None
+    }
     return {
         f"{name}.{key}"
-        for name, tags in found.items()
+        for name, tags in tag_changes.items()
         for key in (json.loads(tags) if isinstance(tags, str) else tags)
     }
 

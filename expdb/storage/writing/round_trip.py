@@ -61,9 +61,9 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
 
 def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
     """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
-    known = store.fields
-    found, lacking = pending.found_fields(known)
-    if found.items() - known.types.items() or lacking - known.optional:
+    stored = store.fields
+    fields, lacking = pending.found_fields(stored)
+    if fields.items() - stored.types.items() or lacking - stored.optional:
         return None
     for attempt in (0, 1):
         decoders = [store.signatures.of_fields(block.fields) for block in pending.blocks]

@@ -79,8 +79,8 @@ def write(store: Store, pending: Pending) -> np.ndarray:
                 # id; the steps are stored only once.
                 if time.monotonic() >= deadline:
                     what = (
-                        "whether this write is stored can be told by its chunks' write_id "
-                        f"{pending.write_id!r}"
+                        f"look for chunks with write_id {pending.write_id!r} to find out whether "
+                        "this write was stored"
                     )
                     raise errors.CommitUnknown(f"{error}; {what}") from error
                 again = True
@@ -166,8 +166,10 @@ def _end_stored(
 ) -> None:
     """End an episode whose steps are stored, unless it has ended already or was swept."""
     assert episode.id is not None
-    status, mine = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
-    current = [found for (found,) in session.rows(sa.select(E.status).where(*mine))]
+    status, is_episode = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
+    current = [
+        stored_status for (stored_status,) in session.rows(sa.select(E.status).where(*is_episode))
+    ]
     if not current and 0 <= episode.last_position < episodes.swept_before(store, session):
         return
     if again and current == [status]:
@@ -175,8 +177,8 @@ def _end_stored(
     types = pending.final_types
     if pending.final:
         version = session.rows(sa.select(B.fields_version).where(B.id == store.id))[0][0]
-        known = store.fields_at(session, version)
-        store.settle_fields(session, known, types, set(), False, outcome)
+        fields = store.fields_at(session, version)
+        store.settle_fields(session, fields, types, set(), False, outcome)
     episodes.end(store, session, outcome, episode.id, status, pending.final, types)
 
 
@@ -190,19 +192,19 @@ def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | N
     if last is None:
         return None
     for episode in pending.episodes():
-        found = session.ask(
+        rows = session.ask(
             "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = "
             "? AND episode_id = ?",
             store.id, episode.episode_id,
         )  # fmt: skip
-        if found:
+        if rows:
             (
                 episode.id,
                 episode.length,
                 episode.last_step,
                 episode.ordered,
                 episode.last_position,
-            ) = found[0]
+            ) = rows[0]
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
@@ -212,7 +214,9 @@ class _Draft:
 
     plan: WritePlan
     fields: Fields
-    found: tuple[dict[str, Field], set[str]]  # returned by `Pending.found_fields` for `fields`
+    fields_of_steps: tuple[
+        dict[str, Field], set[str]
+    ]  # returned by `Pending.found_fields` for `fields`
 
 
 def _drafted(store: Store, pending: Pending) -> _Draft:
@@ -235,9 +239,11 @@ def _write(
         raise store.dropped()
     added, episodes_added, version = taken[0]
     first = added - count
-    known = store.fields_at(session, version)
-    found = draft.found if known is draft.fields else pending.found_fields(known)
-    store.settle_fields(session, known, *found, first == 0, outcome)
+    fields = store.fields_at(session, version)
+    fields_of_steps = (
+        draft.fields_of_steps if fields is draft.fields else pending.found_fields(fields)
+    )
+    store.settle_fields(session, fields, *fields_of_steps, first == 0, outcome)
     plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)
     outcome.episodes += [(write.record, write.after) for write in plan.episodes]
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
@@ -246,7 +252,7 @@ def _write(
     columns = (range(first, added), owners, plan.step, *plan.columns)
     store.dialect.insert_steps(session, store.id, columns, count)
     episodes.widen_versions(session, store, plan)
-    nbytes = sum(_insert_chunk(store, session, outcome, one, first, ids) for one in plan.chunks)
+    nbytes = sum(_insert_chunk(store, session, outcome, chunk, first, ids) for chunk in plan.chunks)
     segments = [
         (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)
         for last, begin, place, ordinal, chunk_id, row in plan.segments
@@ -300,24 +306,24 @@ def _put_episodes(
     now: float,
 ) -> WritePlan:
     """Insert and advance the episodes; return the plan, made again if an episode was outdated."""
-    known: dict[EpisodeRecord, EpisodeRecord] = {}
+    current: dict[EpisodeRecord, EpisodeRecord] = {}
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]
         if write.before.id is None:
-            if write.record in known:  # swept: no id was reserved for it
+            if write.record in current:  # swept: no id was reserved for it
                 ((id,),) = session.ask(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
             write.after.id = id
         if not episodes.put(session, store, write, first, now):
-            if write.record in known:
+            if write.record in current:
                 raise errors.EpisodeEnded(
-                    f"episode {write.record.episode_id!r} is gone: start another one"
+                    f"episode {write.record.episode_id!r} is gone; start another episode"
                 )
-            known[write.record] = episodes.current(session, store, write.record)
-            plan = make_plan(pending, known)
+            current[write.record] = episodes.current(session, store, write.record)
+            plan = make_plan(pending, current)
             continue
         ids.append(write.after.id or 0)
         put += 1

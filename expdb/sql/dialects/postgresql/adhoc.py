@@ -72,7 +72,7 @@ def run_sql(
     uses_field = re.search(r"\bfield\s*\(", query, re.IGNORECASE) is not None
     text, names = _placeholders(query)
     _refuse(query, params, names)
-    given = {name: params[name] for name in names}
+    bound = {name: params[name] for name in names}
     try:
         if "priority" in query.lower():
             _decode_priorities(session)
@@ -80,7 +80,7 @@ def run_sql(
             text = _prepare_fields(session, text, field.kinds())
         session.ask("SET TRANSACTION READ ONLY")
         while True:
-            session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", given)
+            session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", bound)
             cursor = _cursor(session).execute("FETCH ALL FROM expdb_sql", binary=False)
             if not uses_field or not _answer(session, field):
                 return [column.name for column in cursor.description], [
@@ -89,7 +89,7 @@ def run_sql(
             session.ask("CLOSE expdb_sql")
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "a lone surrogate in the query or in params: no stored text has one"
+            "the query and params must not have a lone surrogate; stored text never has one"
         ) from None
     except psycopg.Error as error:
         meant = _meant(error)
@@ -102,10 +102,12 @@ def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
     """Raise if the query fails without being sent."""
     if missing := sorted(names - params.keys()):
         raise errors.SqlError(
-            f"no value for :{missing[0]}: give every :name of the query in params"
+            f"no value for :{missing[0]}; give every :name of the query in params"
         )
     if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
-        raise errors.SqlError("NUL in the query or in params: no stored text has one")
+        raise errors.SqlError(
+            "the query and params must not have a NUL character; stored text never has one"
+        )
     if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
         raise errors.SqlRefused(
             "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
@@ -151,17 +153,18 @@ def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
 
 def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
     """Return the expdb error for a server's error about the query, or None for other errors."""
-    state, said = error.sqlstate or "", first_line(error)
-    if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in said:
+    state, message = error.sqlstate or "", first_line(error)
+    if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in message:
         return errors.SqlRefused(
-            f"db.sql only reads, one statement ({said}): change data with the methods of the buffer"
+            f"db.sql runs one statement, which must only read ({message}); change data with the "
+            "methods of the buffer"
         )
     if state == "57014":
         return errors.SqlError(
-            f"the query took too long ({said}): open the database with a longer timeout"
+            f"the query took too long ({message}); open the database with a longer timeout"
         )
     if state and state[:2] not in ("08", "53", "57", "58", "XX"):
-        return QueryFailed(said)
+        return QueryFailed(message)
     return None
 
 

@@ -63,12 +63,12 @@ def _greet(driver: Any, record: Any) -> None:
         version = driver.info.server_version
         if version < postgresql.MINIMUM_VERSION:
             raise errors.ServerTooOld(
-                f"the server is PostgreSQL {version // 10_000}: expdb works with "
-                f"{postgresql.MINIMUM_VERSION // 10_000} or newer"
+                f"the server is PostgreSQL {version // 10_000}, but expdb requires "
+                f"{postgresql.MINIMUM_VERSION // 10_000} or newer; upgrade the server"
             )
         if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
             raise errors.NotAnExperienceDatabase(
-                "the database is not in UTF-8: make one with createdb --encoding=UTF8 "
+                "the database is not in UTF-8; create one with createdb --encoding=UTF8 "
                 "--template=template0"
             )
     except BaseException:

@@ -67,10 +67,10 @@ class PostgresqlTransaction(Transaction):
         session.release(self._unlock)
 
     def _translated(self, error: BaseException) -> BaseException:
-        found = translated(getattr(error, "orig", None) or error, self._engine.location)
-        if isinstance(found, errors.DatabaseDamaged):
-            return newer_schema(self._engine) or found
-        return found
+        translated_error = translated(getattr(error, "orig", None) or error, self._engine.location)
+        if isinstance(translated_error, errors.DatabaseDamaged):
+            return newer_schema(self._engine) or translated_error
+        return translated_error
 
 
 class PostgresqlEngine(Engine):
@@ -118,7 +118,7 @@ class PostgresqlEngine(Engine):
         """Return a connection of the pool."""
         if self._closed:
             raise errors.DatabaseClosed(
-                f"{self.location} was closed: open it again with expdb.open"
+                f"{self.location} was closed; open it again with expdb.open()"
             )
         attempts = Attempts(self.timeout)
         while True:
@@ -126,15 +126,17 @@ class PostgresqlEngine(Engine):
                 connection = self._connections.connect()
             except sa.exc.TimeoutError as error:
                 raise errors.DatabaseBusy(
-                    f"{self.location}: every connection of this process is in use: use fewer "
-                    "threads"
+                    f"{self.location} has no free connection, because this process uses all of "
+                    "its pool; use fewer threads"
                 ) from error
             except sa.exc.DBAPIError as error:
-                told = self._told(connect_error(error.orig or error, self.location), error)
+                failure = self._expdb_error(
+                    connect_error(error.orig or error, self.location), error
+                )
                 # A server that was reached before is restarting; otherwise the address may be
                 # wrong.
-                if not self._was_reached or not attempts.again(told):
-                    raise told from error
+                if not self._was_reached or not attempts.again(failure):
+                    raise failure from error
             else:
                 self._was_reached = True
                 return connection
@@ -147,7 +149,7 @@ class PostgresqlEngine(Engine):
         return self.connect()
 
     @staticmethod
-    def _told(translated: BaseException, error: BaseException) -> BaseException:
+    def _expdb_error(translated: BaseException, error: BaseException) -> BaseException:
         return translated if isinstance(translated, errors.ExpDBError) else error
 
     def reading(self) -> Transaction:
@@ -177,7 +179,8 @@ class PostgresqlEngine(Engine):
     def _refuse_to_write_read_only(self) -> None:
         if self.read_only:
             raise errors.DatabaseReadOnly(
-                f"{self.location} was opened with read_only=True: open it without to write"
+                f"{self.location} was opened with read_only=True; open it without read_only to "
+                "write"
             )
 
     def count_commit(self) -> int:
@@ -234,8 +237,8 @@ class PostgresqlEngine(Engine):
     def backup(self, target: str) -> None:
         """Raise: the server has its own tool."""
         raise errors.InvalidValue(
-            "backup copies files: use pg_dump --schema=expdb for PostgreSQL, or `expdb copy` to a "
-            "file"
+            "backup() copies only database files; use pg_dump --schema=expdb for PostgreSQL, or "
+            "`expdb copy` to a file"
         )
 
     def release(self) -> None:

@@ -32,19 +32,20 @@ def _server(session: Session, settings: dict[str, str]) -> list[Finding]:
             "role",
             "replica" if in_recovery else "primary",
             in_recovery,
-            "is a replica: what is committed shows late and in another order; open the primary",
+            "is a replica, where commits appear late and in another order; open the primary",
         ),
         finding(
             "fsync",
             settings["fsync"],
             settings["fsync"] != "on",
-            "is off: a crash of the machine may lose the whole database",
+            "is off, so a crash of the machine may lose the whole database; turn it on",
         ),
         finding(
             "synchronous_commit",
             settings["synchronous_commit"],
             settings["synchronous_commit"] == "off",
-            "is off: a crash of the server loses the last 0.6 s that it acknowledged",
+            "is off, so a crash of the server loses the last 0.6 s of acknowledged writes; turn "
+            "it on",
         ),
     ]
 
@@ -67,15 +68,14 @@ def _users(session: Session, most: int) -> list[Finding]:
             "connections",
             f"{connections} of {most}, {used} of them here",
             connections > 0.9 * most,
-            "nearly all are taken: raise max_connections, or put pgbouncer in between",
+            "nearly all are in use; raise max_connections, or put PgBouncer in front of the server",
         ),
         finding("waiting for locks", str(waiting)),
         finding(
             "longest transaction",
             f"{oldest:.1f} s" + (f", process {who}" if who and oldest >= 1 else ""),
             oldest > 600,
-            "keeps dead rows from being removed: end it, or set "
-            "idle_in_transaction_session_timeout",
+            "prevents the removal of dead rows; end it, or set idle_in_transaction_session_timeout",
         ),
     ]
 
@@ -90,5 +90,5 @@ def _tables(session: Session) -> Finding:
         "tables",
         f"{size:,} bytes, {live:,} rows, {dead:,} dead",
         dead > 4 * live and dead > 1_000_000,
-        "mostly dead rows: see that autovacuum is on and not held back",
+        "mostly dead rows; check that autovacuum is on and not blocked",
     )

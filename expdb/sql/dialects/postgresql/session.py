@@ -37,7 +37,7 @@ class PostgresqlSession(Session):
         # Queue indices of statements that must return a row, and functions that create the error.
         self._required: list[tuple[int, Callable[[], Exception]]] = []
         self._fresh = True  # nothing has been sent yet
-        self._told = False  # whether statements without results were queued
+        self._is_queued = False  # whether statements without results were queued
         self._has_executed = False
 
     @property
@@ -54,7 +54,7 @@ class PostgresqlSession(Session):
 
     def execute(self, statement: sa.Executable) -> None:
         """Queue a statement; it is sent with the next one, which also raises its errors."""
-        self._told = self._has_executed = True
+        self._is_queued = self._has_executed = True
         self._queue.append(self._compile(statement))
 
     def rows(self, statement: sa.Executable) -> list[Any]:
@@ -78,7 +78,7 @@ class PostgresqlSession(Session):
 
     def tell(self, statement: str, *params: Any) -> None:
         """Queue a plain statement; the next one sends it, and raises its errors."""
-        self._told = True
+        self._is_queued = True
         self._queue.append((postgresql.translated_statement(statement), params))
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
@@ -147,7 +147,7 @@ class PostgresqlSession(Session):
 
         Raise CommitUnknown if the connection was lost during the commit.
         """
-        if self._fresh and not self._told:
+        if self._fresh and not self._is_queued:
             return False
         # Separately from the end: the first statements may be sent again on another connection, and
         # if a connection is lost before the commit is sent, the outcome is known.
@@ -160,8 +160,8 @@ class PostgresqlSession(Session):
     def _commit_unknown(self, error: psycopg.Error) -> errors.CommitUnknown:
         """Return the error for a connection that was lost during the commit."""
         return errors.CommitUnknown(
-            f"{self._location} was lost during the commit ({first_line(error)}): "
-            "look whether it has happened before you do it again"
+            f"the connection to {self._location} was lost during the commit "
+            f"({first_line(error)}); check whether the change was stored before you repeat it"
         )
 
     def abandon(self) -> None:

@@ -141,17 +141,17 @@ def schema_problems(session: Any) -> list[str]:
     stored = dict(functions)
     cure = "restore a backup, or copy the data into a new database"
     problems = [
-        f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
+        f"{name} of the schema is {'altered' if name in stored else 'missing'}; {cure}"
         for name, body in bodies.items()
         if stored.get(name) != body
     ]
     problems += [
-        f"the trigger {name} is missing or disabled: {cure}"
+        f"the trigger {name} is missing or disabled; {cure}"
         for name, sql in made.items()
         if "CREATE TRIGGER" in sql and (name,) not in triggers
     ]
     return problems + [
-        f"{name} of the schema is missing: {cure}"
+        f"{name} of the schema is missing; {cure}"
         for name, sql in made.items()
         if "CREATE VIEW" in sql and (name,) not in views
     ]
@@ -172,12 +172,12 @@ def file_problems(session: Any) -> list[str]:
 
 def has_index(session: Any, label: str) -> bool:
     """Return whether there is an index of this name."""
-    found = session.ask(
+    rows = session.ask(
         "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
         "AND relname = ?",
         label,
     )
-    return bool(found)
+    return bool(rows)
 
 
 def estimate(session: Any, table: str, index: str) -> None:
@@ -366,8 +366,8 @@ def bound_number(value: int | float) -> sa.ColumnElement[Any]:
 def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.ColumnElement[bool]:
     """Return whether the value is JSON's true, or false."""
     wanted = sa.cast(sa.literal_column("'true'" if value else "'false'"), JSONB)
-    found: sa.ColumnElement[bool] = _tag(column, key, "->") == wanted
-    return found
+    is_equal: sa.ColumnElement[bool] = _tag(column, key, "->") == wanted
+    return is_equal
 
 
 TAG_KEYS: dict[str, str] = {

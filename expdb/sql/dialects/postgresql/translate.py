@@ -6,47 +6,48 @@ from expdb import errors
 
 _Meaning = tuple[type[errors.ExpDBError], str]
 
-OUT_OF_DATE = errors.OutOfDate, "{said}"
-BUSY = errors.DatabaseBusy, "{location}: {said}: try again"
-DENIED = errors.AccessDenied, "{location}: {said}: check user and password"
-MISSING = errors.DatabaseMissing, "{location}: {said}: make it with createdb"
+OUT_OF_DATE = errors.OutOfDate, "{message}"
+BUSY = errors.DatabaseBusy, "{location}: {message}; try again"
+DENIED = errors.AccessDenied, "{location}: {message}; check user and password"
+MISSING = errors.DatabaseMissing, "{location}: {message}; create it with createdb"
 NOT_WHOLE = (
     errors.DatabaseDamaged,
-    "{location}: {said}: the schema expdb is not whole, restore a backup",
+    "{location}: the schema expdb is incomplete ({message}); restore a backup",
 )
 TOO_LARGE = (
     errors.QueryError,
-    "the query is too large ({said}): use in_ for long lists, or pass positions",
+    "the query is too large ({message}); use in_() for long lists, or pass positions",
 )
 # By SQLSTATE (postgresql.org/docs, appendix "PostgreSQL Error Codes"): the error class and its
 # message.
 MEANINGS: dict[str, _Meaning] = {
     "XD001": OUT_OF_DATE,  # raised by the function `append`
-    "XD002": (errors.RateLimited, "{said}"),
+    "XD002": (errors.RateLimited, "{message}"),
     "23505": OUT_OF_DATE,  # another episode has taken the name
     "55P03": (
         errors.DatabaseBusy,
-        "{location} is held by another writer: try again, or open it with a longer timeout",
+        "{location} is locked by another writer; try again, or open it with a longer timeout",
     ),
     "40001": BUSY,
     "40P01": BUSY,
     "53100": (
         errors.StorageFull,
-        "no space left for {location}: free some and go on, nothing acknowledged is lost",
+        "no space is left for {location}; free disk space and try again, no acknowledged write is "
+        "lost",
     ),
     "53300": (
         errors.DatabaseBusy,
-        "{location} has no connection left ({said}): raise max_connections, or use PgBouncer",
+        "{location} has no free connection ({message}); raise max_connections, or use PgBouncer",
     ),
     "42501": (
         errors.AccessDenied,
-        "{location}: {said}; run `expdb grant` as the owner of the schema, or connect as the owner "
-        "for upgrades and index()",
+        "{location}: {message}; run `expdb grant` as the owner of the schema, or connect as the "
+        "owner for upgrades and index()",
     ),
-    "42704": (errors.AccessDenied, "{location}: {said}; make the role with CREATE ROLE"),
+    "42704": (errors.AccessDenied, "{location}: {message}; create the role with CREATE ROLE"),
     "25006": (
         errors.DatabaseReadOnly,
-        "{location} cannot be written ({said}): connect to the primary server",
+        "{location} cannot be written ({message}); connect to the primary server",
     ),
     "28P01": DENIED,
     "28000": DENIED,
@@ -57,7 +58,7 @@ MEANINGS: dict[str, _Meaning] = {
     "3F000": NOT_WHOLE,
     "22003": (
         errors.InvalidValue,
-        "{said}: the rewards of an episode must have a sum that is finite",
+        "{message}; the rewards of an episode must have a finite sum",
     ),
     "54001": TOO_LARGE,
     "54011": TOO_LARGE,
@@ -69,11 +70,11 @@ def translated(error: BaseException, location: str) -> BaseException:
     """Return the expdb error for a driver's error, or the error itself if there is none."""
     if not isinstance(error, psycopg.Error):
         return error
-    state, said = error.sqlstate or "", first_line(error)
+    state, message = error.sqlstate or "", first_line(error)
     kind: type[errors.ExpDBError]
     if state in MEANINGS:
         kind, text = MEANINGS[state]
-    elif "number of parameters" in said:
+    elif "number of parameters" in message:
         kind, text = TOO_LARGE
     elif (
         state[:2] in ("08", "57")
@@ -83,15 +84,15 @@ def translated(error: BaseException, location: str) -> BaseException:
         kind, text = (
             errors.ConnectionLost,
             (
-                "{location}: {said}: nothing of this call was stored, try again when the server is "
-                "there"
+                "{location}: {message}; nothing of this call was stored, try again when the server "
+                "is reachable"
             ),
         )
     elif state[:2] == "XX":
-        kind, text = errors.DatabaseDamaged, "{location}: {said}: restore a backup"
+        kind, text = errors.DatabaseDamaged, "{location}: {message}; restore a backup"
     else:
         return error
-    return kind(text.format(location=location, said=said))
+    return kind(text.format(location=location, message=message))
 
 
 def connect_error(error: BaseException, location: str) -> BaseException:
@@ -101,33 +102,33 @@ def connect_error(error: BaseException, location: str) -> BaseException:
     """
     if not isinstance(error, psycopg.Error):
         return error
-    said = first_line(error)
+    message = first_line(error)
     if (
-        "password" in said
-        or "no pg_hba.conf entry" in said
-        or "authentication" in said
-        or ('role "' in said and "exist" in said)
+        "password" in message
+        or "no pg_hba.conf entry" in message
+        or "authentication" in message
+        or ('role "' in message and "exist" in message)
     ):
         return errors.AccessDenied(
-            f"{location}: {said}: check user and password in the URL, or PGPASSWORD"
+            f"{location}: {message}; check user and password in the URL, or PGPASSWORD"
         )
-    if 'database "' in said and "does not exist" in said:
-        return errors.DatabaseMissing(f"{location}: {said}: make it with createdb")
-    if "too many" in said or "remaining connection slots" in said:
+    if 'database "' in message and "does not exist" in message:
+        return errors.DatabaseMissing(f"{location}: {message}; create it with createdb")
+    if "too many" in message or "remaining connection slots" in message:
         return errors.DatabaseBusy(
-            f"{location}: {said}: raise max_connections, or put PgBouncer before the server"
+            f"{location}: {message}; raise max_connections, or put PgBouncer in front of the server"
         )
-    if "permission denied" in said:
+    if "permission denied" in message:
         return errors.AccessDenied(
-            f"{location}: {said}: GRANT CONNECT on the database to this user"
+            f"{location}: {message}; run GRANT CONNECT on the database for this user"
         )
     return errors.ConnectionLost(
-        f"{location} cannot be reached ({said}): check host and port, and that the server runs"
+        f"{location} cannot be reached ({message}); check host and port, and that the server runs"
     )
 
 
 def first_line(error: BaseException) -> str:
     """Return the first line of a server's or driver's message, without its prefix."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[0] if lines else type(error).__name__
-    return said.split("FATAL:")[-1].strip() if "FATAL:" in said else said
+    message = lines[0] if lines else type(error).__name__
+    return message.split("FATAL:")[-1].strip() if "FATAL:" in message else message

@@ -22,7 +22,7 @@ def _with_names(query: str) -> str:
     If a double-quoted name is unknown, SQLite treats it as text.
     """
     return _QUOTED.sub(
-        lambda found: found[0] if found["name"] is None else f"[{found['name']}]", query
+        lambda match: match[0] if match["name"] is None else f"[{match['name']}]", query
     )
 
 
@@ -78,14 +78,14 @@ def _run_sql(
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "a lone surrogate in the query or in params: no stored text has one"
+            "the query and params must not have a lone surrogate; stored text never has one"
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _meant(driver, error)
         if failed is None and "user-defined function raised exception" in str(error):
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt from error  # before the function could catch it
-            raise errors.SqlError("an argument of field() is not valid UTF-8 text") from error
+            raise errors.SqlError("an argument of field() must be valid UTF-8 text") from error
         if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None
         if meant is None:
@@ -95,23 +95,25 @@ def _run_sql(
 
 def _meant(driver: Any, error: BaseException) -> errors.ExpDBError | None:
     """Return the expdb error for a driver's error about the query, or None for other errors."""
-    said = _one_line(error)
+    message = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):
-        return errors.SqlError(f"{said}: a value is too large for the database")
+        return errors.SqlError(
+            f"a value is too large for the database ({message}); pass a smaller one"
+        )
     if isinstance(error, (driver.ProgrammingError, driver.Warning)):
-        if "one statement" in said:
+        if "one statement" in message:
             return errors.SqlRefused(
-                "db.sql runs one statement: remove what follows the first semicolon"
+                "db.sql runs one statement; remove the text after the first semicolon"
             )
-        return errors.SqlError(f"{said}: give every :name of the query in params")
+        return errors.SqlError(f"{message}; give every :name of the query in params")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    refused = any(text in said for text in ("prohibited", "not authorized"))
+    refused = any(text in message for text in ("prohibited", "not authorized"))
     if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:
         return errors.SqlRefused(
-            f"db.sql only reads ({said}): change data with the methods of the buffer"
+            f"db.sql only reads ({message}); change data with the methods of the buffer"
         )
     if code == sqlite3.SQLITE_ERROR:
-        return QueryFailed(said)
+        return QueryFailed(message)
     return None
 
 

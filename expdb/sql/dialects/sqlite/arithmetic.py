@@ -134,8 +134,8 @@ class _Flow:
     def _refuse(self, fields: Names, operation: str) -> None:
         if fields:
             raise SqlError(
-                f"{operation} of field(payload, {min(fields)!r}), which holds no numbers: CAST(... "
-                "AS REAL) where its text is one"
+                f"{operation} needs numbers, but field(payload, {min(fields)!r}) has none; use "
+                "CAST(... AS REAL) if its text is a number"
             )
 
 

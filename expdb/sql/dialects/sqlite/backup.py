@@ -14,10 +14,10 @@ from expdb.sql.session import Session
 def copy_into(target: str, session: Session, module: ModuleType) -> None:
     """Copy the snapshot of a session into a new file, with SQLite's backup function."""
     if os.path.exists(target):
-        raise errors.TargetExists(f"{target} exists: name a new file for the backup")
+        raise errors.TargetExists(f"{target} already exists; choose a new file for the backup")
     if not os.path.isdir(os.path.dirname(target)):
         raise errors.DatabaseMissing(
-            f"the folder {os.path.dirname(target)} does not exist: create it first"
+            f"the folder {os.path.dirname(target)} does not exist; create it first"
         )
     try:
         with FileUse(target):

@@ -38,16 +38,16 @@ class CommitWatch:
         self._lock = threading.Lock()
         # Time of the last check, id of this process's last commit at that time, and the result. One
         # tuple, because other threads read it.
-        self._known: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
+        self._last_check: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
     @property
     def is_used(self) -> bool:
         """Whether a caller has asked for a version."""
-        return self._known[2] is not _NOTHING
+        return self._last_check[2] is not _NOTHING
 
     def is_last(self, version: object) -> bool:
         """Return whether a version is that of the last commit, by the header of the index."""
-        last = self._known[2]
+        last = self._last_check[2]
         is_known = last.log is not None and last.header is not None and last.version == version
         return is_known and last.log is not None and last.log.header() == last.header
 
@@ -58,21 +58,21 @@ class CommitWatch:
 
         `before` and `after` are the WAL-index headers around that commit. `own` identifies it.
         """
-        at, _, last = self._known
+        at, _, last = self._last_check
         if last.log is None or last.version != seen or last.header != before:
             return None
         version = "commit", after
-        self._known = at, own, LastCommit(version, last.log, after)
+        self._last_check = at, own, LastCommit(version, last.log, after)
         return version
 
     def version(self, now: float) -> object:
         """Return a version that differs from one commit to the next; `now` is a monotonic time."""
         own = open_files.commits.get(self._path)
-        at, after, last = self._known
+        at, after, last = self._last_check
         if after is not own or now - at >= self._max_lag:
             # Without a header, the index was closed with its connection, and the path may be
             # another file's.
             if last.log is None or last.header is None or last.log.header() != last.header:
                 last = locked(self._lock, self._ask)
-            self._known = now, own, last
+            self._last_check = now, own, last
         return last.version

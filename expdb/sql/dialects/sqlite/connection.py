@@ -57,8 +57,8 @@ def connect(
     """Open one connection to the file; `?` and `%` in the path are quoted for the URL."""
     if module.sqlite_version_info < MINIMUM_VERSION:
         raise errors.ExpDBError(
-            f"SQLite {module.sqlite_version} is too old: use a Python that links 3.37 or newer, or "
-            "sqlite_module=pysqlite3.dbapi2"
+            f"SQLite {module.sqlite_version} is too old; use a Python that links SQLite 3.37 or "
+            "newer, or sqlite_module=pysqlite3.dbapi2"
         )
     mode = "ro" if read_only else "rwc" if create else "rw"
     immutable = "&immutable=1" if read_only and is_immutable(path) else ""
@@ -116,8 +116,8 @@ def prepare_for_reading(connection: Any) -> None:
     def priority(buffer: Any, position: Any) -> float | None:
         if not isinstance(buffer, str) or not isinstance(position, int):
             raise ValueError("the arguments of priority() are buffer and position, in this order")
-        found = plain_rows(connection, PRIORITY, (position, buffer, position))
-        return _priority(found[0][0]) if found else None
+        rows = plain_rows(connection, PRIORITY, (position, buffer, position))
+        return _priority(rows[0][0]) if rows else None
 
     for pragma in ("wal_autocheckpoint=0", "mmap_size=0"):
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -156,8 +156,8 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
 
     SQLite would write its pages into this file.
     """
-    told = sqlite_files.user_version_in_log(path, APPLICATION_ID)
-    if told is None:
+    version_in_log = sqlite_files.user_version_in_log(path, APPLICATION_ID)
+    if version_in_log is None:
         return
     # This reads the file without its log.
     connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)
@@ -168,11 +168,11 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
         return
     finally:
         connection.close()
-    if own != told:
+    if own != version_in_log:
         raise errors.DatabaseReplaced(
-            f"{path}-wal is the log of another database than {path}: one of the two was moved or "
-            "copied without the other; put them "
-            "together again, or move the log away, and make copies with `expdb backup`"
+            f"{path}-wal is the write-ahead log of another database than {path}, because one of "
+            "the two was moved or copied without the other; put them together again, or move the "
+            "log away, and make copies with `expdb backup`"
         )
 
 
@@ -214,7 +214,7 @@ def identify(path: str, module: ModuleType) -> None:
     """
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(
-            f"{path} is empty: delete it to let expdb create it anew"
+            f"{path} is empty; delete it so that expdb can create it"
         )
     connection = None
     try:
@@ -225,15 +225,15 @@ def identify(path: str, module: ModuleType) -> None:
             isolation_level=None,
             timeout=30,
         )
-        (found,) = connection.execute("PRAGMA application_id").fetchone()
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     except module.DatabaseError as error:
         raise translated(error, path) from error
     finally:
         if connection is not None:
             connection.close()
-    if found != APPLICATION_ID:
+    if application_id != APPLICATION_ID:
         raise errors.NotAnExperienceDatabase(
-            f"{path} is a database of another application: choose another path"
+            f"{path} is a database of another application; choose another path"
         )
 
 

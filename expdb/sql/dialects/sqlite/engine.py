@@ -180,7 +180,7 @@ class SqliteEngine(Engine):
     def take(self, kind: Kind) -> SqliteSession:
         """Return an idle session, or one with a new connection if there is none."""
         if self._closed:
-            raise errors.DatabaseClosed(f"{self.path} was closed: open it again with expdb.open")
+            raise errors.DatabaseClosed(f"{self.path} was closed; open it again with expdb.open()")
         try:
             if kind in ("read", "sql") or not self._idle[kind]:
                 # a new connection would apply the old file's log to the file that replaced it
@@ -216,7 +216,7 @@ class SqliteEngine(Engine):
         try:
             for problem in self.dialect.file_problems(session):
                 return errors.DatabaseDamaged(
-                    f"{self.path} is damaged ({problem}): restore a backup, or recover it with "
+                    f"{self.path} is corrupted ({problem}); restore a backup, or recover it with "
                     ".recover"
                 )
             return None
@@ -243,7 +243,7 @@ class SqliteEngine(Engine):
         now = time.monotonic()
         if now - self._watched > WATCH_SECONDS:
             self.check_file()
-        return None if (found := self._commits.version(now)) == seen else found
+        return None if (version := self._commits.version(now)) == seen else version
 
     def is_unchanged(self, seen: object) -> bool:
         """Return whether nothing was committed since `seen`, whatever `max_lag` is."""
@@ -259,9 +259,9 @@ class SqliteEngine(Engine):
     def _last_commit(self) -> LastCommit:
         # On a separate connection: data_version does not change with the connection's own writes.
         session = self.take("watch")
-        found = session.last_commit()
+        commit = session.last_commit()
         self.give_back("watch", session, usable=True)
-        return found
+        return commit
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
         """Return a context with a transaction.
@@ -270,7 +270,7 @@ class SqliteEngine(Engine):
         """
         if self.read_only:
             raise errors.DatabaseReadOnly(
-                f"{self.path} was opened with read_only=True: open it without to write"
+                f"{self.path} was opened with read_only=True; open it without read_only to write"
             )
         kind: Kind = "write" if outlives or self.durability == "normal" else "unsynced"
         return SqliteTransaction(self, kind, self.timeout if timeout is None else timeout)
@@ -279,7 +279,7 @@ class SqliteEngine(Engine):
         """Wait for the lock with which one thread of this handle writes at a time."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(
-                f"{self.path} is held by another thread's write: try again, or raise timeout"
+                f"{self.path} is locked by a write of another thread; try again, or raise timeout"
             )
         self._turn = transaction
         self._log.warn()  # before writing: a filter may turn the warning into an error
@@ -311,9 +311,8 @@ class SqliteEngine(Engine):
             writing and not os.path.exists(self.path + "-wal")
         ):
             raise errors.DatabaseReplaced(
-                f"{self.path} was deleted or replaced while it was open: close this handle and "
-                "open it again; what is acknowledged "
-                "until now lies in the file that was there"
+                f"{self.path} was deleted or replaced while it was open; close this handle and "
+                "open the database again; acknowledged writes until now are in the original file"
             )
 
     # -- the write-ahead log -----------------------------------------------------------------------

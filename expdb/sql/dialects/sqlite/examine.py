@@ -29,27 +29,27 @@ def examined(path: str, module: ModuleType, session: Session, durability: str) -
         _software(module),
         *_disk(path, session, writable),
         finding("durability", f"{durability}, of this handle"),
-        finding("connected", ", ".join(connected) or "nobody that can be seen"),
+        finding("connected", ", ".join(connected) or "no process that can be seen"),
         finding("readers", ", ".join(reading) or "none"),
         finding("writer", ", ".join(writing) or "none"),
         finding(
             "permission",
             "read and write" if writable else "read only",
             not writable,
-            "cannot be written by this user: check the file's permissions and its folder's",
+            "cannot be written by this user; check the permissions of the file and its folder",
         ),
     ]
 
 
 def _software(module: ModuleType) -> Finding:
-    found = f"{module.sqlite_version} ({module.__name__})"
+    software = f"{module.sqlite_version} ({module.__name__})"
     if not wal_reset_is_fixed(module.sqlite_version_info):
-        found += (
-            "; it has the WAL-reset bug, which expdb avoids, and other programs that write this "
-            "file may not; a newer one: pip install 'expdb[sqlite]', "
-            "open(..., sqlite_module=pysqlite3.dbapi2)"
+        software += (
+            "; it has the WAL-reset bug, which expdb avoids, but other programs that write this "
+            "file may not; for a newer SQLite run pip install 'expdb[sqlite]' and pass open(..., "
+            "sqlite_module=pysqlite3.dbapi2)"
         )
-    return finding("SQLite", found)
+    return finding("SQLite", software)
 
 
 def _disk(path: str, session: Session, writable: bool) -> list[Finding]:
@@ -64,32 +64,32 @@ def _disk(path: str, session: Session, writable: bool) -> list[Finding]:
             "file",
             f"{size:,} bytes, {free:,} of them free",
             free > size // 2 > 1 << 24,
-            "VACUUM it (sqlite3 FILE VACUUM) while nobody uses it",
+            "run VACUUM on it (sqlite3 FILE VACUUM) while no process uses it",
         ),
         finding(
             "file system",
             kind or "unknown",
             kind in NETWORK,
-            "is a network file system: locks and the log do not work across hosts; use a local "
-            "disk, or PostgreSQL",
+            "is a network file system, where locks and the log do not work across hosts; use a "
+            "local disk, or PostgreSQL",
         ),
         finding(
-            "room",
+            "free space",
             f"{room:,} bytes",
             room < size + log,
-            "less than the file and its log: a full disk stops writers",
+            "is less than the file and its log, and a full disk stops writers; free disk space",
         ),
         finding(
             "journal",
             journal,
             journal != "wal" and writable,
-            "is not wal: another program changed it; PRAGMA journal_mode=WAL",
+            "is not wal, because another program changed it; run PRAGMA journal_mode=WAL",
         ),
         finding(
             "log",
             f"{log:,} bytes",
             log > 256 << 20,
-            "more than 256 MB: somebody reads one snapshot all along, see readers",
+            "is larger than 256 MB, because a process keeps reading one snapshot; see readers",
         ),
     ]
 

@@ -35,10 +35,10 @@ NETWORK = REMOTE | {"9p"}  # 9p may also be a disk of the host of a virtual mach
 def identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of a file; None if it is missing or empty."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    return (found.st_dev, found.st_ino) if found.st_size else None
+    return (status.st_dev, status.st_ino) if status.st_size else None
 
 
 DRAFT = ".expdb-{}.new"  # name of a new file, in its folder, until it is complete
@@ -51,24 +51,24 @@ def other_names(path: str) -> str | None:
     other has written.
     """
     try:
-        found, folder = os.stat(path), os.path.dirname(path)
-        links = found.st_nlink if stat.S_ISREG(found.st_mode) else 1
+        status, folder = os.stat(path), os.path.dirname(path)
+        links = status.st_nlink if stat.S_ISREG(status.st_mode) else 1
         if links > 1:  # a file that is being created also has the name of its draft
             drafts = [
                 entry
                 for entry in os.scandir(folder)
-                if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == found.st_ino
+                if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == status.st_ino
             ]
             links -= len(drafts)
     except OSError:  # deleted by another process, or a folder that may not be listed
         return None
     if links > 1:
         return (
-            f"{links} names (hard links; `find / -samefile {path}` finds them): remove the others, "
-            "or copy the file instead of linking it"
+            f"{links} names (hard links; `find / -samefile {path}` lists them); remove the "
+            "others, or copy the file instead of linking it"
         )
     if path in _mounted_on():
-        return "another name, from where it is mounted as a single file: mount its folder instead"
+        return "another name, because it is mounted as a single file; mount its folder instead"
     return None
 
 
@@ -137,11 +137,11 @@ def file_system(path: str) -> str | None:
     holding = [
         (_unescaped(point), kind) for point, kind in mounts if _holds(_unescaped(point), here)
     ]
-    return max(holding, key=lambda one: len(one[0]))[1] if holding else None
+    return max(holding, key=lambda mount: len(mount[0]))[1] if holding else None
 
 
 def _unescaped(point: str) -> str:
-    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), point)
+    return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), point)
 
 
 def _holds(point: str, path: str) -> bool:
@@ -153,9 +153,9 @@ def lock_holders(path: str) -> dict[int, set[int]]:
 
     Return an empty dict if the system does not report locks.
     """
-    found = identity(path + "-shm")
+    wal_index = identity(path + "-shm")
     try:
-        lines = Path("/proc/locks").read_text().splitlines() if found else []
+        lines = Path("/proc/locks").read_text().splitlines() if wal_index else []
     except OSError:
         return {}
     holders: dict[int, set[int]] = {}
@@ -165,7 +165,10 @@ def lock_holders(path: str) -> dict[int, set[int]]:
         if len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit():
             continue
         major, minor, inode = parts[5].split(":")
-        if found is None or (os.makedev(int(major, 16), int(minor, 16)), int(inode)) != found:
+        if (
+            wal_index is None
+            or (os.makedev(int(major, 16), int(minor, 16)), int(inode)) != wal_index
+        ):
             continue
         for byte in range(max(int(parts[6]), WRITER), min(int(parts[7]), CONNECTED) + 1):
             holders.setdefault(byte, set()).add(int(parts[4]))
@@ -180,19 +183,19 @@ def readers(path: str) -> list[str]:
 
 def named(pids: set[int]) -> list[str]:
     """Return the number and command of each process, as text."""
-    said = []
+    descriptions = []
     for pid in sorted(pids):
         command = ""
         with suppress(OSError):
             command = " ".join(
                 Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ").split()
             )[:60]
-        said.append(
+        descriptions.append(
             f"process {pid}"
             + (f" ({command})" if command else "")
             + (" (this one)" if pid == os.getpid() else "")
         )
-    return said
+    return descriptions
 
 
 # -- the doctor ------------------------------------------------------------------------------------

@@ -55,10 +55,11 @@ class WriteAheadLog:
             self._pinned_at = PINNED_BYTES
         elif size >= self._pinned_at:
             self._pinned_at = 2 * size
-            who = " and ".join(readers(self._path)) or "a reader that cannot be told here"
+            who = " and ".join(readers(self._path)) or "an unknown reader"
             self._warning = (
-                f"the write-ahead log of {self._path} has {size >> 20:,} MB and cannot be folded "
-                f"in: {who} has been reading one snapshot all along; end that, or the log grows on"
+                f"the write-ahead log of {self._path} has {size >> 20:,} MB and cannot be "
+                f"checkpointed, because {who} keeps reading one snapshot; end that reader, or the "
+                "log keeps growing"
             )
 
     def warn(self) -> None:

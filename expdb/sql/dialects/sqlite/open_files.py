@@ -93,8 +93,8 @@ class FileUse:
     def __init__(self, path: str):
         if path in open_files.refused:
             raise errors.ForkedWithOpenConnection(
-                f"this process was forked while a thread used {path}: start processes by spawn or "
-                "forkserver"
+                f"this process was forked while a thread used {path}; start processes with spawn "
+                "or forkserver"
             )
         self.path = path
         open_files.uses.add(self)
@@ -122,9 +122,9 @@ def refuse_other_library(path: str, module: ModuleType) -> None:
     for engine in open_files.engines.list():
         if engine.path == path and engine.module.connect is not module.connect:
             raise errors.InvalidValue(
-                f"{path} is open in this process by {engine.module.__name__}, another SQLite "
-                "library: two of them on one file undo "
-                "each other's locks; use one sqlite_module for all handles"
+                f"{path} is already open in this process with {engine.module.__name__}, another "
+                "SQLite library, and two libraries on one file release each other's locks; use "
+                "one sqlite_module for all handles"
             )
 
 
@@ -140,6 +140,6 @@ def refuse_other_path(path: str, file: object) -> None:
             names = os.path.basename(engine.path), os.path.basename(path)
             if not os.path.samefile(*folders) or names[0] != names[1]:
                 raise errors.DatabaseReadOnly(
-                    f"{path} is open in this process as {engine.path}: open it by that path, as "
-                    "each has a log of its own"
+                    f"{path} is already open in this process as {engine.path}; open it by that "
+                    "path, because each path has its own write-ahead log"
                 )

@@ -45,26 +45,26 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
 def schema_problems(session: Any) -> list[str]:
     """Return missing or altered triggers and views, and foreign ones that SQLite would use."""
     made = schema.made_by_migrations("sqlite")
-    found = session.ask(
+    rows = session.ask(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
     )
-    stored = {name: sql for kind, name, sql in found if name in made}
+    stored = {name: sql for kind, name, sql in rows if name in made}
     cure = "restore a backup, or copy the data into a new database"
     problems = [
-        f"{name} of the schema is {'altered' if name in stored else 'missing'}: {cure}"
+        f"{name} of the schema is {'altered' if name in stored else 'missing'}; {cure}"
         for name, sql in made.items()
         if stored.get(name) != sql
     ]
-    for kind, name, sql in found:
+    for kind, name, sql in rows:
         if kind == "trigger" and name not in made:
             problems.append(
-                f"the trigger {name} is not expdb's and would run with every write: "
-                "drop it if it is yours, else trust nothing in the file"
+                f"the trigger {name} does not belong to expdb and would run with every write; "
+                "drop it if it is yours, otherwise do not trust the file"
             )
         elif name.lower() in SHADOWED or (sql or "").upper().startswith("CREATE VIRTUAL"):
             problems.append(
-                f"the {kind} {name} is not expdb's and takes the place of SQLite's own: "
-                "drop it if it is yours"
+                f"the {kind} {name} does not belong to expdb and replaces a built-in one of "
+                "SQLite; drop it if it is yours"
             )
     return problems
 
@@ -165,8 +165,8 @@ def bound_number(value: int | float) -> sa.ColumnElement[Any]:
 
 def tag_is_bool(column: sa.ColumnElement[Any], key: str, value: bool) -> sa.ColumnElement[bool]:
     """Return whether the value is JSON's true, or false."""
-    found = sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'"""))
-    return found == sa.literal_column("'true'" if value else "'false'")
+    json_type = sa.func.json_type(column, sa.literal_column(f"""'$."{key}"'"""))
+    return json_type == sa.literal_column("'true'" if value else "'false'")
 
 
 TAG_KEYS: dict[str, str] = {
@@ -221,13 +221,13 @@ def insert_steps(
     session: Any, buffer_id: int, columns: tuple[Sequence[Any], ...], count: int
 ) -> None:
     """Insert `count` steps from `columns`, which hold all written columns but `buffer_id`."""
-    given = list(columns)
-    while given[-1].count(None) == count:  # omit trailing columns without values
-        given.pop()
-    insert, row = _insert_steps(buffer_id, len(given))
+    used_columns = list(columns)
+    while used_columns[-1].count(None) == count:  # omit trailing columns without values
+        used_columns.pop()
+    insert, row = _insert_steps(buffer_id, len(used_columns))
 
     def slice_rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
-        return zip(*[column[start:stop] for column in given], strict=True)
+        return zip(*[column[start:stop] for column in used_columns], strict=True)
 
     # In slices: one list of all rows triggers a full garbage collection every few writes.
     whole = count - count % STEPS_AT_ONCE

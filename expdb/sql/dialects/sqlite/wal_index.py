@@ -36,10 +36,10 @@ class WalIndex:
         if descriptor is None:
             return None
         try:
-            found = os.pread(descriptor, HEADER, 0)
+            header = os.pread(descriptor, HEADER, 0)
         except OSError:  # another thread has closed it
             return None
-        return found if len(found) == HEADER and found[IS_READY] else None
+        return header if len(header) == HEADER and header[IS_READY] else None
 
     def close(self) -> None:
         """Stop reading: the connection is closed, and the path may lead to another file."""
@@ -55,8 +55,8 @@ def is_next_commit(before: bytes, after: bytes) -> bool:
 def _descriptor(path: str) -> int | None:
     """Return a descriptor of a file, an existing one if possible; None if it cannot be read."""
     try:
-        found = os.stat(path)
-        key = found.st_dev, found.st_ino
+        status = os.stat(path)
+        key = status.st_dev, status.st_ino
         if key in _descriptors:
             return _descriptors[key]
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
