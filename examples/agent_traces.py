@@ -1,7 +1,4 @@
-"""Keep what tool-using agents do.
-
-Messages and tool calls as they are, rewards when they come, hard tasks sampled.
-"""
+"""Store the traces of tool-using agents, add their rewards later, and sample hard tasks."""
 
 import asyncio
 import json
@@ -16,7 +13,7 @@ TASKS = {"refund-7": ("refund an order", "hard"), "status-2": ("tell an order's 
 
 @dataclass
 class ToolCall:
-    """What an agent asked for; dataclasses and pydantic models are stored as JSON."""
+    """A tool call of an agent. Dataclasses and pydantic models are stored as JSON."""
 
     id: str
     name: str
@@ -24,10 +21,7 @@ class ToolCall:
 
 
 def turns(task_id):
-    """Work as an agent does, OpenAI-style.
-
-    This one always asks the database first and answers then.
-    """
+    """Yield the messages of an agent in OpenAI's format: a tool call, then an answer."""
     yield {
         "role": "assistant",
         "content": None,
@@ -43,9 +37,9 @@ def turns(task_id):
 
 
 def run_agent(buffer, task_id, attempt):
-    """Store every turn with all messages so far.
+    """Run an agent, and store each turn with all previous messages.
 
-    Each distinct message is stored once in a chunk, not once a turn.
+    A chunk stores each distinct message once, not once per turn.
     """
     name, difficulty = TASKS[task_id]
     messages = [
@@ -54,7 +48,7 @@ def run_agent(buffer, task_id, attempt):
     ]
     episode_id = f"{buffer.name}/{task_id}/{attempt}/{len(buffer)}"
     for answer in turns(task_id):
-        calls = [ToolCall(one["id"], **one["function"]) for one in answer["tool_calls"] or ()]
+        calls = [ToolCall(call["id"], **call["function"]) for call in answer["tool_calls"] or ()]
         buffer.store(
             task_id=task_id, task_name=name, agent_id="support", episode_id=episode_id,
             group_id=task_id,
@@ -70,9 +64,9 @@ def run_agent(buffer, task_id, attempt):
 
 
 async def run_concurrently(buffer, attempts):
-    """Run agents of an asyncio program.
+    """Run several agents at the same time.
 
-    The API blocks, so it is called in threads, which may share the handle.
+    expdb calls block, so each agent runs in a thread. Threads can share the handle.
     """
     jobs = [
         asyncio.to_thread(run_agent, buffer, task, attempt)
@@ -87,7 +81,7 @@ with expdb.open(sys.argv[1] if len(sys.argv) > 1 else "traces.db") as db:
     buffer.index("tags.difficulty")
     run_agent(buffer, "refund-7", attempt=0)
     episodes = asyncio.run(run_concurrently(buffer, attempts=3))
-    # The judge comes later, and its verdict goes to the last step of each episode.
+    # The rewards arrive later. Set the reward of the last step of each episode.
     for number, episode_id in enumerate(episodes):
         buffer.update({"episode_id": episode_id}, reward=float(number % 2), which="last")
     hard = QueryBuilder().eq("tags.difficulty", "hard").and_().is_not_null("reward")
@@ -98,11 +92,11 @@ with expdb.open(sys.argv[1] if len(sys.argv) > 1 else "traces.db") as db:
             task,
             "has",
             steps.size,
-            "steps; the longest conversation:",
+            "steps; longest conversation:",
             max(map(len, steps["messages"])),
             "messages",
         )
-        print("  a tool call:", next(calls[0] for calls in steps["tool_calls"] if calls))
+        print("  first tool call:", next(calls[0] for calls in steps["tool_calls"] if calls))
     print(db.sql("SELECT task_name, status, count(*) AS episodes, avg(episode_return) AS "
                  "mean_return "
                  "FROM experience_episodes GROUP BY 1, 2").to_pylist())  # fmt: skip

@@ -1,6 +1,6 @@
-"""Learn CartPole with prioritized double DQN and n-step returns, trained from expdb alone.
+"""Train double DQN on CartPole with prioritized replay and n-step returns.
 
-Run it again to go on.
+If you stop the program, run it again to continue.
 """
 
 import argparse
@@ -19,10 +19,7 @@ GAMMA, BATCH, WARM_UP, EXPLORE, TARGET, STEPS = 0.99, 64, 500, 4_000, 0.01, 40_0
 
 
 class Learner:
-    """Double DQN (van Hasselt et al. 2016) with n-step returns and importance weights.
-
-    Schaul et al. 2016.
-    """
+    """Double DQN (van Hasselt et al. 2016) with importance weights (Schaul et al. 2016)."""
 
     def __init__(self):
         self.online, self.target = (
@@ -40,7 +37,7 @@ class Learner:
         return int(self.online(torch.from_numpy(obs)).argmax())
 
     def learn(self, batch):
-        """Take a step of gradient descent, and return the temporal-difference errors."""
+        """Take one gradient step, and return the temporal-difference errors."""
         with torch.no_grad():
             best = self.online(batch["next_obs"]).argmax(1, keepdim=True)
             goal = (
@@ -62,7 +59,7 @@ class Learner:
 
 
 def evaluate(learner, seeds):
-    """Return the mean return without exploration, an episode a seed."""
+    """Return the mean return without exploration, over one episode per seed."""
     env, total = gym.make("CartPole-v1"), 0.0
     for seed in seeds:
         (obs, _), ended = env.reset(seed=seed), False
@@ -72,16 +69,13 @@ def evaluate(learner, seeds):
     return total / len(seeds)
 
 
-def train(buffer, checkpoint, goal, most):
-    """Play and learn until ten episodes in a row come to the goal, or for so many steps.
-
-    Return the learner.
-    """
+def train(buffer, checkpoint, goal, max_steps):
+    """Train until an evaluation reaches the goal, or for `max_steps`. Return the learner."""
     learner, rng, start, sampler = (
         Learner(),
         np.random.default_rng(0),
         0,
-        Prioritized(alpha=0.6, beta=0.4, anneal_steps=most),
+        Prioritized(alpha=0.6, beta=0.4, anneal_steps=max_steps),
     )
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
@@ -89,16 +83,16 @@ def train(buffer, checkpoint, goal, most):
             getattr(learner, name).load_state_dict(state[name])
         start = state["steps"]
         buffer.restore_sampling(state["sampling"])
-        print(f"going on after {start} steps")
+        print(f"continuing after {start} steps")
     with record(gym.make("CartPole-v1"), buffer, agent_id="dqn", flush_steps=32) as env:
         obs, _ = env.reset(seed=start)
-        for step in range(start + 1, most + 1):
+        for step in range(start + 1, max_steps + 1):
             explore = rng.random() < max(0.05, 1 - step / EXPLORE)
             obs, _, terminated, truncated, _ = env.step(
                 int(rng.integers(2)) if explore else learner.act(obs)
             )
             if terminated or truncated:
-                env.policy_version = step // 1000  # a thousand steps are one version
+                env.policy_version = step // 1000  # one version per 1,000 steps
                 obs, _ = env.reset()
             if step >= WARM_UP:
                 batch = buffer.sample(BATCH, sampler=sampler, unit=NStep(3, gamma=GAMMA))
@@ -106,12 +100,12 @@ def train(buffer, checkpoint, goal, most):
                 buffer.update_priorities(batch["position"], abs(errors))
             if step % 1000 == 0:
                 mean = evaluate(learner, range(1000, 1010))
-                parts = {
+                states = {
                     name: getattr(learner, name).state_dict()
                     for name in ("online", "target", "optimizer")
                 }
                 torch.save(
-                    {**parts, "steps": step, "sampling": buffer.sampling_state()}, checkpoint
+                    {**states, "steps": step, "sampling": buffer.sampling_state()}, checkpoint
                 )
                 print(f"{step} steps: mean return {mean:.0f}", flush=True)
                 if mean >= goal:
@@ -122,18 +116,18 @@ def train(buffer, checkpoint, goal, most):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", nargs="?", default="dqn.db")
-    parser.add_argument("--quick", action="store_true", help="a short run with a lower goal")
+    parser.add_argument("--quick", action="store_true", help="short run with a lower goal")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    goal, wanted = (150, 100) if arguments.quick else (475, 400)
+    goal, required = (150, 100) if arguments.quick else (475, 400)
     with expdb.open(arguments.file) as db:
         learner = train(
             db.buffer("cartpole", capacity=50_000), Path(f"{arguments.file}.pt"), goal, STEPS
         )
         mean = evaluate(learner, range(30))
-        print(f"mean return of 30 other episodes: {mean:.0f}")
-        assert mean >= wanted, f"it was to reach {wanted}"
+        print(f"mean return of 30 new episodes: {mean:.0f}")
+        assert mean >= required, f"the mean return must be at least {required}"
         print(
             db.sql("""SELECT policy_version, count(*) AS episodes, avg(episode_return) AS mean,
                       max(episode_return) AS best

@@ -1,4 +1,4 @@
-"""Record any Gymnasium environment, single or vectorized, in any of the three autoreset modes."""
+"""Record Gymnasium environments: a single one, and vectorized ones in each autoreset mode."""
 
 import sys
 

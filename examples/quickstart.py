@@ -1,6 +1,6 @@
-"""Store, query, sample, change, ask: the whole of expdb in one page.
+"""Store, query, sample and update steps, and run SQL.
 
-Run it twice: what was stored stays.
+Run it twice: the second run starts with the stored steps.
 """
 
 import sys
@@ -17,7 +17,7 @@ with expdb.open(path) as db:
     buffer = db.buffer("train", capacity=100_000)
     print(f"{path} holds {len(buffer)} steps")
 
-    # One step at a time: durable when store() returns. Fields are whatever the agent saw and did.
+    # Store one step, which is durable when store() returns. Fields can have any name.
     position = buffer.store(
         task_id="task_1",
         task_name="book flight",
@@ -30,8 +30,7 @@ with expdb.open(path) as db:
     )
     print("stored at position", position)
 
-    # An episode at a time: steps are gathered, written in chunks, and complete when the block is
-    # left.
+    # Store an episode. Its steps are written in chunks. The end of the block completes it.
     control = db.buffer("control", capacity=100_000)
     with control.episode("pendulum/1", task_name="pendulum") as episode:
         obs = rng.standard_normal(3, dtype=np.float32)
@@ -41,15 +40,15 @@ with expdb.open(path) as db:
             obs = rng.standard_normal(3, dtype=np.float32)
         episode.end(obs=obs)  # the observation after the last step
 
-    # A query drives what is sampled.
+    # Sample the steps that match a query.
     hard = QueryBuilder().eq("tags.difficulty", "hard").and_().gte("reward", 0.5)
-    print(buffer.count(hard), "hard steps in the tasks", buffer.tasks(hard))
+    print(buffer.count(hard), "hard steps in tasks", buffer.tasks(hard))
     batch = control.sample(32, {"task_name": "pendulum"}, unit=expdb.NStep(1, gamma=0.99))
     print({name: (array.dtype.name, array.shape) for name, array in batch.items()})
     for task, steps in buffer.sample_tasks(1, hard).items():
         print(task, steps["action"][0])
 
-    # A reward that comes late, and a question in SQL.
+    # Set a reward later, and query the steps with SQL.
     buffer.update(hard, reward=1.0, which="last")
     table = db.sql(
         "SELECT task_name, count(*) AS steps, avg(reward) AS reward, max(field(payload, 'action')) "

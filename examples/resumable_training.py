@@ -1,10 +1,10 @@
-"""Train a value function, be killed at any moment, go on, and end with the very same parameters.
+"""Train a value function that resumes with bit-identical parameters after a kill.
 
     python examples/resumable_training.py runs.db [steps]
 
-Parameters are saved every 25 steps only. What was trained since then is in the ledger: a trainer
-that begins again takes the saved parameters, replays the batches up to `consumer.last_step`, and
-goes on with the next. Kill it with `kill -9` and start it again, as often as you like.
+The program saves its parameters every 25 steps. The ledger of the consumer records each later
+batch. After a restart, the program loads the parameters, replays the batches up to
+`consumer.last_step`, and continues. Kill it with `kill -9` and start it again to try this.
 """
 
 import os
@@ -18,10 +18,10 @@ SAVE_EVERY, BATCH, RATE, GAMMA = 25, 32, 0.05, 0.9
 
 
 def walk(buffer: expdb.ReplayBuffer) -> None:
-    """Store the random walks over seven states that are missing; the right end gives 1."""
-    known = set(buffer.episodes()["episode_id"].to_pylist())
+    """Store the missing ones of 200 random walks over seven states; the right end rewards 1."""
+    stored = set(buffer.episodes()["episode_id"].to_pylist())
     for number in range(200):
-        if f"walk {number}" in known:
+        if f"walk {number}" in stored:
             continue
         rng, state = np.random.default_rng(number), 3
         with buffer.episode("walk", episode_id=f"walk {number}") as episode:
@@ -42,7 +42,7 @@ def update(values: np.ndarray, batch: expdb.Batch) -> np.ndarray:
 
 
 def save(path: str, step: int, values: np.ndarray) -> None:
-    """Save the parameters with the step they are of, whole or not at all."""
+    """Save the parameters and their step atomically."""
     with open(f"{path}.new", "wb") as file:
         np.savez(file, step=step, values=values)
         file.flush()
@@ -51,7 +51,7 @@ def save(path: str, step: int, values: np.ndarray) -> None:
 
 
 def main(location: str, steps: int) -> np.ndarray:
-    """Train up to so many steps, from wherever it stopped; return the values of the states."""
+    """Train up to `steps` steps, from the last one. Return the values of the states."""
     path = f"{location}.npz"
     with expdb.open(location) as db:
         buffer = db.buffer("walks")
@@ -78,4 +78,4 @@ def main(location: str, steps: int) -> np.ndarray:
 if __name__ == "__main__":
     learned = main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 500)
     print("values", " ".join(value.hex() for value in learned.tolist()))
-    print("about", np.round(learned, 2))
+    print("rounded", np.round(learned, 2))

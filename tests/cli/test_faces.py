@@ -246,7 +246,7 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stdout.strip()
-        assert name != "dqn_cartpole.py" or ("going on after" in done.stdout) == bool(count)
+        assert name != "dqn_cartpole.py" or ("continuing after" in done.stdout) == bool(count)
     with expdb.open(tmp_path / "example.db") as db:
         assert db.check() == []
         assert db.buffers()

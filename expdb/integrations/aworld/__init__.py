@@ -5,8 +5,7 @@ To use it, change the import:
     from aworld.replay_buffer import ReplayBuffer, DataRow, ExpMeta, Experience      # before
     from expdb.integrations.aworld import ReplayBuffer, DataRow, ExpMeta, Experience         # after
 
-`docs/coming_from_aworld.md` describes for every name what is the same, what is better and what is
-refused.
+`docs/how-to/move-from-aworld.md` compares every name with the original.
 """
 
 from expdb.integrations.aworld.buffer import ReplayBuffer

@@ -5,7 +5,8 @@
 
     storage = ExperienceStorage(ExperienceConfig(location="runs.db"))
 
-Use it wherever AWorld takes a `storage=`. `docs/coming_from_aworld.md` describes the differences.
+Use it wherever AWorld takes a `storage=`. `docs/how-to/move-from-aworld.md` describes the
+differences.
 """
 
 from __future__ import annotations

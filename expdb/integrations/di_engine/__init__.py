@@ -6,8 +6,8 @@ Change the import, and items stay in a database after the program has ended.
     from ding.data.buffer import DequeBuffer
     from expdb.integrations.di_engine import AdvancedReplayBuffer, DequeBuffer          # after
 
-DI-engine need not be installed. `docs/coming_from_di_engine.md` compares every class and option of
-both generations of DI-engine's buffers with the original.
+DI-engine need not be installed. `docs/how-to/move-from-di-engine.md` compares every class and
+option of both generations of DI-engine's buffers with the original.
 """
 
 from expdb.integrations.di_engine.advanced import AdvancedReplayBuffer

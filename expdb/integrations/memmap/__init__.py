@@ -5,8 +5,8 @@ To use it, change the import:
     from memmap_replay_buffer import ReplayBuffer           # before
     from expdb.integrations.memmap import ReplayBuffer      # after
 
-`docs/coming_from_memmap.md` describes for every name what is the same, what is better and what is
-refused. `import_folder` reads a folder that memmap-replay-buffer has written.
+`docs/how-to/move-from-memmap.md` compares every name with the original.
+`import_folder` reads a folder that memmap-replay-buffer has written.
 """
 
 import expdb

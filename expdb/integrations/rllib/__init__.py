@@ -10,7 +10,7 @@
 Each class replaces the RLlib class of the same name.
 
 If you stop an algorithm and start it again, it continues with the stored experience.
-`docs/coming_from_rllib.md` compares every class and option with the original.
+`docs/how-to/move-from-rllib.md` compares every class and option with the original.
 """
 
 import expdb

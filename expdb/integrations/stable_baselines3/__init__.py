@@ -10,7 +10,7 @@
 Each class except `PrioritizedReplayBuffer` replaces the original class of the same name.
 
 If you stop training and start it again, it continues with the stored transitions.
-`docs/coming_from_stable_baselines3.md` compares every class and option with the original.
+`docs/how-to/move-from-stable-baselines3.md` compares every class and option with the original.
 """
 
 import expdb
