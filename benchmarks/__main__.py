@@ -1,4 +1,4 @@
-"""Run the benchmarks and print the table of docs/speed.md.
+"""Run the benchmarks and print the table of docs/explanation/performance.md.
 
 `python3 dev.py bench [--json FILE] [--only WORD] [--quick]`.
 

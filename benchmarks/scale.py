@@ -2,7 +2,8 @@
 
 Compute what breaks first: `python -m benchmarks.scale`.
 
-Prints the table of docs/how_far.md. The figures are this machine's; the reckoning is the same on
+Prints the table of docs/explanation/performance.md. The figures are those of this machine; the
+computation is the same on
 any.
 """
 

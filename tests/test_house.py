@@ -45,7 +45,8 @@ def complaints(rule):
     ]
 
 
-# The rooms of docs/architecture.md, from the ground up, and those below that each may import from.
+# The layers of docs/explanation/architecture.md, from the lowest up, and the layers below that
+# each may import from.
 GROUND = {"errors", "names", "checks", "process"}
 BELOW = {
     "replay": set(),
@@ -102,7 +103,7 @@ def test_every_arrow_points_down():
 
     def rule(path, relative, named):
         own = room_of(f"expdb.{str(relative).removesuffix('.py').replace('/', '.')}")
-        assert own is not None, f"{relative} is in no room: say which in BELOW and architecture.md"
+        assert own is not None, f"{relative} is in no layer; add it to BELOW and to architecture.md"
         for name in named & {*modules, *(module.removesuffix(".__init__") for module in modules)}:
             other = room_of(name)
             if own in FACES or other in (own, "ground", None):
@@ -325,7 +326,10 @@ def test_work_under_a_lock_goes_through_locked():
     assert complaints(rule) == []
 
 
-PAGES = (PACKAGE.parent / "docs" / "architecture.md", PACKAGE.parent / "CONTRIBUTING.md")
+PAGES = (
+    PACKAGE.parent / "docs" / "explanation" / "architecture.md",
+    PACKAGE.parent / "CONTRIBUTING.md",
+)
 
 
 def test_every_file_and_name_in_the_pages_for_contributors_is_there():

@@ -1,6 +1,6 @@
-"""Measure expdb and its peers and print the table of docs/speed.md.
+"""Measure expdb and its peers and print the table of docs/explanation/performance.md.
 
-`python3 dev.py peers [--quick] [--write docs/speed.md]`.
+`python3 dev.py peers [--quick] [--write docs/explanation/performance.md]`.
 
 Each peer is installed, if it can be, into an environment of its own, as they exclude each other's
 versions of NumPy; each side is a process, and all of them are measured in turns, a fraction of a
