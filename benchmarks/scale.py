@@ -3,8 +3,7 @@
 Compute what breaks first: `python -m benchmarks.scale`.
 
 Prints the table of docs/explanation/performance.md. The figures are those of this machine; the
-computation is the same on
-any.
+computation is the same on any.
 """
 
 import math
