@@ -1,6 +1,6 @@
 """Run and test expdb from a checkout with nothing but Python and pip.
 
-    python3 dev.py run VERB [ARGS]    the command line: `run demo`, `run info runs.db`, ...
+    python3 dev.py run COMMAND [ARGS] the command line: `run demo`, `run info runs.db`, ...
     python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
                 --torch               with PyTorch, which is a large download
                 --slow                with the slow ones: faults, training runs
@@ -15,7 +15,7 @@
     python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors
     python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in its environment
 
-The first call makes the environment `.venv` in the checkout and installs what the verb needs;
+The first call makes the environment `.venv` in the checkout and installs what the command needs;
 nothing outside the checkout is changed. It needs neither a venv module nor root, and it works where
 the system's Python is externally managed (PEP 668): `pip install --target` is exempt from that, so
 virtualenv can be fetched with it.
@@ -217,9 +217,9 @@ def main(arguments: list[str]) -> None:
         case ["torture", *rest]:
             environment.provide(NEEDS["torture"])
             environment.call("tests/torture", *rest)
-        case [("bench" | "scale" | "peers") as verb, *rest]:
-            environment.provide(NEEDS[verb])
-            environment.call("-m", "benchmarks" if verb == "bench" else f"benchmarks.{verb}", *rest)
+        case [("bench" | "scale" | "peers") as program, *rest]:
+            environment.provide(NEEDS[program])
+            environment.call("-m", "benchmarks" if program == "bench" else f"benchmarks.{program}", *rest)
         case _:
             sys.exit(__doc__)
 

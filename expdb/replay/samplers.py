@@ -267,7 +267,7 @@ class Sampler:
     """Choose which steps are drawn: the base class of all samplers.
 
     Derive your own sampler as a frozen dataclass that implements `draw`. It works with every query,
-    unit and database. The page "Extending" of the documentation has an example;
+    unit and database. "How to write a sampler" in the documentation has an example;
     `expdb.testing.check_sampler` checks your class.
 
     Attributes

@@ -22,8 +22,8 @@ class Unit:
     """Define what each drawn step becomes: the base class of all units.
 
     Derive your own unit as a frozen dataclass that implements `layout` and overrides whatever
-    differs from a single step. It works with every query, sampler and database. The page
-    "Extending" of the documentation has examples; `expdb.testing.check_unit` checks your class.
+    differs from a single step. It works with every query, sampler and database. "How to
+    write a unit" in the documentation has examples; `expdb.testing.check_unit` checks your class.
 
     Attributes
     ----------
