@@ -54,7 +54,7 @@ ECOSYSTEMS = {
     "rllib": [
         "tests/integrations/test_rllib.py",
         "tests/integrations/test_rllib_multi_agent.py",
-        "tests/cli/test_faces.py",
+        "tests/test_documentation.py",
         "-k",
         "rllib",
     ],
@@ -70,7 +70,7 @@ ECOSYSTEMS = {
 class Environment:
     """A virtual environment in the checkout, with expdb in it, editable.
 
-    With `extras` of expdb, and the versions of constraints.txt, unless it is said otherwise.
+    With `extras` of expdb, and the versions of constraints.txt by default.
     """
 
     def __init__(self, folder: Path, *, newest: bool = False, alone: bool = False):
