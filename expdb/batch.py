@@ -90,7 +90,7 @@ class Batch(Mapping[str, np.ndarray]):
         )
         return f"Batch(size={self.size}, {columns})"
 
-    def _known(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+    def _columns_and_masks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
         """Yield name and array of each column, and a mask of the rows with a value or None.
 
         The mask is the column `has_<field>`, or marks the numbers that are not NaN. None means that
@@ -129,13 +129,14 @@ class Batch(Mapping[str, np.ndarray]):
             One dict per row, from name to value.
         """
         columns = {}
-        for name, array, there in self._known():
+        for name, array, there in self._columns_and_masks():
             cells = _cells(array)
             columns[name] = (
                 cells
                 if there is None
                 else [
-                    cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)
+                    cell if is_known else None
+                    for cell, is_known in zip(cells, there.tolist(), strict=True)
                 ]
             )
         if not columns:
@@ -155,7 +156,9 @@ class Batch(Mapping[str, np.ndarray]):
         """
         import pyarrow as pa
 
-        return pa.table({name: _arrow(array, there) for name, array, there in self._known()})
+        return pa.table(
+            {name: _arrow(array, there) for name, array, there in self._columns_and_masks()}
+        )
 
     def to_pandas(self) -> pandas.DataFrame:
         """Convert the batch to a pandas DataFrame.
@@ -179,7 +182,10 @@ class Batch(Mapping[str, np.ndarray]):
         except ImportError:
             raise DriverMissing("to_pandas needs pandas: pip install pandas") from None
         return pandas.DataFrame(
-            {name: _series(pandas, array, there) for name, array, there in self._known()},
+            {
+                name: _series(pandas, array, there)
+                for name, array, there in self._columns_and_masks()
+            },
             index=range(self.size),
         )
 
@@ -259,7 +265,10 @@ def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
         values = (
             cells
             if there is None
-            else [cell if one else None for cell, one in zip(cells, there.tolist(), strict=True)]
+            else [
+                cell if is_known else None
+                for cell, is_known in zip(cells, there.tolist(), strict=True)
+            ]
         )
         return pandas.Series(values, dtype=object)
     if there is None or there.all():

@@ -391,7 +391,7 @@ class ReplayBuffer:
             )
         self._check_writable()
         flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
-        given = {
+        columns = {
             "task_name": task_name,
             "group_id": group_id,
             "policy_version": policy_version,
@@ -403,7 +403,7 @@ class ReplayBuffer:
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} exists already: choose another episode_id"
             )
-        episode = self._open_episodes.new(task_id, agent_id, episode_id, given)
+        episode = self._open_episodes.new(task_id, agent_id, episode_id, columns)
         return self._writers.add(
             EpisodeWriter(EpisodeSink(self), episode, flush_steps, flush_bytes, flush_seconds)
         )
@@ -475,9 +475,9 @@ class ReplayBuffer:
         checks.choice(status, "status", "complete", "aborted")
         self._open_episodes.end(episode_id, status)
 
-    def _end_writers(self, told: list[str]) -> None:
-        """Flush the open writers and end their episodes; append the warnings to `told`."""
-        self._writers.end_all(told)
+    def _end_writers(self, messages: list[str]) -> None:
+        """Flush the open writers and end their episodes; append the warnings to `messages`."""
+        self._writers.end_all(messages)
 
     def _complete_open_episodes(self) -> None:
         with suppress(errors.UnknownBuffer):  # another process dropped the buffer
@@ -679,11 +679,11 @@ class ReplayBuffer:
             offset = (number - 1) * size
             if offset >= state.added:
                 return []
-            found = select.positions(
+            hits = select.positions(
                 self._store, session, condition, limit=min(size, state.added), offset=offset
             )
             return Batch(
-                fetch.steps(self._store, session, state, found, (*_PAGE, *self._store.fields.types))
+                fetch.steps(self._store, session, state, hits, (*_PAGE, *self._store.fields.types))
             ).to_list()
 
     @retry_on_restart
@@ -724,9 +724,9 @@ class ReplayBuffer:
         self._sampling.save()
         with self._store.engine.reading() as session:
             state = self._store.state(session)
-            held = fetch.alive(self._store, session, wanted)
-            if not held.all():
-                raise evicted(wanted[~held])
+            is_stored = fetch.alive(self._store, session, wanted)
+            if not is_stored.all():
+                raise evicted(wanted[~is_stored])
             return Batch(fetch.steps(self._store, session, state, wanted, fields), len(wanted))
 
     def scan(
@@ -783,21 +783,21 @@ class ReplayBuffer:
         while True:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
-                found = select.positions(self._store, session, condition, after=after, limit=size)
-                columns = fetch.steps(self._store, session, state, found, fields)
-            if not len(found):
+                hits = select.positions(self._store, session, condition, after=after, limit=size)
+                columns = fetch.steps(self._store, session, state, hits, fields)
+            if not len(hits):
                 return
-            yield Batch(columns, len(found))
-            after = int(found[-1])
+            yield Batch(columns, len(hits))
+            after = int(hits[-1])
 
     def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
         """Yield the steps at `positions` that are still stored, in batches with JSON as text."""
         for start in range(0, len(positions), SCANNED_AT_ONCE):
             with self._store.engine.reading() as session:
-                state, some = self._store.state(session), positions[start:][:SCANNED_AT_ONCE]
-                found = some[fetch.alive(self._store, session, some)]
-                columns = fetch.steps(self._store, session, state, found, fields, json_text=True)
-            yield Batch(columns, len(found))
+                state, part = self._store.state(session), positions[start:][:SCANNED_AT_ONCE]
+                stored = part[fetch.alive(self._store, session, part)]
+                columns = fetch.steps(self._store, session, state, stored, fields, json_text=True)
+            yield Batch(columns, len(stored))
 
     # -- changing ----------------------------------------------------------------------------------
 
@@ -923,7 +923,7 @@ class ReplayBuffer:
         """
         try:
             wanted = _positions(np.asarray(positions).reshape(-1))
-            given = np.asarray(values, np.float64).reshape(-1)
+            priorities = np.asarray(values, np.float64).reshape(-1)
         except (TypeError, ValueError) as error:
             raise errors.InvalidValue(
                 f"positions or priorities are no arrays of numbers ({error}): give one number for "
@@ -934,11 +934,11 @@ class ReplayBuffer:
                 f"positions {list(np.shape(positions))} and priorities {list(np.shape(values))}: "
                 "give one for each, in the same order"
             )
-        if len(given) and not (given.min() >= 0 and given.max() < np.inf):  # or NaN
+        if len(priorities) and not (priorities.min() >= 0 and priorities.max() < np.inf):  # or NaN
             raise errors.InvalidValue(
                 "a priority is negative, NaN or infinite: give finite numbers from 0"
             )
-        return self._sampling.update_priorities(wanted, given)
+        return self._sampling.update_priorities(wanted, priorities)
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
         """Delete the matching steps and return how many were deleted.
@@ -1134,7 +1134,7 @@ class ReplayBuffer:
         """
         with self._store.engine.reading() as session:
             nbytes = self._sampling.nbytes + sum(
-                one.nbytes for one in list(self._consumers.values())
+                leasing.nbytes for leasing in list(self._consumers.values())
             )
             return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
@@ -1364,13 +1364,13 @@ class ReplayBuffer:
         """Return the error with what the buffer and its writers hold."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
-            found = explained(self._store, session, condition, error)
+            explained_error = explained(self._store, session, condition, error)
         if unwritten := self._writers.unwritten():
             return errors.TooFewRows(
-                f"{found}; writers of this process hold {unwritten:,} steps that are not written: "
-                "call flush()"
+                f"{explained_error}; writers of this process hold {unwritten:,} steps that are not "
+                "written: call flush()"
             )
-        return found
+        return explained_error
 
     def sampling_state(self) -> dict[str, Any]:
         """Return everything beside the data that determines the next samples.
@@ -1535,7 +1535,7 @@ class ReplayBuffer:
         UnknownConsumer
             If the consumer does not exist and the handle was opened with ``read_only=True``.
         """
-        given = {
+        settings = {
             "max_times_sampled": None
             if max_times_sampled is None
             else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
@@ -1549,15 +1549,15 @@ class ReplayBuffer:
         record = consumers.open_consumer(
             self._store,
             checks.name(name, "a consumer"),
-            {key: value for key, value in given.items() if value is not KEEP},
+            {key: value for key, value in settings.items() if value is not KEEP},
             int(np.random.default_rng().integers(2**63)),
         )
-        known = self._consumers.get(record.id)
-        if known is None or known.name != record.name:
-            known = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
-        if not self._latest or self._latest[-1] is not known:
-            self._latest.append(known)
-        return Consumer(known, record.name, self)
+        leasing = self._consumers.get(record.id)
+        if leasing is None or leasing.name != record.name:
+            leasing = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
+        if not self._latest or self._latest[-1] is not leasing:
+            self._latest.append(leasing)
+        return Consumer(leasing, record.name, self)
 
     @property
     @retry_on_restart
@@ -1866,27 +1866,27 @@ def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
     )
 
 
-def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     """Return whether two shapes are equal apart from axes of length 1."""
-    return one == other or [n for n in one if n != 1] == [n for n in other if n != 1]
+    return shape == other or [n for n in shape if n != 1] == [n for n in other if n != 1]
 
 
 def _positions(positions: Any) -> np.ndarray:
     try:
-        found = np.asarray(positions)
+        array = np.asarray(positions)
     except ValueError:
         raise errors.InvalidValue(
             "positions are a 1-D sequence of integers, not one of sequences"
         ) from None
-    if found.size == 0:
+    if array.size == 0:
         return np.empty(0, np.int64)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
+    if array.ndim != 1 or array.dtype.kind not in "iu":
         raise errors.InvalidValue(
-            f"positions are 1-D integers, not {found.dtype}{list(found.shape)}"
+            f"positions are 1-D integers, not {array.dtype}{list(array.shape)}"
         )
-    if found.dtype == np.uint64 and (found >= 2**63).any():
+    if array.dtype == np.uint64 and (array >= 2**63).any():
         raise errors.InvalidValue("a position does not fit 64 bits: no step has such")
-    return found.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def checked_capacity(capacity: Any) -> int | None:

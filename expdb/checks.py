@@ -27,10 +27,10 @@ KEEP: Final = Keep()
 
 def seconds(value: Any) -> float:
     """Return a positive number of seconds."""
-    found = number(value, "seconds")
-    if found <= 0:
+    checked = number(value, "seconds")
+    if checked <= 0:
         raise InvalidValue(f"seconds is {value!r}: give a number above 0")
-    return found
+    return checked
 
 
 def _is_large(value: Any) -> bool:
@@ -40,9 +40,9 @@ def _is_large(value: Any) -> bool:
 def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -> int:
     """Return an integer from `least` to `most`; by default, any 64-bit integer."""
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        found = int(value)
-        if least <= found <= most:
-            return found
+        integer = int(value)
+        if least <= integer <= most:
+            return integer
     wanted = "an integer of 64 bits" if least < -(2**62) else f"a whole number from {least}"
     wanted += f" to {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
     raise InvalidValue(f"{name} is {value!r}: give {wanted}")
@@ -90,14 +90,14 @@ def number(value: Any, name: str, least: float = -math.inf, most: float = math.i
             raise TypeError
         if getattr(value, "shape", ()) not in ((), (1,)):
             raise TypeError
-        found = float(value.item() if hasattr(value, "item") else value)
+        converted = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
         raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}") from None
-    if not math.isfinite(found):
-        raise InvalidValue(f"{name} is {found}: give a finite number{_range(least, most)}")
-    if not least <= found <= most:
+    if not math.isfinite(converted):
+        raise InvalidValue(f"{name} is {converted}: give a finite number{_range(least, most)}")
+    if not least <= converted <= most:
         raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}")
-    return found + 0.0  # converts -0.0 to 0.0, because SQL has only one zero
+    return converted + 0.0  # converts -0.0 to 0.0, because SQL has only one zero
 
 
 def plain(value: Any) -> Any:
@@ -118,12 +118,12 @@ def reward(value: Any) -> float:
             f"reward is {value!r}: give a number, or for a rollout [T, N] pass agents= to "
             "writer.extend"
         )
-    found = number(value, "reward")
-    if isinstance(value, (int, np.integer)) and int(found) != int(value):
-        raise InvalidValue(f"reward is {value}, which a float rounds to {found:.0f}: scale it")
-    if not -LARGEST_REWARD <= found <= LARGEST_REWARD:
-        raise InvalidValue(f"reward is {found}: give one between -1e300 and 1e300")
-    return found
+    converted = number(value, "reward")
+    if isinstance(value, (int, np.integer)) and int(converted) != int(value):
+        raise InvalidValue(f"reward is {value}, which a float rounds to {converted:.0f}: scale it")
+    if not -LARGEST_REWARD <= converted <= LARGEST_REWARD:
+        raise InvalidValue(f"reward is {converted}: give one between -1e300 and 1e300")
+    return converted
 
 
 def flag(value: Any, name: str) -> bool:
@@ -137,12 +137,12 @@ def flag(value: Any, name: str) -> bool:
     raise InvalidValue(f"{name} is {value!r}: give True or False{cure}")
 
 
-def choice(value: Any, name: str, *known: str) -> str:
+def choice(value: Any, name: str, *choices: str) -> str:
     """Return the value if it is one of the known texts."""
-    if isinstance(value, str) and value in known:
+    if isinstance(value, str) and value in choices:
         return value
-    listed = ", ".join(map(repr, known[:-1]))
-    raise InvalidValue(f"{name} is {value!r}: give {listed} or {known[-1]!r}")
+    listed = ", ".join(map(repr, choices[:-1]))
+    raise InvalidValue(f"{name} is {value!r}: give {listed} or {choices[-1]!r}")
 
 
 def text(value: Any, name: str) -> str:
@@ -166,7 +166,9 @@ def utf8(value: str, name: str) -> bytes:
 
 def names(value: Any, name: str) -> tuple[str, ...]:
     """Return a tuple of names."""
-    if not isinstance(value, (tuple, list)) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, (tuple, list)) or not all(
+        isinstance(element, str) for element in value
+    ):
         raise InvalidValue(f"{name} is {value!r}: give a tuple of names")
     return tuple(value)
 
@@ -178,21 +180,21 @@ def kept(value: Any, check: Callable[..., Any], *arguments: Any) -> Any:
 
 def name(value: Any, what: str) -> str:
     """Return a name if every database can store it and it has 1 to 255 bytes."""
-    found = text(value, f"the name of {what}")
-    if not 0 < len(found.encode()) <= 255:
+    checked = text(value, f"the name of {what}")
+    if not 0 < len(checked.encode()) <= 255:
         raise InvalidValue(f"{what} may not be called {value!r}: use text of 1 to 255 bytes")
-    return found
+    return checked
 
 
-def shard(given: Any) -> tuple[int, int]:
+def shard(value: Any) -> tuple[int, int]:
     """Return a checked pair (k, n), which selects the k-th of n parts."""
     sound = (
-        isinstance(given, (tuple, list))
-        and len(given) == 2
-        and all(isinstance(one, (int, np.integer)) for one in given)
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and all(isinstance(integer, (int, np.integer)) for integer in value)
     )
-    if not sound or not 0 <= given[0] < given[1]:
+    if not sound or not 0 <= value[0] < value[1]:
         raise InvalidValue(
-            f"shard is {given!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
+            f"shard is {value!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
         )
-    return int(given[0]), int(given[1])
+    return int(value[0]), int(value[1])

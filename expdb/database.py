@@ -356,33 +356,33 @@ class ExperienceDB:
     def _get_or_create(
         self, name: str, create: bool, capacity: int | Keep | None, declared: dict[str, Field]
     ) -> ReplayBuffer:
-        known = self._buffers.get(name)
+        buffer = self._buffers.get(name)
         with self._engine.reading() as session:
-            found = catalog.find_buffer(session, name)
-            if found is None and not create:
+            record = catalog.find_buffer(session, name)
+            if record is None and not create:
                 raise catalog.unknown_buffer(session, name)
-            if found is None and self._options["read_only"]:
+            if record is None and self._options["read_only"]:
                 raise errors.UnknownBuffer(
                     f"{catalog.unknown_buffer(session, name)}; a read-only handle cannot create "
                     "it, so open the database for writing"
                 )
-        if found is None:
+        if record is None:
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(
                         session, name, None if isinstance(capacity, Keep) else capacity, declared
                     )
-                found = catalog.find_buffer(session, name)
-            known = None
-        assert found is not None
-        id, stored, stored_fields = found
-        if known is None or known._store.id != id:
-            known = ReplayBuffer(
+                record = catalog.find_buffer(session, name)
+            buffer = None
+        assert record is not None
+        id, stored, stored_fields = record
+        if buffer is None or buffer._store.id != id:
+            buffer = ReplayBuffer(
                 Store(self._engine, id, name, stored_fields), self.run, self, self._budget
             )
-            known._retention.prepare()
+            buffer._retention.prepare()
         if not isinstance(capacity, Keep) and capacity != stored:
-            kept = change.raise_capacity(known._store, capacity)
+            kept = change.raise_capacity(buffer._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(
                     f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not "
@@ -390,9 +390,9 @@ class ExperienceDB:
                     f"buffer.set_capacity({capacity}) evicts the others, or leave capacity out"
                 )
         if declared:
-            change.declare(known._store, declared)
-        self._buffers[name] = known
-        return known
+            change.declare(buffer._store, declared)
+        self._buffers[name] = buffer
+        return buffer
 
     @retry_on_restart
     def buffers(self) -> list[str]:
@@ -544,11 +544,11 @@ class ExperienceDB:
             empty if there is no problem.
         """
         return [
-            {"what": what, "found": found, "advice": advice}
-            for what, found, advice in [*self._engine.examine(), *self._held()]
+            {"what": what, "found": finding, "advice": advice}
+            for what, finding, advice in [*self._engine.examine(), *self._examine_buffers()]
         ]
 
-    def _held(self) -> Iterator[tuple[str, str, str]]:
+    def _examine_buffers(self) -> Iterator[tuple[str, str, str]]:
         for name in self.buffers():
             buffer = self.buffer(name, create=False)
             original = catalog.copied_name(name)
@@ -559,13 +559,13 @@ class ExperienceDB:
                     "again to resume it, or remove it with "
                     f"`expdb drop {self.location} {shlex.quote(name)}`",
                 )  # fmt: skip
-            for one in buffer.waiting():
-                told = f"{one['who']}, for {one['seconds']:.0f} s, for {one['for']}"
-                yield f"waiting at {name!r}", told, ""
+            for waiter in buffer.waiting():
+                text = f"{waiter['who']}, for {waiter['seconds']:.0f} s, for {waiter['for']}"
+                yield f"waiting at {name!r}", text, ""
             figures = buffer.stats()
             if figures["pinned"] is not None:
-                told = f"{figures['steps']} steps, those from position {figures['pinned']} on"
-                yield f"pinned in {name!r}", f"{told} are kept for leases", ""
+                text = f"{figures['steps']} steps, those from position {figures['pinned']} on"
+                yield f"pinned in {name!r}", f"{text} are kept for leases", ""
             opened = {"buffer": name, "before": time.time() - 86_400}
             if open_long := self.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
                 yield (
@@ -623,11 +623,12 @@ class ExperienceDB:
     def _close(self) -> None:
         if self._closed:
             return
-        told: list[str] = []
+        messages: list[str] = []
         failed: BaseException | None = None
         try:
             ends: list[Callable[[], None]] = [
-                functools.partial(buffer._end_writers, told) for buffer in self._buffers.values()
+                functools.partial(buffer._end_writers, messages)
+                for buffer in self._buffers.values()
             ]
             for end in (*ends, self._complete, self._disconnect):
                 try:
@@ -641,12 +642,12 @@ class ExperienceDB:
                     clear_frames(error.__traceback__)
                     end()
         finally:
-            for message in told[:MOST_TOLD]:
+            for message in messages[:MOST_TOLD]:
                 errors.warn(message)
-            if len(told) > MOST_TOLD:
+            if len(messages) > MOST_TOLD:
                 errors.warn(
-                    f"{len(told) - MOST_TOLD} more episodes were never ended, and nobody is told "
-                    "of each: use `with buffer.episode(...)`, or call end()"
+                    f"{len(messages) - MOST_TOLD} more episodes were never ended, and nobody is "
+                    "told of each: use `with buffer.episode(...)`, or call end()"
                 )
         if failed is not None:
             raise failed
@@ -701,29 +702,29 @@ class _Fork:
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.held: list[ReplayBuffer] = []
+        self.buffers: list[ReplayBuffer] = []
 
     def before(self) -> None:
         self.turn.acquire()
         deadline = time.monotonic() + FORK_SECONDS
-        self.held = [
+        self.buffers = [
             buffer for handle in _handles.list() for buffer in list(handle._buffers.values())
         ]
-        for buffer in self.held:
+        for buffer in self.buffers:
             buffer._before_fork(deadline)
 
     def in_parent(self) -> None:
         try:
-            for buffer in self.held:
+            for buffer in self.buffers:
                 buffer._after_fork()
         finally:
-            self.held = []
+            self.buffers = []
             self.turn.release()
 
     def in_child(self) -> None:
         for handle in _handles.list():
             handle._forked()
-        self.held = []
+        self.buffers = []
         self.turn = threading.Lock()
 
 
@@ -895,7 +896,7 @@ def grant(
         raise errors.InvalidValue(
             f"{location} is a file, which has no roles; grant rights on files with chown and chmod"
         )
-    lists = [[one] if isinstance(one, str) else list(one) for one in (actors, readers)]
+    lists = [[roles] if isinstance(roles, str) else list(roles) for roles in (actors, readers)]
     for role in (*lists[0], *lists[1]):
         checks.name(role, "a role")
         if role.lower() == "public":

@@ -99,8 +99,8 @@ _UNKNOWN_NAME = re.compile(
 
 def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
     """Return advice for an SQL error about an unknown name, given the error message."""
-    found = _UNKNOWN_NAME.search(message)
-    kind, name = (found[1] or found[3], (found[2] or found[4])) if found else ("", "")
+    match = _UNKNOWN_NAME.search(message)
+    kind, name = (match[1] or match[3], (match[2] or match[4])) if match else ("", "")
     name = name.rpartition(".")[2]
     if kind in ("table", "relation"):
         return "query the views experience (one row per step) and experience_episodes"
@@ -117,22 +117,24 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
     return "the views are experience (one row per step) and experience_episodes"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return ", did you mean ...?" with the most similar known name.
 
     Return an empty string if no known name is similar.
     """
-    found = difflib.get_close_matches(name, list(known), 1, 0.7)
-    return f", did you mean {found[0]!r}?" if found else ""
+    matches = difflib.get_close_matches(name, list(names), 1, 0.7)
+    return f", did you mean {matches[0]!r}?" if matches else ""
 
 
 def build_attribute_error(
-    kind: str, name: str, known: Iterable[str], instead: Mapping[str, str]
+    kind: str, name: str, names: Iterable[str], instead: Mapping[str, str]
 ) -> AttributeError:
     """Return the error for an attribute that a class lacks, with what to use instead."""
     if name in instead:
         return AttributeError(f"{kind} has no attribute {name!r}; use {instead[name]}")
-    near = nearest(name, [one for one in known if not one.startswith("_")]).removeprefix(", ")
+    near = nearest(
+        name, [known_name for known_name in names if not known_name.startswith("_")]
+    ).removeprefix(", ")
     return AttributeError(f"{kind} has no attribute {name!r}{f'; {near}' if near else ''}")
 
 

@@ -63,9 +63,9 @@ def curves(
     int
         The number of all groups.
     """
-    told = buffer.episodes(where).to_pylist()
+    episodes = buffer.episodes(where).to_pylist()
     groups: dict[str, list[dict[str, Any]]] = {}
-    for row in told:
+    for row in episodes:
         if row["status"] == "complete" and row["length"]:
             named = {
                 "task": row["task_name"] or row["task_id"],
@@ -75,7 +75,7 @@ def curves(
             }
             groups.setdefault(named[by], []).append(row)
     chosen = sorted(groups, key=lambda name: -len(groups[name]))[:MOST]
-    found = []
+    plotted = []
     for name in sorted(
         chosen, key=lambda name: (len(name), name) if by == "policy_version" else (0, name)
     ):
@@ -84,21 +84,21 @@ def curves(
         gained = np.array([row["episode_return"] for row in rows], np.float64)  # None becomes NaN
         window = max(1, len(rows) // 50) if smooth is None else smooth
         values = {"return": gained, "length": length, "reward": gained / length}
-        found.append(
+        plotted.append(
             Curve(
                 _printable(name),
                 length.cumsum(),
-                {panel: _smoothed(one, window) for panel, one in values.items()},
+                {panel: _smoothed(series, window) for panel, series in values.items()},
             )
         )
-    return found, len(groups)
+    return plotted, len(groups)
 
 
 def _version(row: dict[str, Any]) -> str:
     return "no version" if row["policy_version"] is None else str(row["policy_version"])
 
 
-def draw(found: list[Curve], title: str) -> Figure:
+def draw(plotted: list[Curve], title: str) -> Figure:
     """Return a matplotlib figure with panels for returns, lengths and rewards."""
     try:
         import matplotlib
@@ -111,7 +111,7 @@ def draw(found: list[Curve], title: str) -> Figure:
         for axes, (panel, label) in zip(
             figure.subplots(1, len(PANELS)), PANELS.items(), strict=True
         ):
-            for curve in found:
+            for curve in plotted:
                 values = curve.values[panel]
                 alone = np.isfinite(values).sum() == 1  # a line of one point is invisible
                 axes.plot(
@@ -128,7 +128,7 @@ def draw(found: list[Curve], title: str) -> Figure:
         handles = figure.axes[0].get_lines()
         figure.legend(
             handles,
-            [curve.name for curve in found],
+            [curve.name for curve in plotted],
             loc="outside lower center",
             ncols=4,
             frameon=False,
@@ -164,7 +164,7 @@ def save(figure: Figure, path: Path) -> None:
         )
 
 
-def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str]:
+def characters(plotted: list[Curve], width: int, height: int = 14) -> Iterator[str]:
     """Yield a text picture of each panel that has values."""
     try:
         import plotext
@@ -173,17 +173,17 @@ def characters(found: list[Curve], width: int, height: int = 14) -> Iterator[str
             "a picture in the terminal needs plotext: pip install 'expdb[plot]'"
         ) from None
     for panel, label in PANELS.items():
-        shown = [curve for curve in found if np.isfinite(curve.values[panel]).any()]
+        shown = [curve for curve in plotted if np.isfinite(curve.values[panel]).any()]
         if not shown:
             continue
         plotext.clear_figure()
         plotext.theme("pro")
         plotext.plot_size(width, height)
         for curve in shown:
-            known = np.isfinite(curve.values[panel])
+            is_finite = np.isfinite(curve.values[panel])
             plotext.plot(
-                curve.steps[known].tolist(),
-                curve.values[panel][known].tolist(),
+                curve.steps[is_finite].tolist(),
+                curve.values[panel][is_finite].tolist(),
                 label=curve.name,
                 marker="braille",
             )
@@ -199,17 +199,19 @@ def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
     """
     if window == 1:
         return values.copy()
-    known = ~np.isnan(values)
+    is_number = ~np.isnan(values)
     # Differences of cumulative sums lose digits, so use the longest float type.
-    sums = np.cumsum(np.where(known, values, 0.0), dtype=np.longdouble)
-    total, count = (np.concatenate(([0.0], one)) for one in (sums, np.cumsum(known)))
+    sums = np.cumsum(np.where(is_number, values, 0.0), dtype=np.longdouble)
+    total, count = (
+        np.concatenate(([0.0], cumulative)) for cumulative in (sums, np.cumsum(is_number))
+    )
     index = np.arange(1, len(values) + 1)
     first = np.maximum(index - window, 0)
     number = count[index] - count[first]
-    found: np.ndarray = np.full(len(values), np.nan)
-    some = number > 0
-    found[some] = (total[index] - total[first])[some] / number[some]
-    return found
+    means: np.ndarray = np.full(len(values), np.nan)
+    has_values = number > 0
+    means[has_values] = (total[index] - total[first])[has_values] / number[has_values]
+    return means
 
 
 def _printable(name: str) -> str:

@@ -129,19 +129,19 @@ def check_sampler(
     """
     _check_value(sampler)
     drawn_at_all = False
-    with _filled(buffer) as held:
+    with _filled(buffer) as filled:
         for name, where in QUERIES.items():
-            matching = {row for batch in held.scan(where) for row in batch["position"].tolist()}
-            said = f"{sampler}, {name}"
-            found = _sample(held, size, where, sampler=sampler, unit=expdb.Step())
-            if found is None:
+            matching = {row for batch in filled.scan(where) for row in batch["position"].tolist()}
+            label = f"{sampler}, {name}"
+            sampled = _sample(filled, size, where, sampler=sampler, unit=expdb.Step())
+            if sampled is None:
                 continue
-            (batch, wanted), drawn_at_all = found, True
+            (batch, wanted), drawn_at_all = sampled, True
             drawn = set(batch["position"].tolist())
-            assert drawn <= matching, f"{said}: drew {min(drawn - matching)}, which does not match"
+            assert drawn <= matching, f"{label}: drew {min(drawn - matching)}, which does not match"
             for key in tuple(sampler.keys()):
-                assert len(batch[key]) == batch.size, f"{said}: {key} has {len(batch[key])} rows"
-            _check_again(held, batch, wanted, said, where, sampler=sampler, unit=expdb.Step())
+                assert len(batch[key]) == batch.size, f"{label}: {key} has {len(batch[key])} rows"
+            _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=expdb.Step())
     assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked: give a buffer"
 
 
@@ -179,25 +179,25 @@ def check_unit(
     """
     _check_value(unit)
     drawn_at_all = False
-    with _filled(buffer) as held:
+    with _filled(buffer) as filled:
         for name, where in QUERIES.items():
             for sampler in OTHERS:
-                said = f"{unit}, {type(sampler).__name__}, {name}"
-                found = _sample(held, size, where, sampler=sampler, unit=unit)
-                if found is None:
+                label = f"{unit}, {type(sampler).__name__}, {name}"
+                sampled = _sample(filled, size, where, sampler=sampler, unit=unit)
+                if sampled is None:
                     continue
-                (batch, wanted), drawn_at_all = found, True
+                (batch, wanted), drawn_at_all = sampled, True
                 for key in batch:
-                    assert len(batch[key]) == batch.size, f"{said}: {key} has another length"
+                    assert len(batch[key]) == batch.size, f"{label}: {key} has another length"
                 for key in () if unit.assembles else tuple(unit.keys()):
-                    assert key in batch, f"{said}: lacks {key}, which keys() names"
+                    assert key in batch, f"{label}: lacks {key}, which keys() names"
                 if unit.assembles:
-                    _check_drawn(held, batch, said)
+                    _check_drawn(filled, batch, label)
                 else:
-                    _check_mask(batch, said)
-                _check_again(held, batch, wanted, said, where, sampler=sampler, unit=unit)
+                    _check_mask(batch, label)
+                _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=unit)
                 if buffer is None:
-                    _check_replay(held, said, where, sampler=sampler, unit=unit)
+                    _check_replay(filled, label, where, sampler=sampler, unit=unit)
     assert drawn_at_all, f"{unit}: nothing could be drawn, so nothing was checked: give a buffer"
 
 
@@ -220,14 +220,19 @@ def check_database(location: str) -> None:
     ExpDBError
         If the database cannot be opened, written or read.
     """
-    with expdb.open(":memory:", run="one run") as known, expdb.open(location, run="one run") as db:
-        ours, theirs = known.buffer("b", capacity=90), db.buffer("b", capacity=90)
+    with (
+        expdb.open(":memory:", run="one run") as reference,
+        expdb.open(location, run="one run") as db,
+    ):
+        ours, theirs = reference.buffer("b", capacity=90), db.buffer("b", capacity=90)
         for buffer in (ours, theirs):
             fill(buffer)
             buffer.update_priorities(np.arange(60, 100), np.arange(40) % 5)
         for name, where in {**QUERIES, **_operators()}.items():
-            found = [b.count(where) for b in (ours, theirs)]
-            assert found[0] == found[1], f"{name}: {found[1]} steps match, and {found[0]} on SQLite"
+            counts = [b.count(where) for b in (ours, theirs)]
+            assert counts[0] == counts[1], (
+                f"{name}: {counts[1]} steps match, and {counts[0]} on SQLite"
+            )
             pages = [b.page(1, 1000, where) for b in (ours, theirs)]
             _same(_untimed(pages[1]), _untimed(pages[0]), name)
             _same(theirs.tasks(where), ours.tasks(where), name)
@@ -236,7 +241,7 @@ def check_database(location: str) -> None:
                 pair = [b.sample(16, sampler=sampler, unit=unit, rng=SEED) for b in (ours, theirs)]
                 _same_batch(pair[1], pair[0], f"{unit}, {sampler}")
         for statement in _STATEMENTS:
-            _same(db.sql(statement).to_pydict(), known.sql(statement).to_pydict(), statement)
+            _same(db.sql(statement).to_pydict(), reference.sql(statement).to_pydict(), statement)
         figures = [{**b.stats(), "revision": None} for b in (ours, theirs)]
         _same(figures[1], figures[0], "stats")
         problems = db.check()
@@ -271,12 +276,14 @@ def _operators() -> dict[str, Any]:
     }
 
 
-def _check_value(one: Any) -> None:
+def _check_value(extension: Any) -> None:
     """Check that a sampler or unit is hashable and equal to its copies."""
-    assert hash(one) == hash(one), f"{one} has no hash: make it a @dataclass(frozen=True)"
-    again = copy.deepcopy(one)
-    assert again == one, (
-        f"{one} is not equal to a copy of itself: make it a @dataclass(frozen=True)"
+    assert hash(extension) == hash(extension), (
+        f"{extension} has no hash: make it a @dataclass(frozen=True)"
+    )
+    again = copy.deepcopy(extension)
+    assert again == extension, (
+        f"{extension} is not equal to a copy of itself: make it a @dataclass(frozen=True)"
     )
 
 
@@ -308,7 +315,12 @@ def _sample(
 
 
 def _check_again(
-    buffer: expdb.ReplayBuffer, batch: expdb.Batch, size: int, said: str, where: Any, **options: Any
+    buffer: expdb.ReplayBuffer,
+    batch: expdb.Batch,
+    size: int,
+    label: str,
+    where: Any,
+    **options: Any,
 ) -> None:
     """Check that a seed gives the same batch, even after the first one was overwritten."""
     kept = {key: np.array(batch[key]) for key in batch}
@@ -317,66 +329,68 @@ def _check_again(
             batch[key][...] = None if batch[key].dtype == object else 0
     spoilt = {key: np.array(batch[key]) for key in batch}
     again = buffer.sample(size, where, rng=SEED, **options)
-    _same_batch(again, kept, f"{said}: the same seed")
-    _same_batch(batch, spoilt, f"{said}: the batch before")
+    _same_batch(again, kept, f"{label}: the same seed")
+    _same_batch(batch, spoilt, f"{label}: the batch before")
     if options["unit"].assembles:
         return
-    one = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
-    _same(one["position"].tolist(), kept["position"].tolist(), f"{said}: fields=['position']")
+    narrow = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
+    _same(narrow["position"].tolist(), kept["position"].tolist(), f"{label}: fields=['position']")
 
 
-def _check_replay(buffer: expdb.ReplayBuffer, said: str, where: Any, **options: Any) -> None:
+def _check_replay(buffer: expdb.ReplayBuffer, label: str, where: Any, **options: Any) -> None:
     """Check that a leased batch is replayed bit for bit."""
-    consumer = buffer.consumer(said)
+    consumer = buffer.consumer(label)
     try:
         with consumer.lease(1, where, **options) as batch:
             kept = {key: np.array(batch[key]) for key in batch}
     except expdb.TooFewRows:
         return
     unit = options["unit"]
-    again = next(buffer.replay(said, units=[type(unit)]))
-    _same_batch(again, kept, f"{said}: replayed")
-    buffer.drop_consumer(said)
+    again = next(buffer.replay(label, units=[type(unit)]))
+    _same_batch(again, kept, f"{label}: replayed")
+    buffer.drop_consumer(label)
 
 
-def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, said: str) -> None:
+def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> None:
     """Check that the rows of a drawn item have one position, and that a step has it."""
     drawn, positions = batch["drawn"], batch["position"]
-    held = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
-    assert set(positions.tolist()) <= held, f"{said}: position names steps that are not held"
+    stored = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
+    assert set(positions.tolist()) <= stored, f"{label}: position names steps that are not held"
     pairs = set(zip(drawn.tolist(), positions.tolist(), strict=True))
-    assert len(pairs) == len(set(drawn.tolist())), f"{said}: an item has several positions"
+    assert len(pairs) == len(set(drawn.tolist())), f"{label}: an item has several positions"
 
 
-def _check_mask(batch: expdb.Batch, said: str) -> None:
+def _check_mask(batch: expdb.Batch, label: str) -> None:
     """Check that masked places hold zeros, and -1 as their position."""
     if "mask" not in batch:
         return
     mask = np.asarray(batch["mask"])
-    assert mask.dtype == bool, f"{said}: the mask is of {mask.dtype}"
-    assert (batch["position"][~mask] == -1).all(), f"{said}: positions where the mask is False"
+    assert mask.dtype == bool, f"{label}: the mask is of {mask.dtype}"
+    assert (batch["position"][~mask] == -1).all(), f"{label}: positions where the mask is False"
     for key in ("obs", "action"):
         if key in batch and batch[key].shape[: mask.ndim] == mask.shape:
-            assert not np.asarray(batch[key])[~mask].any(), f"{said}: {key} where the mask is False"
+            assert not np.asarray(batch[key])[~mask].any(), (
+                f"{label}: {key} where the mask is False"
+            )
 
 
 def _untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if key != "execute_time"} for row in rows]
 
 
-def _same_batch(found: Any, wanted: Any, said: str) -> None:
-    assert set(found) == set(wanted), f"{said}: other keys, {sorted(set(found) ^ set(wanted))}"
+def _same_batch(actual: Any, wanted: Any, label: str) -> None:
+    assert set(actual) == set(wanted), f"{label}: other keys, {sorted(set(actual) ^ set(wanted))}"
     for key in wanted:
-        _same(found[key], wanted[key], f"{said}: {key}")
+        _same(actual[key], wanted[key], f"{label}: {key}")
 
 
-def _same(found: Any, wanted: Any, said: str) -> None:
+def _same(actual: Any, wanted: Any, label: str) -> None:
     """Raise AssertionError if two values differ; NaN equals NaN."""
-    if isinstance(found, np.ndarray) and found.dtype == object and found.shape == wanted.shape:
-        for one, other in zip(found.reshape(-1), wanted.reshape(-1), strict=True):
-            _same(one, other, said)
+    if isinstance(actual, np.ndarray) and actual.dtype == object and actual.shape == wanted.shape:
+        for cell, other in zip(actual.reshape(-1), wanted.reshape(-1), strict=True):
+            _same(cell, other, label)
         return
     try:
-        np.testing.assert_equal(found, wanted)
+        np.testing.assert_equal(actual, wanted)
     except AssertionError as error:
-        raise AssertionError(f"{said}: {error}") from None
+        raise AssertionError(f"{label}: {error}") from None

@@ -54,12 +54,12 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
     if marker is None:  # the policy was stored with schema 0007
         return
     try:
-        found = (Path(folder) / MARKER_FILE).read_text()
+        stored_marker = (Path(folder) / MARKER_FILE).read_text()
     except FileNotFoundError:
-        found = ""
+        stored_marker = ""
     except OSError as error:
         raise failed(folder, error) from error
-    if found != marker:
+    if stored_marker != marker:
         raise errors.ArchiveFailed(
             f"{folder} is not the archive folder of buffer {buffer!r}: {MARKER_FILE} is missing or "
             "holds another id, so no steps were evicted; mount the archive on this machine, use "

@@ -170,18 +170,18 @@ class Retention:
             runs = plan.runs()
             ends = np.array([last for _, _, last, _ in runs], np.int64)
             ends = ends[alive(store, session, ends)] if runs else ends
-            known = {}
+            ids_by_last = {}
             if len(ends):
                 columns = read_columns(store, session, ends, ["episode_id", "task_id"])
                 pairs = zip(columns["episode_id"], columns["task_id"], strict=True)
-                known = dict(zip(ends.tolist(), pairs, strict=True))
-        told = [
-            (episode, first, last, *known.get(last, (None, None)), why)
+                ids_by_last = dict(zip(ends.tolist(), pairs, strict=True))
+        rows = [
+            (episode, first, last, *ids_by_last.get(last, (None, None)), why)
             for episode, first, last, why in runs
         ]
-        found = list(zip(*told, strict=True)) if told else [()] * len(names)
+        transposed = list(zip(*rows, strict=True)) if rows else [()] * len(names)
         kinds = pa.int64(), pa.int64(), pa.int64(), pa.utf8(), pa.utf8(), pa.utf8()
-        arrays = [pa.array(column, kind) for column, kind in zip(found, kinds, strict=True)]
+        arrays = [pa.array(column, kind) for column, kind in zip(transposed, kinds, strict=True)]
         return pa.Table.from_arrays(arrays, names)
 
     # -- evicting --------------------------------------------------------------------------------
@@ -260,13 +260,13 @@ class Retention:
         """End an eviction whose deleted steps are not in any file."""
         store = self._store
         with store.writing() as (session, _):
-            found = evictions.under_way(session, store)
-            if found is None or not found.committed or found.draft.exists() or found.path.exists():
+            entry = evictions.under_way(session, store)
+            if entry is None or not entry.committed or entry.draft.exists() or entry.path.exists():
                 return
-            evictions.end(session, store, found)
+            evictions.end(session, store, entry)
         errors.warn(
-            f"evicted steps of buffer {store.name!r} are lost: neither {found.path} (named after "
-            "their first and last position) nor its draft exists"
+            f"evicted steps of buffer {store.name!r} are lost: neither {entry.path} (named "
+            "after their first and last position) nor its draft exists"
         )
 
     def _evict(self) -> int:
@@ -301,8 +301,8 @@ class Retention:
         plan = plan_eviction(self._store, session, policy, time.time())
         if not len(plan.positions):
             return plan
-        held = alive(self._store, session, plan.positions)
-        return Plan(plan.positions[held], plan.episodes[held], plan.why[held])
+        is_stored = alive(self._store, session, plan.positions)
+        return Plan(plan.positions[is_stored], plan.episodes[is_stored], plan.why[is_stored])
 
     def _evict_backlog(self, count: int) -> int:
         """Evict about `count` steps of the backlog; return the number of evicted steps."""
@@ -344,44 +344,44 @@ class Retention:
         """Finish an eviction that a process has left; return the number of evicted steps."""
         store = self._store
         with store.engine.reading() as session:
-            found = evictions.under_way(session, store)
-            if found is None:
+            archiving = evictions.under_way(session, store)
+            if archiving is None:
                 return 0
             policy, marker = (
                 eviction.read_policy(session, store), eviction.read_marker(session, store)
             )  # fmt: skip
-        if not self._is_abandoned(found) and not (
-            found.committed and (found.draft.exists() or found.path.exists())
+        if not self._is_abandoned(archiving) and not (
+            archiving.committed and (archiving.draft.exists() or archiving.path.exists())
         ):
             return 0
-        if policy is None or not _is_in_archive(found, policy):
+        if policy is None or not _is_in_archive(archiving, policy):
             raise errors.DatabaseDamaged(
-                f"the eviction under way in buffer {store.name!r} names {found.file}, which is not "
-                "in the archive of its policy; restore a backup"
+                f"the eviction under way in buffer {store.name!r} names {archiving.file}, which is "
+                "not in the archive of its policy; restore a backup"
             )
         archive_folder.check(store.engine.location, store.name, policy, marker)
-        if found.committed:
-            self._publish(found)
+        if archiving.committed:
+            self._publish(archiving)
             return 0
         with store.writing() as (session, _):
-            if not evictions.is_owner(session, store, found):
+            if not evictions.is_owner(session, store, archiving):
                 return 0
-            taken = evictions.take_over(session, store, found, self._holder)
-        if _is_left(found):  # a suspended owner removes its draft itself when it resumes
-            _remove(found.draft)
+            taken = evictions.take_over(session, store, archiving, self._holder)
+        if _is_left(archiving):  # a suspended owner removes its draft itself when it resumes
+            _remove(archiving.draft)
         return self._archive(taken)
 
     def publish_evicted(self) -> None:
         """Publish the draft that holds evicted steps, if a process has left one."""
         with self._store.engine.reading() as session:
-            found = evictions.under_way(session, self._store)
-        if found is not None and found.committed:
+            archiving = evictions.under_way(session, self._store)
+        if archiving is not None and archiving.committed:
             locked(self._lock, self._finish)
 
-    def _is_abandoned(self, found: Archiving) -> bool:
-        if found.holder == self._holder or _is_left(found):
+    def _is_abandoned(self, archiving: Archiving) -> bool:
+        if archiving.holder == self._holder or _is_left(archiving):
             return True
-        return abs(found.idle) > EXPIRE_SECONDS  # the clock may have been set back
+        return abs(archiving.idle) > EXPIRE_SECONDS  # the clock may have been set back
 
     def _archive(self, archiving: Archiving) -> int:
         """Write the draft, delete its steps and publish the file; return the number of steps."""
@@ -396,8 +396,8 @@ class Retention:
         except BaseException:
             # If the outcome of a commit is unknown, the steps may be deleted: keep the draft then.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
-                found = evictions.under_way(session, self._store)
-                if found is None or found.id != archiving.id or not found.committed:
+                stored = evictions.under_way(session, self._store)
+                if stored is None or stored.id != archiving.id or not stored.committed:
                     _remove(archiving.draft)
                     evictions.give_up(session, self._store, archiving)
             raise
@@ -421,7 +421,7 @@ class Retention:
             archiving = free
         with store.writing() as (session, outcome):  # other writers wait
             archiving = self._without_pinned(session, archiving)
-            self._write_draft(archiving, lambda one: evictions.renew(session, store, one))
+            self._write_draft(archiving, lambda current: evictions.renew(session, store, current))
             return self._delete(session, outcome, archiving)
 
     def _renew(self, archiving: Archiving) -> bool:
@@ -442,11 +442,11 @@ class Retention:
     ) -> tuple[int, Archiving]:
         """Delete the steps of a draft in a transaction that has checked the owner."""
         store, positions = self._store, archiving.positions
-        held = positions[alive(store, session, positions)] if len(positions) else positions
-        if not len(held):
+        stored = positions[alive(store, session, positions)] if len(positions) else positions
+        if not len(stored):
             evictions.end(session, store, archiving)
             return 0, archiving
-        count = evict(store, session, outcome, held)
+        count = evict(store, session, outcome, stored)
         return count, evictions.commit(session, store, archiving)
 
     def _publish(self, archiving: Archiving) -> None:
@@ -462,8 +462,8 @@ class Retention:
                 _remove(draft)  # drafts of previous owners, which may no longer delete the steps
         except FileNotFoundError:
             with store.engine.reading() as session:
-                found = evictions.under_way(session, store)
-            if found is None or found.id != archiving.id:
+                stored = evictions.under_way(session, store)
+            if stored is None or stored.id != archiving.id:
                 return  # another process has renamed it
             if not archiving.path.exists():
                 raise errors.ArchiveFailed(
@@ -487,15 +487,15 @@ class Retention:
         with store.engine.reading() as session:
             store.state(session)  # updates the fields
             before = evictions.fingerprint(session, store, archiving)
-            held = archiving.positions
-            held = held[alive(store, session, held)] if len(held) else held
-        if not len(held):
+            stored = archiving.positions
+            stored = stored[alive(store, session, stored)] if len(stored) else stored
+        if not len(stored):
             return before
         kinds = {name: str(field) for name, field in store.fields.types.items()}
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
             parquet.write(
-                draft, kinds, lambda names: self._renewing(archiving, held, names, renew),
+                draft, kinds, lambda names: self._renewing(archiving, stored, names, renew),
                 json_text=True,
             )  # fmt: skip
             _sync(draft)

@@ -77,9 +77,9 @@ class Decoder:
 
     def decode_unchecked(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
         """Return a chunk without verifying its checksum, for example one that was just written."""
-        known = self._layouts.get(data[: self._prefix_bytes])
-        if known is not None and known.nbytes == len(data):
-            return Chunk(id, rows, crc, data, self.signature, self._places, known)
+        cached = self._layouts.get(data[: self._prefix_bytes])
+        if cached is not None and cached.nbytes == len(data):
+            return Chunk(id, rows, crc, data, self.signature, self._places, cached)
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
@@ -248,25 +248,25 @@ class Chunk:
         """
         buffers = self._column(name)
         try:
-            found = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
+            values = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
         if self._nulls(name):
             valid = read_bits(buffers[0], start, stop)
-            return [value if there else None for value, there in zip(found, valid, strict=True)]
-        return found
+            return [value if there else None for value, there in zip(values, valid, strict=True)]
+        return values
 
     def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
         """Return rows [start, stop) of a JSON field as the stored text; None for null."""
         buffers = self._column(name)
         try:
-            found = read_json_texts(self.rows, buffers, start, stop)
+            texts = read_json_texts(self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
         if self._nulls(name):
             valid = read_bits(buffers[0], start, stop)
-            return [text if there else None for text, there in zip(found, valid, strict=True)]
-        return found
+            return [text if there else None for text, there in zip(texts, valid, strict=True)]
+        return texts
 
     def stored(self, name: str, start: int, stop: int) -> list[Any]:
         """Return rows [start, stop) of a variable-width field in the form that `Column.copy` reads.
@@ -288,8 +288,8 @@ class Chunk:
             return _BYTES[0] * (stop - start)
         if not self._nulls(name):
             return _BYTES[1] * (stop - start)
-        known = self._buffers.get(name)
-        return read_bits(self._read(name, 0) if known is None else known[0], start, stop)
+        buffers = self._buffers.get(name)
+        return read_bits(self._read(name, 0) if buffers is None else buffers[0], start, stop)
 
     def _nulls(self, name: str) -> int:
         """Return the number of rows that lack a field."""
@@ -302,17 +302,17 @@ class Chunk:
         The first buffer is the validity bitmap. For a fixed-width field, the last buffer contains
         the values.
         """
-        known = self._buffers.get(name)
-        if known is None:
+        buffers = self._buffers.get(name)
+        if buffers is None:
             field, count = self.signature.fields[name], self._places[name][3]
-            known = [self._read(name, index) for index in range(count)]
-            if not field.varies and len(known[-1]) < _fixed_bytes(field, self.rows):
+            buffers = [self._read(name, index) for index in range(count)]
+            if not field.varies and len(buffers[-1]) < _fixed_bytes(field, self.rows):
                 raise self._damage(name, "it ends early")
-            self._buffers[name] = known
+            self._buffers[name] = buffers
             self.opened_bytes += BUFFER_BYTES * count
             if self.layout.compressed:
-                self.opened_bytes += sum(map(len, known))
-        return known
+                self.opened_bytes += sum(map(len, buffers))
+        return buffers
 
     def _read(self, name: str, index: int) -> Buffer:
         """Return one buffer of a column, decompressed."""

@@ -124,7 +124,7 @@ class Rows:
             for name in values:
                 if name not in columns:
                     self._new_column(name, fields[name])
-            length = min(len(one) for one in values.values())
+            length = min(map(len, values.values()))
             stop = min(length, start + max(1, self._most - count))
             for name, array in values.items():
                 columns[name].extend(array[start:stop])
@@ -290,7 +290,7 @@ class Block:
         system = [
             array("q", [*step, *[0] * missing]).tobytes(),
             array(
-                "d", [_NAN if one is None else one for one in [*reward, *[None] * missing]]
+                "d", [_NAN if number is None else number for number in [*reward, *[None] * missing]]
             ).tobytes(),
             bits_of([*terminated, *[False] * missing]),
             bits_of([*truncated, *[False] * missing]),
@@ -322,13 +322,13 @@ def decoded(block: Block) -> list[dict[str, Any]]:
             if field in (Field("int64", (None,)), Field("float64", (None,))):
                 values = [None if value is None else value.tolist() for value in values]
         else:
-            found = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(
+            matrix = np.frombuffer(chunk.raw(name, 0, block.rows), field.numpy).reshape(
                 block.rows, *field.shape
             )
             # Return Python numbers for the types that expdb infers from Python numbers, so that an
             # int can still be stored in a float field.
             plain = not field.shape and field.dtype in ("int64", "float64", "bool")
-            values = found.tolist() if plain else list(found)
+            values = matrix.tolist() if plain else list(matrix)
         for row, value, there in zip(rows, values, chunk.present(name, 0, block.rows), strict=True):
             if there:
                 row[name] = value

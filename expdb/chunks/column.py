@@ -111,13 +111,13 @@ class Column(ABC):
 
     def mismatch(self, value: Any) -> FieldMismatch:
         """Return the error for a value whose type is not the type of the field."""
-        found = (
+        actual = (
             f"{value.dtype}{list(value.shape)}"
             if isinstance(value, np.ndarray)
             else type(value).__name__
         )
         return FieldMismatch(
-            f"field {self.name!r} holds {self.field}, not {found}: {self._cure(value)}"
+            f"field {self.name!r} holds {self.field}, not {actual}: {self._cure(value)}"
         )
 
     def _cure(self, value: Any) -> str:

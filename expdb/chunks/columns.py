@@ -35,8 +35,8 @@ def _listed(values: np.ndarray) -> list[Any]:
     """
     if values.dtype == np.float32 and np.isnan(values).any():
         return list(values)
-    found: list[Any] = values.tolist()
-    return found
+    numbers: list[Any] = values.tolist()
+    return numbers
 
 
 class ScalarColumn(Column):

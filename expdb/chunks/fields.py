@@ -189,21 +189,21 @@ def _dtype_name(dtype: Any) -> str:
     try:
         if dtype is None:
             raise TypeError
-        found = np.dtype(dtype)
+        numpy_dtype = np.dtype(dtype)
     except TypeError:
         raise InvalidValue(
             f"unknown dtype {dtype!r}: use one of {', '.join((*NUMERIC, *OTHER))}"
         ) from None
-    if found.byteorder == ">":
+    if numpy_dtype.byteorder == ">":
         raise InvalidValue(
             "big-endian arrays are not stored: convert with "
-            f".astype('{found.newbyteorder('=').name}')"
+            f".astype('{numpy_dtype.newbyteorder('=').name}')"
         )
-    if found.name not in NUMERIC:
+    if numpy_dtype.name not in NUMERIC:
         raise InvalidValue(
-            f"dtype {found.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}"
+            f"dtype {numpy_dtype.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}"
         )
-    return str(found.name)
+    return str(numpy_dtype.name)
 
 
 # Columns of every chunk, so that a batch can be read from chunks without a query for each row.
@@ -297,7 +297,7 @@ def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
 
 
 def _likely_field(name: str, absent: Sequence[str]) -> str | None:
-    found = [one for one in absent if {name, one} <= {*OBSERVATIONS}]
+    candidates = [other for other in absent if {name, other} <= {*OBSERVATIONS}]
     if not any(letter.isdigit() for letter in name):  # numbered fields differ only in a digit
-        found += difflib.get_close_matches(name, absent, 1, LIKENESS)
-    return f"field {found[0]!r}, which this step lacks" if found else None
+        candidates += difflib.get_close_matches(name, absent, 1, LIKENESS)
+    return f"field {candidates[0]!r}, which this step lacks" if candidates else None

@@ -17,12 +17,12 @@ def table(data: Buffer, position: int, slots: int) -> list[int]:
     if vtable < 0:
         raise ChunkDamaged("metadata point before their start")
     size = struct.unpack_from("<H", data, vtable)[0]
-    found = []
+    positions = []
     for slot in range(slots):
         at = 4 + 2 * slot
         offset = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0
-        found.append(position + offset if offset else 0)
-    return found
+        positions.append(position + offset if offset else 0)
+    return positions
 
 
 def vector(data: Buffer, at: int) -> tuple[int, int]:

@@ -96,21 +96,21 @@ def _model(value: Any) -> Any:
     """
     seen = [value.model_dump()]
     while seen:
-        one = seen.pop()
-        if isinstance(one, float) and not math.isfinite(one):
+        node = seen.pop()
+        if isinstance(node, float) and not math.isfinite(node):
             raise TypeError(
-                f"a model with {one} in it, which is not JSON: use None, or an array field"
+                f"a model with {node} in it, which is not JSON: use None, or an array field"
             )
-        if isinstance(one, dict):
-            wrong = [key for key in one if not isinstance(key, str)]
+        if isinstance(node, dict):
+            wrong = [key for key in node if not isinstance(key, str)]
             if wrong:
                 raise TypeError(
                     f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it"
                 )
-            seen += one.values()
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            seen += one
-        elif is_array(one):
+            seen += node.values()
+        elif isinstance(node, (list, tuple, set, frozenset)):
+            seen += node
+        elif is_array(node):
             raise TypeError(
                 "a model with an array in it: make it a field of its own, or .tolist() it"
             )

@@ -99,10 +99,10 @@ class Template:
         reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
         reader.read_next_message()
         message = reader.read_next_message().serialize().to_pybytes()
-        found = read_metadata(message)
-        self.prefix = message[: found.body]
-        self.at = found.at
-        self.nodes, self.buffers = found.nodes.size, found.buffers.size
+        metadata = read_metadata(message)
+        self.prefix = message[: metadata.body]
+        self.at = metadata.at
+        self.nodes, self.buffers = metadata.nodes.size, metadata.buffers.size
 
     def fill(self, rows: int, nodes: list[int], buffers: list[int], body_bytes: int) -> bytearray:
         """Return the metadata of a message with these numbers."""

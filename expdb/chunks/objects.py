@@ -63,24 +63,24 @@ def read_objects(
 
 
 def _read_json(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[Any]:
-    found: list[Any] = []
+    values: list[Any] = []
     for texts, is_list in read_elements(rows, buffers, start, stop):
         if is_list:
-            found.append(json.loads(b"[%b]" % b",".join(texts)))
+            values.append(json.loads(b"[%b]" % b",".join(texts)))
         else:
-            found.append(json.loads(texts[0]) if texts else None)
-    return found
+            values.append(json.loads(texts[0]) if texts else None)
+    return values
 
 
 def read_json_texts(rows: int, buffers: list[Buffer], start: int, stop: int) -> list[str | None]:
     """Return rows [start, stop) of a JSON column as JSON text; None for null."""
-    found: list[str | None] = []
+    json_texts: list[str | None] = []
     for texts, is_list in read_elements(rows, buffers, start, stop):
         if is_list:
-            found.append((b"[%b]" % b",".join(texts)).decode())
+            json_texts.append((b"[%b]" % b",".join(texts)).decode())
         else:
-            found.append(texts[0].decode() if texts and texts[0] != b"null" else None)
-    return found
+            json_texts.append(texts[0].decode() if texts and texts[0] != b"null" else None)
+    return json_texts
 
 
 def read_elements(

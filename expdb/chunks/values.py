@@ -109,13 +109,13 @@ def encode_tags(value: Any, name: str) -> str:
     """Return a mapping of tags as JSON, or raise InvalidValue."""
     if not isinstance(value, Mapping):
         raise InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")
-    for key, one in value.items():
+    for key, tag in value.items():
         if (
-            isinstance(one, (int, np.integer))
-            and not isinstance(one, bool)
-            and not -(2**63) <= int(one) < 2**63
+            isinstance(tag, (int, np.integer))
+            and not isinstance(tag, bool)
+            and not -(2**63) <= int(tag) < 2**63
         ):
             raise InvalidValue(
-                f"{name}: {key!r} is {one}, which does not fit 64 bits: use text for it"
+                f"{name}: {key!r} is {tag}, which does not fit 64 bits: use text for it"
             )
     return encode_json(dict(value), name).decode()

@@ -27,18 +27,18 @@ _NULL = {"=": "is_null", "==": "is_null", "!=": "is_not_null"}
 _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|==|=|>|<|~)\s*(.*?)\s*", re.DOTALL)
 
 
-def condition_of(conditions: Sequence[str], given: Sequence[str]) -> Any:
+def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any:
     """Return the query from conditions or from the values of --where, or None if both are empty."""
-    if given and conditions:
+    if where_options and conditions:
         raise click.UsageError("give conditions or --where, not both")
-    is_json = [one.lstrip()[:1] in ("{", "[") for one in given]
-    if any(is_json) and len(given) > 1:
+    is_json = [option.lstrip()[:1] in ("{", "[") for option in where_options]
+    if any(is_json) and len(where_options) > 1:
         raise click.UsageError("a query as JSON must be the only --where")
     if not any(is_json):
-        conditions = [*conditions, *given]
+        conditions = [*conditions, *where_options]
     else:
         try:
-            return json.loads(given[0])
+            return json.loads(where_options[0])
         except ValueError as error:
             raise click.BadParameter(
                 f"--where is not valid JSON ({error}); write a condition such as "
@@ -51,11 +51,11 @@ def condition_of(conditions: Sequence[str], given: Sequence[str]) -> Any:
             raise click.BadParameter(f'{text!r}: write NAME OP VALUE, such as "reward >= 0.5"')
         name, operator, value = match.groups()
         built = built.and_() if index else built
-        given = value if operator == "~" else value_of(value)
-        if given is None and operator in _NULL:
+        operand = value if operator == "~" else value_of(value)
+        if operand is None and operator in _NULL:
             getattr(built, _NULL[operator])(name)
         else:
-            getattr(built, _OPERATORS[operator])(name, given)
+            getattr(built, _OPERATORS[operator])(name, operand)
     return built if conditions else None
 
 

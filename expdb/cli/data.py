@@ -56,26 +56,26 @@ def info(location: str, as_json: bool) -> None:
             "make copies with `expdb backup`."
         )
         click.echo(f"Nothing was stored.{copied * os.path.exists(location)}")
-    for one in stats:
-        episodes = one["episodes"]
+    for buffer in stats:
+        episodes = buffer["episodes"]
         gap = "\n" if sys.stdout.isatty() else ""
         click.echo(
-            f"{gap}{one['name']}: {counted(one['steps'], 'step')} ({one['capacity'] or 'no'} "
-            f"capacity, {one['added']:,} added), "
+            f"{gap}{buffer['name']}: {counted(buffer['steps'], 'step')} ("
+            f"{buffer['capacity'] or 'no'} capacity, {buffer['added']:,} added), "
             f"{counted(sum(episodes.values()), 'episode')} ({episodes['open']} open, "
             f"{episodes['aborted']} aborted), "
-            f"{counted(one['tasks'], 'task')}, {counted(one['bytes'], 'byte')} of payload"
+            f"{counted(buffer['tasks'], 'task')}, {counted(buffer['bytes'], 'byte')} of payload"
         )
-        if not one["fields"]:
+        if not buffer["fields"]:
             continue
         print_rows(
             [
                 {
                     "field": name,
                     "type": kind,
-                    "optional": "yes" if name in one["optional_fields"] else "",
+                    "optional": "yes" if name in buffer["optional_fields"] else "",
                 }
-                for name, kind in one["fields"].items()
+                for name, kind in buffer["fields"].items()
             ]
         )
 
@@ -116,16 +116,16 @@ def sql(
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """
-    given = {}
+    parameters = {}
     for param in params:
         name, equals, value = param.partition("=")
         if not equals:
             raise click.BadParameter(f"{param!r}: write --param name=value")
-        given[name] = value_of(value)
+        parameters[name] = value_of(value)
     form = _format_of(forms, target, as_json)
     text = sys.stdin.read() if query == "-" else query
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
-        table = db.sql(text, given, timestamps=timestamps)
+        table = db.sql(text, parameters, timestamps=timestamps)
     if form is None:
         print_table(table.to_pylist(), as_json)
     else:
@@ -149,7 +149,7 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
     if form is None and named is None:
         raise click.BadParameter(
             f"the file name must end in {', '.join(ENDINGS)}, got {target!r}; rename it or add one "
-            f"of {', '.join(f'--{one}' for one in FORMATS)}"
+            f"of {', '.join(f'--{option}' for option in FORMATS)}"
         )
     return form or named
 
@@ -441,31 +441,31 @@ def plot(
 
     with expdb.open(location, create=False, read_only=True) as db, progress("plot"):
         chosen = _only_buffer(db, location, buffer)
-        found, count = pictures.curves(
+        curves, count = pictures.curves(
             chosen, by, where=condition_of(conditions, ()), smooth=smooth
         )
-    if target is not None and found:
+    if target is not None and curves:
         try:
-            pictures.save(pictures.draw(found, f"{chosen.name}, by {by}"), Path(target))
+            pictures.save(pictures.draw(curves, f"{chosen.name}, by {by}"), Path(target))
         except OSError as error:
             raise click.ClickException(
                 f"{target} cannot be written: {error.strerror or error}"
             ) from None
     if as_json:
-        return click.echo(json.dumps([_plain_curve(one) for one in found]))
-    if not found:
+        return click.echo(json.dumps([_plain_curve(curve) for curve in curves]))
+    if not curves:
         if target is not None:
             raise click.ClickException(f"no complete episode to draw: {target} was not written")
         return click.echo("no complete episode to draw")
     if target is not None:
-        click.echo(f"{target}: {len(found)} curve{'s' * (len(found) != 1)}")
+        click.echo(f"{target}: {len(curves)} curve{'s' * (len(curves) != 1)}")
     else:
         for picture in pictures.characters(
-            found, min(100, shutil.get_terminal_size((100, 30)).columns)
+            curves, min(100, shutil.get_terminal_size((100, 30)).columns)
         ):
             click.echo(picture)
-    if count > len(found):
-        click.echo(f"showing the {len(found)} of {count} curves with the most episodes")
+    if count > len(curves):
+        click.echo(f"showing the {len(curves)} of {count} curves with the most episodes")
 
 
 def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:

@@ -36,14 +36,14 @@ class Network:
         self.weights = [rng.standard_normal(size) * np.sqrt(2 / size[0]) for size in sizes]
         self.biases = [np.zeros(size[1]) for size in sizes]
         self._moments = [
-            [np.zeros_like(one) for one in (*self.weights, *self.biases)] for _ in range(2)
+            [np.zeros_like(array) for array in (*self.weights, *self.biases)] for _ in range(2)
         ]
         self._updates = 0
 
     def copy_from(self, other: "Network") -> None:
         """Copy the parameters of another network."""
-        self.weights = [one.copy() for one in other.weights]
-        self.biases = [one.copy() for one in other.biases]
+        self.weights = [array.copy() for array in other.weights]
+        self.biases = [array.copy() for array in other.biases]
 
     def layers(self, obs: np.ndarray) -> list[np.ndarray]:
         """Return the activations of every layer; the last layer has the Q values [batch, 2]."""

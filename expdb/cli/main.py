@@ -26,7 +26,9 @@ class Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; if the location is missing, insert it from the environment."""
         default = os.environ.get(LOCATION)
-        first = next((one for one in self.params if isinstance(one, click.Argument)), None)
+        first = next(
+            (parameter for parameter in self.params if isinstance(parameter, click.Argument)), None
+        )
         if first is None or first.name not in ("location", "source"):
             return super().parse_args(ctx, args)
         parsed, _, _ = self.make_parser(ctx).parse_args(list(args))

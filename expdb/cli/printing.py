@@ -59,8 +59,8 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     is_terminal = sys.stdout.isatty()
     if len(names) > _WIDE and is_terminal:
         for k, row in enumerate(rows):
-            known = [(name, cell(value)) for name, value in row.items() if value is not None]
-            text = "\n".join(f"{name:>14}  {value}" for name, value in known)
+            pairs = [(name, cell(value)) for name, value in row.items() if value is not None]
+            text = "\n".join(f"{name:>14}  {value}" for name, value in pairs)
             click.echo(text if k == 0 else f"\n{text}")
         return
     cells = [[cell(row[name]) for name in names] for row in rows]

@@ -25,11 +25,11 @@ def find(
     names = db.buffers() if buffer is None else [buffer]
     for name in names:
         chosen = db.buffer(name, create=False)
-        found = chosen.episodes({"episode_id": episode}).to_pylist()
-        if not found and buffer is not None and episode.isdigit() and int(episode) < 2**63:
-            found = chosen.episodes({"episode": int(episode)}).to_pylist()
-        if found:
-            return chosen, found[0]
+        rows = chosen.episodes({"episode_id": episode}).to_pylist()
+        if not rows and buffer is not None and episode.isdigit() and int(episode) < 2**63:
+            rows = chosen.episodes({"episode": int(episode)}).to_pylist()
+        if rows:
+            return chosen, rows[0]
     of_task = (
         db.sql(
             "SELECT episode_id FROM experience_episodes WHERE task_id = :task LIMIT 5",
@@ -69,7 +69,7 @@ def choose(
     Only episodes with a known return can be worst or best. Raises UnknownEpisode if there is no
     such episode that matches `where`.
     """
-    found = [
+    candidates = [
         (_rank(row, which), chosen, row)
         for chosen in (
             db.buffer(name, create=False) for name in (db.buffers() if buffer is None else [buffer])
@@ -77,11 +77,11 @@ def choose(
         for row in chosen.episodes(where).to_pylist()
         if row["length"] and (which == "last" or row["episode_return"] is not None)
     ]
-    if not found:
+    if not candidates:
         raise expdb.UnknownEpisode(
             f"no episode of {db.location} matches; widen the condition, or store rewards"
         )
-    _, chosen, row = max(found, key=lambda one: one[0])
+    _, chosen, row = max(candidates, key=lambda candidate: candidate[0])
     return chosen, row
 
 
@@ -164,7 +164,7 @@ def _is_conversation(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(one, dict) and "role" in one for one in value)
+        and all(isinstance(message, dict) and "role" in message for message in value)
     )
 
 

@@ -52,16 +52,16 @@ def doctor(location: str, as_json: bool) -> None:
     Example: expdb doctor runs.db
     """
     with expdb.open(location, create=False, read_only=True) as db, progress("doctor"):
-        found = db.doctor()
+        findings = db.doctor()
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(findings))
     else:
-        width = max(len(one["what"]) for one in found)
-        for one in found:
-            click.echo(f"{one['what']:<{width}}  {one['found']}")
-            if one["advice"]:
-                click.echo(f"{'':<{width}}  ! {one['advice']}")
-    sys.exit(1 if any(one["advice"] for one in found) else 0)
+        width = max(len(finding["what"]) for finding in findings)
+        for finding in findings:
+            click.echo(f"{finding['what']:<{width}}  {finding['found']}")
+            if finding["advice"]:
+                click.echo(f"{'':<{width}}  ! {finding['advice']}")
+    sys.exit(1 if any(finding["advice"] for finding in findings) else 0)
 
 
 @verb
@@ -80,8 +80,8 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
             raise expdb.UnknownBuffer(
                 f"{db.location} has {len(names)} buffers: name one with --buffer NAME"
             )
-        told = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
-    click.echo(json.dumps(told) if as_json else "\n".join(told))
+        history = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
+    click.echo(json.dumps(history) if as_json else "\n".join(history))
 
 
 @verb

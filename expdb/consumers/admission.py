@@ -99,9 +99,9 @@ class Admission:
         id = self._admitted.id
         if self._is_over:
             return
-        known = id is None or self._store.engine.retry(self._end_stored, id, took_place)
+        was_valid = id is None or self._store.engine.retry(self._end_stored, id, took_place)
         self._is_over = True  # after the database call, so that a failed call can be repeated
-        if not known and took_place:
+        if not was_valid and took_place:
             errors.warn(
                 f"a group took longer than the {self._seconds:g} seconds that it was let in for, "
                 "so another one may have begun in its place: give admit(seconds=...) more, or "
@@ -178,7 +178,7 @@ def admit(
     wait = math.inf if wait is None else checks.number(wait, "wait", 0)
     required, seconds = checks.flag(required, "required"), checks.seconds(seconds)
     began = time.monotonic()
-    deadline, seen, told = began + wait, None, wait < math.inf
+    deadline, seen, skip_warning = began + wait, None, wait < math.inf
     serial, engine = next(_serials), store.engine
     # Every attempt has the same id, so a commit with unknown outcome is not repeated.
     id = secrets.randbits(62)
@@ -193,8 +193,8 @@ def admit(
             if isinstance(outcome, Admitted):
                 return Admission(store, outcome, seconds)
             waiter.wait_for(f"the pace, to begin a group: {outcome}")
-            if not told and time.monotonic() - began > PATIENCE:
-                told = True
+            if not skip_warning and time.monotonic() - began > PATIENCE:
+                skip_warning = True
                 errors.warn(
                     f"admit() has waited for {PATIENCE:g} seconds: {outcome}; it goes on when "
                     "buffer.policy_version is counted up, and not before"

@@ -394,10 +394,10 @@ class Consumer:
         names = ("seconds", "wait", "renew", "step")
         if unknown := arguments.keys() - {*_DEFAULTS, *names}:
             raise errors.InvalidValue(f"lease_async has no argument {min(unknown)!r}; see lease")
-        given = {name: arguments.pop(name) for name in names if name in arguments}
-        step = _step(given.pop("step", None))
+        options = {name: arguments.pop(name) for name in names if name in arguments}
+        step = _step(options.pop("step", None))
         request = _request(size, where, **{**_DEFAULTS, **arguments})
-        how = _How.checked(**given)
+        how = _How.checked(**options)
         return await obtain(
             lambda cancelled: self._lease(request, how, step, None, cancelled),
             lambda lease: lease.give_back(),
@@ -447,8 +447,8 @@ class Consumer:
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
         k, n = (0, 1) if shard is None else checks.shard(shard)
         batch, items = self._leasing.shared(id, () if unit is None else unit)
-        mine = items % n == k
-        return Batch({name: array[mine] for name, array in batch.items()})
+        in_shard = items % n == k
+        return Batch({name: array[in_shard] for name, array in batch.items()})
 
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
         """Record that the batch of a lease was trained on, for good; see `Lease.acknowledge`.

@@ -96,8 +96,8 @@ class Leasing:
         self._usage = Usage(settings.max_times_sampled, began)
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
-        self._given: set[int] = set()  # ids of the leases that were returned to a caller
-        self._pinning: set[int] = set()  # ids of the leases in `_given` that pin steps
+        self._issued: set[int] = set()  # ids of the leases that were returned to a caller
+        self._pinning: set[int] = set()  # ids of the leases in `_issued` that pin steps
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
@@ -112,20 +112,20 @@ class Leasing:
 
     def _record(self) -> ConsumerRecord:
         with self._store.engine.reading() as session:
-            found = find_consumer(session, self._store, self._consumer.name)
-            if found is None:
+            record = find_consumer(session, self._store, self._consumer.name)
+            if record is None:
                 raise unknown_consumer(session, self._store, self._consumer.name)
-            return found
+            return record
 
     def left(self, positions: np.ndarray) -> np.ndarray:
         """Return how often the step at each position may be leased now."""
         settings = self._consumer.settings
         usage = Usage(settings.max_times_sampled, self._consumer.began if settings.new_only else 0)
         with self._store.engine.reading() as session:
-            found = find_consumer(session, self._store, self._consumer.name)
-            if found is None:
+            record = find_consumer(session, self._store, self._consumer.name)
+            if record is None:
                 raise unknown_consumer(session, self._store, self._consumer.name)
-            version, leased, begun = found.version, found.handed_out, found.begun
+            version, leased, begun = record.version, record.handed_out, record.begun
             counters = Counters(version, leased, begun, 0.0, None, None)
             follow(usage, session, self._store, self._consumer, counters)
         return usage.left(positions)
@@ -133,7 +133,7 @@ class Leasing:
     def forked(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
         self._lock = threading.RLock()
-        self._serial, self._given = next(_serials), set()
+        self._serial, self._issued = next(_serials), set()
         self._watch.forked()
         self._usage.forget()
 
@@ -191,7 +191,7 @@ class Leasing:
         self._take_in(lease, version)
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
-        self._given.add(lease.id)
+        self._issued.add(lease.id)
         if request.pin:
             self._pinning.add(lease.id)
         return Leased(lease.id, lease.number, batch)
@@ -286,7 +286,7 @@ class Leasing:
 
     def _forget_given(self, id: int) -> None:
         """Forget a lease whose end is committed."""
-        self._given.discard(id)
+        self._issued.discard(id)
         self._pinning.discard(id)
 
     def _take_in(self, lease: leases.Lease, version: int) -> None:
@@ -348,7 +348,7 @@ class Leasing:
     ) -> Recorded:
         """Draw the batch with a number, at an attempt."""
         rng, layout_rng = (
-            one.of_batch(number, attempt) for one in (self._random, self._layout_random)
+            generator.of_batch(number, attempt) for generator in (self._random, self._layout_random)
         )
         asked = (
             request.size, request.where, request.sampler, request.unit, request.fields, None,
@@ -368,9 +368,9 @@ class Leasing:
         """Return the id of a request, and its text, or None if the request is already stored."""
         columns = described(drawn.columns)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
-        known = self._requests.get(key)
-        if known is not None:
-            sampler, unit, id = known
+        cached = self._requests.get(key)
+        if cached is not None:
+            sampler, unit, id = cached
             is_same = have_same_settings(request.sampler, sampler)
             if id in self._stored and is_same and have_same_settings(request.unit, unit):
                 return id, None
@@ -405,8 +405,8 @@ class Leasing:
 
     def _is_acknowledged(self, lease: int) -> bool:
         with self._store.engine.reading() as session:
-            found, _ = leases.status(session, self._store, self._consumer, lease)
-            return bool(found == ACKNOWLEDGED)
+            status, _ = leases.status(session, self._store, self._consumer, lease)
+            return bool(status == ACKNOWLEDGED)
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""
@@ -433,11 +433,13 @@ class Leasing:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
             counters = leases.hold(session, store, consumer)
-            found = leases.give_back(session, store, consumer, [id], counters.now, self._holder)
+            was_returned = leases.give_back(
+                session, store, consumer, [id], counters.now, self._holder
+            )
         lease = self._usage.held.get(id)
-        if found and lease is not None:
+        if was_returned and lease is not None:
             self._take_in(replace(lease, status="returned"), counters.version)
-        return bool(found)
+        return bool(was_returned)
 
     def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
         """Return the batch of a lease of any process, and the index of the item of each row."""
@@ -448,14 +450,14 @@ class Leasing:
 
     def _overdue(self, now: float) -> list[int]:
         """Return the ids of leases that have expired or that no process can acknowledge."""
-        mine = self._holder
+        holder = self._holder
         return [
             lease.id
             for lease in self._usage.held.values()
             # An interrupt may come before a lease of this process is returned to its caller.
             if lease.expires <= now
-            or (lease.holder == mine and lease.id not in self._given)
-            or (lease.holder != mine and self._others.has_ended(lease.holder))
+            or (lease.holder == holder and lease.id not in self._issued)
+            or (lease.holder != holder and self._others.has_ended(lease.holder))
         ]
 
 

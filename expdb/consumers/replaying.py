@@ -40,10 +40,10 @@ def replayed(
         ids = entries.acknowledged(session, store, consumer, steps, newest)
         if steps and not ids:
             first, last = entries.acknowledged_steps(session, store, consumer)
-            known = "none" if first is None else f"steps {first} to {last}"
+            available = "none" if first is None else f"steps {first} to {last}"
             errors.warn(
                 f"consumer {name!r} has no batch that was acknowledged with one of the given "
-                f"trainer steps; it has {known}"
+                f"trainer steps; it has {available}"
             )
     return _each(store, sampling, consumer, ids, units)
 
@@ -115,9 +115,11 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
             f"its module, pass units=[{name.rpartition('.')[2]}] to replay(), or pass the unit "
             "itself as unit="
         )
-    given = {key: _setting(value, units, what) for key, value in settings.items() if key != "name"}
+    arguments = {
+        key: _setting(value, units, what) for key, value in settings.items() if key != "name"
+    }
     try:
-        return kind(**given)
+        return kind(**arguments)
     except TypeError as error:
         raise errors.InvalidValue(
             f"{what} was made by another version of the unit {name} ({error}); pass unit= with "
@@ -127,7 +129,7 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
 
 def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
     if isinstance(value, list):
-        return tuple(_setting(one, units, what) for one in value)
+        return tuple(_setting(element, units, what) for element in value)
     if isinstance(value, dict) and value.keys() == {REPR}:
         raise errors.InvalidValue(
             f"{what} was made by a unit with the setting {value[REPR]}, which JSON cannot hold; "
@@ -137,15 +139,15 @@ def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
 
 
 def _class_of(name: str, units: Iterable[type[Unit]]) -> type[Unit] | None:
-    given, (module, _, short) = list(units), name.rpartition(".")
+    candidates, (module, _, short) = list(units), name.rpartition(".")
     # A notebook may define a class of one name several times; prefer the newest definition.
     newest = getattr(sys.modules.get(module), short, None)
-    for kind in (*given, newest, *reversed(_subclasses(Unit))):
+    for kind in (*candidates, newest, *reversed(_subclasses(Unit))):
         if isinstance(kind, type) and issubclass(kind, Unit) and public_name(kind) == name:
             return kind
-    return next((kind for kind in given if kind.__name__ == short), None)
+    return next((kind for kind in candidates if kind.__name__ == short), None)
 
 
 def _subclasses(base: type[Unit]) -> list[type[Unit]]:
-    found = base.__subclasses__()
-    return found + [one for kind in found for one in _subclasses(kind)]
+    direct = base.__subclasses__()
+    return direct + [subclass for kind in direct for subclass in _subclasses(kind)]

@@ -52,18 +52,18 @@ class ConsumerWatch:
         Return at once if `seen` is None. Also return at the deadline, when `cancelled` is set, and,
         in the watching thread, after `LONGEST` seconds.
         """
-        thread, found = threading.get_ident(), None
+        thread, latest = threading.get_ident(), None
         try:
             if seen is not None:
-                found = locked(
+                latest = locked(
                     self._change, self._wait_for_watcher, seen, deadline, cancelled, thread
                 )
-            if found is None:
-                found = self._store.engine.retry(
+            if latest is None:
+                latest = self._store.engine.retry(
                     _wait_for_counters, self._store, self._consumer, seen, deadline, cancelled
                 )
-                found = locked(self._change, self._publish, found)
-            return found
+                latest = locked(self._change, self._publish, latest)
+            return latest
         finally:
             if self._watcher == thread:
                 locked(self._change, self._stop_watching)
@@ -87,11 +87,11 @@ class ConsumerWatch:
         self._watcher, self._since = thread, time.monotonic()
         return None
 
-    def _publish(self, found: Glance) -> Glance:
+    def _publish(self, latest: Glance) -> Glance:
         """Store the latest counters; if they changed, wake all waiting threads."""
-        if found.counters != self._latest.counters:
+        if latest.counters != self._latest.counters:
             self._change.notify_all()
-        self._latest = replace(found, number=self._latest.number + 1)
+        self._latest = replace(latest, number=self._latest.number + 1)
         return self._latest
 
     def _stop_watching(self) -> None:

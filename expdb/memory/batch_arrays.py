@@ -31,7 +31,7 @@ class BatchArrays:
     @property
     def nbytes(self) -> int:
         """Total size in bytes of the arrays that are kept."""
-        return sum(one.nbytes for one in self._kept)
+        return sum(array.nbytes for array in self._kept)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         """Return an uninitialized array, like `numpy.empty`."""
@@ -55,15 +55,15 @@ class BatchArrays:
         kept, self._kept = self._kept, []
         for k in range(len(kept)):
             if kept[k].nbytes == size and _references(kept, k) == _ALONE:
-                found = kept.pop(k)
+                memory = kept.pop(k)
                 break
         else:
-            found = np.empty(size, np.uint8)
-        kept.append(found)
-        while len(kept) > MOST_ARRAYS or sum(one.nbytes for one in kept) > MOST_BYTES:
+            memory = np.empty(size, np.uint8)
+        kept.append(memory)
+        while len(kept) > MOST_ARRAYS or sum(array.nbytes for array in kept) > MOST_BYTES:
             kept.pop(0)
         self._kept = kept
-        return found
+        return memory
 
 
 def _references(arrays: list[np.ndarray], k: int) -> int:

@@ -27,7 +27,8 @@ class Budget:
         """Return the number of bytes that the other holders leave to `holder`."""
         return max(
             0,
-            self.limit - sum(one.field_bytes for one in self._holders.list() if one is not holder),
+            self.limit
+            - sum(other.field_bytes for other in self._holders.list() if other is not holder),
         )
 
     def take(self, holder: Holder, nbytes: int) -> None:
@@ -42,13 +43,15 @@ def fitting(fields: Fields, row_bytes: float, left_out: Container[str]) -> dict[
     Fields in `left_out` are never chosen.
     """
     fixed = {
-        name: one for name, one in fields.types.items() if not one.varies and name not in left_out
+        name: field
+        for name, field in fields.types.items()
+        if not field.varies and name not in left_out
     }
     chosen, width = {}, 0
-    for name, one in sorted(fixed.items(), key=lambda item: item[1].nbytes):
-        extra = one.nbytes + (name in fields.optional)
+    for name, field in sorted(fixed.items(), key=lambda item: item[1].nbytes):
+        extra = field.nbytes + (name in fields.optional)
         if width + extra <= row_bytes:
-            chosen[name], width = one, width + extra
+            chosen[name], width = field, width + extra
     return chosen
 
 

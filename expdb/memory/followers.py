@@ -48,7 +48,7 @@ class Matches(Follower):
     def __init__(self, resident: Resident, condition: Condition):
         super().__init__(resident)
         self.condition = condition
-        self._found = np.empty(0, np.int64)  # with spare capacity at the end
+        self._storage = np.empty(0, np.int64)  # with spare capacity at the end
         self._begin = self._end = 0
         # For each update: the epoch, and the older positions that were checked again (None: all).
         self._looked: deque[tuple[int, np.ndarray | None]] = deque(maxlen=JOURNAL)
@@ -57,20 +57,20 @@ class Matches(Follower):
     @property
     def positions(self) -> np.ndarray:
         """The matching positions, ascending; do not write to the array."""
-        return self._found[self._begin : self._end]
+        return self._storage[self._begin : self._end]
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self._found.nbytes + self._looked_bytes
+        return self._storage.nbytes + self._looked_bytes
 
     def contain(self, positions: np.ndarray) -> np.ndarray:
         """Return a bool array: whether each position matches."""
-        mine = self.positions
-        place = mine.searchsorted(positions)
-        found = place < len(mine)
-        found[found] = mine[place[found]] == positions[found]
-        return found
+        matching = self.positions
+        place = matching.searchsorted(positions)
+        is_match = place < len(matching)
+        is_match[is_match] = matching[place[is_match]] == positions[is_match]
+        return is_match
 
     def looked_at(self, epoch: int) -> np.ndarray | None:
         """Return the older positions whose match may have changed since an epoch.
@@ -105,18 +105,18 @@ class Matches(Follower):
         self.epoch = self._resident.epoch
         self._looked.append((self.epoch, again))
 
-    def _set(self, found: np.ndarray) -> None:
-        self._found, self._begin, self._end = found, 0, len(found)
+    def _set(self, positions: np.ndarray) -> None:
+        self._storage, self._begin, self._end = positions, 0, len(positions)
 
     def _advance(self, store: Store, session: Session, changes: list[Change]) -> np.ndarray:
         resident = self._resident
         self._begin += int(self.positions.searchsorted(resident.low))
         if any(change.deleted for change in changes):
             self._set(self.positions[resident.held(self.positions)])
-        known = min(
+        first_new = min(
             [change.begin for change in changes if change.end > change.begin], default=resident.high
         )
-        again = self._again(store, session, changes, known)
+        again = self._again(store, session, changes, first_new)
         if len(again):
             cut = int(self.positions.searchsorted(again[0]))
             rest = self.positions[cut:]
@@ -124,31 +124,31 @@ class Matches(Follower):
             matching = select.positions(store, session, self.condition, among=again)
             self._end = self._begin + cut
             self._append(np.sort(np.concatenate((kept, matching))))
-        if known < resident.high:
-            self._append(select.positions(store, session, self.condition, after=known - 1))
+        if first_new < resident.high:
+            self._append(select.positions(store, session, self.condition, after=first_new - 1))
         return again
 
     def _again(
-        self, store: Store, session: Session, changes: list[Change], known: int
+        self, store: Store, session: Session, changes: list[Change], first_new: int
     ) -> np.ndarray:
         """Return the older positions that must be checked again, ascending."""
         episodes = [change.episodes for change in changes]
         if self.condition.names & PROGRESS:
             episodes += [change.advanced for change in changes]
         ids = np.unique(np.concatenate(episodes)) if episodes else np.empty(0, np.int64)
-        found = [change.revised for change in changes]
+        candidates = [change.revised for change in changes]
         if len(ids) and self.condition.of_episodes:
-            found.append(select.positions_of_episodes(store, session, ids, known))
-        again = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-        return again[self._resident.held(again) & (again < known)]
+            candidates.append(select.positions_of_episodes(store, session, ids, first_new))
+        again = np.unique(np.concatenate(candidates)) if candidates else np.empty(0, np.int64)
+        return again[self._resident.held(again) & (again < first_new)]
 
-    def _append(self, found: np.ndarray) -> None:
-        if self._end + len(found) > len(self._found):
-            grown = np.empty((self._end - self._begin + len(found)) * 5 // 4 + 64, np.int64)
+    def _append(self, positions: np.ndarray) -> None:
+        if self._end + len(positions) > len(self._storage):
+            grown = np.empty((self._end - self._begin + len(positions)) * 5 // 4 + 64, np.int64)
             grown[: self._end - self._begin] = self.positions
-            self._found, self._begin, self._end = grown, 0, self._end - self._begin
-        self._found[self._end : self._end + len(found)] = found
-        self._end += len(found)
+            self._storage, self._begin, self._end = grown, 0, self._end - self._begin
+        self._storage[self._end : self._end + len(positions)] = positions
+        self._end += len(positions)
 
 
 MANY = 4096
@@ -189,16 +189,16 @@ class Owners(Follower):
         last = int(self._ids[-1]) if len(self._ids) else -1
         changed = [ids for change in changes or () for ids in (change.episodes, change.advanced)]
         again = np.unique(np.concatenate(changed)) if changed else self._ids[:0]
-        found = select.columns_of_episodes(store, session, self.names, last, again[again <= last])
-        found.sort(key=lambda row: int(row[0]))
-        ids = np.array([row[0] for row in found], np.int64)
-        known = ids <= last
-        place = self._ids.searchsorted(ids[known])
+        rows = select.columns_of_episodes(store, session, self.names, last, again[again <= last])
+        rows.sort(key=lambda row: int(row[0]))
+        ids = np.array([row[0] for row in rows], np.int64)
+        existing = ids <= last
+        place = self._ids.searchsorted(ids[existing])
         for k, name in enumerate(self.names, 1):
-            fresh = self._encoded(name, [row[k] for row in found])
-            self._values[name][place] = fresh[known]
-            self._values[name] = np.concatenate((self._values[name], fresh[~known]))
-        self._ids = np.concatenate((self._ids, ids[~known]))
+            fresh = self._encoded(name, [row[k] for row in rows])
+            self._values[name][place] = fresh[existing]
+            self._values[name] = np.concatenate((self._values[name], fresh[~existing]))
+        self._ids = np.concatenate((self._ids, ids[~existing]))
         self.epoch = self._resident.epoch
 
     def _encoded(self, name: str, values: list[Hashable]) -> np.ndarray:
@@ -216,10 +216,10 @@ class Owners(Follower):
         The codes number the texts in the order of their first occurrence in `episodes`, so they do
         not depend on earlier reads. The code -1 stands for no text.
         """
-        found: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
+        values: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
         if name not in self._codes:
-            return found
-        codes = found.astype(np.int64).reshape(-1)
+            return values
+        codes = values.astype(np.int64).reshape(-1)
         count = len(self._codes[name]) + 1  # the last entry, at index -1, stands for no text
         first = np.full(count, len(codes))
         # Of repeated codes, the last assignment wins. It is the first occurrence, as the order is
@@ -248,15 +248,15 @@ class StepVersions(Follower):
         """Update the versions to the rows in memory, which must be up to date with the session."""
         resident, changes = self._resident, self.changes()
         if changes is None:
-            known, again = resident.low, NONE
+            first_new, again = resident.low, NONE
         else:
             begun = [change.begin for change in changes if change.end > change.begin]
-            known = max(resident.low, min(begun, default=resident.high))
+            first_new = max(resident.low, min(begun, default=resident.high))
             again = np.unique(np.concatenate([NONE, *[change.revised for change in changes]]))
-            again = again[(again >= resident.low) & (again < known)]
-        kept = resident.held(self._positions) & (self._positions < known)
+            again = again[(again >= resident.low) & (again < first_new)]
+        kept = resident.held(self._positions) & (self._positions < first_new)
         kept &= ~np.isin(self._positions, again)
-        new_positions, new_versions = select.own_versions(store, session, known, again)
+        new_positions, new_versions = select.own_versions(store, session, first_new, again)
         positions = np.concatenate((self._positions[kept], new_positions))
         order = positions.argsort()
         versions = np.concatenate((self._versions[kept], new_versions))
@@ -269,11 +269,11 @@ class StepVersions(Follower):
         A step without a version of its own has the version of its episode.
         """
         resident = self._resident
-        found = resident.of_episodes("policy_version", rows)
+        versions = resident.of_episodes("policy_version", rows)
         if len(self._positions):
             positions = resident.positions(rows)
             place = self._positions.searchsorted(positions)
             place[place == len(self._positions)] = 0
             own = self._positions[place] == positions
-            found = np.where(own, self._versions[place], found)
-        return found
+            versions = np.where(own, self._versions[place], versions)
+        return versions

@@ -41,7 +41,7 @@ class Change(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Approximate size in bytes."""
-        arrays = [one for one in self[2:8] if one is not NONE]
+        arrays = [array for array in self[2:8] if array is not NONE]
         return ENTRY_BYTES + sum([array.nbytes + ENTRY_BYTES // 2 for array in arrays])
 
 

@@ -40,8 +40,8 @@ class Incoming:
         end = int(segments.last[-1]) + 1 if count == SEGMENTS_AT_ONCE else state.added
         positions, index = segments.positions(begin)
         if state.gaps and len(positions):
-            held = alive(store, session, positions)
-            positions, index = positions[held], index[held]
+            is_stored = alive(store, session, positions)
+            positions, index = positions[is_stored], index[is_stored]
         if len(positions) and (int(positions[-1]) >= end or (np.diff(positions) <= 0).any()):
             raise inconsistent("segments overlap")
         return cls(begin, end, segments, positions, index)
@@ -56,14 +56,14 @@ class Incoming:
         if self.is_whole:
             lengths = self.segments.last - self.segments.first + 1
             return np.repeat(values, lengths)
-        found: np.ndarray = values[self.index]
-        return found
+        step_values: np.ndarray = values[self.index]
+        return step_values
 
     def ordinals(self) -> np.ndarray:
         """Return, for each step, the number of steps of its episode that were written before it."""
         began = self.of_segments(self.segments.first - self.segments.ordinal)
-        found: np.ndarray = self.positions - began
-        return found
+        ordinals: np.ndarray = self.positions - began
+        return ordinals
 
     def chunks(self) -> np.ndarray:
         """Return the ids of the chunks that hold steps, ascending."""
@@ -135,11 +135,9 @@ def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
     runs = _link_neighbours(r, new, ordered)
     if not len(runs.start):
         return NONE
-    found, heads = _link_runs(r, new, runs)
-    relinked = _link_to_open(
-        r, found, runs.ordinal[heads], r.rows(new.positions[runs.start[heads]])
-    )
-    return np.concatenate((relinked, settle_ends(r, found, details, new.begin)))
+    ends, heads = _link_runs(r, new, runs)
+    relinked = _link_to_open(r, ends, runs.ordinal[heads], r.rows(new.positions[runs.start[heads]]))
+    return np.concatenate((relinked, settle_ends(r, ends, details, new.begin)))
 
 
 @dataclass
@@ -189,22 +187,22 @@ def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndar
     ), heads
 
 
-def _link_to_open(r: Resident, found: "Ends", ordinal: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Link the first new step of each episode to the last older step of the episode.
 
     Return the positions of these older steps.
     """
     relinked = []
     for k in np.flatnonzero(ordinal > 0).tolist():
-        known = r.open.pop(int(found.episode[k]), None)
-        if known is None:
+        older = r.open.pop(int(ends.episode[k]), None)
+        if older is None:
             continue
-        found.count[k] += known.count
-        found.first[k] = known.first if known.first >= r.low else -1
-        if known.ordinal == ordinal[k] and r.holds(known.last):
-            previous = r.row(known.last)
+        ends.count[k] += older.count
+        ends.first[k] = older.first if older.first >= r.low else -1
+        if older.ordinal == ordinal[k] and r.holds(older.last):
+            previous = r.row(older.last)
             r.columns[AFTER][previous], r.columns[BEFORE][rows[k]] = rows[k], previous
-            relinked.append(known.last)
+            relinked.append(older.last)
     return np.array(relinked, np.int64)
 
 
@@ -230,30 +228,30 @@ def settle_loose_ends(r: Resident, rows: np.ndarray) -> None:
     after[loose] = np.where(r.columns["terminated"][loose], r.zero, UNKNOWN)
 
 
-def settle_ends(r: Resident, found: Ends, details: Details, begin: int) -> np.ndarray:
+def settle_ends(r: Resident, ends: Ends, details: Details, begin: int) -> np.ndarray:
     """Link the last steps of ended episodes to rows for their final observations.
 
     Also set the lengths of complete episodes, and record the episodes that are still open. Return
     the last positions of the episodes, and the first positions of complete episodes, that are
     before `begin`.
     """
-    at = np.searchsorted(details.id, found.episode)
-    ended = ~details.open[at] & (found.ordinal == details.length[at])
-    rows = r.rows(found.last)
+    at = np.searchsorted(details.id, ends.episode)
+    ended = ~details.open[at] & (ends.ordinal == details.length[at])
+    rows = r.rows(ends.last)
     observed = np.flatnonzero(ended & (details.tail_chunk[at] >= 0))
     places = [r.finals.free.pop() for _ in observed]
-    r.finals.taken.extend(zip(found.last[observed].tolist(), places, strict=True))
+    r.finals.taken.extend(zip(ends.last[observed].tolist(), places, strict=True))
     details.place[at[observed]] = places
     r.columns[AFTER][rows[observed]] = places
     whole = (
-        ended & details.complete[at] & (found.count == details.length[at]) & (found.first >= r.low)
+        ended & details.complete[at] & (ends.count == details.length[at]) & (ends.first >= r.low)
     )
-    r.columns[WHOLE][r.rows(found.first[whole])] = details.length[at[whole]]
+    r.columns[WHOLE][r.rows(ends.first[whole])] = details.length[at[whole]]
     for k in np.flatnonzero(~ended).tolist():
-        r.open[int(found.episode[k])] = OpenEpisode(
-            *[int(array[k]) for array in (found.last, found.ordinal, found.first, found.count)]
+        r.open[int(ends.episode[k])] = OpenEpisode(
+            *[int(array[k]) for array in (ends.last, ends.ordinal, ends.first, ends.count)]
         )
-    older = np.concatenate((found.last, found.first[whole]))
+    older = np.concatenate((ends.last, ends.first[whole]))
     return older[(older >= r.low) & (older < begin)]
 
 
@@ -262,11 +260,11 @@ def load_finals(store: Store, session: Session, r: Resident, details: Details) -
     placed = np.flatnonzero(details.place >= 0)
     if not len(placed):
         return
-    given = {
+    observed_fields = {
         text: frozenset(parse_names(text, "tail_fields"))
         for text in {details.tail_fields[k] for k in placed.tolist()}
     }
-    names = r.final_fields.union(*given.values())
+    names = r.final_fields.union(*observed_fields.values())
     if names != r.final_fields:
         r.final_fields, r.version = names, r.version + 1
     wanted = [name for name in r.fields if name in r.final_fields]
@@ -276,21 +274,24 @@ def load_finals(store: Store, session: Session, r: Resident, details: Details) -
         store, session, details.id[placed], details.tail_chunk[placed], details.tail_row[placed]
     )
     for name in wanted:
-        mine = np.array(
-            [k for k in placed.tolist() if name in given[details.tail_fields[k]]], np.int64
+        present = np.array(
+            [k for k in placed.tolist() if name in observed_fields[details.tail_fields[k]]],
+            np.int64,
         )
-        if len(mine):
+        if len(present):
             spans: Spans = [
                 (c, a, a + 1)
                 for c, a in zip(
-                    details.tail_chunk[mine].tolist(), details.tail_row[mine].tolist(), strict=True
+                    details.tail_chunk[present].tolist(),
+                    details.tail_row[present].tolist(),
+                    strict=True,
                 )
             ]
-            r.columns[name][details.place[mine]] = gather(chunks, spans, name, r.fields[name])
-        others = np.setdiff1d(placed, mine)
+            r.columns[name][details.place[present]] = gather(chunks, spans, name, r.fields[name])
+        others = np.setdiff1d(placed, present)
         r.columns[name][details.place[others]] = 0
         if f"has_{name}" in r.columns:
-            r.columns[f"has_{name}"][details.place[mine]] = True
+            r.columns[f"has_{name}"][details.place[present]] = True
             r.columns[f"has_{name}"][details.place[others]] = False
 
 
@@ -300,8 +301,8 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
     Call it after all steps of the buffer are loaded. If a step of an episode was evicted or
     deleted, its place in the order is unknown, so all links of the episode become UNKNOWN.
     """
-    for id, known in list(r.unordered.items()):
-        if len(known) and known.min() >= r.low:
+    for id, linked in list(r.unordered.items()):
+        if len(linked) and linked.min() >= r.low:
             continue
         details = Details.read(store, session, np.array([id]), missing=True)
         if not len(details.id):  # evicted, cleared or deleted with all of its steps
@@ -315,10 +316,10 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             store.id, store.dialect.as_list(covered),
         )  # fmt: skip
         positions = np.array([row[0] for row in rows], np.int64)
-        mine = r.rows(positions)
+        episode_rows = r.rows(positions)
         for name in (AFTER, BEFORE):
-            r.columns[name][mine] = UNKNOWN
-        r.columns[WHOLE][mine] = 0
+            r.columns[name][episode_rows] = UNKNOWN
+        r.columns[WHOLE][episode_rows] = 0
         if len(positions) and len(positions) == details.length[0]:
             r.unordered[id] = positions
             _link_in_order(r, details, positions)
@@ -326,7 +327,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         else:
             del r.unordered[id]
             _number_what_is_left(store, session, r, id, positions)
-        settle_loose_ends(r, mine)
+        settle_loose_ends(r, episode_rows)
         if len(positions):
             r.record(Change(r.high, r.high, relinked=positions))
 
@@ -356,8 +357,8 @@ def _number_what_is_left(
         id,
     )
     for first, last, ordinal in written:
-        held = positions[(positions >= first) & (positions <= last)]
-        r.columns[ORDINAL][r.rows(held)] = np.maximum(ordinal + held - first, 1)
+        remaining = positions[(positions >= first) & (positions <= last)]
+        r.columns[ORDINAL][r.rows(remaining)] = np.maximum(ordinal + remaining - first, 1)
 
 
 def terminate(store: Store, session: Session, r: Resident, turned: np.ndarray) -> None:

@@ -78,7 +78,7 @@ def _load_fields(store: Store, session: Session, r: Resident, new: Incoming) -> 
     chunks = read_chunks(store, session, new.chunks())
     check_spans(chunks, spans)
     bulk, rows = Bulk(chunks, spans), r.rows(new.positions)
-    places: list[slice | np.ndarray] = [rows[one] for one in bulk.places]
+    places: list[slice | np.ndarray] = [rows[place] for place in bulk.places]
     if len(places) == 1 and new.is_whole and rows[-1] - rows[0] == len(rows) - 1:
         places = [slice(rows[0], rows[-1] + 1)]  # faster than an index array
     for name, field in {**SYSTEM, **r.fields}.items():
@@ -107,17 +107,17 @@ def _copy_each(
     for id, count, signature, crc, data in session.each(
         store.dialect.READ_CHUNKS, listed, store.id
     ):
-        chunk, mine = (
+        chunk, chunk_spans = (
             store.signatures.decoder(session, signature).chunk(id, count, crc, data),
             places.pop(id),
         )
-        check_spans({id: chunk}, [(id, a, b) for a, b, _ in mine])
-        for a, b, rows in mine:
+        check_spans({id: chunk}, [(id, a, b) for a, b, _ in chunk_spans])
+        for a, b, rows in chunk_spans:
             order.append(rows)
             for name, parts in narrow.items():
                 parts.append(raw_or_zeros(chunk, name, fields[name], a, b))
-            for name, held in there.items():
-                held.append(chunk.present(name, a, b))
+            for name, masks in there.items():
+                masks.append(chunk.present(name, a, b))
             at = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] == b - a - 1 else rows
             for name, field in wide.items():
                 values = np.frombuffer(raw_or_zeros(chunk, name, field, a, b), field.numpy)
@@ -127,8 +127,8 @@ def _copy_each(
     rows = np.concatenate(order)
     for name, parts in narrow.items():
         r.columns[name][rows] = joined(parts, fields[name], len(rows))
-    for name, held in there.items():
-        present = np.frombuffer(bytearray().join(held), np.bool_)
+    for name, masks in there.items():
+        present = np.frombuffer(bytearray().join(masks), np.bool_)
         r.columns[f"has_{name}"][rows] = present
         blank(r.columns[name], rows[~present])
 

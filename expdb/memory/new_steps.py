@@ -90,8 +90,8 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
     if (
         not r.complete
         or first != r.high
-        or r.known is None
-        or r.known.version != commit.fields.version
+        or r.known_fields is None
+        or r.known_fields.version != commit.fields.version
         or (counters.revision, counters.deleted) != (r.revision, r.deleted)
         or not r.low <= counters.oldest <= first
         or (r.unordered and counters.oldest > r.low)
@@ -231,7 +231,7 @@ def add_new_steps(
     relinked = _link(r, new_steps)
     for end in new_steps.ended:
         relinked += _end(r, end, first)
-    episodes = np.array(sorted({one.episode for one in new_steps.ranges}), np.int64)
+    episodes = np.array(sorted({step_range.episode for step_range in new_steps.ranges}), np.int64)
     older = np.array(relinked, np.int64) if relinked else NONE
     r.record(Change(first, r.high, relinked=older, advanced=episodes))
 

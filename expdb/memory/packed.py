@@ -47,7 +47,7 @@ class Packed:
                 chosen.append((name, dtype, (), dtype.itemsize))
                 size += dtype.itemsize
         # Each column starts at a multiple of its alignment, so the widest numbers come first.
-        chosen.sort(key=lambda one: -one[1].alignment)
+        chosen.sort(key=lambda column: -column[1].alignment)
         formats, offsets, at = [], [], 0
         for _, dtype, shape, nbytes in chosen:
             at += -at % dtype.alignment
@@ -56,7 +56,7 @@ class Packed:
             at += nbytes
         self.dtype = np.dtype(
             {
-                "names": [one[0] for one in chosen], "formats": formats, "offsets": offsets,
+                "names": [column[0] for column in chosen], "formats": formats, "offsets": offsets,
                 "itemsize": _record_size(max(at, 1)),
             }
         )  # fmt: skip

@@ -18,17 +18,17 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     """Load the priorities that any process has saved since the last load."""
     if r.priorities is None:
         _hold(r)
-    found = []
+    changed = []
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
         first = block << priorities.BLOCK_BITS
         positions = np.arange(first, first + priorities.BLOCK)
         wanted = r.held(positions) & ~np.isnan(values)
         wanted[wanted] &= ~r.columns[UNSAVED][r.rows(positions[wanted])]
         r.columns[PRIORITY][r.rows(positions[wanted])] = values[wanted]
-        found.append(positions[wanted])
+        changed.append(positions[wanted])
         r.greatest = max(r.greatest, float(values[wanted].max(initial=0.0)))
-    if found:
-        r.record(Change(r.high, r.high, prioritised=np.concatenate(found)))
+    if changed:
+        r.record(Change(r.high, r.high, prioritised=np.concatenate(changed)))
     r.priorities = state.priorities
     r.kept = None  # last, so that an interrupt before it loses nothing
 
@@ -41,11 +41,13 @@ def _hold(r: Resident) -> None:
     r.columns[UNSAVED] = np.zeros(total, np.bool_)
     r.started, r.version, kept = 0, r.version + 1, r.kept
     if kept is not None:
-        known = r.held(kept.positions)
-        if known.any():
+        is_stored = r.held(kept.positions)
+        if is_stored.any():
             rows, unsaved, priority = (
-                r.rows(kept.positions[known]), kept.unsaved[known], kept.priority[known],
-            )  # fmt: skip
+                r.rows(kept.positions[is_stored]),
+                kept.unsaved[is_stored],
+                kept.priority[is_stored],
+            )
             r.columns[UNSAVED][rows] = unsaved
             # Saved priorities are read again. Initial priorities (below 0) are stored only here.
             r.columns[PRIORITY][rows] = np.where(unsaved | (priority < 0), priority, np.nan)
@@ -76,8 +78,8 @@ def of_rows(r: Resident, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Each row has at most one of the two; the other is NaN.
     """
-    known = r.columns[PRIORITY].take(rows)
-    return _given(known), np.where(known >= 0, np.nan, -known)
+    stored = r.columns[PRIORITY].take(rows)
+    return _explicit(stored), np.where(stored >= 0, np.nan, -stored)
 
 
 def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
@@ -94,9 +96,9 @@ def restore(
 
     With `unsaved`, mark the changed priorities as not yet saved.
     """
-    held = r.held(positions)
-    rows = r.rows(positions[held]) if held.any() else positions[:0]
-    values, starts = values[held], starts[held]
+    is_stored = r.held(positions)
+    rows = r.rows(positions[is_stored]) if is_stored.any() else positions[:0]
+    values, starts = values[is_stored], starts[is_stored]
     old, _ = of_rows(r, rows)
     differ = (old != values) & ~(np.isnan(old) & np.isnan(values))
     r.columns[PRIORITY][rows] = np.where(np.isnan(values), -starts, values)
@@ -112,16 +114,16 @@ def unsaved(r: Resident) -> tuple[np.ndarray, np.ndarray]:
     if r.priorities is None:
         if r.kept is None:
             return NONE, np.empty(0)
-        found = np.flatnonzero(r.kept.unsaved)
-        return r.kept.positions[found], _given(r.kept.priority[found])
+        indices = np.flatnonzero(r.kept.unsaved)
+        return r.kept.positions[indices], _explicit(r.kept.priority[indices])
     rows = np.flatnonzero(r.columns[UNSAVED][: r.slots])
     rows = rows[r.is_live(rows)]
-    return r.positions(rows), _given(r.columns[PRIORITY][rows])
+    return r.positions(rows), _explicit(r.columns[PRIORITY][rows])
 
 
-def _given(known: np.ndarray) -> np.ndarray:
+def _explicit(stored: np.ndarray) -> np.ndarray:
     """Return the priorities that were set, with NaN in place of initial priorities."""
-    return np.where(known >= 0, known, np.nan)
+    return np.where(stored >= 0, stored, np.nan)
 
 
 def note_saved(r: Resident) -> None:

@@ -51,8 +51,8 @@ def refresh(
         orphaned = r.evict(state.oldest)
         r.record(Change(r.high, r.high, orphaned=orphaned))
     if (
-        r.known is None
-        or r.known.version != store.fields.version
+        r.known_fields is None
+        or r.known_fields.version != store.fields.version
         or (state.size > r.size and r.over(state.size))
     ):
         r.settle_fields(store.fields, state.size)
@@ -108,7 +108,7 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
         if id in r.unordered:
             r.unordered[id] = NONE
     if len(r.open) > MANY_OPEN:
-        r.open = {id: one for id, one in r.open.items() if r.holds(one.last)}
+        r.open = {id: episode for id, episode in r.open.items() if r.holds(episode.last)}
 
 
 def _revise(
@@ -128,21 +128,21 @@ def _revise(
         overwrite(r, *changed)
         terminate(store, session, r, turned)
         relinked = turned
-    found = session.ask(
+    rows = session.ask(
         "SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision
     )
-    ids = np.array(sorted(row[0] for row in found), np.int64)
-    mine = [id for id in ids.tolist() if id in r.open]
+    ids = np.array(sorted(row[0] for row in rows), np.int64)
+    open_ids = [id for id in ids.tolist() if id in r.open]
     details = Details.read(store, session, ids) if len(ids) else None
-    if details is not None and mine:
+    if details is not None and open_ids:
         r.reserve(0, int((details.tail_chunk >= 0).sum()), None)
-        known = [r.open.pop(id) for id in mine]
+        open_episodes = [r.open.pop(id) for id in open_ids]
         columns = [
-            np.array([getattr(one, name) for one in known], np.int64)
+            np.array([getattr(episode, name) for episode in open_episodes], np.int64)
             for name in ("first", "last", "ordinal", "count")
         ]
-        held = r.held(columns[1])
-        ends = Ends(*[column[held] for column in (np.array(mine, np.int64), *columns)])
+        is_stored = r.held(columns[1])
+        ends = Ends(*[column[is_stored] for column in (np.array(open_ids, np.int64), *columns)])
         relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
         settle_loose_ends(r, r.rows(ends.last))
         load_finals(store, session, r, details)

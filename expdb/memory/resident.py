@@ -152,7 +152,7 @@ class Resident(RowColumns):
         }
         self.packed = Packed(0, {})
         self.fields: dict[str, Field] = {}  # the fields that have an array
-        self.known: Fields | None = None
+        self.known_fields: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
         # Positions of the steps of each episode that was written out of order, by episode.
         self.unordered: dict[int, np.ndarray] = {}
@@ -230,16 +230,16 @@ class Resident(RowColumns):
 
     def held(self, positions: np.ndarray) -> np.ndarray:
         """Return a bool array: whether each position holds a step."""
-        found = (positions >= self.low) & (positions < self.high)
+        is_stored = (positions >= self.low) & (positions < self.high)
         if not self.gaps:
-            return found
+            return is_stored
         if self.base > self.low:
-            found &= positions >= self.base
+            is_stored &= positions >= self.base
             if len(self.early):
                 places = self.early.searchsorted(positions)
-                found |= self.early.take(places, mode="clip") == positions
-        found[found] = self.columns[PRESENT][self.rows(positions[found])]
-        return found
+                is_stored |= self.early.take(places, mode="clip") == positions
+        is_stored[is_stored] = self.columns[PRESENT][self.rows(positions[is_stored])]
+        return is_stored
 
     def holds(self, position: int) -> bool:
         """Return whether a position holds a step."""
@@ -267,8 +267,8 @@ class Resident(RowColumns):
         positions, rows = self.positions_and_rows()
         if not self.gaps:
             return positions
-        held: np.ndarray = positions[self.columns[PRESENT][rows]]
-        return held
+        stored: np.ndarray = positions[self.columns[PRESENT][rows]]
+        return stored
 
     def split(self) -> tuple[np.ndarray, int]:
         """Return the positions before the last consecutive run, and the first position of the run.
@@ -319,15 +319,15 @@ class Resident(RowColumns):
         The step at this position may have been deleted.
         """
         first = self.first_place
-        found: np.ndarray = (rows - first) % self.slots < self.end_place - first
-        return found
+        live: np.ndarray = (rows - first) % self.slots < self.end_place - first
+        return live
 
     # -- columns -----------------------------------------------------------------------------------
 
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
         # `take` would first copy the whole column if it is packed.
-        found: np.ndarray = self.columns[name][rows]
-        return found
+        values: np.ndarray = self.columns[name][rows]
+        return values
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return a column of the episode of each step; a unit or sampler must read the column."""
@@ -338,17 +338,17 @@ class Resident(RowColumns):
         there = rows >= 0
         if there.all():
             return self.owners[name].of(name, self.episodes(rows))
-        known = self.owners[name].of(name, self.episodes(rows[there]))
-        found = np.full(rows.shape, np.nan if known.dtype.kind == "f" else UNKNOWN, known.dtype)
-        found[there] = known
-        return found
+        values = self.owners[name].of(name, self.episodes(rows[there]))
+        column = np.full(rows.shape, np.nan if values.dtype.kind == "f" else UNKNOWN, values.dtype)
+        column[there] = values
+        return column
 
     # -- priorities --------------------------------------------------------------------------------
 
     def _known_priorities(self) -> Priorities:
         positions, rows = self.positions_and_rows()
-        one, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
-        return Priorities(positions, one, unsaved, self.started)
+        values, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
+        return Priorities(positions, values, unsaved, self.started)
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class Resident(RowColumns):
         return rows * self._width() > self.budget.left_for(self)
 
     def _width(self) -> int:
-        return sum(one.nbytes + (f"has_{n}" in self.columns) for n, one in self.fields.items())
+        return sum(field.nbytes + (f"has_{n}" in self.columns) for n, field in self.fields.items())
 
     def settle_fields(self, fields: Fields, rows: int) -> None:
         """Allocate arrays for the fixed-width fields, narrowest first, that fit the budget.
@@ -380,12 +380,16 @@ class Resident(RowColumns):
         The budget must suffice for `rows` rows. Arrays of other fields are removed.
         """
         # A field without an array does not get one later, as the loaded rows lack its values.
-        left_out = set() if self.known is None else self.known.types.keys() - self.fields.keys()
+        left_out = (
+            set()
+            if self.known_fields is None
+            else self.known_fields.types.keys() - self.fields.keys()
+        )
         chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
         total = self.total
-        for name, one in chosen.items():
+        for name, field in chosen.items():
             if name not in self.columns:
-                self.columns[name] = np.zeros((total, *one.fixed_shape), one.numpy)
+                self.columns[name] = np.zeros((total, *field.fixed_shape), field.numpy)
                 if self.high > self.low:  # steps that are loaded came before the field
                     blank(self.columns[name], slice(self.slots))
                     self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
@@ -394,7 +398,7 @@ class Resident(RowColumns):
         for name in self.fields.keys() - chosen.keys():
             del self.columns[name]
             self.columns.pop(f"has_{name}", None)
-        self.fields, self.known = chosen, fields
+        self.fields, self.known_fields = chosen, fields
         self.budget.take(self, rows * self._width())
         self.version += 1
 
@@ -494,7 +498,7 @@ class Resident(RowColumns):
 
         Columns that are scanned as a whole are not packed.
         """
-        fields = [name for one in self.fields for name in (one, f"has_{one}")]
+        fields = [name for field_name in self.fields for name in (field_name, f"has_{field_name}")]
         names = [*PACKED, *(name for name in fields if name in self.columns)]
         return {name: (self.columns[name].dtype, self.columns[name].shape[1:]) for name in names}
 
@@ -529,7 +533,7 @@ class Resident(RowColumns):
             early, begin = self._split
             self._split = early[early.searchsorted(low) :], max(begin, low)
         if len(self.open) > MANY_OPEN:
-            self.open = {id: one for id, one in self.open.items() if one.last >= low}
+            self.open = {id: episode for id, episode in self.open.items() if episode.last >= low}
         while self.finals.taken and self.finals.taken[0][0] < low:
             self.finals.free.append(self.finals.taken.popleft()[1])
         return orphaned

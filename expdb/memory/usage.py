@@ -111,8 +111,8 @@ class Usage:
             self._take_in(lease)
 
     def _take_in(self, lease: Lease) -> None:
-        known, items = self.held.pop(lease.id, None), lease.drawn.items
-        counts, counted = lease.status in ("leased", "acknowledged"), known is not None
+        before, items = self.held.pop(lease.id, None), lease.drawn.items
+        counts, counted = lease.status in ("leased", "acknowledged"), before is not None
         if counts != counted:
             self._count(items, 1 if counts else -1)
         if (lease.status == "leased") != counted:

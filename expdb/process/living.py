@@ -13,16 +13,20 @@ class Living(Generic[Kind]):
     """
 
     def __init__(self) -> None:
-        self._known: weakref.WeakValueDictionary[int, Kind] = weakref.WeakValueDictionary()
+        self._references: weakref.WeakValueDictionary[int, Kind] = weakref.WeakValueDictionary()
 
-    def add(self, one: Kind) -> None:
+    def add(self, member: Kind) -> None:
         """Add an object. It is removed when it is garbage-collected."""
-        self._known[id(one)] = one
+        self._references[id(member)] = member
 
-    def discard(self, one: Kind) -> None:
+    def discard(self, member: Kind) -> None:
         """Remove an object if it is in the set."""
-        self._known.pop(id(one), None)
+        self._references.pop(id(member), None)
 
     def list(self) -> "list[Kind]":
         """Return the objects that are alive at this moment."""
-        return [one for reference in self._known.valuerefs() if (one := reference()) is not None]
+        return [
+            member
+            for reference in self._references.valuerefs()
+            if (member := reference()) is not None
+        ]

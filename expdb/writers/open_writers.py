@@ -52,9 +52,9 @@ class OpenWriters:
         self._store.engine.release()  # the database may have been collected with the writer
 
     def _end_collected(self, writers: list[Writer]) -> None:
-        told: list[str] = []
-        self._end(writers, told)
-        for message in told:
+        messages: list[str] = []
+        self._end(writers, messages)
+        for message in messages:
             errors.warn(message)
 
     def forget_episodes(self) -> None:
@@ -67,19 +67,19 @@ class OpenWriters:
         """Return the number of appended steps that are not written."""
         return sum(writer.unwritten for writer in self._open.list())
 
-    def end_all(self, told: list[str]) -> None:
-        """Flush all writers, end their episodes, and append the warnings to `told`.
+    def end_all(self, messages: list[str]) -> None:
+        """Flush all writers, end their episodes, and append the warnings to `messages`.
 
         An episode is complete if its last step is terminated or truncated, else aborted.
         """
-        self._end([*self._open.list(), *self._waiting], told)
+        self._end([*self._open.list(), *self._waiting], messages)
 
-    def _end(self, writers: list[Writer], told: list[str]) -> None:
+    def _end(self, writers: list[Writer], messages: list[str]) -> None:
         """End as many writers as possible; after an interrupt, the call can be repeated."""
         failed = None
         for writer in list(writers):
             try:
-                self._end_one(writer, told)
+                self._end_one(writer, messages)
             except Exception as error:
                 failed = failed or error
             with suppress(ValueError):  # the writer was not waiting
@@ -87,11 +87,11 @@ class OpenWriters:
         if failed is not None:
             raise failed
 
-    def _end_one(self, writer: Writer, told: list[str]) -> None:
+    def _end_one(self, writer: Writer, messages: list[str]) -> None:
         left = writer.end_left_open()
         if left is None:
             return
-        told.append(left.message(self._store.name))
+        messages.append(left.message(self._store.name))
         if left.error is not None and not isinstance(left.error, errors.ExpDBError):
             raise left.error
 

@@ -41,9 +41,9 @@ class EpisodeSink:
         """Return an empty collection of steps."""
         return Pending(self._store.fields)
 
-    def gather_many(self, episode: EpisodeRecord, given: Any, steps: Pending) -> bool:
+    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: Pending) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""
-        columns = columns_of(given)
+        columns = columns_of(batch)
         at_once = columns is not None and steps.rows.takes_arrays
         at_once = at_once and EPISODE_NAMES.isdisjoint(columns or ())
         many = columnar(columns, steps.types) if columns is not None and at_once else None
@@ -53,7 +53,7 @@ class EpisodeSink:
                 steps.extend([episode] * many.size, many)
                 ends = many.ends
             else:
-                rows = rows_of(given if columns is None else columns)
+                rows = rows_of(batch if columns is None else columns)
                 ends = [self._add(episode, row, steps) for row in rows]
             if True in ends[:-1]:
                 raise errors.EpisodeEnded(
@@ -104,11 +104,11 @@ class StepSink:
         """Add a step; change nothing if it is refused."""
         self._episodes.gather(whose, fields, columns, steps)
 
-    def gather_many(self, given: Any, steps: Gathering) -> None:
+    def gather_many(self, batch: Any, steps: Gathering) -> None:
         """Add all steps of a batch or none."""
-        columns = columns_of(given)
+        columns = columns_of(batch)
         if columns is None or not self._episodes.gather_columns(columns, steps):
-            rows = rows_of(given if columns is None else columns)
+            rows = rows_of(batch if columns is None else columns)
             self._episodes.gather_rows([parted(row) for row in rows], steps)
 
     def write(self, steps: Gathering) -> np.ndarray:

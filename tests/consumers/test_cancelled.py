@@ -113,7 +113,7 @@ def test_what_a_finished_thread_obtained_is_released_if_nobody_received_it(buffe
         task = asyncio.create_task(consumer.lease_async(4))
         await asyncio.sleep(0)
         deadline = time.monotonic() + 100
-        while not consumer._leasing._given and time.monotonic() < deadline:
+        while not consumer._leasing._issued and time.monotonic() < deadline:
             time.sleep(0.01)  # keeps the loop from passing the result on
         time.sleep(0.1)
         task.cancel()
