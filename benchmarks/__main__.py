@@ -106,16 +106,16 @@ def append(folder: Path, quick: bool) -> Iterator[Row]:
             return (time.perf_counter() - start) / 5_000
 
         sides["cpprb"] = volatile
-    found = alternate(3 if quick else 7, **sides)
+    medians = alternate(3 if quick else 7, **sides)
     yield row(
         "`episode.append`, capacity 100,000 / raw inserts",
-        found["expdb"] / found["raw"],
+        medians["expdb"] / medians["raw"],
         2.0,
         note=pass_note,
     )
-    if "cpprb" in found:
+    if "cpprb" in medians:
         yield row(
-            "`episode.append` / cpprb `add` (in memory)", found["expdb"] / found["cpprb"], 1.0
+            "`episode.append` / cpprb `add` (in memory)", medians["expdb"] / medians["cpprb"], 1.0
         )
 
 
@@ -139,16 +139,18 @@ def store(folder: Path, quick: bool) -> Iterator[Row]:
         "state": {"content": "x" * 300},
         "action": {"tool": "search", "arguments": '{"q": "y"}'},
     }
-    found = alternate(
+    medians = alternate(
         3 if quick else 9,
         raw=lambda _: baselines.store(folder / "raw.db", calls),
         arrays=ours({"obs": OBS[0], "action": 1}),
         agent=ours(agent),
     )
-    yield row("`store()` of a CartPole step / raw transaction", found["arrays"] / found["raw"], 2.5)
+    yield row(
+        "`store()` of a CartPole step / raw transaction", medians["arrays"] / medians["raw"], 2.5
+    )
     yield row(
         "`store()` of an agent's step, 400 bytes of JSON / raw transaction",
-        found["agent"] / found["raw"],
+        medians["agent"] / medians["raw"],
         2.5,
     )
 
@@ -209,9 +211,10 @@ def conversations(folder: Path, quick: bool) -> Iterator[Row]:
                     buffer.store_batch(rows)
                 buffer.end_episode(f"e{number}")
                 distinct = {
-                    json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in messages
+                    json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+                    for entry in messages
                 }
-                unique += sum(len(one.encode()) for one in distinct)
+                unique += sum(len(text.encode()) for text in distinct)
         return live_bytes(path) / unique
 
     few = 20 if quick else 200
@@ -255,14 +258,14 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
         connection.close()
         return seconds
 
-    found = alternate(
+    medians = alternate(
         20 if quick else 60,
         raw=raw,
         expdb=ours,
     )
     yield row(
         f"`sample(256)` of {episodes * 200:,} steps, new connections / raw read of the same chunks",
-        found["expdb"] / found["raw"],
+        medians["expdb"] / medians["raw"],
         2.5,
     )
 
@@ -334,7 +337,7 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
     finally:
         appending.kill()
         appending.wait()
-    with expdb.open(small) as one, expdb.open(large) as ten:
+    with expdb.open(small) as small_db, expdb.open(large) as large_db:
         query = QueryBuilder().eq("task_id", "task_77")
         for method in ("count", "tasks"):
 
@@ -348,10 +351,10 @@ def tasks(folder: Path, quick: bool) -> Iterator[Row]:
 
                 return side
 
-            found = alternate(60, small=timed(one), large=timed(ten))
+            medians = alternate(60, small=timed(small_db), large=timed(large_db))
             yield row(
                 f"`{method}` by task_id, ten times the rows / one time, the same matches",
-                found["large"] / found["small"],
+                medians["large"] / medians["small"],
                 1.5,
             )
 
@@ -366,24 +369,26 @@ def servers(folder: Path, quick: bool) -> Iterator[Row]:
         steps = 8 * 64 * flushes
 
         def ours(_: int) -> float:
-            found = writers(server, 8, 64, flushes)
-            if found["deadlocks"] or found["problems"]:
-                raise RuntimeError(f"8 writers: {found}")
-            return found["seconds"] / steps
+            outcome = writers(server, 8, 64, flushes)
+            if outcome["deadlocks"] or outcome["problems"]:
+                raise RuntimeError(f"8 writers: {outcome}")
+            return outcome["seconds"] / steps
 
-        found = alternate(
+        medians = alternate(
             1 if quick else 3, ours=ours, base=lambda _: sqlalchemy_inserts(url, steps)
         )
         yield row(
             "PostgreSQL, 8 writers, flushes of 64 / SQLAlchemy inserting the narrow rows alone",
-            found["ours"] / found["base"],
+            medians["ours"] / medians["base"],
             1 / 1.3,
         )
         calls = 20 if quick else 100
         rates = [writers(server, 32, 0, calls, 0.001) for _ in range(1 if quick else 3)]
-        if any(one["errors"] or one["deadlocks"] or one["problems"] for one in rates):
+        if any(
+            outcome["errors"] or outcome["deadlocks"] or outcome["problems"] for outcome in rates
+        ):
             raise RuntimeError(f"32 writers: {rates}")
-        seconds = statistics.median(one["seconds"] for one in rates)
+        seconds = statistics.median(outcome["seconds"] for outcome in rates)
         yield row(
             "PostgreSQL, 32 writers of single steps, 1 ms each way: time for 300 commits",
             300 * seconds / (32 * calls),
@@ -402,17 +407,19 @@ def aworld(folder: Path, quick: bool) -> Iterator[Row]:
     from benchmarks.shared_memory import ours, theirs
 
     rows, fewer = (2_000, 400) if quick else (10_000, 4_000)
-    found = alternate(1 if quick else 3, ours=lambda _: ours(rows), theirs=lambda _: theirs(fewer))
+    medians = alternate(
+        1 if quick else 3, ours=lambda _: ours(rows), theirs=lambda _: theirs(fewer)
+    )
     # Each row of the baseline rewrites all rows of its task, so that its time a row is proportional
     # to their number.
-    grown = found["theirs"] * rows / fewer
+    grown = medians["theirs"] * rows / fewer
     yield row(
         f"AWorld's example, {rows:,} rows / pickled lists in shared memory ({fewer:,} rows, in "
         "proportion)",
-        found["ours"] / grown,
+        medians["ours"] / grown,
         0.01,
     )
-    yield row("the same, a row", found["ours"] * 1e3, 0.23, "ms")
+    yield row("the same, a row", medians["ours"] * 1e3, 0.23, "ms")
 
 
 def imports(folder: Path, quick: bool) -> Iterator[Row]:
@@ -433,11 +440,13 @@ def imports(folder: Path, quick: bool) -> Iterator[Row]:
             ).stdout
         )
 
-    found = alternate(
+    medians = alternate(
         5 if quick else 21, base=timed("sqlalchemy, numpy, pyarrow"), ours=timed("expdb")
     )
     yield row(
-        "`import expdb` / importing sqlalchemy, numpy, pyarrow", found["ours"] / found["base"], 1.3
+        "`import expdb` / importing sqlalchemy, numpy, pyarrow",
+        medians["ours"] / medians["base"],
+        1.3,
     )
 
 
@@ -474,20 +483,20 @@ def main() -> None:
     print(machine(), file=sys.stderr)
     for name in arguments.only or PARTS:
         with tempfile.TemporaryDirectory(prefix="expdb-bench-", dir=Path.cwd()) as folder:
-            for found in PARTS[name](Path(folder), arguments.quick):
-                rows.append(found)
+            for result in PARTS[name](Path(folder), arguments.quick):
+                rows.append(result)
                 print(
-                    f"{found['work']}: {found['figure']:.3g} {found['unit']} (mark "
-                    f"{found['mark']})",
+                    f"{result['work']}: {result['figure']:.3g} {result['unit']} (mark "
+                    f"{result['mark']})",
                     file=sys.stderr,
                     flush=True,
                 )
     print("| work | measured | mark |\n|---|---|---|")
-    for one in rows:
+    for line in rows:
         print(
-            f"| {one['work']} | {one['figure']:.3g} "
-            f"{one['unit']}{'' if one['met'] else ' (missed)'} | <= {one['mark']:.3g} "
-            f"{one['unit']} |"
+            f"| {line['work']} | {line['figure']:.3g} "
+            f"{line['unit']}{'' if line['met'] else ' (missed)'} | <= {line['mark']:.3g} "
+            f"{line['unit']} |"
         )
     print(f"\n{machine()}")
     if arguments.json:

@@ -64,7 +64,7 @@ class RawFrames:
         self.places = {}
         for id, data in self.connection.execute(f"SELECT id, data FROM chunks WHERE {where}"):
             metadata = read_metadata(data)
-            offset, size = max(metadata.buffers.tolist(), key=lambda one: one[1])
+            offset, size = max(metadata.buffers.tolist(), key=lambda extent: extent[1])
             self.places[id] = slice(metadata.body + offset, metadata.body + offset + size)
 
     def seconds(self, positions: np.ndarray) -> float:
@@ -153,33 +153,33 @@ def frames(folder: Path, quick: bool) -> Iterator[Row]:
     unit = NStep(1, gamma=0.99, stack=STACK)
     size = count * len(GAMES) * 84**2
     with (
-        expdb.open(path, resident_bytes=2 * size) as held,
+        expdb.open(path, resident_bytes=2 * size) as within,
         expdb.open(path, resident_bytes=size // 4) as beyond,
     ):
-        one, two = held.buffer("b"), beyond.buffer("b")
+        resident, spilled = within.buffer("b"), beyond.buffer("b")
         for _ in range(200):
-            one.sample(32, unit=unit)
-            two.sample(32, unit=unit)
-        found = alternate(
+            resident.sample(32, unit=unit)
+            spilled.sample(32, unit=unit)
+        medians = alternate(
             7 if quick else 15, cpprb=timed(lambda: theirs.sample(32), 30),
-            held=timed(lambda: one.sample(32, unit=unit), 30),
-            beyond=timed(lambda: two.sample(32, unit=unit), 30),
+            within=timed(lambda: resident.sample(32, unit=unit), 30),
+            beyond=timed(lambda: spilled.sample(32, unit=unit), 30),
         )  # fmt: skip
         what = "`sample(32)` of real Atari frames, stacks of 4 with what follows"
         yield row(
             f"{what}, in memory / cpprb `stack_compress`, `next_of`",
-            found["held"] / found["cpprb"],
+            medians["within"] / medians["cpprb"],
             1.0,
         )
         yield row(
             "the same, beyond a quarter of the budget / cpprb, all in memory",
-            found["beyond"] / found["cpprb"],
+            medians["beyond"] / medians["cpprb"],
             12.0,
         )
         raw, ours, theirs = RawFrames(path), list[float](), list[float]()
         for _ in range(20 if quick else 100):
             begun = time.perf_counter()
-            batch = two.sample(32, unit=unit)
+            batch = spilled.sample(32, unit=unit)
             ours.append(time.perf_counter() - begun)
             theirs.append(raw.seconds(batch["position"]))
         yield row(
@@ -188,4 +188,4 @@ def frames(folder: Path, quick: bool) -> Iterator[Row]:
             statistics.median(ours) / statistics.median(theirs),
             1.5,
         )
-        yield row("(milliseconds of cpprb in this run)", found["cpprb"] * 1e3, float("inf"), "ms")
+        yield row("(milliseconds of cpprb in this run)", medians["cpprb"] * 1e3, float("inf"), "ms")

@@ -54,18 +54,18 @@ def sides(
     arrays = {key: np.ones((steps, 4) if "obs" in key else steps) for key in KEYS}
     plain = cpprb.ReplayBuffer(steps, CARTPOLE)
     by_priority = cpprb.PrioritizedReplayBuffer(steps, CARTPOLE)
-    for one in (plain, by_priority):
-        one.add(**arrays)
-    given = rng.random(256)
+    for replay in (plain, by_priority):
+        replay.add(**arrays)
+    td_errors = rng.random(256)
     sampler, unit = expdb.Prioritized(), expdb.NStep(1)
 
     def prioritized() -> None:
         batch = buffer.sample(256, sampler=sampler, unit=unit, fields=[*KEYS, "position", "weight"])
-        buffer.update_priorities(batch["position"], given)
+        buffer.update_priorities(batch["position"], td_errors)
 
     def theirs_prioritized() -> None:
         batch = by_priority.sample(256)
-        by_priority.update_priorities(batch["indexes"], given)
+        by_priority.update_priorities(batch["indexes"], td_errors)
 
     def indexed() -> list[np.ndarray]:
         rows = rng.integers(0, steps, 256)
@@ -105,9 +105,9 @@ def main() -> None:
         gc.freeze()
         for name, (ours, theirs) in compared.items():
             for cold in (False, True):
-                found = sorted(ratio(ours, theirs, cold) for _ in range(RUNS))
-                told = " to ".join(f"{one:.2f}" for one in found[:: RUNS - 1])
-                print(f"{name:45} {'cold' if cold else 'warm'}  {found[1]:5.2f} x ({told})")
+                ratios = sorted(ratio(ours, theirs, cold) for _ in range(RUNS))
+                spread = " to ".join(f"{value:.2f}" for value in ratios[:: RUNS - 1])
+                print(f"{name:45} {'cold' if cold else 'warm'}  {ratios[1]:5.2f} x ({spread})")
 
 
 if __name__ == "__main__":

@@ -115,14 +115,14 @@ def main() -> None:
     seeds = range(int(sys.argv[2]) if len(sys.argv) > 2 else 3)
     logging.disable(logging.WARNING)
     for ours in (False, True):
-        found = []
+        scores = []
         for seed in seeds:
             with tempfile.TemporaryDirectory() as folder:
-                found.append(framework(ours, seed, Path(folder)))
+                scores.append(framework(ours, seed, Path(folder)))
             print(
-                sys.argv[1], "ours" if ours else "original", f"seed {seed}", found[-1], flush=True
+                sys.argv[1], "ours" if ours else "original", f"seed {seed}", scores[-1], flush=True
             )
-        print(sys.argv[1], "ours" if ours else "original", found, flush=True)
+        print(sys.argv[1], "ours" if ours else "original", scores, flush=True)
 
 
 if __name__ == "__main__":

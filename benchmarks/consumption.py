@@ -56,12 +56,12 @@ def _beside_a_commit(path: Path, durability: str, rounds: int, steps: int) -> It
         with consumer.lease(64):
             pass
 
-    found = alternate(
+    medians = alternate(
         rounds, base=_times(committed), lease=_times(leased), stream=_times(lambda: next(stream))
     )
     what = f'64 rows, durability="{durability}" / `sample(64)` and one raw commit'
-    yield row(f"`lease` and acknowledge, {what}", found["lease"] / found["base"], 2.0)
-    yield row(f"`batches`, {what}", found["stream"] / found["base"], 2.0)
+    yield row(f"`lease` and acknowledge, {what}", medians["lease"] / medians["base"], 2.0)
+    yield row(f"`batches`, {what}", medians["stream"] / medians["base"], 2.0)
     sizes = "sum(length(positions) + length(columns) + length(holder) + 60.0) / sum(rows)"
     ((nbytes,),) = raw.execute(f"SELECT {sizes} FROM leases")
     yield row(f"the ledger, bytes per row handed out, {durability}", nbytes, 20.0, "B")
@@ -78,30 +78,30 @@ def leases(folder: Path, quick: bool) -> Iterator[Row]:
     for _ in range(200):
         with consumed.consumer("trainer", max_times_sampled=1000).lease(64):
             pass
-    found = alternate(
+    medians = alternate(
         rounds,
         plain=_times(lambda: plain.sample(64), 200),
         consumed=_times(lambda: consumed.sample(64), 200),
     )
     yield row(
         "`sample(64)` of a buffer with a consumer and a ledger / without",
-        found["consumed"] / found["plain"],
+        medians["consumed"] / medians["plain"],
         1.02,
     )
     for buffer in (plain, consumed):
         buffer._database.close()
 
 
-def _wait(location: str, told: object, count: int) -> None:
+def _wait(location: str, sender: object, count: int) -> None:
     consumer = expdb.open(location).buffer("train").consumer("waiting")
     for _ in range(count):
         with consumer.lease(1, wait=60.0) as batch:
-            told.send(time.time() - float(batch["stored"][0]))  # type: ignore[attr-defined]
+            sender.send(time.time() - float(batch["stored"][0]))  # type: ignore[attr-defined]
     start, cpu = time.monotonic(), time.process_time()
     try:
         consumer.lease(1, wait=3.0)
     except expdb.TooFewRows:
-        told.send((time.process_time() - cpu) / (time.monotonic() - start))  # type: ignore[attr-defined]
+        sender.send((time.process_time() - cpu) / (time.monotonic() - start))  # type: ignore[attr-defined]
 
 
 def waiting(folder: Path, quick: bool) -> Iterator[Row]:
@@ -122,14 +122,14 @@ def waiting(folder: Path, quick: bool) -> Iterator[Row]:
                     target=_wait, args=(location, theirs, count)
                 )
                 learner.start()
-                found = []
+                delays = []
                 for _ in range(count):
                     time.sleep(0.15)
                     buffer.store(stored=time.time())
-                    found.append(ours.recv())
+                    delays.append(ours.recv())
                 used = ours.recv()
                 learner.join()
-            late = float(np.median(found[1:]))
+            late = float(np.median(delays[1:]))
             yield row(f"a learner that waits wakes after the commit, {name}", late, mark, "s")
             yield row(f"it takes of a core meanwhile, {name}", used, 0.01)
     finally:

@@ -99,10 +99,10 @@ def run(target: Any, path: Path, processes: int, *arguments: Any) -> list[Any]:
     ]
     for process in running:
         process.start()
-    found = [results.get() for _ in running]
+    outcomes = [results.get() for _ in running]
     for process in running:
         process.join()
-    return found
+    return outcomes
 
 
 def writers(folder: Path, quick: bool) -> Iterator[Row]:
@@ -114,10 +114,10 @@ def writers(folder: Path, quick: bool) -> Iterator[Row]:
         baselines.remove(path)
         with expdb.open(path) as db:
             db.buffer("b", capacity=100_000)
-        found = run(flush_often, path, processes, steps // processes, 64)
+        outcomes = run(flush_often, path, processes, steps // processes, 64)
         if processes > 1:
-            flushes.extend(seconds for _, _, taken in found for seconds in taken)
-        return (max(end for _, end, _ in found) - min(begun for begun, _, _ in found)) / (
+            flushes.extend(seconds for _, _, taken in outcomes for seconds in taken)
+        return (max(end for _, end, _ in outcomes) - min(begun for begun, _, _ in outcomes)) / (
             steps // processes * processes
         )
 
@@ -132,11 +132,14 @@ def writers(folder: Path, quick: bool) -> Iterator[Row]:
     path = folder / "many.db"
     with expdb.open(path) as db:
         db.buffer("b", capacity=100_000)
-    found = run(store_often, path, 32, 2.0 if quick else 10.0)
-    counts, taken = [len(one) for _, one in found], [seconds for _, one in found for seconds in one]
+    outcomes = run(store_often, path, 32, 2.0 if quick else 10.0)
+    counts, taken = (
+        [len(calls) for _, calls in outcomes],
+        [seconds for _, calls in outcomes for seconds in calls],
+    )
     yield row(
         "32 writer processes, single `store()` calls: errors",
-        sum(errors for errors, _ in found),
+        sum(errors for errors, _ in outcomes),
         0,
         "",
     )
@@ -166,8 +169,8 @@ def trajectories(folder: Path, quick: bool) -> Iterator[Row]:
             buffer.store(**rows[0])
             start = time.perf_counter()
             if flush == 1:
-                for one in rows:
-                    buffer.store(**one)
+                for step in rows:
+                    buffer.store(**step)
             else:
                 for k in range(0, count, flush):
                     buffer.store_batch(rows[k : k + flush])

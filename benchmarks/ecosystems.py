@@ -35,10 +35,10 @@ def alternated(ours: Callable[[], Any], theirs: Callable[[], Any], times: int) -
             begin = time.perf_counter()
             work()
             seconds.append((time.perf_counter() - begin) / times)
-    mine, other = (statistics.median(seconds[1:]) for seconds in taken)
-    ratios = sorted(one / two for one, two in zip(taken[0][1:], taken[1][1:], strict=True))
+    own, other = (statistics.median(seconds[1:]) for seconds in taken)
+    ratios = sorted(a / b for a, b in zip(taken[0][1:], taken[1][1:], strict=True))
     spread = f"{ratios[1]:.2f} to {ratios[-2]:.2f}"
-    return f"{mine / other:5.2f} x ({spread})   {mine * 1e6:8.1f} us / {other * 1e6:8.1f} us"
+    return f"{own / other:5.2f} x ({spread})   {own * 1e6:8.1f} us / {other * 1e6:8.1f} us"
 
 
 def several(work: Callable[[], Any], times: int) -> Callable[[], None]:
@@ -62,7 +62,7 @@ def stable_baselines3(folder: Path) -> Iterator[tuple[str, Side, Side]]:
         space, actions = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
         obs = np.zeros((envs, 4), np.float32)
         step = (obs, obs, np.ones(envs), np.ones(envs), np.zeros(envs, bool), [{}] * envs)
-        mine = ours.ReplayBuffer(
+        own = ours.ReplayBuffer(
             100_000, space, actions, "cpu", envs, location=folder / f"sb3_{envs}.db"
         )
         theirs = buffers.ReplayBuffer(100_000, space, actions, "cpu", envs)
@@ -70,7 +70,7 @@ def stable_baselines3(folder: Path) -> Iterator[tuple[str, Side, Side]]:
         def add(buffer: Any, step: Any = step) -> Callable[[], None]:
             return several(lambda: buffer.add(*step), STEPS)
 
-        def flushed(buffer: Any = mine, add: Any = add) -> None:
+        def flushed(buffer: Any = own, add: Any = add) -> None:
             add(buffer)()
             buffer.flush()
 
@@ -83,7 +83,7 @@ def stable_baselines3(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
         yield (
             f"Stable-Baselines3, {envs} env, sample(256)",
-            (flushed, lambda mine=mine: mine.sample(256), in_turns(mine)),
+            (flushed, lambda own=own: own.sample(256), in_turns(own)),
             (add(theirs), lambda theirs=theirs: theirs.sample(256), in_turns(theirs)),
         )
 
@@ -212,8 +212,8 @@ def rllib(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
             several(add, 10)()
             sides.append((add, sample, turn))
-        said = ", ".join(f"{key}={value}" for key, value in options.items())
-        yield f"RLlib, {name}.sample({said})", sides[0], sides[1]
+        arguments = ", ".join(f"{key}={value}" for key, value in options.items())
+        yield f"RLlib, {name}.sample({arguments})", sides[0], sides[1]
 
     batch = SampleBatch(
         {"obs": np.zeros((1, 4), np.float32), "new_obs": np.zeros((1, 4), np.float32),
@@ -221,16 +221,16 @@ def rllib(folder: Path) -> Iterator[tuple[str, Side, Side]]:
          "terminateds": np.zeros(1, bool)}
     )  # fmt: skip
     for size in (32, 256):
-        mine = ours.PrioritizedReplayBuffer(50_000, alpha=0.6, location=folder / f"r{size}.db")
+        own = ours.PrioritizedReplayBuffer(50_000, alpha=0.6, location=folder / f"r{size}.db")
         theirs = PrioritizedReplayBuffer(50_000, alpha=0.6)
 
-        def flushed(mine: Any = mine) -> None:
-            several(lambda: mine.add(batch), STEPS)()
-            mine.flush()
+        def flushed(own: Any = own) -> None:
+            several(lambda: own.add(batch), STEPS)()
+            own.flush()
 
         yield (
             f"RLlib, prioritized, sample({size})",
-            (flushed, lambda mine=mine, size=size: mine.sample(size, beta=0.4)),
+            (flushed, lambda own=own, size=size: own.sample(size, beta=0.4)),
             (
                 several(lambda theirs=theirs: theirs.add(batch), STEPS),
                 lambda theirs=theirs, size=size: theirs.sample(size, beta=0.4),
@@ -268,8 +268,10 @@ def minestudio(folder: Path) -> Iterator[tuple[str, Side, Side]]:
 
     def add() -> None:
         for _ in range(20):
-            one = fragment()
-            buffer.add_fragment(one, FragmentMetadata(0, "s", "w", one.fid_in_worker))
+            new_fragment = fragment()
+            buffer.add_fragment(
+                new_fragment, FragmentMetadata(0, "s", "w", new_fragment.fid_in_worker)
+            )
 
     def add_theirs() -> None:
         for _ in range(20):
@@ -304,12 +306,12 @@ def main() -> None:
                 steps = 20 if module == "diskcache" else STEPS
                 print(f"{name}:")
                 print(f"  add    {alternated(ours[0], theirs[0], steps)}")
-                mine, other = (several(side[1], SAMPLES) for side in (ours, theirs))
-                print(f"  sample {alternated(mine, other, SAMPLES)}", flush=True)
+                own, other = (several(side[1], SAMPLES) for side in (ours, theirs))
+                print(f"  sample {alternated(own, other, SAMPLES)}", flush=True)
                 if len(ours) > 2:
                     turns = STEPS // 8 if module == "ray" else STEPS
-                    mine, other = (several(side[2], turns) for side in (ours, theirs))
-                    print(f"  both   {alternated(mine, other, turns)}", flush=True)
+                    own, other = (several(side[2], turns) for side in (ours, theirs))
+                    print(f"  both   {alternated(own, other, turns)}", flush=True)
     os._exit(0)  # monitors of the originals never end
 
 

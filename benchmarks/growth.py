@@ -141,28 +141,28 @@ def measure(steps: int, names: list[str]) -> dict[str, float]:
                 OPERATIONS[operation](location, work)
                 times[operation].append(time.perf_counter() - start)
                 shutil.rmtree(work)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--only", action="append", choices=sorted(OPERATIONS))
-    given = parser.parse_args()
-    names = given.only or list(OPERATIONS)
+    arguments = parser.parse_args()
+    names = arguments.only or list(OPERATIONS)
     sizes = [SMALLEST]
-    while sizes[-1] * FACTOR <= given.largest:
+    while sizes[-1] * FACTOR <= arguments.largest:
         sizes.append(sizes[-1] * FACTOR)
-    found = [measure(size, names) for size in sizes]
+    by_size = [measure(size, names) for size in sizes]
     print("| operation | " + " | ".join(f"{size:,} steps" for size in sizes) + " | exponents |")
     print("|---|" + "---|" * (len(sizes) + 1))
     for name in names:
-        times = [one[name] for one in found]
+        times = [seconds[name] for seconds in by_size]
         exponents = [math.log(b / a, FACTOR) for a, b in itertools.pairwise(times)]
-        cells = " | ".join(f"{one / times[0]:.1f} x" for one in times)
-        print(f"| {name} | {cells} | {', '.join(f'{one:.2f}' for one in exponents)} |")
+        cells = " | ".join(f"{seconds / times[0]:.1f} x" for seconds in times)
+        print(f"| {name} | {cells} | {', '.join(f'{exponent:.2f}' for exponent in exponents)} |")
     if {"copy", "backup", "export"} <= set(names):
-        last = found[-1]
+        last = by_size[-1]
         print(
             f"\ncopy / (backup + export): {last['copy'] / (last['backup'] + last['export']):.2f} x"
         )

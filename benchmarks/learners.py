@@ -65,8 +65,8 @@ class ExpdbBuffer:
 
     def sample(self) -> Batch:
         """Return a batch of transitions."""
-        found = self._buffer.sample(BATCH, unit=self._unit, fields=KEYS)
-        return {key: torch.from_numpy(found[key]) for key in KEYS}
+        batch = self._buffer.sample(BATCH, unit=self._unit, fields=KEYS)
+        return {key: torch.from_numpy(batch[key]) for key in KEYS}
 
     def close(self) -> None:
         """End the episode, and close the file."""
@@ -97,10 +97,10 @@ class CpprbBuffer:
 
     def sample(self) -> Batch:
         """Return a batch of transitions."""
-        found = self._buffer.sample(BATCH)
-        shaped = {key: found[key] for key in KEYS}
+        batch = self._buffer.sample(BATCH)
+        shaped = {key: batch[key] for key in KEYS}
         for key in ("reward", "terminated"):
-            shaped[key] = found[key][:, 0]
+            shaped[key] = batch[key][:, 0]
         return {key: torch.from_numpy(array) for key, array in shaped.items()}
 
 
@@ -170,8 +170,8 @@ class SAC:
             value = self._critic(torch.cat((following, action), 1))[:, 0] - 0.1 * log_prob
             target = batch["reward"].float() + 0.99 * ~batch["terminated"].bool() * value
         taken = batch["action"].float().reshape(-1, 1) / 2
-        found = self._critic(torch.cat((obs, taken), 1))[:, 0]
-        self._step(1, nn.functional.mse_loss(found, target))
+        estimate = self._critic(torch.cat((obs, taken), 1))[:, 0]
+        self._step(1, nn.functional.mse_loss(estimate, target))
         action, log_prob = self._draw(obs)
         value = self._critic(torch.cat((obs, action), 1))[:, 0]
         self._step(0, (0.1 * log_prob - value).mean())

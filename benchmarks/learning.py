@@ -58,13 +58,13 @@ def steps(count: int) -> dict[str, np.ndarray]:
     }
 
 
-def write(buffer: expdb.ReplayBuffer, given: dict[str, np.ndarray]) -> None:
+def write(buffer: expdb.ReplayBuffer, columns: dict[str, np.ndarray]) -> None:
     """Write steps as episodes of 200, task names in a hundred kinds."""
-    count = len(given["obs"])
+    count = len(columns["obs"])
     for start in range(0, count, EPISODE):
         with buffer.episode(f"t{start}", task_name=f"name_{start // EPISODE % 100}") as episode:
             episode.extend(
-                {name: values[start : start + EPISODE] for name, values in given.items()}
+                {name: values[start : start + EPISODE] for name, values in columns.items()}
             )
 
 
@@ -83,16 +83,16 @@ def timed(call: Callable[[], Any], times: int = 200) -> Callable[[int], float]:
 def memory(folder: Path, quick: bool) -> Iterator[Row]:
     """Sample steps that fit in memory, with and without somebody writing."""
     count = 100_000 if quick else 1_000_000
-    given = steps(count)
+    columns = steps(count)
     path = folder / "memory.db"
     with expdb.open(path) as db:
-        write(db.buffer("b"), given)
+        write(db.buffer("b"), columns)
     rng, rounds = np.random.default_rng(1), 5 if quick else 15
     names = ("obs", "action", "reward", "next_obs", "terminated")
 
     def fancy() -> dict[str, np.ndarray]:
         index = rng.integers(0, count, 256)
-        return {name: values[index] for name, values in given.items()}
+        return {name: values[index] for name, values in columns.items()}
 
     with expdb.open(path) as db:
         buffer = db.buffer("b")
@@ -118,21 +118,23 @@ def memory(folder: Path, quick: bool) -> Iterator[Row]:
                 cpprb.ReplayBuffer(count, shapes),
                 cpprb.PrioritizedReplayBuffer(count, shapes),
             )
-            volatile.add(**given)
-            by_priority.add(**given)
+            volatile.add(**columns)
+            by_priority.add(**columns)
             sides["cpprb"] = timed(lambda: volatile.sample(256))
-        found = alternate(rounds, **sides)
+        medians = alternate(rounds, **sides)
         what = f"`sample(256)` of {count:,} CartPole-sized steps"
         yield row(
             f"{what}, all eleven keys / NumPy fancy indexing of five arrays",
-            found["all"] / found["arrays"],
+            medians["all"] / medians["arrays"],
             1.0,
         )
-        yield row("the same, the same five keys", found["five"] / found["arrays"], 1.0)
+        yield row("the same, the same five keys", medians["five"] / medians["arrays"], 1.0)
         if volatile is None:
             yield row("no figures against cpprb, which is not installed", float("nan"), 1.0)
         else:
-            yield row(f"{what}, all eleven keys / cpprb, five", found["all"] / found["cpprb"], 0.8)
+            yield row(
+                f"{what}, all eleven keys / cpprb, five", medians["all"] / medians["cpprb"], 0.8
+            )
             for kind, mark in (("flushes of 64", 1.0), ("single", 1.3)):
                 yield row(
                     f"the same while another process appends 1,000 steps a second ({kind}) / cpprb "
@@ -140,13 +142,13 @@ def memory(folder: Path, quick: bool) -> Iterator[Row]:
                     _beside_a_writer(path, kind, buffer, volatile), mark,
                 )  # fmt: skip
             yield from _prioritized(buffer, by_priority, rounds, count)
-        held = buffer.stats()["resident_bytes"]
+        resident_bytes = buffer.stats()["resident_bytes"]
         own = (
-            given["obs"].dtype.itemsize * 8 + 8 + 1 + 8 + 1 + 1 + 8 + 8
+            columns["obs"].dtype.itemsize * 8 + 8 + 1 + 8 + 1 + 1 + 8 + 8
         )  # fields, reward, flags, step, episode
         yield row(
             "memory a row beyond the columns of a batch, sum tree and priorities included",
-            held / buffer.stats()["added"] - own,
+            resident_bytes / buffer.stats()["added"] - own,
             64,
             "B",
         )
@@ -155,12 +157,12 @@ def memory(folder: Path, quick: bool) -> Iterator[Row]:
             ("Sequence(32)", Sequence(32)),
             ("Sequence(32, burn_in=8)", Sequence(32, burn_in=8)),
         ):
-            found = alternate(
+            medians = alternate(
                 rounds,
                 plain=timed(lambda: buffer.sample(64), 50),
                 unit=timed(lambda unit=unit: buffer.sample(64, unit=unit), 50),
             )
-            yield row(f"`{name}`, 64 / `sample(64)`", found["unit"] / found["plain"], 20)
+            yield row(f"`{name}`, 64 / `sample(64)`", medians["unit"] / medians["plain"], 20)
 
 
 def _beside_a_writer(path: Path, kind: str, buffer: expdb.ReplayBuffer, volatile: Any) -> float:
@@ -199,10 +201,10 @@ def _prioritized(buffer: expdb.ReplayBuffer, theirs: Any, rounds: int, count: in
     def peer() -> None:
         theirs.update_priorities(theirs.sample(256)["indexes"], errors)
 
-    found = alternate(rounds, ours=timed(ours), theirs=timed(peer))
+    medians = alternate(rounds, ours=timed(ours), theirs=timed(peer))
     yield row(
         f"`Prioritized` sample(256) + update, {count:,} steps / cpprb",
-        found["ours"] / found["theirs"],
+        medians["ours"] / medians["theirs"],
         0.7,
         note=f"first call {first:.2f} s",
     )
@@ -212,17 +214,17 @@ def queries(folder: Path, quick: bool) -> Iterator[Row]:
     """Sample by a query that matches one step in a hundred."""
     count = 200_000 if quick else 10_000_000
     path = folder / "queries.db"
-    given = steps(min(count, 1_000_000))
+    columns = steps(min(count, 1_000_000))
     with expdb.open(path) as db:
-        for _ in range(count // len(given["obs"])):
-            write(db.buffer("b"), given)
+        for _ in range(count // len(columns["obs"])):
+            write(db.buffer("b"), columns)
     with expdb.open(path) as db:
         buffer, query = db.buffer("b"), QueryBuilder().eq("task_name", "name_7")
         begun = time.perf_counter()
         buffer.sample(256, query)
         first = time.perf_counter() - begun
         arrays = timed(
-            lambda: [values[np.random.randint(0, len(values), 256)] for values in given.values()]
+            lambda: [values[np.random.randint(0, len(values), 256)] for values in columns.values()]
         )
         sides = {"arrays": arrays, "ours": timed(lambda: buffer.sample(256, query))}
         try:
@@ -237,17 +239,17 @@ def queries(folder: Path, quick: bool) -> Iterator[Row]:
                 "next_obs": {"shape": 4},
                 "terminated": {},
             }
-            volatile = cpprb.ReplayBuffer(len(given["obs"]), shapes)
-            volatile.add(**given)
+            volatile = cpprb.ReplayBuffer(len(columns["obs"]), shapes)
+            volatile.add(**columns)
             sides["cpprb"], baseline, what = (
                 timed(lambda: volatile.sample(256)),
                 "cpprb",
                 "cpprb's uniform `sample(256)`",
             )
-        found = alternate(5 if quick else 15, **sides)
+        medians = alternate(5 if quick else 15, **sides)
         yield row(
             f"`sample(256, query)`, 1 % of {count:,} steps / {what}",
-            found["ours"] / found[baseline],
+            medians["ours"] / medians[baseline],
             1.2,
         )
         single = timed(lambda: buffer.sample(256, query), 1)
@@ -262,22 +264,22 @@ def server(folder: Path, quick: bool) -> Iterator[Row]:
 
     running = Server()
     try:
-        given = steps(20_000 if quick else 200_000)
+        columns = steps(20_000 if quick else 200_000)
         with (
-            expdb.open(folder / "file.db") as one,
-            expdb.open(running.url(running.database())) as two,
+            expdb.open(folder / "file.db") as file_db,
+            expdb.open(running.url(running.database())) as server_db,
         ):
-            buffers = [one.buffer("b"), two.buffer("b")]
+            buffers = [file_db.buffer("b"), server_db.buffer("b")]
             for buffer in buffers:
-                write(buffer, given)
+                write(buffer, columns)
                 buffer.sample(256, unit=NStep(1))
             file, remote = (
                 timed(lambda buffer=buffer: buffer.sample(256), 2000) for buffer in buffers
             )
-            found = alternate(5 if quick else 15, file=file, remote=remote)
+            medians = alternate(5 if quick else 15, file=file, remote=remote)
             yield row(
                 "`sample(256)` in memory, of PostgreSQL at the default `max_lag` / of SQLite",
-                found["remote"] / found["file"],
+                medians["remote"] / medians["file"],
                 1.2,
             )
     finally:
@@ -304,28 +306,28 @@ def frames(folder: Path, quick: bool) -> Iterator[Row]:
         return images[rng.integers(0, count, 256)]
 
     with (
-        expdb.open(path, resident_bytes=2 * size) as held,
+        expdb.open(path, resident_bytes=2 * size) as within,
         expdb.open(path, resident_bytes=size // 4) as beyond,
     ):
-        one, two = held.buffer("b"), beyond.buffer("b")
-        one.sample(1, unit=NStep(1, next_fields=()))
-        two.sample(1, unit=NStep(1, next_fields=()))
+        resident, spilled = within.buffer("b"), beyond.buffer("b")
+        resident.sample(1, unit=NStep(1, next_fields=()))
+        spilled.sample(1, unit=NStep(1, next_fields=()))
         for _ in range(30):
-            two.sample(256)
-        found = alternate(
+            spilled.sample(256)
+        medians = alternate(
             5 if quick else 11,
             arrays=timed(fancy, 10),
-            held=timed(lambda: one.sample(256), 10),
-            beyond=timed(lambda: two.sample(256), 10),
+            within=timed(lambda: resident.sample(256), 10),
+            beyond=timed(lambda: spilled.sample(256), 10),
         )
         yield row(
             "256 frames of 28 KB, in memory / NumPy fancy indexing",
-            found["held"] / found["arrays"],
+            medians["within"] / medians["arrays"],
             1.1,
         )
         yield row(
             "the same, four times the budget, the system's cache warm / NumPy fancy indexing",
-            found["beyond"] / found["arrays"],
+            medians["beyond"] / medians["arrays"],
             2.0,
         )
     yield from _filling("frames", path, 2 * size, quick)
@@ -365,9 +367,9 @@ def _filling(what: str, path: Path, budget: int, quick: bool) -> Iterator[Row]:
             resident_bytes = buffer.stats()["resident_bytes"]
             return seconds
 
-    found = alternate(3 if quick else 7, ours=ours, raw=raw)
+    medians = alternate(3 if quick else 7, ours=ours, raw=raw)
     yield row(
         f"loading {what} into memory / reading the chunks, crc32, touching as much fresh memory",
-        found["ours"] / found["raw"],
+        medians["ours"] / medians["raw"],
         2.0,
     )

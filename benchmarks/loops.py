@@ -117,7 +117,7 @@ def measure(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, tu
 
     The first block of each side warms up and does not count.
     """
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    durations: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, work in sides.items():
             gc.collect()
@@ -125,10 +125,10 @@ def measure(calls: int, sides: dict[str, Work], rounds: int = 5) -> dict[str, tu
                 start = time.perf_counter()
                 work()
                 if number:
-                    found[name].append(time.perf_counter() - start)
+                    durations[name].append(time.perf_counter() - start)
     return {
         name: (statistics.median(times), float(np.percentile(times, 99)))
-        for name, times in found.items()
+        for name, times in durations.items()
     }
 
 
@@ -168,10 +168,10 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
     def sample() -> None:
         buffer.sample(BATCH, unit=UNIT, fields=KEYS)
 
-    def add(one: Any) -> None:
+    def add(writer: Any) -> None:
         for k in range(4):
             values = {"obs": OBS[k], "next_obs": OBS[k + 1], "action": 1, "reward": 1.0}
-            one.add(**values, terminated=False)
+            writer.add(**values, terminated=False)
 
     def numpy_loop() -> None:
         add(ring)
@@ -197,7 +197,7 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
     def in_sequence(*works: Work) -> Work:
         return lambda: [work() for work in works]
 
-    found = measure(
+    results = measure(
         calls,
         {
             "sample": sample,
@@ -217,8 +217,8 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
     flushing.close()
     timed.close()
 
-    def ratio(one: str, *others: str) -> float:
-        return found[one][0] / sum(found[other][0] for other in others)
+    def ratio(whole: str, *others: str) -> float:
+        return results[whole][0] / sum(results[other][0] for other in others)
 
     report.line(f"{kind}: sample(256, NStep(1))", "NumPy", ratio("sample", "ring"), 2)
     report.line(f"{kind}: sample(256, NStep(1))", "cpprb", ratio("sample", "cpprb sample"), 1)
@@ -229,15 +229,15 @@ def dqn(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
     ):
         name = work.replace("flush", "4 append, flush")
         report.line(
-            f"{kind} DQN: {name}", "sum of the parts", ratio(work, *parts), mark, found[work][1]
+            f"{kind} DQN: {name}", "sum of the parts", ratio(work, *parts), mark, results[work][1]
         )
     report.line(
         f"{kind} DQN: 4 append, flush, sample", "cpprb", ratio("flush, sample", "cpprb"), 2.0,
-        found["flush, sample"][1],
+        results["flush, sample"][1],
     )  # fmt: skip
     report.line(
         f"{kind} DQN: 4 append, sample; flush_seconds=0.05", "NumPy", ratio("timed", "numpy"), 1.5,
-        found["timed"][1],
+        results["timed"][1],
     )  # fmt: skip
 
 
@@ -266,11 +266,11 @@ def sac(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
 
         return iteration
 
-    found = measure(calls, {"numpy": numpy_loop} | {str(n): loop(n) for n in (1, 8, 64)})
+    results = measure(calls, {"numpy": numpy_loop} | {str(n): loop(n) for n in (1, 8, 64)})
     for every, mark in ((1, 8.0), (8, 2.0), (64, 2.0)):
-        median, p99 = found[str(every)]
+        median, p99 = results[str(every)]
         work = f"{kind} SAC: 8 append, flush every {every}, sample"
-        report.line(work, "NumPy", median / found["numpy"][0], mark, p99)
+        report.line(work, "NumPy", median / results["numpy"][0], mark, p99)
 
 
 def ppo(report: Report, kind: str, db: expdb.ExperienceDB, rounds: int) -> None:
@@ -285,12 +285,12 @@ def ppo(report: Report, kind: str, db: expdb.ExperienceDB, rounds: int) -> None:
         "value": rng.random((steps, envs)),
     }
     flat = {name: array.reshape(-1, *array.shape[2:]).copy() for name, array in rollout.items()}
-    found: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
 
     def timed(name: str, work: Work) -> None:
         start = time.perf_counter()
         work()
-        found.setdefault(name, []).append(time.perf_counter() - start)
+        durations.setdefault(name, []).append(time.perf_counter() - start)
 
     def numpy_epochs() -> None:
         for _ in range(10):
@@ -314,7 +314,7 @@ def ppo(report: Report, kind: str, db: expdb.ExperienceDB, rounds: int) -> None:
             timed("epochs", epochs)
             timed("numpy", numpy_epochs)
             timed("clear", buffer.clear)
-    median = {name: statistics.median(times[1:]) for name, times in found.items()}
+    median = {name: statistics.median(times[1:]) for name, times in durations.items()}
     report.time(f"{kind} PPO: write 16,384 steps as columns", median["write"], 60)
     report.line(f"{kind} PPO: 640 minibatches", "NumPy", median["epochs"] / median["numpy"], 2)
     report.time(f"{kind} PPO: clear", median["clear"], 15)
@@ -353,10 +353,10 @@ def dreamer(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> No
             ring.add(obs=values[0], action=action, reward=1.0)
             ring.sample_sequences(16, 64)
 
-        found = measure(calls, {"ours": loop, "numpy": numpy_loop})
+        results = measure(calls, {"ours": loop, "numpy": numpy_loop})
         actor.close()
-        ratio = found["ours"][0] / found["numpy"][0]
-        report.line(f"{kind} Dreamer: {name}", "NumPy", ratio, mark, found["ours"][1])
+        ratio = results["ours"][0] / results["numpy"][0]
+        report.line(f"{kind} Dreamer: {name}", "NumPy", ratio, mark, results["ours"][1])
 
 
 def updates(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> None:
@@ -377,10 +377,10 @@ def updates(report: Report, kind: str, db: expdb.ExperienceDB, calls: int) -> No
         for _ in range(20):
             ring.sample(BATCH)
 
-    found = measure(max(calls // 5, 20), {"ours": loop, "numpy": numpy_loop})
+    results = measure(max(calls // 5, 20), {"ours": loop, "numpy": numpy_loop})
     actor.close()
-    ratio = found["ours"][0] / found["numpy"][0]
-    report.line(f"{kind}: one write, 20 samples", "NumPy", ratio, 1.5, found["ours"][1])
+    ratio = results["ours"][0] / results["numpy"][0]
+    report.line(f"{kind}: one write, 20 samples", "NumPy", ratio, 1.5, results["ours"][1])
 
 
 def epoch(report: Report, kind: str, db: expdb.ExperienceDB, steps: int) -> None:
@@ -399,9 +399,9 @@ def epoch(report: Report, kind: str, db: expdb.ExperienceDB, steps: int) -> None
             rows = order[start : start + BATCH]
             _ = {name: array[rows] for name, array in arrays.items()}
 
-    found = measure(1, {"ours": ours, "numpy": numpy_epoch})
+    results = measure(1, {"ours": ours, "numpy": numpy_epoch})
     report.line(
-        f"{kind}: epoch over {steps:,} steps", "NumPy", found["ours"][0] / found["numpy"][0], 2
+        f"{kind}: epoch over {steps:,} steps", "NumPy", results["ours"][0] / results["numpy"][0], 2
     )
 
 
@@ -427,14 +427,14 @@ def others(report: Report, kind: str, location: str, calls: int) -> None:
 
         for count, mark in ((1, 3.0), (16, 4.0), (256, 10.0)):
             asked, asks = spawn.Pipe(False)
-            told, done = spawn.Pipe(False)
+            answers, done = spawn.Pipe(False)
             process = spawn.Process(target=commit, args=(location, count, asked, done))
             process.start()
             after: list[float] = []
             warm: list[float] = []
             for k in range(calls + 20):
                 asks.send(True)
-                told.recv()
+                answers.recv()
                 for times in (after, warm):
                     start = time.perf_counter()
                     sample()

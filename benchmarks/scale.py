@@ -70,11 +70,11 @@ def measure(location: str) -> Costs:
     rates = {}
     for flush in (64, 1024):
         work: Any = crowd.flush_often
-        found = crowd.run(work, location, WRITERS, 10_240, flush)
+        outcomes = crowd.run(work, location, WRITERS, 10_240, flush)
         rates[flush] = (
             WRITERS
             * 10_240
-            / (max(end for _, end, _ in found) - min(begun for begun, _, _ in found))
+            / (max(end for _, end, _ in outcomes) - min(begun for begun, _, _ in outcomes))
         )
     with expdb.open(location) as db:
         buffer, size = db.buffer("b"), db.nbytes
@@ -109,7 +109,7 @@ def measure(location: str) -> Costs:
 def server_costs(server: Server) -> Costs:
     """Measure a server, with what a connection takes of its memory."""
     location = server.url(server.database())
-    found = measure(location)
+    costs = measure(location)
     with expdb.open(location) as db:
         db.buffer("b").store(x=1)
         pids = [
@@ -120,7 +120,7 @@ def server_costs(server: Server) -> Costs:
             )
         ]  # type: ignore[call-overload]
         memory = statistics.median([_private(pid) for pid in pids] or [10 << 20])
-    return replace(found, connection_bytes=memory)
+    return replace(costs, connection_bytes=memory)
 
 
 def _private(pid: int) -> float:
@@ -171,7 +171,7 @@ def main() -> None:
     ):  # fmt: skip
         print(
             f"| {text} | "
-            + " | ".join(f"{getattr(one, name):,.0f}" for one in costs.values())
+            + " | ".join(f"{getattr(figures, name):,.0f}" for figures in costs.values())
             + " |"
         )
     for kind in KINDS:
@@ -180,8 +180,8 @@ def main() -> None:
             "day, if all is kept | breaks first | servers |\n|---|---|---|---|---|---|---|"
         )
         for actors in (10, 1_000, 100_000):
-            for name, one in costs.items():
-                cells = reckon(actors, kind, one, name == "PostgreSQL")
+            for name, figures in costs.items():
+                cells = reckon(actors, kind, figures, name == "PostgreSQL")
                 print(f"| {cells[0]} | {name} | {' | '.join(cells[1:])} |")
 
 

@@ -56,7 +56,7 @@ def sqlalchemy_inserts(url: str, rows: int, batch: int = 64) -> float:
                 for k in range(batch)
             ]
             connection.execute(
-                sa.insert(table), [dict(zip(COLUMNS, one, strict=True)) for one in values]
+                sa.insert(table), [dict(zip(COLUMNS, record, strict=True)) for record in values]
             )
     seconds = time.perf_counter() - start
     engine.dispose()
@@ -112,7 +112,7 @@ def writers(
     ]
     for process in processes:
         process.start()
-    found = [results.get() for _ in processes]
+    outcomes = [results.get() for _ in processes]
     for process in processes:
         process.join()
     with expdb.open(url) as db:
@@ -124,7 +124,7 @@ def writers(
         proxy.__exit__()
     server.drop(name)
     return {
-        "seconds": max(end for _, end, _ in found) - min(start for start, _, _ in found),
-        "errors": sum(failed for _, _, failed in found), "deadlocks": int(str(deadlocks)),
+        "seconds": max(end for _, end, _ in outcomes) - min(start for start, _, _ in outcomes),
+        "errors": sum(failed for _, _, failed in outcomes), "deadlocks": int(str(deadlocks)),
         "problems": problems,
     }  # fmt: skip

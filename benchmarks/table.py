@@ -12,13 +12,13 @@ def alternate(rounds: int, **sides: Callable[[int], float]) -> dict[str, float]:
 
     The first round warms up and does not count.
     """
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    durations: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, side in sides.items():
             seconds = side(number)
             if number:
-                found[name].append(seconds)
-    return {name: statistics.median(values) for name, values in found.items()}
+                durations[name].append(seconds)
+    return {name: statistics.median(values) for name, values in durations.items()}
 
 
 def row(work: str, figure: float, mark: float, unit: str = "x", note: str = "") -> Row:

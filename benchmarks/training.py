@@ -95,27 +95,27 @@ def training(folder: Path, quick: bool) -> Iterator[Row]:
                 buffer.on_episode_end()
 
         def learn() -> None:
-            found = buffer.sample(64, 0.4)
-            batch = {name: torch.from_numpy(found[name]) for name in ("obs", "next_obs")}
+            sampled = buffer.sample(64, 0.4)
+            batch = {name: torch.from_numpy(sampled[name]) for name in ("obs", "next_obs")}
             flat = {
-                name: torch.from_numpy(found[name][:, 0].copy())
+                name: torch.from_numpy(sampled[name][:, 0].copy())
                 for name in ("action", "reward", "done")
             }
             batch |= {
                 "action": flat["action"],
                 "reward": flat["reward"].float(),
-                "weight": torch.from_numpy(found["weights"]),
+                "weight": torch.from_numpy(sampled["weights"]),
             }
             batch["discount"] = 0.99**3 * (1 - flat["done"].float())
-            buffer.update_priorities(found["indexes"], abs(learner.learn(batch)))
+            buffer.update_priorities(sampled["indexes"], abs(learner.learn(batch)))
 
         return played(gym.make("CartPole-v1"), learner, learn, see)
 
-    found = alternate(3 if quick else 7, ours=ours, theirs=theirs)
+    medians = alternate(3 if quick else 7, ours=ours, theirs=theirs)
     yield row(
         f"prioritized 3-step double DQN on CartPole, {count:,} steps from nothing / the same on "
         "cpprb",
-        found["ours"] / found["theirs"],
+        medians["ours"] / medians["theirs"],
         1.05,
     )
 
@@ -152,7 +152,7 @@ def loading(folder: Path, quick: bool) -> Iterator[Row]:
                 buffer.sample(256).to_torch()
             return (time.perf_counter() - begun) / count
 
-        found = alternate(
+        medians = alternate(
             5 if quick else 11,
             direct=direct,
             packed=lambda _: taken(packed, count),
@@ -161,11 +161,11 @@ def loading(folder: Path, quick: bool) -> Iterator[Row]:
         yield row(
             "`Loader`, 2 workers, batches of 256: time a batch / `sample(256).to_torch()` without "
             "a loader",
-            found["packed"] / found["direct"],
+            medians["packed"] / medians["direct"],
             1.25,
         )
         yield row(
             "(a plain `DataLoader` of the same, a batch a message)",
-            found["single"] / found["direct"],
+            medians["single"] / medians["direct"],
             float("inf"),
         )

@@ -14,6 +14,7 @@ with `open`:
 
 import importlib
 import importlib.util
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ def __getattr__(name: str) -> Any:
         globals().setdefault(public, getattr(api, public))
     if name in globals():
         return globals()[name]
+    if name == "KEEP":
+        warnings.warn("expdb.KEEP is deprecated; use expdb.UNCHANGED", DeprecationWarning, 2)
+        return globals()["UNCHANGED"]
     raise AttributeError(f"module 'expdb' has no attribute {name!r}")
 
 

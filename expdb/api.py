@@ -2,7 +2,7 @@
 
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
-from expdb.checks import KEEP
+from expdb.checks import UNCHANGED
 from expdb.chunks.fields import Field
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.lease import Lease
@@ -62,7 +62,7 @@ from expdb.storage.writing.eviction import Eviction
 from expdb.writers.writers import EpisodeWriter, StepWriter
 
 __all__ = [
-    "KEEP",
+    "UNCHANGED",
     "AccessDenied",
     "ArchiveFailed",
     "Batch",

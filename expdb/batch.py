@@ -66,7 +66,7 @@ class Batch(Mapping[str, np.ndarray]):
         try:
             return self._columns[name]
         except KeyError:
-            raise KeyError(f"{name!r}: the batch has {', '.join(self._columns)}") from None
+            raise KeyError(f"the batch has no {name!r}, only {', '.join(self._columns)}") from None
 
     def __getattr__(self, name: str) -> NoReturn:
         columns = () if name.startswith("_") else self._columns
@@ -180,7 +180,7 @@ class Batch(Mapping[str, np.ndarray]):
         try:
             import pandas
         except ImportError:
-            raise DriverMissing("to_pandas needs pandas: pip install pandas") from None
+            raise DriverMissing("to_pandas() requires pandas; run `pip install pandas`") from None
         return pandas.DataFrame(
             {
                 name: _series(pandas, array, there)
@@ -192,8 +192,8 @@ class Batch(Mapping[str, np.ndarray]):
     def __array__(self, *_: Any, **__: Any) -> np.ndarray:
         """Raise InvalidValue, because `pandas.DataFrame(batch)` would be a column of names."""
         raise InvalidValue(
-            "a batch is many arrays by name: use batch.to_pandas(), batch.to_arrow() or "
-            "batch['obs']"
+            "a batch cannot be converted to one array; use batch.to_pandas(), batch.to_arrow() "
+            "or batch['obs']"
         )
 
     def to_torch(self, device: Any = None, *, non_blocking: bool = False) -> dict[str, Any]:
@@ -232,8 +232,8 @@ class Batch(Mapping[str, np.ndarray]):
             if array.dtype in (np.uint16, np.uint32, np.uint64):
                 if array.size and int(array.max()) > np.iinfo(np.int64).max:
                     raise InvalidValue(
-                        f"{name} holds {array.max()}, which torch has no integers for: leave it "
-                        "out with fields="
+                        f"{name} contains {array.max()}, which does not fit an integer type of "
+                        "torch; leave the field out with fields="
                     )
                 array = array.astype(np.int64)
             tensor = torch.from_numpy(np.ascontiguousarray(array))

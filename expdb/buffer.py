@@ -15,7 +15,7 @@ import pyarrow as pa
 from expdb import checks, errors
 from expdb.archive.retention import Retention
 from expdb.batch import Batch
-from expdb.checks import KEEP, Keep
+from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, admit, admit_async
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.leasing import Leasing
@@ -36,9 +36,9 @@ from expdb.process import exits
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
+from expdb.sampling.engine import SampleEngine, explained
 from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, check_instances, field_names
-from expdb.sampling.sampling import Sampling, explained
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
@@ -48,7 +48,7 @@ from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
-from expdb.storage.upkeep.why import why
+from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
@@ -100,7 +100,7 @@ class ReplayBuffer:
         return super().__new__(cls)
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
-        self._store, self._sampling, self._database = store, Sampling(store, budget), database
+        self._store, self._sampling, self._database = store, SampleEngine(store, budget), database
         # A `Leasing` is kept while a `Consumer` refers to it. The latest 16 are kept longer, so
         # that a loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
         self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
@@ -120,7 +120,7 @@ class ReplayBuffer:
         if not name.startswith("_") and not hasattr(type(self), name):
             settings = "policy_version", "rate_limiter", "pace", "eviction"
             raise AttributeError(
-                f"a buffer has no {name!r}{nearest(name, settings) or ':'} settings are "
+                f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} settings are "
                 f"{', '.join(settings)}"
             )
         super().__setattr__(name, value)
@@ -386,8 +386,8 @@ class ReplayBuffer:
         """
         if tags is not None:
             raise errors.InvalidValue(
-                "tags are a step's: give the episode's as episode_tags=, which queries know as "
-                "episode_tags.<key>"
+                "tags belong to steps; pass the tags of the episode as episode_tags=, and query "
+                "them as episode_tags.<key>"
             )
         self._check_writable()
         flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
@@ -401,7 +401,7 @@ class ReplayBuffer:
             self._store, [checks.text(episode_id, "episode_id")]
         ):
             raise errors.EpisodeMismatch(
-                f"episode {episode_id!r} exists already: choose another episode_id"
+                f"episode {episode_id!r} already exists; choose another episode_id"
             )
         episode = self._open_episodes.new(task_id, agent_id, episode_id, columns)
         return self._writers.add(
@@ -447,8 +447,8 @@ class ReplayBuffer:
     def _check_writable(self) -> None:
         if self._store.engine.read_only:
             raise errors.DatabaseReadOnly(
-                f"{self._store.engine.location} was opened with read_only=True: open it without to "
-                "write"
+                f"{self._store.engine.location} was opened with read_only=True; reopen it for "
+                "writing"
             )
 
     def end_episode(
@@ -670,8 +670,8 @@ class ReplayBuffer:
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         number, size = (
-            checks.whole(number, "the page's number", 1),
-            checks.whole(size, "the page's size", 1),
+            checks.whole(number, "the page number", 1),
+            checks.whole(size, "the page size", 1),
         )
         condition = self._compiled(where)
         with self._store.engine.reading() as session:
@@ -877,7 +877,7 @@ class ReplayBuffer:
             )
         if not changed and (unwritten := self._writers.unwritten()):
             errors.warn(
-                f"update found no step, and {unwritten} that were appended are not written yet: "
+                f"update found no step, and {unwritten} appended steps are not written yet; call "
                 "flush() or end the episode first"
             )
         elif not changed and "episode_id" in condition.names:
@@ -926,17 +926,17 @@ class ReplayBuffer:
             priorities = np.asarray(values, np.float64).reshape(-1)
         except (TypeError, ValueError) as error:
             raise errors.InvalidValue(
-                f"positions or priorities are no arrays of numbers ({error}): give one number for "
-                "each"
+                f"positions and priorities must be numbers ({error}); pass one priority for each "
+                "position"
             ) from None
         if not _alike(np.shape(positions), np.shape(values)):
             raise errors.InvalidValue(
-                f"positions {list(np.shape(positions))} and priorities {list(np.shape(values))}: "
-                "give one for each, in the same order"
+                f"positions have shape {list(np.shape(positions))} but priorities have shape "
+                f"{list(np.shape(values))}; pass one priority for each position, in the same order"
             )
         if len(priorities) and not (priorities.min() >= 0 and priorities.max() < np.inf):  # or NaN
             raise errors.InvalidValue(
-                "a priority is negative, NaN or infinite: give finite numbers from 0"
+                "a priority is negative, NaN or infinite; pass finite numbers from 0"
             )
         return self._sampling.update_priorities(wanted, priorities)
 
@@ -1034,7 +1034,7 @@ class ReplayBuffer:
     @eviction.setter
     def eviction(self, policy: Eviction | None) -> None:
         if policy is not None and not isinstance(policy, Eviction):
-            raise errors.InvalidValue(f"eviction is {policy!r}: give expdb.Eviction(...), or None")
+            raise errors.InvalidValue(f"eviction must be an expdb.Eviction or None, got {policy!r}")
         self._retention.set_policy(policy)
 
     @retry_on_restart
@@ -1107,13 +1107,12 @@ class ReplayBuffer:
         condition = self._compiled(where, new_tags)
         if condition is None:
             cure = (
-                "clear() is for that"
+                "call clear() to delete every step"
                 if verb == "delete"
-                else "QueryBuilder().gte('position', 0) is for that"
+                else "pass QueryBuilder().gte('position', 0) to change every step"
             )
             raise errors.InvalidValue(
-                f"{verb} without a query would change every step: give one; if all are meant, "
-                f"{cure}"
+                f"{verb} without a query would change every step; pass a query, or {cure}"
             )
         return condition
 
@@ -1367,8 +1366,8 @@ class ReplayBuffer:
             explained_error = explained(self._store, session, condition, error)
         if unwritten := self._writers.unwritten():
             return errors.TooFewRows(
-                f"{explained_error}; writers of this process hold {unwritten:,} steps that are not "
-                "written: call flush()"
+                f"{explained_error}; writers of this process hold {unwritten:,} steps that are "
+                "not written yet, so call flush()"
             )
         return explained_error
 
@@ -1410,7 +1409,7 @@ class ReplayBuffer:
             if state["format"] != 1:
                 raise ValueError(f"format {state['format']}")
             if state["buffer"] != self.name:
-                raise ValueError(f"it is of the buffer {state['buffer']!r}, not of {self.name!r}")
+                raise ValueError(f"it is of buffer {state['buffer']!r}, not of {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
             self._sampling.restore(
@@ -1418,7 +1417,7 @@ class ReplayBuffer:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(
-                f"no state of sampling_state(): {error!r}; give what it returned, unchanged"
+                f"state must be the unchanged result of sampling_state(): {error!r}"
             ) from error
         self._rng = generator
 
@@ -1489,18 +1488,18 @@ class ReplayBuffer:
         self,
         name: str,
         *,
-        max_times_sampled: int | Keep | None = KEEP,
-        max_staleness: int | Keep | None = KEEP,
-        min_size: int | Keep = KEEP,
-        new_only: bool | Keep = KEEP,
-        seed: int | Keep = KEEP,
+        max_times_sampled: int | Unchanged | None = UNCHANGED,
+        max_staleness: int | Unchanged | None = UNCHANGED,
+        min_size: int | Unchanged = UNCHANGED,
+        new_only: bool | Unchanged = UNCHANGED,
+        seed: int | Unchanged = UNCHANGED,
     ) -> Consumer:
         """Return the consumer with a name, and create it if it does not exist.
 
         A consumer leases batches to learners that share the work. Its settings and progress are
         stored in the database, so all learners that open the same name share them. Settings are
         fixed when the consumer is created. For an existing consumer, leave a setting out (or pass
-        `expdb.KEEP`) to use the stored value.
+        `expdb.UNCHANGED`) to use the stored value.
 
         Parameters
         ----------
@@ -1549,7 +1548,7 @@ class ReplayBuffer:
         record = consumers.open_consumer(
             self._store,
             checks.name(name, "a consumer"),
-            {key: value for key, value in settings.items() if value is not KEEP},
+            {key: value for key, value in settings.items() if value is not UNCHANGED},
             int(np.random.default_rng().integers(2**63)),
         )
         leasing = self._consumers.get(record.id)
@@ -1613,7 +1612,7 @@ class ReplayBuffer:
     def rate_limiter(self, limiter: RateLimiter | None) -> None:
         if limiter is not None and not isinstance(limiter, RateLimiter):
             raise errors.InvalidValue(
-                f"rate_limiter is {limiter!r}: give one such as expdb.Queue(1000), or None"
+                f"rate_limiter must be None or one such as expdb.Queue(1000), got {limiter!r}"
             )
         self._engine.retry(rates.set_rate_limiter, self._store, limiter)
 
@@ -1638,7 +1637,7 @@ class ReplayBuffer:
     @pace.setter
     def pace(self, pace: Pace | None) -> None:
         if pace is not None and not isinstance(pace, Pace):
-            raise errors.InvalidValue(f"pace is {pace!r}: give expdb.Pace(...), or None")
+            raise errors.InvalidValue(f"pace must be an expdb.Pace or None, got {pace!r}")
         self._engine.retry(admissions.set_pace, self._store, pace)
 
     def admit(
@@ -1822,7 +1821,7 @@ class ReplayBuffer:
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
         if steps is not None and not isinstance(steps, Iterable):
-            raise errors.InvalidValue(f"steps is {steps!r}: give several, such as range(900, 1000)")
+            raise errors.InvalidValue(f"steps must be iterable, such as range(9), got {steps!r}")
         wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
         newest = None if last is None else checks.whole(last, "last", 1)
         if unit is not None:
@@ -1830,7 +1829,7 @@ class ReplayBuffer:
         classes = tuple(units) if isinstance(units, Iterable) else (units,)
         for kind in classes:
             if not isinstance(kind, type) or not issubclass(kind, Unit):
-                raise errors.InvalidValue(f"units has {kind!r}: give classes, such as [Pairs]")
+                raise errors.InvalidValue(f"units must be classes, such as [Pairs], got {kind!r}")
         consumer = checks.name(consumer, "a consumer")
         used = classes if unit is None else unit
         return self._engine.retry(
@@ -1843,7 +1842,7 @@ class ReplayBuffer:
                 return np.random.default_rng(rng)
             except (TypeError, ValueError):
                 raise errors.InvalidValue(
-                    f"rng is {rng!r}: give a seed from 0, or a numpy.random.Generator"
+                    f"rng must be a seed from 0 or a numpy.random.Generator, got {rng!r}"
                 ) from None
         if self._rng is None:
             self._rng = np.random.default_rng()
@@ -1876,16 +1875,16 @@ def _positions(positions: Any) -> np.ndarray:
         array = np.asarray(positions)
     except ValueError:
         raise errors.InvalidValue(
-            "positions are a 1-D sequence of integers, not one of sequences"
+            "positions must be a 1-D sequence of integers, got sequences of different lengths"
         ) from None
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise errors.InvalidValue(
-            f"positions are 1-D integers, not {array.dtype}{list(array.shape)}"
+            f"positions must be 1-D integers, got {array.dtype}{list(array.shape)}"
         )
     if array.dtype == np.uint64 and (array >= 2**63).any():
-        raise errors.InvalidValue("a position does not fit 64 bits: no step has such")
+        raise errors.InvalidValue("a position does not fit 64 bits; pass positions of stored steps")
     return array.astype(np.int64)
 
 

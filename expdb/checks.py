@@ -15,21 +15,21 @@ from expdb.errors import InvalidValue
 LARGEST_REWARD = 1e300
 
 
-class Keep:
+class Unchanged:
     """Leave a stored setting unchanged."""
 
     def __repr__(self) -> str:
-        return "expdb.KEEP"
+        return "expdb.UNCHANGED"
 
 
-KEEP: Final = Keep()
+UNCHANGED: Final = Unchanged()
 
 
 def seconds(value: Any) -> float:
     """Return a positive number of seconds."""
     checked = number(value, "seconds")
     if checked <= 0:
-        raise InvalidValue(f"seconds is {value!r}: give a number above 0")
+        raise InvalidValue(f"seconds must be a number above 0, got {value!r}")
     return checked
 
 
@@ -43,9 +43,9 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
         integer = int(value)
         if least <= integer <= most:
             return integer
-    wanted = "an integer of 64 bits" if least < -(2**62) else f"a whole number from {least}"
+    wanted = "a 64-bit integer" if least < -(2**62) else f"a whole number from {least}"
     wanted += f" to {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
-    raise InvalidValue(f"{name} is {value!r}: give {wanted}")
+    raise InvalidValue(f"{name} must be {wanted}, got {value!r}")
 
 
 LEAST_ROW_BYTES = 64  # minimum size of a row of a batch with the usual columns
@@ -92,11 +92,11 @@ def number(value: Any, name: str, least: float = -math.inf, most: float = math.i
             raise TypeError
         converted = float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}") from None
+        raise InvalidValue(f"{name} must be a number{_range(least, most)}, got {value!r}") from None
     if not math.isfinite(converted):
-        raise InvalidValue(f"{name} is {converted}: give a finite number{_range(least, most)}")
+        raise InvalidValue(f"{name} must be a finite number{_range(least, most)}, got {converted}")
     if not least <= converted <= most:
-        raise InvalidValue(f"{name} is {value!r}: give a number{_range(least, most)}")
+        raise InvalidValue(f"{name} must be a number{_range(least, most)}, got {value!r}")
     return converted + 0.0  # converts -0.0 to 0.0, because SQL has only one zero
 
 
@@ -115,14 +115,14 @@ def reward(value: Any) -> float:
     """Return a reward as a float, limited in size so that the return of an episode stays finite."""
     if len(getattr(value, "shape", ())) == 1 and len(value) > 1:
         raise InvalidValue(
-            f"reward is {value!r}: give a number, or for a rollout [T, N] pass agents= to "
-            "writer.extend"
+            f"reward must be a number, got {value!r}; for a rollout [T, N], pass agents= to "
+            "writer.extend()"
         )
     converted = number(value, "reward")
     if isinstance(value, (int, np.integer)) and int(converted) != int(value):
-        raise InvalidValue(f"reward is {value}, which a float rounds to {converted:.0f}: scale it")
+        raise InvalidValue(f"reward is {value}, which a float rounds to {converted:.0f}; scale it")
     if not -LARGEST_REWARD <= converted <= LARGEST_REWARD:
-        raise InvalidValue(f"reward is {converted}: give one between -1e300 and 1e300")
+        raise InvalidValue(f"reward must be between -1e300 and 1e300, got {converted}")
     return converted
 
 
@@ -133,8 +133,8 @@ def flag(value: Any, name: str) -> bool:
     if getattr(value, "shape", None) == () and value.dtype == bool:
         return bool(value)
     is_number = isinstance(value, (float, np.number))
-    cure = ", or for an array of numbers array.astype(bool)" if is_number else ""
-    raise InvalidValue(f"{name} is {value!r}: give True or False{cure}")
+    cure = "; convert an array of numbers with array.astype(bool)" if is_number else ""
+    raise InvalidValue(f"{name} must be True or False, got {value!r}{cure}")
 
 
 def choice(value: Any, name: str, *choices: str) -> str:
@@ -142,13 +142,13 @@ def choice(value: Any, name: str, *choices: str) -> str:
     if isinstance(value, str) and value in choices:
         return value
     listed = ", ".join(map(repr, choices[:-1]))
-    raise InvalidValue(f"{name} is {value!r}: give {listed} or {choices[-1]!r}")
+    raise InvalidValue(f"{name} must be {listed} or {choices[-1]!r}, got {value!r}")
 
 
 def text(value: Any, name: str) -> str:
     """Return a text as `str` if every database can store it."""
     if not isinstance(value, str):
-        raise InvalidValue(f"{name} is {value!r}: give text")
+        raise InvalidValue(f"{name} must be text, got {value!r}")
     utf8(value, name)
     return str(value)
 
@@ -156,12 +156,12 @@ def text(value: Any, name: str) -> str:
 def utf8(value: str, name: str) -> bytes:
     """Return a text as UTF-8; raise InvalidValue for NUL characters and lone surrogates."""
     if "\0" in value:
-        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
+        raise InvalidValue(f"{name} contains a NUL character; strip it, or store bytes")
     try:
         return value.encode()
     except UnicodeEncodeError:
         cure = "encode it with errors='replace', or store bytes"
-        raise InvalidValue(f"{name}: text with a lone surrogate: {cure}") from None
+        raise InvalidValue(f"{name} contains a lone surrogate; {cure}") from None
 
 
 def names(value: Any, name: str) -> tuple[str, ...]:
@@ -169,20 +169,20 @@ def names(value: Any, name: str) -> tuple[str, ...]:
     if not isinstance(value, (tuple, list)) or not all(
         isinstance(element, str) for element in value
     ):
-        raise InvalidValue(f"{name} is {value!r}: give a tuple of names")
+        raise InvalidValue(f"{name} must be a tuple of names, got {value!r}")
     return tuple(value)
 
 
 def kept(value: Any, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `KEEP` unchanged, and check every other value of a setting."""
-    return value if isinstance(value, Keep) else check(value, *arguments)
+    """Return `UNCHANGED` as it is, and check every other value of a setting."""
+    return value if isinstance(value, Unchanged) else check(value, *arguments)
 
 
 def name(value: Any, what: str) -> str:
     """Return a name if every database can store it and it has 1 to 255 bytes."""
     checked = text(value, f"the name of {what}")
     if not 0 < len(checked.encode()) <= 255:
-        raise InvalidValue(f"{what} may not be called {value!r}: use text of 1 to 255 bytes")
+        raise InvalidValue(f"the name of {what} must have 1 to 255 bytes, got {value!r}")
     return checked
 
 
@@ -195,6 +195,6 @@ def shard(value: Any) -> tuple[int, int]:
     )
     if not sound or not 0 <= value[0] < value[1]:
         raise InvalidValue(
-            f"shard is {value!r}: give (k, n), the k-th of n parts, from (0, n) to (n - 1, n)"
+            f"shard must be (k, n), the k-th of n parts, from (0, n) to (n - 1, n), got {value!r}"
         )
     return int(value[0]), int(value[1])

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from expdb import checks, errors
 from expdb.buffer import ReplayBuffer, checked_capacity
-from expdb.checks import KEEP, Keep
+from expdb.checks import UNCHANGED, Unchanged
 from expdb.chunks.fields import Field
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.process import exits
-from expdb.process.living import Living
 from expdb.process.locks import locked
 from expdb.process.temporary import Folder
+from expdb.process.weak_registry import WeakRegistry
 from expdb.sql import opening
 from expdb.sql.engine import Engine, retry_on_restart
 from expdb.storage import catalog
@@ -148,14 +148,15 @@ def open(
         isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
     ):
         raise errors.InvalidValue(
-            f"sqlite_module is {sqlite_module!r}: give a module such as sqlite3 or pysqlite3.dbapi2"
+            "sqlite_module must be a module such as sqlite3 or pysqlite3.dbapi2, got "
+            f"{sqlite_module!r}"
         )
     temporary = None
     named = opening.location_of(location)
     if named is None:
         if read_only:
             raise errors.InvalidValue(
-                "a private temporary database cannot be read_only: name a file"
+                "a private temporary database cannot be read-only; pass the path of a file"
             )
         temporary = Folder()
         named = str(temporary.path / "memory.db")
@@ -185,7 +186,7 @@ def _check_options(
     """Raise InvalidValue if an option of `open` is invalid."""
     checks.choice(durability, "durability", "normal", "full")
     if not checks.number(timeout, "timeout", 0, 1_000_000):
-        raise errors.InvalidValue(f"timeout is {timeout!r}: give seconds above 0")
+        raise errors.InvalidValue(f"timeout must be a positive number of seconds, got {timeout!r}")
     if resident_bytes is not None:
         checks.whole(resident_bytes, "resident_bytes", 0)
     if max_lag is not None:
@@ -267,7 +268,7 @@ class ExperienceDB:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._temporary is not None:
             raise errors.InvalidValue(
-                "a private temporary database cannot be handed to another process: open a file "
+                "a private temporary database cannot be passed to another process; open a file "
                 "instead"
             )
         named = (
@@ -299,7 +300,7 @@ class ExperienceDB:
         name: str,
         *,
         create: bool = True,
-        capacity: int | Keep | None = KEEP,
+        capacity: int | Unchanged | None = UNCHANGED,
         fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
         """Return the buffer of a name, and create it if it does not exist.
@@ -349,12 +350,12 @@ class ExperienceDB:
         ['train']
         """
         catalog.check_buffer_name(name)
-        wanted = KEEP if isinstance(capacity, Keep) else checked_capacity(capacity)
+        wanted = UNCHANGED if isinstance(capacity, Unchanged) else checked_capacity(capacity)
         declared = catalog.check_declared(fields or {})
         return locked(self._lock, self._get_or_create, name, create, wanted, declared)
 
     def _get_or_create(
-        self, name: str, create: bool, capacity: int | Keep | None, declared: dict[str, Field]
+        self, name: str, create: bool, capacity: int | Unchanged | None, declared: dict[str, Field]
     ) -> ReplayBuffer:
         buffer = self._buffers.get(name)
         with self._engine.reading() as session:
@@ -370,7 +371,10 @@ class ExperienceDB:
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(
-                        session, name, None if isinstance(capacity, Keep) else capacity, declared
+                        session,
+                        name,
+                        None if isinstance(capacity, Unchanged) else capacity,
+                        declared,
                     )
                 record = catalog.find_buffer(session, name)
             buffer = None
@@ -381,13 +385,13 @@ class ExperienceDB:
                 Store(self._engine, id, name, stored_fields), self.run, self, self._budget
             )
             buffer._retention.prepare()
-        if not isinstance(capacity, Keep) and capacity != stored:
+        if not isinstance(capacity, Unchanged) and capacity != stored:
             kept = change.raise_capacity(buffer._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(
                     f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not "
-                    f"{capacity}: "
-                    f"buffer.set_capacity({capacity}) evicts the others, or leave capacity out"
+                    f"{capacity}; call buffer.set_capacity({capacity}) to evict the others, or "
+                    "leave capacity out"
                 )
         if declared:
             change.declare(buffer._store, declared)
@@ -437,7 +441,7 @@ class ExperienceDB:
 
     def _drop(self, name: str) -> None:
         try:
-            self._get_or_create(name, False, KEEP, {})._retention.publish_evicted()
+            self._get_or_create(name, False, UNCHANGED, {})._retention.publish_evicted()
         except errors.ArchiveFailed as error:
             errors.warn(f"buffer {name!r} is dropped although its archive is incomplete: {error}")
         with self._engine.writing() as session:
@@ -646,8 +650,8 @@ class ExperienceDB:
                 errors.warn(message)
             if len(messages) > MOST_TOLD:
                 errors.warn(
-                    f"{len(messages) - MOST_TOLD} more episodes were never ended, and nobody is "
-                    "told of each: use `with buffer.episode(...)`, or call end()"
+                    f"{len(messages) - MOST_TOLD} more episodes were never ended and are not "
+                    "listed; use `with buffer.episode(...)`, or call end()"
                 )
         if failed is not None:
             raise failed
@@ -679,7 +683,7 @@ class ExperienceDB:
             buffer._forked(self.run)
 
 
-_handles: Living[ExperienceDB] = Living()
+_handles: WeakRegistry[ExperienceDB] = WeakRegistry()
 
 
 @exits.at_exit
@@ -799,7 +803,7 @@ def copy(
         taken = [name for name in names if name in ours.buffers()]
         if taken:
             raise errors.TargetExists(
-                f"{ours.location} has a buffer {taken[0]!r} already: drop it there first, or copy "
+                f"{ours.location} already has a buffer {taken[0]!r}; drop it there first, or copy "
                 "to another database"
             )
         copied = {}
@@ -853,7 +857,10 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     """
     named = opening.location_of(location)
     if named is None:
-        raise errors.InvalidValue("a private temporary database is always new: name a file")
+        raise errors.InvalidValue(
+            "a private temporary database cannot be upgraded, as it is always new; pass the path "
+            "of a file"
+        )
     return opening.upgrade(named)
 
 

@@ -74,12 +74,12 @@ def export(
     path = Path(target)
     if path.suffix.lower() not in (".parquet", ".pq"):
         raise InvalidValue(
-            f"{path} does not end in .parquet: export writes Parquet files, so name one"
+            f"the file name must end in .parquet, got {path}; export() writes only Parquet files"
         )
     if path.exists():
-        raise TargetExists(f"{path} exists: name a new file")
+        raise TargetExists(f"{path} exists; name a new file")
     if not path.parent.is_dir():
-        raise DatabaseMissing(f"the folder {path.parent} does not exist: create it first")
+        raise DatabaseMissing(f"the folder {path.parent} does not exist; create it first")
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         count = parquet.write(
@@ -95,9 +95,9 @@ def export(
     except OSError as error:
         reason = error.strerror or error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFull(f"{path} cannot be written ({reason}): free disk space") from error
+            raise StorageFull(f"{path} cannot be written ({reason}); free disk space") from error
         raise DatabaseReadOnly(
-            f"{path} cannot be written ({reason}): name a file in a folder that this user may "
+            f"{path} cannot be written ({reason}); name a file in a folder that this user may "
             "write to"
         ) from error
     finally:
@@ -118,6 +118,6 @@ def _name(draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)
     except FileExistsError:
-        raise TargetExists(f"{path} exists: name a new file") from None
+        raise TargetExists(f"{path} exists; name a new file") from None
     except OSError:  # a file system without hard links
         draft.rename(path)

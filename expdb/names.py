@@ -106,7 +106,7 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
         return "query the views experience (one row per step) and experience_episodes"
     if kind == "column":
         if name in fields:
-            return f"{name} is a field: write field(payload, '{name}')"
+            return f"{name} is a field, so write field(payload, '{name}')"
         near = difflib.get_close_matches(name, [*VIEW_COLUMNS, *EPISODE_VIEW_COLUMNS], 1, 0.6)
         if near:
             return f"did you mean {near[0]}?"

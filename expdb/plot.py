@@ -104,7 +104,9 @@ def draw(plotted: list[Curve], title: str) -> Figure:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise expdb.DriverMissing("a picture needs matplotlib: pip install 'expdb[plot]'") from None
+        raise expdb.DriverMissing(
+            "drawing a picture requires matplotlib; run `pip install 'expdb[plot]'`"
+        ) from None
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):
         # Math is off because names may contain a dollar sign.
         figure = Figure(figsize=(10, 3.4), layout="constrained")
@@ -147,7 +149,7 @@ def save(figure: Figure, path: Path) -> None:
 
     if path.suffix.lower() not in ENDINGS:
         raise expdb.InvalidValue(
-            f"{path.name} does not name a picture: end the name with {', '.join(ENDINGS)}"
+            f"{path.name} is not the name of a picture; end it with {', '.join(ENDINGS)}"
         )
     with (
         matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),
@@ -170,7 +172,7 @@ def characters(plotted: list[Curve], width: int, height: int = 14) -> Iterator[s
         import plotext
     except ImportError:
         raise expdb.DriverMissing(
-            "a picture in the terminal needs plotext: pip install 'expdb[plot]'"
+            "a picture in the terminal requires plotext; run `pip install 'expdb[plot]'`"
         ) from None
     for panel, label in PANELS.items():
         shown = [curve for curve in plotted if np.isfinite(curve.values[panel]).any()]

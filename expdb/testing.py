@@ -142,7 +142,7 @@ def check_sampler(
             for key in tuple(sampler.keys()):
                 assert len(batch[key]) == batch.size, f"{label}: {key} has {len(batch[key])} rows"
             _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=expdb.Step())
-    assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked: give a buffer"
+    assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked; pass a buffer"
 
 
 def check_unit(
@@ -188,9 +188,11 @@ def check_unit(
                     continue
                 (batch, wanted), drawn_at_all = sampled, True
                 for key in batch:
-                    assert len(batch[key]) == batch.size, f"{label}: {key} has another length"
+                    assert len(batch[key]) == batch.size, (
+                        f"{label}: the length of {key} differs from the batch size"
+                    )
                 for key in () if unit.assembles else tuple(unit.keys()):
-                    assert key in batch, f"{label}: lacks {key}, which keys() names"
+                    assert key in batch, f"{label}: the batch lacks {key}, which keys() lists"
                 if unit.assembles:
                     _check_drawn(filled, batch, label)
                 else:
@@ -198,7 +200,7 @@ def check_unit(
                 _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=unit)
                 if buffer is None:
                     _check_replay(filled, label, where, sampler=sampler, unit=unit)
-    assert drawn_at_all, f"{unit}: nothing could be drawn, so nothing was checked: give a buffer"
+    assert drawn_at_all, f"{unit}: nothing could be drawn, so nothing was checked; pass a buffer"
 
 
 def check_database(location: str) -> None:
@@ -231,7 +233,7 @@ def check_database(location: str) -> None:
         for name, where in {**QUERIES, **_operators()}.items():
             counts = [b.count(where) for b in (ours, theirs)]
             assert counts[0] == counts[1], (
-                f"{name}: {counts[1]} steps match, and {counts[0]} on SQLite"
+                f"{name}: {counts[1]} steps match, but {counts[0]} on SQLite"
             )
             pages = [b.page(1, 1000, where) for b in (ours, theirs)]
             _same(_untimed(pages[1]), _untimed(pages[0]), name)
@@ -279,11 +281,11 @@ def _operators() -> dict[str, Any]:
 def _check_value(extension: Any) -> None:
     """Check that a sampler or unit is hashable and equal to its copies."""
     assert hash(extension) == hash(extension), (
-        f"{extension} has no hash: make it a @dataclass(frozen=True)"
+        f"{extension} has no hash; make it a @dataclass(frozen=True)"
     )
     again = copy.deepcopy(extension)
     assert again == extension, (
-        f"{extension} is not equal to a copy of itself: make it a @dataclass(frozen=True)"
+        f"{extension} is not equal to a copy of itself; make it a @dataclass(frozen=True)"
     )
 
 
@@ -355,7 +357,9 @@ def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> 
     """Check that the rows of a drawn item have one position, and that a step has it."""
     drawn, positions = batch["drawn"], batch["position"]
     stored = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
-    assert set(positions.tolist()) <= stored, f"{label}: position names steps that are not held"
+    assert set(positions.tolist()) <= stored, (
+        f"{label}: position contains steps that are not stored"
+    )
     pairs = set(zip(drawn.tolist(), positions.tolist(), strict=True))
     assert len(pairs) == len(set(drawn.tolist())), f"{label}: an item has several positions"
 
@@ -365,12 +369,14 @@ def _check_mask(batch: expdb.Batch, label: str) -> None:
     if "mask" not in batch:
         return
     mask = np.asarray(batch["mask"])
-    assert mask.dtype == bool, f"{label}: the mask is of {mask.dtype}"
-    assert (batch["position"][~mask] == -1).all(), f"{label}: positions where the mask is False"
+    assert mask.dtype == bool, f"{label}: the mask must be bool, got {mask.dtype}"
+    assert (batch["position"][~mask] == -1).all(), (
+        f"{label}: position must be -1 where the mask is False"
+    )
     for key in ("obs", "action"):
         if key in batch and batch[key].shape[: mask.ndim] == mask.shape:
             assert not np.asarray(batch[key])[~mask].any(), (
-                f"{label}: {key} where the mask is False"
+                f"{label}: {key} must be 0 where the mask is False"
             )
 
 
@@ -379,7 +385,9 @@ def _untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _same_batch(actual: Any, wanted: Any, label: str) -> None:
-    assert set(actual) == set(wanted), f"{label}: other keys, {sorted(set(actual) ^ set(wanted))}"
+    assert set(actual) == set(wanted), (
+        f"{label}: the keys differ, {sorted(set(actual) ^ set(wanted))}"
+    )
     for key in wanted:
         _same(actual[key], wanted[key], f"{label}: {key}")
 

@@ -68,9 +68,7 @@ def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
 def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(obs=0.0)
-        with pytest.warns(
-            WARNING, match="found no step, and 1 that were appended are not written yet"
-        ):
+        with pytest.warns(WARNING, match="found no step, and 1 appended steps are not written yet"):
             assert buffer.update({"episode_id": "e"}, reward=1.0, which="last") == 0
         episode.flush()
         with pytest.warns(
@@ -145,7 +143,7 @@ def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(ope
 )  # fmt: skip
 def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, column):
     with pytest.warns(
-        WARNING, match=f"'{name}' becomes a field: did you mean the column '{column}'"
+        WARNING, match=f"'{name}' becomes a new field; did you mean the column '{column}'"
     ) as caught:
         buffer.store(**{name: 1})
         buffer.store(**{name: 2})
@@ -162,7 +160,9 @@ def test_a_new_field_in_place_of_a_known_one_is_warned_of_once(buffer, name, fie
     step = {"obs": 1.0, "action": 2}
     buffer.store(**step)
     step[name] = step.pop(field)
-    with pytest.warns(WARNING, match=f"'{name}' becomes a field: did you mean the field '{field}'"):
+    with pytest.warns(
+        WARNING, match=f"'{name}' becomes a new field; did you mean the field '{field}'"
+    ):
         buffer.store(**step)
     buffer.store(**step)
     assert len(buffer) == 3
@@ -329,7 +329,9 @@ def test_priorities_of_another_shape_than_the_positions_are_refused(db, position
     buffer = db.buffer("train")
     buffer.store_batch({"n": np.arange(8)})
     given = np.arange(np.prod(positions)).reshape(positions)
-    with pytest.raises(expdb.InvalidValue, match="one for each, in the same order"):
+    with pytest.raises(
+        expdb.InvalidValue, match="one priority for each position, in the same order"
+    ):
         buffer.update_priorities(given, np.ones(values))
     assert buffer.update_priorities(given, np.ones((*positions, 1))) == given.size
 
@@ -381,7 +383,7 @@ def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(buffer, name):
 
 @pytest.mark.parametrize("name", ["rewrad", "terminatd", "trunctaed", "rewards", "done"])
 def test_names_that_are_nearly_columns_are_told(buffer, name):
-    with pytest.warns(expdb.ExpDBWarning, match=f"'{name}' becomes a field: did you mean"):
+    with pytest.warns(expdb.ExpDBWarning, match=f"'{name}' becomes a new field; did you mean"):
         buffer.store(**{name: 1.0})
 
 
@@ -484,3 +486,8 @@ def test_the_doctor_finds_episodes_that_stay_open(db, buffer, monkeypatch):
     assert (found["found"], "end_episode" in found["advice"]) == ("1", True)
     buffer.end_episode("forgotten")
     assert not [one for one in db.doctor() if "open for more" in one["what"]]
+
+
+def test_the_old_name_of_unchanged_is_deprecated():
+    with pytest.warns(DeprecationWarning, match="use expdb.UNCHANGED"):
+        assert expdb.KEEP is expdb.UNCHANGED

@@ -117,7 +117,7 @@ Figures = dict[str, dict[str, float | None]]  # seconds of a call of each side, 
 
 def compare(steps: int, rounds: int, sides: dict[str, Path], works: list[str]) -> Figures:
     """Return the seconds a call of each side takes, by work, warm and cold; None where it fails."""
-    found: Figures = {}
+    figures: Figures = {}
     for work in works:
         with tempfile.TemporaryDirectory(prefix="expdb-peers-", dir=ROOT) as folder:
             workers = {
@@ -128,11 +128,11 @@ def compare(steps: int, rounds: int, sides: dict[str, Path], works: list[str]) -
                     side: worker for side, worker in workers.items() if work in worker.works
                 }
                 for cold in (False, True)[: 1 if work in AHEAD else 2]:
-                    found[work + " cold" * cold] = _in_turns(taking_part, work, rounds, cold)
+                    figures[work + " cold" * cold] = _in_turns(taking_part, work, rounds, cold)
             finally:
                 for worker in workers.values():
                     worker.end()
-    return found
+    return figures
 
 
 def _in_turns(
@@ -150,13 +150,13 @@ def _in_turns(
                 taking_part.remove(side)
             elif number > 1:
                 times[side].append(answer["seconds"])
-    found = {side: statistics.median(values) for side, values in times.items() if values}
-    for side, seconds in found.items():
+    medians = {side: statistics.median(values) for side, values in times.items() if values}
+    for side, seconds in medians.items():
         print(
             f"{work}{' cold' * cold}: {NAMES[side]} {seconds * 1e6:.0f} us, it / expdb = "
-            f"{seconds / found['expdb']:.3g}", file=sys.stderr, flush=True,
+            f"{seconds / medians['expdb']:.3g}", file=sys.stderr, flush=True,
         )  # fmt: skip
-    return {**found, **failed}
+    return {**medians, **failed}
 
 
 def table(runs: list[Figures], absent: list[str], steps: int) -> str:
@@ -220,11 +220,11 @@ def main() -> None:
         **{side: python for side, python in pythons.items() if python is not None},
     }
     works = arguments.only or list(WORKS)
-    found = [compare(steps, rounds, sides, works) for _ in range(runs)]
-    text = table(found, [side for side, python in pythons.items() if python is None], steps)
+    figures = [compare(steps, rounds, sides, works) for _ in range(runs)]
+    text = table(figures, [side for side, python in pythons.items() if python is None], steps)
     print(text)
     if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1))
+        arguments.json.write_text(json.dumps(figures, indent=1))
     if arguments.write:
         page = arguments.write.read_text()
         before, after = page.split(BEGIN)[0], page.split(END)[1]

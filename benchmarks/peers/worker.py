@@ -61,12 +61,12 @@ class Expdb(Side):
         if not hasattr(self, "made"):
             self.db = expdb.open(self.folder / "runs.db")
             self.made = self.db.buffer("b")
-            given = data(self.steps)
-            del given["next_obs"]  # it is the next step's
+            columns = data(self.steps)
+            del columns["next_obs"]  # it is the next step's
             for start in range(0, self.steps, EPISODE):
                 with self.made.episode(f"t{start}") as episode:
                     episode.extend(
-                        {name: values[start : start + EPISODE] for name, values in given.items()}
+                        {name: values[start : start + EPISODE] for name, values in columns.items()}
                     )
         return self.made
 
@@ -117,11 +117,11 @@ class Plain(Side):
     """Fancy indexing of plain NumPy arrays."""
 
     def transitions(self) -> Call:
-        given, rng, steps = data(self.steps), np.random.default_rng(1), self.steps
+        columns, rng, steps = data(self.steps), np.random.default_rng(1), self.steps
 
         def call() -> dict[str, np.ndarray]:
             index = rng.integers(0, steps, 256)
-            return {name: values[index] for name, values in given.items()}
+            return {name: values[index] for name, values in columns.items()}
 
         return call
 
@@ -167,13 +167,13 @@ class Torchrl(Side):
         from tensordict import TensorDict
         from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 
-        given = data(self.steps)
+        arrays = data(self.steps)
         buffer = TensorDictReplayBuffer(
             storage=LazyTensorStorage(self.steps), batch_size=batch, **options
         )
         columns = {
             name: torch.from_numpy(values.copy())
-            for name, values in given.items()
+            for name, values in arrays.items()
             if name not in without
         }
         columns["trajectory"] = torch.arange(self.steps) // EPISODE
@@ -213,13 +213,13 @@ class Rllib(Side):
     def _episodes(self) -> list[Any]:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-        given = data(self.steps)
+        columns = data(self.steps)
         return [
             SingleAgentEpisode(
-                observations=[*given["obs"][start : start + EPISODE],
-                    given["obs"][start + EPISODE - 1]],
-                actions=given["action"][start : start + EPISODE].tolist(),
-                rewards=given["reward"][start : start + EPISODE].tolist(), terminated=True,
+                observations=[*columns["obs"][start : start + EPISODE],
+                    columns["obs"][start + EPISODE - 1]],
+                actions=columns["action"][start : start + EPISODE].tolist(),
+                rewards=columns["reward"][start : start + EPISODE].tolist(), terminated=True,
                 len_lookback_buffer=0,
             )
             for start in range(0, self.steps, EPISODE)
@@ -261,8 +261,8 @@ class Ding(Side):
     """DI-engine's DequeBuffer, in memory."""
 
     def _rows(self) -> list[dict[str, Any]]:
-        given = data(self.steps)
-        return [{name: values[k] for name, values in given.items()} for k in range(self.steps)]
+        columns = data(self.steps)
+        return [{name: values[k] for name, values in columns.items()} for k in range(self.steps)]
 
     def transitions(self) -> Call:
         from ding.data.buffer import DequeBuffer
@@ -299,7 +299,7 @@ class Memmap(Side):
     def _buffer(self) -> Any:
         from memmap_replay_buffer import ReplayBuffer
 
-        given = data(self.steps)
+        columns = data(self.steps)
         buffer = ReplayBuffer(
             str(self.folder / "memmap"), max_episodes=self.steps // EPISODE, max_timesteps=EPISODE,
             fields={"obs": ("float", 4), "action": "int", "reward": "float",
@@ -307,7 +307,7 @@ class Memmap(Side):
         )  # fmt: skip
         for start in range(0, self.steps, EPISODE):
             buffer.store_episode(
-                **{name: values[start : start + EPISODE] for name, values in given.items()}
+                **{name: values[start : start + EPISODE] for name, values in columns.items()}
             )
         return buffer
 
@@ -316,11 +316,11 @@ class Memmap(Side):
         state: dict[str, Any] = {"batches": iter(loader)}
 
         def call() -> Any:
-            found = next(state["batches"], None)
-            if found is None:
+            batch = next(state["batches"], None)
+            if batch is None:
                 state["batches"] = iter(loader)
-                found = next(state["batches"])
-            return found
+                batch = next(state["batches"])
+            return batch
 
         return call
 
@@ -342,14 +342,14 @@ class Memmap(Side):
         state: dict[str, Any] = {"batches": iter(loader)}
 
         def call() -> Any:
-            found = next(state["batches"], None)
+            batch = next(state["batches"], None)
             if (
-                found is None
-                or len(next(iter(found.values() if hasattr(found, "values") else found))) < 64
+                batch is None
+                or len(next(iter(batch.values() if hasattr(batch, "values") else batch))) < 64
             ):
                 state["batches"] = iter(loader)
-                found = next(state["batches"])
-            return found
+                batch = next(state["batches"])
+            return batch
 
         return call
 
@@ -367,12 +367,15 @@ class StableBaselines3(Side):
             Discrete(2),
             handle_timeout_termination=False,
         )
-        given = data(self.steps)
-        buffer.observations[:, 0], buffer.next_observations[:, 0] = given["obs"], given["next_obs"]
+        columns = data(self.steps)
+        buffer.observations[:, 0], buffer.next_observations[:, 0] = (
+            columns["obs"],
+            columns["next_obs"],
+        )
         buffer.actions[:, 0, 0], buffer.rewards[:, 0], buffer.dones[:, 0] = (
-            given["action"],
-            given["reward"],
-            given["terminated"],
+            columns["action"],
+            columns["reward"],
+            columns["terminated"],
         )
         buffer.full = True
         return lambda: buffer.sample(256)

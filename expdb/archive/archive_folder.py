@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from expdb import errors
-from expdb.process.processes import named
+from expdb.process.liveness import named
 from expdb.storage.writing.eviction import Eviction
 
 MARKER_FILE = "_expdb_archive"  # readers of Parquet folders skip names with an underscore

@@ -25,8 +25,8 @@ import pyarrow as pa
 from expdb import errors
 from expdb.archive import archive_folder, parquet
 from expdb.batch import Batch
+from expdb.process.liveness import has_ended, named
 from expdb.process.locks import locked
-from expdb.process.processes import has_ended, named
 from expdb.sql.session import Session
 from expdb.storage.ledger import evictions
 from expdb.storage.ledger.evictions import NOBODY, Archiving
@@ -39,7 +39,7 @@ from expdb.storage.writing import eviction
 from expdb.storage.writing.eviction import (
     NOTHING,
     Eviction,
-    Plan,
+    EvictionPlan,
     evict,
     pinned_from,
     plan_eviction,
@@ -71,7 +71,7 @@ class _Backlog:
 
     policy: Eviction
     capacity: int | None
-    plan: Plan
+    plan: EvictionPlan
 
     def take(self, count: int) -> np.ndarray:
         """Remove about `count` steps, or the whole episodes that contain them, and return them."""
@@ -79,7 +79,7 @@ class _Backlog:
         taken[:count] = True
         if self.policy.whole_episodes:
             taken = np.isin(plan.episodes, plan.episodes[taken])
-        self.plan = Plan(plan.positions[~taken], plan.episodes[~taken], plan.why[~taken])
+        self.plan = EvictionPlan(plan.positions[~taken], plan.episodes[~taken], plan.why[~taken])
         return plan.positions[taken]
 
 
@@ -245,8 +245,8 @@ class Retention:
             self._next_warning = now + WARN_SECONDS
             errors.warn(
                 f"buffer {store.name!r} holds {state.size:,} steps, over its capacity of "
-                f"{state.capacity:,}, because its eviction has by='archiver' and no archiver keeps "
-                f"up: run `expdb evict {store.engine.location} {store.name} --follow`"
+                f"{state.capacity:,}, because its eviction has by='archiver' and no archiver "
+                f"keeps up; run `expdb evict {store.engine.location} {store.name} --follow`"
             )
         return since
 
@@ -297,12 +297,14 @@ class Retention:
             return None
         return _Backlog(policy, self._store.state(session).capacity, plan)
 
-    def _due(self, session: Session, policy: Eviction) -> Plan:
+    def _due(self, session: Session, policy: Eviction) -> EvictionPlan:
         plan = plan_eviction(self._store, session, policy, time.time())
         if not len(plan.positions):
             return plan
         is_stored = alive(self._store, session, plan.positions)
-        return Plan(plan.positions[is_stored], plan.episodes[is_stored], plan.why[is_stored])
+        return EvictionPlan(
+            plan.positions[is_stored], plan.episodes[is_stored], plan.why[is_stored]
+        )
 
     def _evict_backlog(self, count: int) -> int:
         """Evict about `count` steps of the backlog; return the number of evicted steps."""

@@ -24,11 +24,11 @@ CODEC = pa.Codec("zstd", compression_level=3)
 # Field -> offset of its first value in the message, and bytes from one value to the next.
 Slices = dict[str, tuple[int, int]]
 # Field -> its first node, its first buffer, its number of nodes, its number of buffers.
-Places = dict[str, tuple[int, int, int, int]]
+AtIndices = dict[str, tuple[int, int, int, int]]
 
 
 @dataclass(eq=False, slots=True)
-class Layout:
+class ChunkLayout:
     """Offsets of metadata and values in messages of one signature.
 
     Chunks with equal offsets share one layout if all or none of their fields are slices of the
@@ -54,8 +54,8 @@ class Decoder:
         self.templates = Templates(signature)
         self._places = _places_of(signature)
         self._prefix_bytes = 0
-        self._layouts: dict[bytes, Layout] = {}
-        self._varying: dict[tuple[int, int, int, bool], Layout] = {}
+        self._layouts: dict[bytes, ChunkLayout] = {}
+        self._varying: dict[tuple[int, int, int, bool], ChunkLayout] = {}
 
     def chunk(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
         """Verify the checksum of a chunk and return the chunk.
@@ -83,11 +83,11 @@ class Decoder:
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
-                raise ChunkDamaged("it has another number of rows than it says")
+                raise ChunkDamaged("its number of rows differs from its metadata")
             layout = self._layout(metadata, len(data))
         except ChunkDamaged as error:
             raise ChunkDamaged(
-                f"chunk {id} cannot be read, {error}: restore a backup, or delete its steps"
+                f"chunk {id} cannot be read, {error}; restore a backup, or delete its steps"
             ) from None
         if len(layout.slices) + len(layout.bits) == len(self.signature.fields):
             if len(self._layouts) >= MAX_LAYOUTS or self._prefix_bytes != metadata.body:
@@ -102,21 +102,21 @@ class Decoder:
             layout.own_bytes = LAYOUT_BYTES
         return Chunk(id, rows, crc, data, self.signature, self._places, layout)
 
-    def _layout(self, metadata: Metadata, nbytes: int) -> Layout:
+    def _layout(self, metadata: Metadata, nbytes: int) -> ChunkLayout:
         """Check the metadata against the signature, and return the layout of the message."""
         slices: Slices = {}
         bits: dict[str, int] = {}
         rows = metadata.rows
         if rows < 0 or rows > 2 * MAX_CHUNK_ROWS:
-            raise ChunkDamaged("its number of rows makes no sense")
+            raise ChunkDamaged("its number of rows is not valid")
         node = buffer = nodes = buffers = 0
         for name, (node, buffer, nodes, buffers) in self._places.items():
             field = self.signature.fields[name]
             if node + nodes > len(metadata.nodes) or buffer + buffers > len(metadata.buffers):
-                raise ChunkDamaged("it lacks columns")
+                raise ChunkDamaged("it has too few columns")
             length, nulls = metadata.nodes[node].tolist()
             if length != rows or not 0 <= nulls <= rows:
-                raise ChunkDamaged(f"{name} has another length than it says")
+                raise ChunkDamaged(f"the length of {name} differs from its metadata")
             if not field.varies and not metadata.compressed and not nulls:
                 offset, size = metadata.buffers[buffer + buffers - 1].tolist()
                 if size < _fixed_bytes(field, rows):
@@ -126,15 +126,15 @@ class Decoder:
                 else:
                     slices[name] = (metadata.body + offset, field.nbytes)
         if node + nodes != len(metadata.nodes) or buffer + buffers != len(metadata.buffers):
-            raise ChunkDamaged("it has columns too many")
+            raise ChunkDamaged("it has too many columns")
         _, nodes_at, buffers_at, _ = metadata.at
-        return Layout(
+        return ChunkLayout(
             nodes_at, buffers_at, metadata.body, metadata.compressed, nbytes, slices, bits
         )
 
 
-def _places_of(signature: Signature) -> Places:
-    places: Places = {}
+def _places_of(signature: Signature) -> AtIndices:
+    places: AtIndices = {}
     node = buffer = 0
     for name, field in signature.fields.items():
         nodes, buffers = layout_of(field)
@@ -174,8 +174,8 @@ class Chunk:
         crc: int,
         data: bytes,
         signature: Signature,
-        places: Places,
-        layout: Layout,
+        places: AtIndices,
+        layout: ChunkLayout,
     ):
         self.id, self.rows, self.crc, self.data, self.signature = id, rows, crc, data, signature
         self.layout, self._places = layout, places
@@ -328,7 +328,7 @@ class Chunk:
 
     def _damage(self, name: str, why: object) -> ChunkDamaged:
         return ChunkDamaged(
-            f"field {name!r} of chunk {self.id} cannot be read ({why}): restore a backup, or "
+            f"field {name!r} of chunk {self.id} cannot be read ({why}); restore a backup, or "
             "delete its steps"
         )
 
@@ -347,7 +347,7 @@ def _decompress(part: Buffer) -> Buffer:
     if size == -1:
         return part[8:]
     if not 0 <= size <= MAX_BUFFER_BYTES:
-        raise ChunkDamaged("a compressed buffer claims a size that makes no sense")
+        raise ChunkDamaged("the size of a compressed buffer is not valid")
     return memoryview(CODEC.decompress(part[8:], decompressed_size=size))
 
 

@@ -215,7 +215,7 @@ class Rows:
             column.truncate(self.count)
             if column.rows < self.count:
                 raise RuntimeError(
-                    f"field {column.name!r} has {column.rows} values for {self.count} steps: "
+                    f"field {column.name!r} has {column.rows} values for {self.count} steps; "
                     "please report this"
                 )
         nodes: list[Node] = []

@@ -117,7 +117,7 @@ class Column(ABC):
             else type(value).__name__
         )
         return FieldMismatch(
-            f"field {self.name!r} holds {self.field}, not {actual}: {self._cure(value)}"
+            f"field {self.name!r} has type {self.field}, got {actual}; {self._cure(value)}"
         )
 
     def _cure(self, value: Any) -> str:
@@ -138,7 +138,7 @@ class Column(ABC):
         if isinstance(value, (list, tuple)) and field.shape:
             return f"pass np.array(value, {field.dtype!r}), or np.stack(...) of a list of arrays"
         if isinstance(value, float) and not field.varies and field.numpy.kind in "iu":
-            return f"{self._declared(Field('float64'))}, or give floats from the first one on"
+            return f"{self._declared(Field('float64'))}, or pass floats from the first value on"
         return "convert the value, or use another field name"
 
     def _declared(self, field: Field) -> str:

@@ -86,7 +86,7 @@ class ScalarColumn(Column):
                 raise self.mismatch(value)
             if not self._low <= value <= self._high:
                 raise FieldMismatch(
-                    f"field {self.name!r} holds {self.field}, and {value} is out of its range: "
+                    f"field {self.name!r} has type {self.field}, and {value} is out of its range; "
                     f"{self._wider(value)}"
                 )
             return value
@@ -100,7 +100,7 @@ class ScalarColumn(Column):
             )
         if stored is None or (stored.item() != value and value == value):
             raise FieldMismatch(
-                f"field {self.name!r} holds {self.field}, and {value!r} would be rounded: pass "
+                f"field {self.name!r} has type {self.field}, which would round {value!r}; pass "
                 f"np.{dtype.name}(value)"
             )
         return stored

@@ -80,8 +80,8 @@ class Field:
         object.__setattr__(self, "dtype", name)
         if not isinstance(self.shape, (tuple, list)):
             raise InvalidValue(
-                f"the shape is {self.shape!r}: give a tuple of integers, None for a dimension that "
-                "varies"
+                "shape must be a tuple of integers, with None for a dimension that varies, got "
+                f"{self.shape!r}"
             )
         shape = tuple(self.shape)
         for n in shape:
@@ -89,12 +89,12 @@ class Field:
                 isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0
             ):
                 raise InvalidValue(
-                    f"the shape {shape} has the dimension {n!r}: give integers, None for one that "
-                    "varies"
+                    f"shape {shape} has the dimension {n!r}; use integers, and None for a "
+                    "dimension that varies"
                 )
         shape = tuple(None if n is None else int(n) for n in shape)
         if self.dtype in OTHER and shape:
-            raise InvalidValue(f"a {self.dtype} field has no shape: leave it out")
+            raise InvalidValue(f"a {self.dtype} field cannot have a shape; leave shape out")
         object.__setattr__(self, "shape", shape)
 
     @property
@@ -192,16 +192,16 @@ def _dtype_name(dtype: Any) -> str:
         numpy_dtype = np.dtype(dtype)
     except TypeError:
         raise InvalidValue(
-            f"unknown dtype {dtype!r}: use one of {', '.join((*NUMERIC, *OTHER))}"
+            f"unknown dtype {dtype!r}; use one of {', '.join((*NUMERIC, *OTHER))}"
         ) from None
     if numpy_dtype.byteorder == ">":
         raise InvalidValue(
-            "big-endian arrays are not stored: convert with "
+            "big-endian arrays cannot be stored; convert with "
             f".astype('{numpy_dtype.newbyteorder('=').name}')"
         )
     if numpy_dtype.name not in NUMERIC:
         raise InvalidValue(
-            f"dtype {numpy_dtype.name} is not stored: use one of {', '.join((*NUMERIC, *OTHER))}"
+            f"dtype {numpy_dtype.name} cannot be stored; use one of {', '.join((*NUMERIC, *OTHER))}"
         )
     return str(numpy_dtype.name)
 
@@ -248,7 +248,7 @@ class Signature:
         # the chunks use the stored bytes.
         stored_crc = zlib.crc32(message)
         if zlib.crc32(text.encode(), stored_crc) != crc:
-            raise ChunkDamaged(f"signature {id} does not match its checksum: restore a backup")
+            raise ChunkDamaged(f"signature {id} does not match its checksum; restore a backup")
         fields = json.loads(text)
         signature = cls({name: Field.from_json(value) for name, value in fields.items()}, id)
         signature.message, signature.crc = message, stored_crc
@@ -265,14 +265,17 @@ _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
 def check_name(name: str) -> None:
     """Raise ReservedName or InvalidValue if `name` is not a valid field name."""
     if not _NAME.fullmatch(name) or len(name.encode()) > 255:
-        raise InvalidValue(f"a field may not be called {name!r}: use letters, digits, _ and dots")
+        raise InvalidValue(f"field name {name!r} is not valid; use letters, digits, _ and dots")
     head = name.split(".", 1)[0]
     if name in _RESERVED or head in _RESERVED:
         raise ReservedName(
-            f"a field may not be called {name!r}, a column or batch key has that name: rename it"
+            f"field name {name!r} is the name of a column or batch key; rename the field"
         )
     if head.startswith(("next_", "has_")) and head not in GIVEN_SUCCESSORS:
-        raise ReservedName(f"{name!r} starts as a derived key does (next_, has_): rename the field")
+        raise ReservedName(
+            f"field name {name!r} starts with the prefix of a derived key (next_, has_); rename "
+            "the field"
+        )
 
 
 # Minimum similarity of a misspelt name. Swapping two of six letters gives 0.83. The different names
@@ -293,7 +296,10 @@ def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""
         declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"
-        warn(f"{name!r} becomes a field: did you mean the {meant}? If not, declare it: {declared}")
+        warn(
+            f"{name!r} becomes a new field; did you mean the {meant}? If not, declare it with "
+            f"{declared}"
+        )
 
 
 def _likely_field(name: str, absent: Sequence[str]) -> str | None:

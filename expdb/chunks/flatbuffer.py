@@ -15,7 +15,7 @@ def table(data: Buffer, position: int, slots: int) -> list[int]:
     """Return the positions of the fields of a table; 0 for a missing field."""
     vtable = position - struct.unpack_from("<i", data, position)[0]
     if vtable < 0:
-        raise ChunkDamaged("metadata point before their start")
+        raise ChunkDamaged("the metadata contain an offset before their start")
     size = struct.unpack_from("<H", data, vtable)[0]
     positions = []
     for slot in range(slots):

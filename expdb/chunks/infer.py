@@ -37,33 +37,36 @@ def as_array(value: Any, name: str) -> np.ndarray:
         except Exception as error:
             if "bfloat16" in str(error).lower() or "bfloat16" in str(getattr(value, "dtype", "")):
                 raise InvalidValue(
-                    f"{name}: bfloat16 is not stored: convert with .float() or .astype('float32')"
+                    f"{name}: bfloat16 cannot be stored; convert with .float() or "
+                    ".astype('float32')"
                 ) from None
             raise InvalidValue(
-                f"{name}: {type(value).__name__} does not become an array ({error}): pass "
+                f"{name}: {type(value).__name__} cannot be converted to an array ({error}); pass "
                 ".detach().cpu() of it"
             ) from None
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidValue(
-            f"{name}: masked arrays lose their mask: pass .filled(value), and the mask as another "
-            "field"
+            f"{name}: masked arrays would lose their mask; pass .filled(value), and the mask as "
+            "another field"
         )
     if array.dtype.kind not in "biuf" or array.dtype.byteorder == ">" or array.dtype.itemsize > 8:
         if "bfloat16" in array.dtype.name:
-            raise InvalidValue(f"{name}: bfloat16 is not stored: convert with .astype('float32')")
+            raise InvalidValue(
+                f"{name}: bfloat16 cannot be stored; convert with .astype('float32')"
+            )
         if array.dtype.byteorder == ">":
             raise InvalidValue(
-                f"{name}: big-endian arrays are not stored: convert with "
+                f"{name}: big-endian arrays cannot be stored; convert with "
                 ".astype(a.dtype.newbyteorder('='))"
             )
         if array.dtype.kind == "O":
             raise InvalidValue(
-                f"{name}: object arrays are not stored: pass a list, or an array of numbers"
+                f"{name}: object arrays cannot be stored; pass a list, or an array of numbers"
             )
         if array.dtype.kind in "SU":
-            raise InvalidValue(f"{name}: arrays of text are not stored: pass .tolist()")
+            raise InvalidValue(f"{name}: arrays of text cannot be stored; pass .tolist()")
         raise InvalidValue(
-            f"{name}: arrays of {array.dtype} are not stored: convert to one of "
+            f"{name}: arrays of {array.dtype} cannot be stored; convert to one of "
             f"{', '.join(NUMERIC)}"
         )
     return array
@@ -81,10 +84,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, (np.bool_, np.integer, np.floating)):
         return value.item()
     if is_array(value):
-        raise TypeError("an array inside of it: make it a field of its own, or .tolist() it")
+        raise TypeError(
+            "the value contains an array, which JSON cannot represent; store it as another "
+            "field, or convert it with .tolist()"
+        )
     raise TypeError(
-        f"{type(value).__name__} is not JSON: convert it, or pass a dict, a dataclass or a "
-        "pydantic model"
+        f"{type(value).__name__} cannot be stored as JSON; convert it, or pass a dict, a "
+        "dataclass or a pydantic model"
     )
 
 
@@ -99,25 +105,29 @@ def _model(value: Any) -> Any:
         node = seen.pop()
         if isinstance(node, float) and not math.isfinite(node):
             raise TypeError(
-                f"a model with {node} in it, which is not JSON: use None, or an array field"
+                f"the model contains {node}, which JSON cannot represent; use None, or an array "
+                "field"
             )
         if isinstance(node, dict):
             wrong = [key for key in node if not isinstance(key, str)]
             if wrong:
                 raise TypeError(
-                    f"a model with the key {wrong[0]!r}: JSON has only text keys, convert it"
+                    f"the model has the key {wrong[0]!r}, but JSON keys must be text; convert it"
                 )
             seen += node.values()
         elif isinstance(node, (list, tuple, set, frozenset)):
             seen += node
         elif is_array(node):
             raise TypeError(
-                "a model with an array in it: make it a field of its own, or .tolist() it"
+                "the model contains an array; store it as another field, or convert it with "
+                ".tolist()"
             )
     try:
         return value.model_dump(mode="json")
     except Exception as error:  # an exception class of pydantic, which expdb does not import
-        raise TypeError(f"a model that is not JSON ({error}): convert what it holds") from None
+        raise TypeError(
+            f"the model cannot be stored as JSON ({error}); convert its values"
+        ) from None
 
 
 def holds_array(value: Any) -> bool:

@@ -37,10 +37,10 @@ def read_metadata(data: Buffer) -> Metadata:
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
         if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
-            raise ChunkDamaged("no Arrow message")
+            raise ChunkDamaged("it is not an Arrow message")
         _, kind, header, length, _ = table(data, 8 + struct.unpack_from("<I", data, 8)[0], 5)
         if not kind or data[kind] != 3 or not header:
-            raise ChunkDamaged("no record batch")
+            raise ChunkDamaged("it is not a record batch")
         body_bytes = struct.unpack_from("<q", data, length)[0] if length else 0
         rows, nodes, buffers, compression = table(
             data, header + struct.unpack_from("<I", data, header)[0], 4
@@ -52,17 +52,17 @@ def read_metadata(data: Buffer) -> Metadata:
                 data, compression + struct.unpack_from("<I", data, compression)[0], 2
             )
             if not codec or data[codec] != 1:
-                raise ChunkDamaged("compressed with something else than zstd")
+                raise ChunkDamaged("it is compressed with another method than zstd")
         body = 8 + size
         if body_bytes < 0 or body + body_bytes != len(data):
-            raise ChunkDamaged("the body has another length than its metadata say")
+            raise ChunkDamaged("the length of the body differs from its metadata")
         places = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
         if buffers_count and (
             int(places.min()) < 0
             or int(places.max()) > body_bytes
             or int(places.sum(1).max()) > body_bytes
         ):
-            raise ChunkDamaged("a buffer lies outside of the body")
+            raise ChunkDamaged("a buffer lies outside the body")
         return Metadata(
             struct.unpack_from("<q", data, rows)[0] if rows else 0,
             np.frombuffer(data, np.int64, 2 * nodes_count, nodes_at).reshape(-1, 2),
@@ -75,7 +75,7 @@ def read_metadata(data: Buffer) -> Metadata:
     except (struct.error, ValueError, IndexError) as error:
         if isinstance(error, ChunkDamaged):
             raise
-        raise ChunkDamaged(f"metadata cannot be read ({error})") from None
+        raise ChunkDamaged(f"its metadata cannot be read ({error})") from None
 
 
 class Template:

@@ -25,7 +25,7 @@ def read_offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
     """
     offsets = read_ints(buffer, rows + 1, "offsets")
     if offsets[0] < 0 or offsets[-1] > limit or (rows and int(np.diff(offsets).min()) < 0):
-        raise ChunkDamaged("offsets point outside of their data")
+        raise ChunkDamaged("offsets point outside their data")
     return offsets
 
 
@@ -97,7 +97,7 @@ def read_elements(
         raise ChunkDamaged("flags end early")
     used = places[cuts[start] : cuts[stop]]
     if len(used) and (int(used.min()) < 0 or int(used.max()) >= count):
-        raise ChunkDamaged("a reference points to no element")
+        raise ChunkDamaged("a reference points to a missing element")
     return [
         (
             [

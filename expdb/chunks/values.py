@@ -23,8 +23,8 @@ def check_size(size: int, name: str) -> None:
     """Raise InvalidValue if a value is too large for a chunk."""
     if size > MAX_VALUE_BYTES:
         raise InvalidValue(
-            f"{name}: {size} bytes in one value, at most {MAX_VALUE_BYTES}: split it over steps or "
-            "fields"
+            f"{name} has a value of {size} bytes, but the maximum is {MAX_VALUE_BYTES}; split it "
+            "over steps or fields"
         )
 
 
@@ -45,13 +45,13 @@ def _check_json(value: Any, name: str, depth: int = 0) -> None:
     """Raise InvalidValue for keys that are not text, unknown objects and too deep nesting."""
     if depth > MAX_DEPTH:
         raise InvalidValue(
-            f"{name}: nested more than {MAX_DEPTH} deep, or holding itself: flatten it"
+            f"{name} is nested more than {MAX_DEPTH} deep, or contains itself; flatten it"
         )
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
                 raise InvalidValue(
-                    f"{name}: the key {key!r} is not text: JSON has only text keys, convert it"
+                    f"{name} has the key {key!r}, but JSON keys must be text; convert it"
                 )
             if type(inner) is not str:
                 _check_json(inner, name, depth + 1)
@@ -91,15 +91,16 @@ def encode_json(value: Any, name: str) -> bytes:
         text = _dump(value)
     except ValueError as error:
         raise InvalidValue(
-            f"{name}: NaN and infinity are not JSON ({error}): use None, or an array field"
+            f"{name} contains NaN or infinity, which JSON cannot represent ({error}); use None, "
+            "or an array field"
         ) from None
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
-        raise InvalidValue(f"{name}: text with a NUL character: strip it, or store bytes")
+        raise InvalidValue(f"{name} contains a NUL character; strip it, or store bytes")
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
         raise InvalidValue(
-            f"{name}: text with a lone surrogate: encode it with errors='replace', or store bytes"
+            f"{name} contains a lone surrogate; encode it with errors='replace', or store bytes"
         ) from None
     check_size(len(encoded), name)
     return encoded
@@ -108,7 +109,9 @@ def encode_json(value: Any, name: str) -> bytes:
 def encode_tags(value: Any, name: str) -> str:
     """Return a mapping of tags as JSON, or raise InvalidValue."""
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"{name} is {value!r}: give a mapping such as {{'difficulty': 'hard'}}")
+        raise InvalidValue(
+            f"{name} must be a mapping such as {{'difficulty': 'hard'}}, got {value!r}"
+        )
     for key, tag in value.items():
         if (
             isinstance(tag, (int, np.integer))
@@ -116,6 +119,6 @@ def encode_tags(value: Any, name: str) -> str:
             and not -(2**63) <= int(tag) < 2**63
         ):
             raise InvalidValue(
-                f"{name}: {key!r} is {tag}, which does not fit 64 bits: use text for it"
+                f"{name}: {key!r} is {tag}, which does not fit 64 bits; store it as text"
             )
     return encode_json(dict(value), name).decode()

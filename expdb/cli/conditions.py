@@ -30,7 +30,7 @@ _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|==|=|>|<|~)\s*(.*?)\s*", re.DO
 def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any:
     """Return the query from conditions or from the values of --where, or None if both are empty."""
     if where_options and conditions:
-        raise click.UsageError("give conditions or --where, not both")
+        raise click.UsageError("conditions and --where cannot be combined; pass one of them")
     is_json = [option.lstrip()[:1] in ("{", "[") for option in where_options]
     if any(is_json) and len(where_options) > 1:
         raise click.UsageError("a query as JSON must be the only --where")
@@ -48,7 +48,9 @@ def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any
     for index, text in enumerate(conditions):
         match = _CONDITION.fullmatch(text)
         if match is None:
-            raise click.BadParameter(f'{text!r}: write NAME OP VALUE, such as "reward >= 0.5"')
+            raise click.BadParameter(
+                f'{text!r} is not a condition; write NAME OP VALUE, such as "reward >= 0.5"'
+            )
         name, operator, value = match.groups()
         built = built.and_() if index else built
         operand = value if operator == "~" else value_of(value)

@@ -120,7 +120,7 @@ def sql(
     for param in params:
         name, equals, value = param.partition("=")
         if not equals:
-            raise click.BadParameter(f"{param!r}: write --param name=value")
+            raise click.BadParameter(f"{param!r} has no value; write --param name=value")
         parameters[name] = value_of(value)
     form = _format_of(forms, target, as_json)
     text = sys.stdin.read() if query == "-" else query
@@ -257,7 +257,7 @@ def show(
 
     Example: expdb show runs.db --worst --where "task_name = refund"
     """
-    import expdb.cli.show as conversation
+    import expdb.cli.episode_text as conversation
 
     if (episode is None) == (not which and not where) or len(which) > 1:
         raise click.UsageError(
@@ -455,7 +455,7 @@ def plot(
         return click.echo(json.dumps([_plain_curve(curve) for curve in curves]))
     if not curves:
         if target is not None:
-            raise click.ClickException(f"no complete episode to draw: {target} was not written")
+            raise click.ClickException(f"no complete episode to draw; {target} was not written")
         return click.echo("no complete episode to draw")
     if target is not None:
         click.echo(f"{target}: {len(curves)} curve{'s' * (len(curves) != 1)}")
@@ -475,12 +475,12 @@ def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> exp
         raise click.UsageError(
             f"the database has several buffers; pass one of {', '.join(names)}"
             if names
-            else f"{location} has no buffer: nothing was stored yet"
+            else f"{location} has no buffer; store steps first"
         )
     if name is not None and name not in names:
         raise click.UsageError(
-            f"no buffer {name!r} in {location}: there are {', '.join(names) or 'none'}; name it "
-            "before the conditions"
+            f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; name it before "
+            "the conditions"
         )
     return db.buffer(name or names[0])
 

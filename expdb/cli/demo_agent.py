@@ -128,7 +128,9 @@ def run(
     try:
         import gymnasium
     except ImportError:
-        raise expdb.ExpDBError("the demo needs gymnasium: pip install 'expdb[gym]'") from None
+        raise expdb.ExpDBError(
+            "the demo requires gymnasium; run `pip install 'expdb[gym]'`"
+        ) from None
     started = time.monotonic()
     with expdb.open(path) as db:
         buffer = db.buffer("cartpole", capacity=200_000)

@@ -43,7 +43,7 @@ class Verb(click.Command):
             if error.param is not first:
                 raise
             raise click.UsageError(
-                "Missing argument 'LOCATION': pass a path or a URL, or set EXPDB_LOCATION.",
+                "Missing argument 'LOCATION'; pass a path or a URL, or set EXPDB_LOCATION.",
                 ctx,
             ) from None
 

@@ -78,7 +78,7 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
         names = db.buffers()
         if buffer is None and len(names) != 1:
             raise expdb.UnknownBuffer(
-                f"{db.location} has {len(names)} buffers: name one with --buffer NAME"
+                f"{db.location} has {len(names)} buffers; name one with --buffer NAME"
             )
         history = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
     click.echo(json.dumps(history) if as_json else "\n".join(history))

@@ -13,7 +13,7 @@ from typing import Any
 
 from expdb import checks, errors
 from expdb.process.awaiting import obtain
-from expdb.process.processes import Others
+from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
 from expdb.storage.ledger.waiters import Waiter
@@ -24,7 +24,7 @@ PATIENCE = 60.0  # seconds after which a wait without a limit warns
 LONGEST = 1.0  # seconds after which the pace is read without a commit: a group may have expired
 
 _serials = itertools.count()
-_others = Others()
+_others = ProcessLiveness()
 
 
 class Admission:
@@ -50,8 +50,8 @@ class Admission:
 
     def __reduce__(self) -> Any:
         raise errors.InvalidValue(
-            "an admission is held by the process that asked for it: ask for it where the group is "
-            "generated"
+            "an admission belongs to the process that requested it; call admit() in the process "
+            "that generates the group"
         )
 
     @property
@@ -103,9 +103,9 @@ class Admission:
         self._is_over = True  # after the database call, so that a failed call can be repeated
         if not was_valid and took_place:
             errors.warn(
-                f"a group took longer than the {self._seconds:g} seconds that it was let in for, "
-                "so another one may have begun in its place: give admit(seconds=...) more, or "
-                "renew it"
+                f"a group took longer than the {self._seconds:g} seconds of its admission, so "
+                "another group may have begun in its place; pass a larger admit(seconds=...), or "
+                "renew the admission"
             )
 
     def _end_stored(self, id: int, took_place: bool) -> bool:
@@ -147,11 +147,11 @@ class Admission:
             id is not None
             and not self._store.engine.retry(admissions.renew, self._store, id, self._seconds)
         ):
-            raise errors.LeaseLost("the admission is over or has expired: ask for another one")
+            raise errors.LeaseLost("the admission has ended or expired; call admit() again")
 
     def __enter__(self) -> Admission:
         if self._is_over:
-            raise errors.LeaseLost("the admission is over: ask for one with every group")
+            raise errors.LeaseLost("the admission has ended; call admit() for every group")
         return self
 
     def __exit__(
@@ -196,8 +196,8 @@ def admit(
             if not skip_warning and time.monotonic() - began > PATIENCE:
                 skip_warning = True
                 errors.warn(
-                    f"admit() has waited for {PATIENCE:g} seconds: {outcome}; it goes on when "
-                    "buffer.policy_version is counted up, and not before"
+                    f"admit() has waited for {PATIENCE:g} seconds: {outcome}; increase "
+                    "buffer.policy_version to let it continue"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
             while (now := time.monotonic()) < until:
@@ -210,8 +210,8 @@ def admit(
                 if not required:
                     return None
                 raise errors.RateLimited(
-                    f"the pace of buffer {store.name!r} holds a new group back: {outcome}; "
-                    "count up buffer.policy_version as you train, or wait longer"
+                    f"the pace of buffer {store.name!r} does not admit a new group: {outcome}; "
+                    "increase buffer.policy_version as you train, or wait longer"
                 )
 
 

@@ -595,5 +595,7 @@ def _step(step: Any) -> int | None:
 
 def _checked(lease: Any) -> Lease:
     if not isinstance(lease, Lease):
-        raise errors.InvalidValue(f"a lease is what lease() returned, not {lease!r}")
+        raise errors.InvalidValue(
+            f"expected a Lease, got {lease!r}; pass the object returned by Consumer.lease()"
+        )
     return lease

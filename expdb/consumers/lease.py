@@ -52,8 +52,8 @@ class Lease:
 
     def __reduce__(self) -> Any:
         raise errors.InvalidValue(
-            "a lease is held by the process that made it: hand its id to others, which read it "
-            "with consumer.shared(id)"
+            "a lease belongs to the process that made it; pass its id to other processes, which "
+            "read it with consumer.shared(id)"
         )
 
     @property
@@ -157,7 +157,7 @@ class Lease:
 
     def __enter__(self) -> Batch:
         if self._is_over:
-            raise errors.LeaseLost(f"{self!r} is over: lease another batch")
+            raise errors.LeaseLost(f"{self!r} has ended; lease another batch")
         return self.batch
 
     def __exit__(

@@ -21,22 +21,22 @@ from expdb.batch import Batch
 from expdb.consumers.replaying import Units, shared
 from expdb.consumers.waiting import ConsumerWatch, Glance
 from expdb.memory.usage import Usage
+from expdb.process.liveness import ProcessLiveness, named
 from expdb.process.locks import locked
-from expdb.process.processes import Others, named
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
+from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, checksum
 from expdb.sampling.request import Limits, as_text, have_same_settings, told
 from expdb.sampling.sample_plan import Recorded, SamplePlan
-from expdb.sampling.sampling import Sampling
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.ledger.encoding import Drawn, described
 from expdb.storage.ledger.leases import Counters, NewLease
-from expdb.storage.ledger.packed import Drawn, described
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.waiters import Waiter
@@ -78,7 +78,7 @@ class Leased:
 
 
 # The lease, the consumer's version before it, the id of the request, and the batch.
-_Made = tuple[leases.Lease, int, int, Batch]
+_Made = tuple[leases.LeaseRecord, int, int, Batch]
 
 _serials = itertools.count()
 
@@ -89,7 +89,7 @@ ATTEMPTS = 100  # draws for one batch, if the unit drops every drawn item
 class Leasing:
     """Make and end the leases of one consumer in one process. Threads may share it."""
 
-    def __init__(self, store: Store, sampling: Sampling, consumer: ConsumerRecord):
+    def __init__(self, store: Store, sampling: SampleEngine, consumer: ConsumerRecord):
         self._store, self._sampling, self._consumer = store, sampling, consumer
         settings = consumer.settings
         began = consumer.began if settings.new_only else 0
@@ -101,7 +101,7 @@ class Leasing:
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
-        self._others = Others()
+        self._others = ProcessLiveness()
         self._lock = threading.RLock()
         self._watch = ConsumerWatch(store, consumer)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
@@ -269,7 +269,7 @@ class Leasing:
         leases.insert(session, self._store, self._consumer, counters, new)
         if new.pinned is not None and settle_pins(session, self._store) > new.pinned:
             raise _Overtaken
-        lease = leases.Lease(
+        lease = leases.LeaseRecord(
             counters.handed_out,
             new.number,
             "leased",
@@ -289,7 +289,7 @@ class Leasing:
         self._issued.discard(id)
         self._pinning.discard(id)
 
-    def _take_in(self, lease: leases.Lease, version: int) -> None:
+    def _take_in(self, lease: leases.LeaseRecord, version: int) -> None:
         """Apply a change of this process to the usage, unless the usage lacks earlier changes."""
         if lease.status != "leased":
             self._forget_given(lease.id)
@@ -309,9 +309,9 @@ class Leasing:
         if settings.max_staleness is not None:
             if counters.policy_version is None:
                 raise errors.InvalidValue(
-                    f"consumer {self.name!r} has max_staleness={settings.max_staleness}, and "
-                    f"buffer {self._store.name!r} no policy_version to count from: set "
-                    "buffer.policy_version = 0, and count it up as you train"
+                    f"consumer {self.name!r} has max_staleness={settings.max_staleness}, but "
+                    f"buffer {self._store.name!r} has no policy_version; set "
+                    "buffer.policy_version = 0, and increase it as you train"
                 )
             oldest = counters.policy_version - settings.max_staleness
         limits = Limits(
@@ -325,8 +325,8 @@ class Leasing:
                 break
         else:
             raise errors.TooFewRows(
-                f"the unit left out all that was drawn, {ATTEMPTS} times: use one that leaves out "
-                f"less, or lease more{limits.explained(settings.new_only)}"
+                f"the unit left out every drawn item, {ATTEMPTS} times; use a unit that leaves "
+                f"out fewer, or lease more{limits.explained(settings.new_only)}"
             )
         drawn = replace(made.drawn, attempt=attempt) if attempt else made.drawn
         repeated = self._usage.returned.get(number)

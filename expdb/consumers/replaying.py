@@ -11,13 +11,13 @@ import numpy as np
 from expdb import errors
 from expdb.batch import Batch
 from expdb.replay.units import Unit
+from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, matches
 from expdb.sampling.request import REPR, public_name
-from expdb.sampling.sampling import Sampling
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.ledger.encoding import damaged
 from expdb.storage.ledger.entries import Entry
-from expdb.storage.ledger.packed import damaged
 from expdb.storage.store import Store
 
 # A unit that replaces the one in the ledger, or classes to search for the name in the ledger.
@@ -26,7 +26,7 @@ Units = Unit | Iterable[type[Unit]]
 
 def replayed(
     store: Store,
-    sampling: Sampling,
+    sampling: SampleEngine,
     name: str,
     steps: set[int] | None,
     newest: int | None,
@@ -49,7 +49,7 @@ def replayed(
 
 
 def _each(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, ids: list[int], units: Units
+    store: Store, sampling: SampleEngine, consumer: ConsumerRecord, ids: list[int], units: Units
 ) -> Iterator[Batch]:
     def batch_of(id: int) -> Batch:
         with store.engine.reading() as session:
@@ -63,7 +63,7 @@ def _each(
 
 
 def shared(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, id: int, units: Units
+    store: Store, sampling: SampleEngine, consumer: ConsumerRecord, id: int, units: Units
 ) -> tuple[Batch, np.ndarray]:
     """Return the batch of a lease of any process, and the index of the drawn item of each row.
 
@@ -79,7 +79,7 @@ def shared(
 
 
 def rebuild_batch(
-    store: Store, sampling: Sampling, consumer: ConsumerRecord, entry: Entry, units: Units
+    store: Store, sampling: SampleEngine, consumer: ConsumerRecord, entry: Entry, units: Units
 ) -> tuple[Batch, Unit]:
     """Return the batch of a ledger entry, bit for bit, and its unit.
 
@@ -95,8 +95,8 @@ def rebuild_batch(
         raise errors.Evicted(f"{what}: {error}") from None
     if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
-            f"{what} differs from what was handed out: rewards or other columns were changed, "
-            "steps around it were deleted, its episodes went on since, or its unit works otherwise"
+            f"{what} differs from the leased batch; rewards or other columns were changed, steps "
+            "around it were deleted, its episodes were continued, or its unit works differently"
         )
     return made.batch, unit
 

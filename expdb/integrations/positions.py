@@ -11,7 +11,7 @@ import expdb
 
 
 @dataclass(frozen=True)
-class At(expdb.Sampler):
+class AtPositions(expdb.Sampler):
     """Draw the steps at given positions, in their order; they are read from memory if possible."""
 
     positions: Any
@@ -30,7 +30,7 @@ class At(expdb.Sampler):
 
 
 @dataclass(frozen=True)
-class Places(expdb.Sampler):
+class AtIndices(expdb.Sampler):
     """Draw the steps at given indices, in their order; index 0 is the oldest step."""
 
     places: Any

@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import Protocol
 
 from expdb.chunks.fields import Field
-from expdb.process.living import Living
+from expdb.process.weak_registry import WeakRegistry
 from expdb.storage.catalog import Fields
 
 
@@ -21,7 +21,7 @@ class Budget:
 
     def __init__(self, limit: int):
         self.limit = limit
-        self._holders: Living[Holder] = Living()
+        self._holders: WeakRegistry[Holder] = WeakRegistry()
 
     def left_for(self, holder: Holder) -> int:
         """Return the number of bytes that the other holders leave to `holder`."""

@@ -35,7 +35,7 @@ class Incoming:
         segments = Segments.read(session, store.id, "AND last >= ?", begin, limit=SEGMENTS_AT_ONCE)
         count = len(segments.last)
         if count and segments.last[-1] >= state.added:
-            raise inconsistent("a segment covers what was never written")
+            raise inconsistent("a segment covers positions that were never written")
         segments.cut(begin)  # a merged segment may begin before the new steps
         end = int(segments.last[-1]) + 1 if count == SEGMENTS_AT_ONCE else state.added
         positions, index = segments.positions(begin)
@@ -117,7 +117,7 @@ class Details:
             f"{store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
         )  # fmt: skip
         if len(rows) < len(np.unique(ids)) and not missing:
-            raise inconsistent("steps belong to an episode that is not there")
+            raise inconsistent("steps belong to a missing episode")
         return cls(rows)
 
 

@@ -123,7 +123,7 @@ def _copy_each(
                 values = np.frombuffer(raw_or_zeros(chunk, name, field, a, b), field.numpy)
                 r.columns[name][at] = values.reshape(-1, *field.fixed_shape)
     if places:
-        raise inconsistent(f"chunk {min(places)}, which steps lie in, is not there")
+        raise inconsistent(f"chunk {min(places)}, which contains steps, is missing")
     rows = np.concatenate(order)
     for name, parts in narrow.items():
         r.columns[name][rows] = joined(parts, fields[name], len(rows))

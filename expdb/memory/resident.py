@@ -42,7 +42,7 @@ from expdb.memory.journal import (
     Priorities,
     StepColumn,
 )  # fmt: skip
-from expdb.memory.packed import Packed
+from expdb.memory.records import RecordArray
 from expdb.names import UNKNOWN
 from expdb.replay import layout
 from expdb.storage.catalog import Fields
@@ -150,7 +150,7 @@ class Resident(RowColumns):
             name: np.array([0, NO_STEP.get(name, 0)], dtype)
             for name, dtype in BATCH_COLUMNS.items()
         }
-        self.packed = Packed(0, {})
+        self.packed = RecordArray(0, {})
         self.fields: dict[str, Field] = {}  # the fields that have an array
         self.known_fields: Fields | None = None
         self.open: dict[int, OpenEpisode] = {}
@@ -333,7 +333,7 @@ class Resident(RowColumns):
         """Return a column of the episode of each step; a unit or sampler must read the column."""
         if name not in self.owners:
             raise errors.InvalidValue(
-                f"{name!r} is not among the columns of episodes that are read: name it in `reads`"
+                f"{name!r} is not among the episode columns that are read; list it in `reads`"
             )
         there = rows >= 0
         if there.all():
@@ -463,7 +463,7 @@ class Resident(RowColumns):
         moved[old] = new
         shift, total = slots - self.slots, slots + 1 + final_rows + 1
         columns = {}
-        packed = Packed(total, self._narrow(), {ORDINAL: self.columns[ORDINAL].dtype})
+        packed = RecordArray(total, self._narrow(), {ORDINAL: self.columns[ORDINAL].dtype})
         for name, array in self.columns.items():
             # `np.empty` instead of zeros: every row is written before it is read, and the first
             # access to this memory is faster because it gets large pages.

@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
-from expdb.storage.ledger.leases import Lease
+from expdb.storage.ledger.leases import LeaseRecord
 
 UNLIMITED = 2**31  # number of leases of a step that stands for "no limit"
 LEAST = 1024  # minimum number of entries
@@ -35,8 +35,10 @@ class Usage:
         self.version = -1  # version of the consumer at which this object is up to date
         self.last = -1  # greatest lease id that was read
         self.begun = 0
-        self.held: dict[int, Lease] = {}
-        self.returned: dict[int, Lease] = {}  # returned and not leased again yet, by batch number
+        self.held: dict[int, LeaseRecord] = {}
+        self.returned: dict[
+            int, LeaseRecord
+        ] = {}  # returned and not leased again yet, by batch number
         self._first, self._sparse = 0, NONE
         self._lease_counts = np.zeros(1, np.int32)  # leases of each step, including open ones
         self._is_held = np.zeros(1, np.bool_)  # whether the step is leased or blocked
@@ -105,12 +107,12 @@ class Usage:
         self.forget()
         self._first = oldest
 
-    def take_in(self, lease: Lease) -> None:
+    def take_in(self, lease: LeaseRecord) -> None:
         """Apply a lease that is new or has changed."""
         with self._forgetting_on_error():
             self._take_in(lease)
 
-    def _take_in(self, lease: Lease) -> None:
+    def _take_in(self, lease: LeaseRecord) -> None:
         before, items = self.held.pop(lease.id, None), lease.drawn.items
         counts, counted = lease.status in ("leased", "acknowledged"), before is not None
         if counts != counted:

@@ -13,8 +13,8 @@ from expdb.batch import Batch
 from expdb.errors import InvalidValue, TooFewRows
 from expdb.process.locks import locked
 from expdb.replay.samplers import Uniform
+from expdb.sampling.engine import SampleEngine
 from expdb.sampling.request import check_empty
-from expdb.sampling.sampling import Sampling
 from expdb.storage.reading.chunk_values import Empty
 
 Retry = Callable[..., Any]
@@ -52,7 +52,7 @@ class Epochs(Iterator[Batch]):
 
     def __init__(
         self,
-        sampling: Sampling,
+        sampling: SampleEngine,
         retry: Retry,
         explain: Explain,
         batch_size: int,

@@ -33,7 +33,7 @@ from expdb.sampling.repeatable import least_position, rows_crc
 from expdb.sampling.request import SampleRequest, have_same_settings
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
-from expdb.storage.ledger.packed import Drawn
+from expdb.storage.ledger.encoding import Drawn
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted

@@ -9,7 +9,7 @@ import numpy as np
 from expdb.batch import Batch
 from expdb.errors import TooFewRows
 from expdb.replay.population import check_size, distinct_draws
-from expdb.sampling.sampling import explained
+from expdb.sampling.engine import explained
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch, select

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from expdb.memory.columns import AFTER
-from expdb.memory.packed import Records
+from expdb.memory.records import RecordCopies
 from expdb.memory.resident import Resident, RowColumns
 from expdb.names import UNKNOWN
 from expdb.sampling.extensions import read_only
@@ -38,9 +38,9 @@ class Window(RowColumns):
         self._breaks = np.ones((size, len(offsets)), np.bool_)
         # The same for the steps before the drawn one, nearest first.
         self._breaks_before = np.ones((size, self._before + 1), np.bool_)
-        self._records = Records(self.packed, self._rows.shape, resident.arrays)
+        self._records = RecordCopies(self.packed, self._rows.shape, resident.arrays)
         self._take, self._flat = self.packed.records.take, self._records.flat
-        self._others: dict[str, Records] = {}
+        self._others: dict[str, RecordCopies] = {}
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
@@ -136,7 +136,9 @@ class Window(RowColumns):
                 return {name: column[:, part] for name, column in self.items.items()}
         records = self._others.get(source)
         if records is None or records.raw.shape != rows.shape:
-            records = self._others[source] = Records(self.packed, rows.shape, self._resident.arrays)
+            records = self._others[source] = RecordCopies(
+                self.packed, rows.shape, self._resident.arrays
+            )
         self._take(rows.reshape(-1), 0, records.flat, "clip")
         return records.items
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from expdb.chunks.chunk import Decoder
 from expdb.chunks.fields import Field
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
-from expdb.storage.records import EpisodeRecord
 
 
 @dataclass

@@ -19,10 +19,10 @@ from expdb.sql.conditions import Condition, compile_where
 from expdb.sql.engine import Engine
 from expdb.sql.query import Where
 from expdb.sql.session import Session
+from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.commits import CommitQueue
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.records import AdmissionLimit
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
 from expdb.storage.tags import Tags

@@ -6,7 +6,7 @@ from typing import Any
 
 from expdb.chunks.codec import Block
 from expdb.chunks.message import Templates
-from expdb.storage.records import EpisodeRecord
+from expdb.storage.cached_records import EpisodeRecord
 
 
 @dataclass(frozen=True)

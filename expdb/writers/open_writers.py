@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from expdb import errors
 from expdb.process import exits
-from expdb.process.living import Living
+from expdb.process.weak_registry import WeakRegistry
 from expdb.storage.store import Store
 from expdb.writers.writers import EpisodeWriter, StepWriter
 
@@ -27,7 +27,7 @@ class OpenWriters:
 
     def __init__(self, store: Store):
         self._store = store
-        self._open: Living[Writer] = Living()
+        self._open: WeakRegistry[Writer] = WeakRegistry()
         self._waiting: list[Writer] = []  # collected while writing was not possible
 
     def add(self, writer: Kind) -> Kind:

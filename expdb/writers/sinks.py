@@ -8,13 +8,13 @@ import numpy as np
 
 from expdb import errors
 from expdb.names import EPISODE_KEYS, STEP_KEYS
-from expdb.storage.records import EpisodeRecord
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.writing import transaction
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.columnar import columnar
-from expdb.storage.writing.gathering import Gathering, step_columns
+from expdb.storage.writing.encoded_steps import EncodedSteps
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.pending_steps import PendingSteps, step_columns
 
 EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
 
@@ -37,11 +37,11 @@ class EpisodeSink:
     def __init__(self, buffer: Any):
         self._buffer, self._store = buffer, buffer._store
 
-    def gathering(self) -> Pending:
+    def gathering(self) -> EncodedSteps:
         """Return an empty collection of steps."""
-        return Pending(self._store.fields)
+        return EncodedSteps(self._store.fields)
 
-    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: Pending) -> bool:
+    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: EncodedSteps) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""
         columns = columns_of(batch)
         at_once = columns is not None and steps.rows.takes_arrays
@@ -65,7 +65,7 @@ class EpisodeSink:
             raise
         return bool(ends) and ends[-1]
 
-    def _add(self, episode: EpisodeRecord, row: Mapping[str, Any], steps: Pending) -> bool:
+    def _add(self, episode: EpisodeRecord, row: Mapping[str, Any], steps: EncodedSteps) -> bool:
         fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
         for name in fields.keys() & EPISODE_NAMES:
             raise errors.InvalidValue(
@@ -74,7 +74,7 @@ class EpisodeSink:
             )
         return steps.add(episode, fields, step_columns(row))
 
-    def write(self, steps: Pending) -> np.ndarray:
+    def write(self, steps: EncodedSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         positions = transaction.write(self._store, steps)
         self._buffer._retention.look()
@@ -94,24 +94,24 @@ class StepSink:
     def __init__(self, buffer: Any, episodes: OpenEpisodes):
         self._buffer, self._episodes = buffer, episodes
 
-    def gathering(self) -> Gathering:
+    def gathering(self) -> PendingSteps:
         """Return an empty collection of steps."""
         return self._episodes.gathering()
 
     def gather(
-        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: Gathering
+        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: PendingSteps
     ) -> None:
         """Add a step; change nothing if it is refused."""
         self._episodes.gather(whose, fields, columns, steps)
 
-    def gather_many(self, batch: Any, steps: Gathering) -> None:
+    def gather_many(self, batch: Any, steps: PendingSteps) -> None:
         """Add all steps of a batch or none."""
         columns = columns_of(batch)
         if columns is None or not self._episodes.gather_columns(columns, steps):
             rows = rows_of(batch if columns is None else columns)
             self._episodes.gather_rows([parted(row) for row in rows], steps)
 
-    def write(self, steps: Gathering) -> np.ndarray:
+    def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         positions = self._episodes.write_gathered(steps)
         self._buffer._retention.look()

@@ -16,11 +16,11 @@ from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
 from expdb.process.locks import locked
 from expdb.storage.writing.batches import flatten_rollout
-from expdb.writers.left_open import LeftOpen, Unwritten
 from expdb.writers.sinks import EpisodeSink, StepSink
+from expdb.writers.unclosed_episodes import LostSteps, UnclosedEpisode
 
 
-class GatheringWriter(ABC):
+class BufferedWriter(ABC):
     """Gather steps and flush them at a limit; the base of `EpisodeWriter` and `StepWriter`.
 
     Every operation holds the lock, because another thread than the one that appends may close the
@@ -49,7 +49,7 @@ class GatheringWriter(ABC):
         """Raise the error of a closed writer or of a writer of the parent process."""
 
     @abstractmethod
-    def _end_left_open(self) -> LeftOpen | Unwritten | None:
+    def _end_left_open(self) -> UnclosedEpisode | LostSteps | None:
         """Close the writer and return the warning to emit, or None."""
 
     @property
@@ -164,12 +164,12 @@ class GatheringWriter(ABC):
         if is_new:  # an interrupt may repeat the call with the same positions
             self._untold = np.concatenate((self._untold, positions))
 
-    def end_left_open(self) -> LeftOpen | Unwritten | None:
+    def end_left_open(self) -> UnclosedEpisode | LostSteps | None:
         """Close a writer that the program left open, without raising; for internal use.
 
         Returns
         -------
-        LeftOpen, Unwritten or None
+        UnclosedEpisode, LostSteps or None
             The warning to emit, or None if there is nothing to report.
         """
         return locked(self._lock, self._end_left_open)
@@ -179,7 +179,7 @@ class GatheringWriter(ABC):
             self._sink.collected(self)
 
 
-class EpisodeWriter(GatheringWriter):
+class EpisodeWriter(BufferedWriter):
     """Write one new episode.
 
     `ReplayBuffer.episode` returns a writer. Use it in a `with` statement: leaving the block
@@ -487,9 +487,7 @@ class EpisodeWriter(GatheringWriter):
         try:
             if last:
                 if not len(steps) and self._episode.id is None:
-                    raise errors.InvalidValue(
-                        "end() of an episode without a step: append one first"
-                    )
+                    raise errors.InvalidValue("end() requires at least one step; append one first")
                 steps.add_final(last)
             steps.end(self._episode, status)
             self._takes_steps, self._last = False, steps
@@ -525,12 +523,12 @@ class EpisodeWriter(GatheringWriter):
         """The number of appended steps that are not known to be stored, an int."""
         return 0 if self._given_up else super().unwritten
 
-    def _end_left_open(self) -> LeftOpen | None:
+    def _end_left_open(self) -> UnclosedEpisode | None:
         # The episode is complete if its last step ends it, else aborted. If its steps cannot be
         # written, they are lost.
         if not self.is_open:
             return None
-        left = LeftOpen(
+        left = UnclosedEpisode(
             self.episode_id,
             self.begun_at,
             "complete" if self._whole else "aborted",
@@ -548,10 +546,10 @@ class EpisodeWriter(GatheringWriter):
     def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
-                "this episode belongs to the parent process: begin another one here"
+                "this episode belongs to the parent process; begin another one in this process"
             )
         raise errors.EpisodeEnded(
-            f"episode {self.episode_id!r} has ended: begin another one with buffer.episode"
+            f"episode {self.episode_id!r} has ended; begin another one with buffer.episode()"
         )
 
     def __enter__(self) -> EpisodeWriter:
@@ -582,7 +580,7 @@ class Whose(NamedTuple):
     episode_tags: Mapping[str, Any] | None
 
 
-class StepWriter(GatheringWriter):
+class StepWriter(BufferedWriter):
     """Write steps of any episodes in few transactions.
 
     Use it for vector environments and for loops that store one step at a time: hundreds of steps
@@ -848,22 +846,22 @@ class StepWriter(GatheringWriter):
     def _is_closed(self) -> bool:
         return self._has_ended
 
-    def _end_left_open(self) -> Unwritten | None:
+    def _end_left_open(self) -> LostSteps | None:
         if not self.is_open:
             return None
         try:
             self._close("aborted")
         except Exception as error:
             self._has_ended = True
-            return Unwritten(self.unwritten, error) if self.unwritten else None
+            return LostSteps(self.unwritten, error) if self.unwritten else None
         return None
 
     def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
-                "this writer belongs to the parent process: make another one here"
+                "this writer belongs to the parent process; create another one in this process"
             )
-        raise errors.InvalidValue("the writer is closed: make another one with buffer.writer")
+        raise errors.InvalidValue("the writer is closed; create another one with buffer.writer()")
 
     def __enter__(self) -> StepWriter:
         return self

@@ -302,7 +302,7 @@ def test_a_policy_that_makes_no_sense_is_refused(given):
 
 
 def test_only_a_policy_is_a_policy(buffer):
-    with pytest.raises(expdb.InvalidValue, match="give expdb"):
+    with pytest.raises(expdb.InvalidValue, match=r"eviction must be an expdb\.Eviction"):
         buffer.eviction = {"max_bytes": 3}
     assert buffer.plan_eviction().num_rows == buffer.evict() == 0
 

@@ -239,7 +239,7 @@ def test_long_work_reports_its_progress(monkeypatch):
      (("sql", "PATH", "SELECT :a"), "give every :name of the query with --param"),
      (("show", "PATH", "nope"), "the newest are ep/3"),
      (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
-     (("export", "PATH", "train", "x.csv"), "does not end in .parquet")],
+     (("export", "PATH", "train", "x.csv"), "must end in .parquet")],
 )  # fmt: skip
 def test_errors_are_one_short_line_without_calls_of_python(path, arguments, message):
     output = run(*[path if one == "PATH" else one for one in arguments], status=1)

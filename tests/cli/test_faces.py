@@ -123,7 +123,9 @@ def test_errors_are_one_line_with_the_cure(path, arguments, message):
 
 def test_bad_conditions_say_how_to_write_them(path):
     assert "NAME OP VALUE" in run("query", path, "train", "reward", status=2)
-    assert "not both" in run("query", path, "train", "reward > 1", "--where", "{}", status=2)
+    assert "cannot be combined" in run(
+        "query", path, "train", "reward > 1", "--where", "{}", status=2
+    )
     assert "is not valid JSON" in run("query", path, "train", "--where", "{", status=2)
 
 
@@ -421,7 +423,7 @@ def test_show_prints_an_episode_as_a_conversation(traces):
     found = json.loads(run("show", traces, "attempt/1", "--json"))
     assert (found["buffer"], found["episode_return"], len(found["steps"])) == ("traces", 0.5, 2)
     assert "the newest are" in run("show", traces, "attempt/2", status=1)
-    assert "'flight' is a task: its episodes are attempt/1" in run(
+    assert "'flight' is a task, not an episode; its episodes are attempt/1" in run(
         "show", traces, "flight", status=1
     )
     assert "did you mean 'traces'" in run(
@@ -495,9 +497,7 @@ def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path
         "out.parquet",
         "traces.db",
     ]
-    assert "does not end in .parquet" in run(
-        "export", traces, "traces", tmp_path / "all.csv", status=1
-    )
+    assert "must end in .parquet" in run("export", traces, "traces", tmp_path / "all.csv", status=1)
     assert "does not exist" in run(
         "export", traces, "traces", tmp_path / "no" / "all.parquet", status=1
     )

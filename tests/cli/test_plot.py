@@ -68,7 +68,7 @@ def test_pictures_are_what_their_names_say(path, tmp_path):
     assert b"\x1b" not in first
     code, said = call(path, "--to", tmp_path / "a.gif")
     assert code == 1
-    assert said == "Error: a.gif does not name a picture: end the name with .png, .svg, .pdf\n"
+    assert said == "Error: a.gif is not the name of a picture; end it with .png, .svg, .pdf\n"
 
 
 def test_the_terminal_shows_every_panel(path):

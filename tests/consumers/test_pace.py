@@ -13,7 +13,7 @@ from behind import writing
 
 import expdb
 from expdb.consumers import admission
-from expdb.process.processes import Others
+from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
 
 FORK = multiprocessing.get_context("fork")
@@ -27,7 +27,7 @@ def paced(db):
     return buffer
 
 
-def refused(buffer, match="holds a new group back"):
+def refused(buffer, match="does not admit a new group"):
     with pytest.raises(expdb.RateLimited, match=match):
         buffer.admit(wait=0)
     return True
@@ -276,7 +276,7 @@ def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
 def test_an_admission_serves_one_group(paced):
     with paced.admit(wait=0) as group:
         pass
-    with pytest.raises(expdb.LeaseLost, match="ask for one with every group"), group:
+    with pytest.raises(expdb.LeaseLost, match=r"has ended; call .* for every group"), group:
         pass
 
 
@@ -292,7 +292,9 @@ def test_who_waits_for_long_is_told_why(paced, monkeypatch):
         paced.policy_version = 6
 
     learner = threading.Thread(target=count_up)
-    with pytest.warns(expdb.ExpDBWarning, match="4 groups have begun.* is counted up") as told:
+    with pytest.warns(
+        expdb.ExpDBWarning, match="4 groups have begun.*; increase buffer.policy_version"
+    ) as told:
         learner.start()
         paced.admit().finish()
     learner.join()
@@ -339,11 +341,11 @@ def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, mon
 def admit_with_limit_of(store, state, id=7):
     """Admit a group with the limit of an earlier `state`, as a handle with an old limit does."""
     store.admission_limit = state.limit
-    return admissions.try_to_admit(store, 60.0, 0, Others(), id)
+    return admissions.try_to_admit(store, 60.0, 0, ProcessLiveness(), id)
 
 
 def test_a_stale_pace_state_does_not_admit_a_group(paced):
-    store, others = paced._store, Others()
+    store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
     for _ in range(4):
         paced.admit(wait=0).finish()
@@ -355,7 +357,7 @@ def test_a_stale_pace_state_does_not_admit_a_group(paced):
 
 
 def test_a_group_begins_at_the_newest_policy_version(paced):
-    store, others = paced._store, Others()
+    store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
     paced.policy_version = 6
     assert admit_with_limit_of(store, look) == admissions.Admitted(7, 6)
@@ -363,7 +365,7 @@ def test_a_group_begins_at_the_newest_policy_version(paced):
 
 
 def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
-    store, others = paced._store, Others()
+    store, others = paced._store, ProcessLiveness()
     for _ in range(4):
         paced.admit(wait=0).finish()
     paced.policy_version = 6
@@ -408,7 +410,7 @@ def test_concurrent_handles_admit_exactly_the_groups_that_the_pace_allows(paced,
 
 
 def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
-    store, others = paced._store, Others()
+    store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
     for took_place, after in ((True, 1), (False, 1)):
         assert admit_with_limit_of(store, look) == admissions.Admitted(7, 5)
@@ -423,7 +425,7 @@ def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
 
 
 def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
-    store, others = paced._store, Others()
+    store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
     assert [admit_with_limit_of(store, look) for _ in range(2)] == [admissions.Admitted(7, 5)] * 2
     paced.policy_version = 6

@@ -123,9 +123,12 @@ def test_who_waits_is_seen_and_named(db, buffer):
     [
         (lambda: expdb.SampleToInsertRatio(4.0, 10, 7.0), "must be at least 8"),
         (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "from 1e-6 to 1e6"),
-        (lambda: expdb.SampleToInsertRatio(1.0, 0, 7.0), "min_size is 0"),
-        (lambda: expdb.Queue(0), "size is 0"),
-        (lambda: expdb.MinSize(True), "size is True"),
+        (
+            lambda: expdb.SampleToInsertRatio(1.0, 0, 7.0),
+            "min_size must be a whole number from 1, got 0",
+        ),
+        (lambda: expdb.Queue(0), "size must be a whole number from 1, got 0"),
+        (lambda: expdb.MinSize(True), "size must be a whole number from 1, got True"),
     ],
 )
 def test_a_limit_that_cannot_be_met_is_refused(wrong, said):
@@ -161,7 +164,9 @@ def test_a_lease_that_was_waited_for_is_handed_out_while_others_write(tmp_path):
 
 
 def test_only_rate_limiters_are_taken(buffer):
-    with pytest.raises(expdb.InvalidValue, match=r"give one such as expdb.Queue\(1000\)"):
+    with pytest.raises(
+        expdb.InvalidValue, match=r"rate_limiter must be None or one such as expdb.Queue\(1000\)"
+    ):
         buffer.rate_limiter = 5
 
 
@@ -356,7 +361,7 @@ def test_a_capacity_below_a_minimum_is_refused(db):
     ],
 )
 def test_a_limit_beyond_the_counters_is_refused(make):
-    with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number)|give a whole number"):
+    with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number|a whole number)"):
         make()
 
 

@@ -43,15 +43,15 @@ def frames_of(batch, unit):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_batch_that_is_held_stays_what_it_is(buffer, unit):
-    rng, held = np.random.default_rng(0), []
+    rng, batches = np.random.default_rng(0), []
     for _ in range(150):
         batch = buffer.sample(int(rng.integers(20, 40)), unit=unit)
         if rng.random() < 0.3:
-            held.append((batch, frames_of(batch, unit)))
-        if held and rng.random() < 0.25:
-            held.pop(int(rng.integers(len(held))))
-        for one, frames in held:
-            np.testing.assert_array_equal(frames_of(one, unit), frames)
+            batches.append((batch, frames_of(batch, unit)))
+        if batches and rng.random() < 0.25:
+            batches.pop(int(rng.integers(len(batches))))
+        for earlier, frames in batches:
+            np.testing.assert_array_equal(frames_of(earlier, unit), frames)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_batch_that_is_held_stays_what_it_is(buffer, unit):
 )  # fmt: skip
 def test_whatever_was_made_of_an_array_holds_its_memory(buffer, made):
     batch = buffer.sample(32, fields=["obs"])
-    at, held = batch["obs"].ctypes.data, made(batch["obs"])
+    at, derived = batch["obs"].ctypes.data, made(batch["obs"])
     del batch
     others = [buffer.sample(32, fields=["obs"]) for _ in range(9)]
     assert at not in {other["obs"].ctypes.data for other in others}
-    del held, others
+    del derived, others
 
 
 def test_a_tensor_holds_the_memory_of_its_array(buffer):
@@ -80,27 +80,27 @@ def test_a_tensor_holds_the_memory_of_its_array(buffer):
 
 @pytest.mark.skipif(not batch_arrays._COUNTS, reason="references are not counted here")
 def test_what_nobody_holds_is_used_again(buffer):
-    found = {
+    addresses = {
         buffer.sample(size, fields=["obs"])["obs"].ctypes.data
         for size in (40, 39, 38)
         for _ in range(9)
     }
-    assert len(found) == 1
+    assert len(addresses) == 1
 
 
 def test_no_more_than_so_much_is_kept():
     arrays, rng = BatchArrays(), np.random.default_rng(0)
-    held = []
+    recent = []
     for _ in range(3000):
         size = int(rng.integers(1, 4)) * int(2 ** rng.uniform(10, 25))
-        one = arrays.empty((size,), np.dtype(np.uint8))
-        assert one.shape == (size,)
-        held = [*held, one][-int(rng.integers(1, 40)) :]
+        array = arrays.empty((size,), np.dtype(np.uint8))
+        assert array.shape == (size,)
+        recent = [*recent, array][-int(rng.integers(1, 40)) :]
         assert len(arrays._kept) <= MOST_ARRAYS
         assert arrays.nbytes == sum(kept.nbytes for kept in arrays._kept) <= MOST_BYTES
         assert all(kept.nbytes >= LEAST for kept in arrays._kept)
-    one = None
-    held.clear()
+    array = None
+    recent.clear()
     gone = [weakref.ref(kept) for kept in arrays._kept]
     del arrays
     gc.collect()
@@ -111,11 +111,11 @@ def test_arrays_of_any_shape_and_dtype():
     arrays = BatchArrays()
     for dtype in ("f8", "f4", "i1", "bool", "c16", [("a", "f8"), ("b", "i1")], "V64", "O", "M8[s]"):
         for shape in ((300, 300), (90_000,), (1, 2, 90_000), (), (0, 9), (70_000, 0)):
-            one = arrays.empty(shape, np.dtype(dtype))
-            assert (one.shape, one.dtype) == (shape, np.dtype(dtype))
-            assert one.flags.c_contiguous
-            assert one.flags.writeable
-            one[...] = np.zeros((), dtype)
+            array = arrays.empty(shape, np.dtype(dtype))
+            assert (array.shape, array.dtype) == (shape, np.dtype(dtype))
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+            array[...] = np.zeros((), dtype)
 
 
 def test_the_memory_is_told_by_stats(buffer):
@@ -131,9 +131,9 @@ def test_threads_that_draw_at_the_same_time(buffer):
         last = None
         for _ in range(200):
             batch = buffer.sample(30, unit=unit)
-            for one in (batch, last or batch):
-                if not (one["obs"][..., :1, 5] == one["obs"][..., 0, :1]).all():
-                    wrong.append(one)
+            for drawn in (batch, last or batch):
+                if not (drawn["obs"][..., :1, 5] == drawn["obs"][..., 0, :1]).all():
+                    wrong.append(drawn)
             last = batch
             np.testing.assert_array_equal(batch["obs"][..., 0, 0], batch["n"])
 

@@ -44,14 +44,14 @@ def assert_same_samples(buffer, reader, seed):
     buffer._sampling.save(wait=True)
     for unit in UNITS:
         for sampler in (expdb.Uniform(), expdb.Newest(7), expdb.Prioritized(initial=1.0)):
-            mine, theirs = (_sample(one, sampler, unit, seed) for one in (buffer, reader))
-            assert mine.keys() >= theirs.keys()
+            ours, theirs = (_sample(source, sampler, unit, seed) for source in (buffer, reader))
+            assert ours.keys() >= theirs.keys()
             for key in theirs:
                 what = f"{unit} {sampler} {key}"
                 if key in ("probability", "weight"):  # weights are summed in row order
-                    np.testing.assert_allclose(mine[key], theirs[key], 1e-12, err_msg=what)
+                    np.testing.assert_allclose(ours[key], theirs[key], 1e-12, err_msg=what)
                 else:
-                    np.testing.assert_array_equal(mine[key], theirs[key], what)
+                    np.testing.assert_array_equal(ours[key], theirs[key], what)
 
 
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
@@ -99,8 +99,8 @@ def test_an_open_episode_reserves_no_rows_for_evicted_steps_after_it(open_db):
     first = write_after_an_open_episode(buffer, 200)
     reader = open_db(max_lag=0.0).buffer("b")
     assert_matches_new_reader(buffer, reader, 0)
-    for one in (buffer, reader):
-        rows = one._sampling.resident
+    for source in (buffer, reader):
+        rows = source._sampling.resident
         assert rows.high - rows.low > 5000
         assert rows.slots < 1000
         assert rows.final_rows < 200
@@ -130,7 +130,9 @@ def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, mon
     other = open_db(max_lag=0.0).buffer("b")
     other.restore_sampling(state)
     for _ in range(5):
-        np.testing.assert_equal(*[dict(one.sample(20, **prioritized)) for one in (buffer, other)])
+        np.testing.assert_equal(
+            *[dict(source.sample(20, **prioritized)) for source in (buffer, other)]
+        )
     if keeps == "an open episode":
         assert len(buffer._sampling.resident.early)
         first.end()
@@ -152,18 +154,18 @@ def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
     buffer = buffer_without(open_db, np.array(gone))
     prioritized = expdb.Prioritized(epsilon=0.0)
 
-    def draw(one):
-        return dict(one.sample(50, sampler=prioritized, rng=np.random.default_rng(0)))
+    def draw(source):
+        return dict(source.sample(50, sampler=prioritized, rng=np.random.default_rng(0)))
 
     before = draw(buffer)
     assert not set(before["position"]) & set(gone)
     state = buffer.sampling_state()
     np.testing.assert_array_equal(draw(buffer)["x"], before["x"])
     other = open_db(max_lag=0.0).buffer("b")
-    for one in (buffer, other):
-        one.restore_sampling(state)
-        np.testing.assert_array_equal(draw(one)["x"], before["x"])
-        batch = one.sample(200, fields=["position", "priority"])
+    for source in (buffer, other):
+        source.restore_sampling(state)
+        np.testing.assert_array_equal(draw(source)["x"], before["x"])
+        batch = source.sample(200, fields=["position", "priority"])
         np.testing.assert_array_equal(batch["priority"], batch["position"] + 0.5)
     kept = np.setdiff1d(np.arange(100), gone)
     buffer.update_priorities(kept, np.where(kept == 20, 1.0, 0.0))
@@ -179,8 +181,8 @@ def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
         buffer.store(x=100 + k)
         buffer.sample(1, unit=expdb.Stack(1, stack_fields=("x",)))
     reader = open_db(max_lag=0.0).buffer("b")
-    mine, theirs = (one.sample(200, unit=expdb.NStep(1), rng=0) for one in (buffer, reader))
-    np.testing.assert_array_equal(mine["position"], theirs["position"])
+    ours, theirs = (source.sample(200, unit=expdb.NStep(1), rng=0) for source in (buffer, reader))
+    np.testing.assert_array_equal(ours["position"], theirs["position"])
 
 
 @pytest.mark.parametrize("gone", [range(1_024, 2_048), range(5, 4_000, 700), [0, 1_023, 2_047]])

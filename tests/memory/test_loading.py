@@ -27,15 +27,15 @@ def write(buffer, first, counts, wide=True):
 def joined(monkeypatch):
     """Return how many chunks were joined at each load, by layout."""
     monkeypatch.setattr(new_steps, "MAX_RANGES", 0)  # few new steps are loaded like many
-    found, original = [], bulk._by_layout
+    joins, original = [], bulk._by_layout
 
     def noting(chunks, spans):
         alike, others = original(chunks, spans)
-        found.append((sorted(map(len, alike)), len(others)))
+        joins.append((sorted(map(len, alike)), len(others)))
         return alike, others
 
     monkeypatch.setattr(bulk, "_by_layout", noting)
-    return found
+    return joins
 
 
 def assert_right(buffer, low, high, wide):

@@ -33,7 +33,7 @@ def play(buffer, first, steps=40, repeats=20):
 
 def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(open_db):
     actor, learner = open_db().buffer("b", capacity=400), open_db(max_lag=0.0).buffer("b")
-    held = []
+    sizes = []
     for turn in range(TURNS):
         play(actor, 40 * turn)
         for options in (
@@ -45,8 +45,8 @@ def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(ope
             batch = learner.sample(48, **options)
             if "sampler" in options:
                 learner.update_priorities(batch["position"], np.ones(48))
-        held.append(learner.stats()["resident_bytes"])
-    assert max(held[-TURNS // 4 :]) <= 1.1 * max(held[TURNS // 4 : TURNS // 2])
+        sizes.append(learner.stats()["resident_bytes"])
+    assert max(sizes[-TURNS // 4 :]) <= 1.1 * max(sizes[TURNS // 4 : TURNS // 2])
 
 
 def test_chunks_of_evicted_steps_are_not_kept(open_db):

@@ -5,7 +5,7 @@ import pytest
 from row_histories import FIELDS, UNIT, History, assert_matches_new_reader
 
 import expdb
-from expdb.sampling import sampling
+from expdb.sampling import engine
 from expdb.sql.dialects.sqlite.session import SqliteSession
 
 
@@ -53,13 +53,13 @@ def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
         write_steps(buffer, episode, 20)  # the next sample allocates rows for later writes
         buffer.sample(1, unit=UNIT)
         with monkeypatch.context() as patched:
-            patched.setattr(sampling, "refresh", fail_if_read)
+            patched.setattr(engine, "refresh", fail_if_read)
             patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
             for first in (40, 60, 80, 100):
                 write_steps(buffer, episode, first)
                 buffer.sample(1, unit=UNIT)
-        held = buffer._sampling.resident
-        actions = held.columns["action"][held.rows(held.all_positions())]
+        resident = buffer._sampling.resident
+        actions = resident.columns["action"][resident.rows(resident.all_positions())]
         assert actions.tolist() == list(range(60, 120))
 
 
@@ -72,7 +72,7 @@ def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypa
             writer.flush()
             with monkeypatch.context() as patched:
                 if first:
-                    patched.setattr(sampling, "refresh", fail_if_read)
+                    patched.setattr(engine, "refresh", fail_if_read)
                     patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
                 assert sorted(np.unique(buffer.sample(999)["action"])) == [
                     *range(first, first + 60)
@@ -83,18 +83,18 @@ def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypa
 
 
 def test_commits_of_another_handle_are_read(open_db):
-    mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    mine.store(x=0)
-    mine.sample(1)
-    mine.sample(1)
+    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    ours.store(x=0)
+    ours.sample(1)
+    ours.sample(1)
     for k in range(1, 10):
-        mine.store(x=2 * k - 1)
+        ours.store(x=2 * k - 1)
         theirs.store(x=2 * k)
-        assert set(mine.sample(500)["x"].tolist()) == set(range(2 * k + 1))
+        assert set(ours.sample(500)["x"].tolist()) == set(range(2 * k + 1))
         theirs.update(np.arange(1), reward=float(k))
-        mine.store(x=-1)
-        mine.delete(np.array([3 * k]))
-        assert set(mine.sample(500, fields=["reward"])["reward"].tolist()) >= {float(k)}
+        ours.store(x=-1)
+        ours.delete(np.array([3 * k]))
+        assert set(ours.sample(500, fields=["reward"])["reward"].tolist()) >= {float(k)}
 
 
 def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
@@ -115,44 +115,44 @@ def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     assert len(queue.queued) == 1
 
 
-@pytest.mark.parametrize("told", [{"tags": {"t": "x" * 1000}}, {"pre_agent": "x" * 1000}])
-def test_commit_queue_counts_texts_of_steps(db, monkeypatch, told):
+@pytest.mark.parametrize("texts", [{"tags": {"t": "x" * 1000}}, {"pre_agent": "x" * 1000}])
+def test_commit_queue_counts_texts_of_steps(db, monkeypatch, texts):
     buffer = db.buffer("b")
     buffer.store(x=0)
     buffer.sample(1)
     buffer.sample(1)
     monkeypatch.setattr("expdb.storage.commits.MAX_BYTES", 10_000)
     for k in range(1, 20):
-        buffer.store(x=k, **told)
+        buffer.store(x=k, **texts)
     assert not buffer._store.commit_queue.queued
 
 
 def test_new_steps_of_another_handle_have_their_late_values(open_db):
-    mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    mine.store_batch({"x": np.arange(50)})
+    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    ours.store_batch({"x": np.arange(50)})
     for _ in range(3):
-        mine.sample(1)
+        ours.sample(1)
     (position,) = theirs.store_batch({"x": [50], "reward": [1.0]})
     theirs.update(np.array([position]), reward=7.0)
-    mine.sample(1)
-    r = mine._sampling.resident
+    ours.sample(1)
+    r = ours._sampling.resident
     assert r.columns["reward"][position % r.slots] == 7.0
 
 
 def test_an_episode_whose_chunks_were_merged_goes_on_where_it_was(open_db):
-    mine, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    mine.store_batch({"x": np.arange(50)})
+    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    ours.store_batch({"x": np.arange(50)})
     with theirs.episode("e", flush_steps=1000) as episode:
         for k in range(6):
             episode.append(x=100 + k)
             if k % 2:
                 episode.flush()
-                mine.sample(1, unit=expdb.Step(), fields=["x"])
-                mine.sample(1)
+                ours.sample(1, unit=expdb.Step(), fields=["x"])
+                ours.sample(1)
         episode.append(x=106)
     reader = open_db().buffer("b")
-    assert_matches_new_reader(mine, reader, 0)
-    assert mine.get(np.arange(50, 57))["x"].tolist() == list(range(100, 107))
+    assert_matches_new_reader(ours, reader, 0)
+    assert ours.get(np.arange(50, 57))["x"].tolist() == list(range(100, 107))
 
 
 def test_a_final_observation_in_a_chunk_of_its_own_is_read(open_db):
@@ -167,11 +167,14 @@ def test_a_final_observation_in_a_chunk_of_its_own_is_read(open_db):
 
 
 def test_a_commit_between_ours_and_the_look_at_it_is_seen(tmp_path, monkeypatch):
-    with expdb.open(tmp_path / "a.db", max_lag=0.0) as one, expdb.open(tmp_path / "a.db") as two:
-        mine, theirs = one.buffer("b"), two.buffer("b")
-        mine.store_batch({"x": np.arange(3)})
+    with (
+        expdb.open(tmp_path / "a.db", max_lag=0.0) as own_db,
+        expdb.open(tmp_path / "a.db") as other_db,
+    ):
+        ours, theirs = own_db.buffer("b"), other_db.buffer("b")
+        ours.store_batch({"x": np.arange(3)})
         for _ in range(3):
-            mine.sample(1)
+            ours.sample(1)
         calls, original = [], SqliteSession.wal_index_header
 
         def after_another_commit(self):
@@ -181,9 +184,9 @@ def test_a_commit_between_ours_and_the_look_at_it_is_seen(tmp_path, monkeypatch)
             return original(self)
 
         monkeypatch.setattr(SqliteSession, "wal_index_header", after_another_commit)
-        mine.store(x=3)
+        ours.store(x=3)
         assert len(calls) == 2
-        assert set(mine.sample(500)["x"].tolist()) == set(range(5))
+        assert set(ours.sample(500)["x"].tolist()) == set(range(5))
 
 
 @pytest.mark.filterwarnings("ignore:.*k:expdb.ExpDBWarning")

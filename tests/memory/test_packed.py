@@ -5,7 +5,7 @@ import pytest
 
 import expdb
 from expdb.memory.batch_arrays import BatchArrays
-from expdb.memory.packed import LINE, MOST, Packed
+from expdb.memory.records import LINE, MOST, RecordArray
 
 COLUMNS = {
     "done": (np.dtype("?"), ()),
@@ -16,7 +16,7 @@ COLUMNS = {
 
 
 def test_a_record_is_a_cache_line_with_each_column_where_it_is_aligned():
-    made = Packed(10, COLUMNS)
+    made = RecordArray(10, COLUMNS)
     assert made.names == set(COLUMNS)
     assert made.dtype.itemsize == LINE
     assert made.records.ctypes.data % LINE == 0
@@ -28,7 +28,7 @@ def test_a_record_is_a_cache_line_with_each_column_where_it_is_aligned():
     ("width", "size"), [(0, LINE), (8, LINE), (56, LINE), (LINE, 72), (LINE + 1, LINE)]
 )
 def test_wide_columns_are_left_out_and_lines_are_filled_where_it_costs_little(width, size):
-    made = Packed(3, {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))})
+    made = RecordArray(3, {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))})
     assert ("obs" in made.names) == (0 < width <= LINE)
     assert made.dtype.itemsize == size
 
@@ -36,21 +36,21 @@ def test_wide_columns_are_left_out_and_lines_are_filled_where_it_costs_little(wi
 @pytest.mark.parametrize(("width", "fills"), [(52, True), (53, False), (56, False), (60, True)])
 def test_what_is_not_drawn_fills_room_that_is_left(width, fills):
     columns = {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))}
-    made = Packed(3, columns, {"ordinal": np.dtype("i4")})
+    made = RecordArray(3, columns, {"ordinal": np.dtype("i4")})
     assert ("ordinal" in made.names) == fills
-    assert made.dtype.itemsize == Packed(3, columns).dtype.itemsize
+    assert made.dtype.itemsize == RecordArray(3, columns).dtype.itemsize
 
 
 def test_no_record_is_longer_than_some_lines():
     many = {f"c{k}": (np.dtype("f8"), (8,)) for k in range(9)}
-    made = Packed(3, many)
+    made = RecordArray(3, many)
     assert len(made.names) == MOST // LINE
     assert made.dtype.itemsize == MOST
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
 def test_taken_rows_are_copies_of_any_shape(shape):
-    made, rng = Packed(50, COLUMNS), np.random.default_rng(0)
+    made, rng = RecordArray(50, COLUMNS), np.random.default_rng(0)
     for name, (_, inner) in COLUMNS.items():
         made[name][:] = rng.integers(0, 2, (50, *inner))
     rows = rng.integers(0, 50, shape)
@@ -58,9 +58,9 @@ def test_taken_rows_are_copies_of_any_shape(shape):
     for name in COLUMNS:
         column = taken.items[name].copy()
         column = column if made.types[name] is None else column.view(made.types[name])
-        for found in (taken.columns[name], column):
-            assert (found == made[name][rows]).all()
-            assert found.shape[: len(shape)] == shape
+        for taken_column in (taken.columns[name], column):
+            assert (taken_column == made[name][rows]).all()
+            assert taken_column.shape[: len(shape)] == shape
     with pytest.raises(ValueError, match="read-only"):
         taken.columns["after"][...] = 7
     taken.items["after"][...] = 7

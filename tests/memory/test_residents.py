@@ -56,8 +56,8 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
         assert (same | ended).all()
         assert (batch["next_obs"] - batch["obs"] == batch["n_steps"])[~ended].all()
         relabelled = (batch["reward"] == -batch["n_steps"]).sum()
-        held = learner.update_priorities(batch["position"], np.abs(batch["reward"]) + 1)
-        assert 0 <= held <= 64
+        updated = learner.update_priorities(batch["position"], np.abs(batch["reward"]) + 1)
+        assert 0 <= updated <= 64
         assert 0 <= relabelled <= 64
         sequences = learner.sample(
             8, QueryBuilder().eq("reward", -1.0).or_().gte("reward", 0), unit=Sequence(6, burn_in=2)
@@ -77,9 +77,11 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
     )
     learner._sampling.save()
     stored = learner.get(batch["position"], fields=["priority"])["priority"]
-    held = learner.sample(len(truth), sampler=ALL, fields=["position", "priority"])
-    mine = dict(zip(held["position"].tolist(), held["priority"].tolist(), strict=True))
-    assert [mine[p] for p in batch["position"].tolist()] == pytest.approx(
+    everything = learner.sample(len(truth), sampler=ALL, fields=["position", "priority"])
+    priorities = dict(
+        zip(everything["position"].tolist(), everything["priority"].tolist(), strict=True)
+    )
+    assert [priorities[p] for p in batch["position"].tolist()] == pytest.approx(
         stored.tolist(), nan_ok=True
     )
 
@@ -89,12 +91,12 @@ def test_fields_come_late_and_leave_memory_as_the_buffer_grows(open_db, resident
     buffer = open_db().buffer("b")
     other = open_db(resident_bytes=resident_bytes, max_lag=0.0).buffer("b")
     for k in range(30):
-        given = {"x": np.full(8, k, np.float32), "n": k}
+        fields = {"x": np.full(8, k, np.float32), "n": k}
         if k >= 10:
-            given["late"] = float(k)
+            fields["late"] = float(k)
         if k >= 20:
-            given["text"] = f"text {k}"
-        buffer.store(episode_id="e", obs=np.array([k, k], np.int32), **given)
+            fields["text"] = f"text {k}"
+        buffer.store(episode_id="e", obs=np.array([k, k], np.int32), **fields)
         if k % 3 == 2:
             batch = other.sample(k, unit=NStep(1), sampler=ALL, rng=k)
             assert sorted(batch["n"].tolist()) == list(range(k))
@@ -174,16 +176,16 @@ def agree(open_db, buffer, **options):
     Return what both draw.
     """
     fresh = open_db(max_lag=0.0).buffer(buffer.name)
-    found = []
-    for one in (buffer, fresh):
+    draws = []
+    for source in (buffer, fresh):
         try:
-            found.append(
-                {key: value.tolist() for key, value in one.sample(64, rng=3, **options).items()}
+            draws.append(
+                {key: value.tolist() for key, value in source.sample(64, rng=3, **options).items()}
             )
         except expdb.TooFewRows:
-            found.append(None)
-    assert repr(found[0]) == repr(found[1])
-    return found[0]
+            draws.append(None)
+    assert repr(draws[0]) == repr(draws[1])
+    return draws[0]
 
 
 @pytest.mark.parametrize(
@@ -206,19 +208,19 @@ def test_rows_without_a_step_lead_nowhere(db, unit):
 def test_sum_trees_start_anew_after_a_failed_refresh(open_db, tmp_path):
     path = tmp_path / "runs.db"
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
-    with expdb.open(path) as one, expdb.open(path) as two:
-        buffer, other = one.buffer("b"), two.buffer("b")
+    with expdb.open(path) as own_db, expdb.open(path) as other_db:
+        buffer, other = own_db.buffer("b"), other_db.buffer("b")
         buffer.store_batch({"x": np.arange(4.0)})
         buffer.update_priorities(range(4), [1.0] * 4)
         buffer.sample(2, sampler=sampler)
         other.store(x=5.0)
-        with writing(two) as session:
+        with writing(other_db) as session:
             ((id, data),) = session.ask("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
             session.ask("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
         with pytest.raises(expdb.ChunkDamaged):
             buffer.sample(2, sampler=sampler)
         other.update_priorities([0], [1000.0])
-        with writing(two) as session:
+        with writing(other_db) as session:
             session.ask("UPDATE chunks SET data = ? WHERE id = ?", data, id)
         batch = buffer.sample(300, sampler=sampler, rng=0)
         assert {0, 4} <= set(batch["position"].tolist())
@@ -248,17 +250,17 @@ def test_a_handle_that_has_seen_more_draws_the_same(open_db):
         buffer.store_batch(
             [{"x": float(j), "task_id": "abc"[(k * j) % 3], "terminated": True} for j in range(7)]
         )
-        for one in (sampler, Uniform(over="task"), Uniform()):
-            buffer.sample(4, sampler=one)
+        for candidate in (sampler, Uniform(over="task"), Uniform()):
+            buffer.sample(4, sampler=candidate)
     buffer.set_capacity(100)
-    for one in (
+    for candidate in (
         sampler,
         Uniform(over="task"),
         Uniform(over="episode"),
         Uniform(),
         expdb.Newest(30),
     ):
-        agree(open_db, buffer, sampler=one)
+        agree(open_db, buffer, sampler=candidate)
     state = buffer.sampling_state()
     fresh = open_db(max_lag=0.0).buffer("b")
     fresh.restore_sampling(state)
@@ -270,16 +272,16 @@ def test_a_handle_that_has_seen_more_draws_the_same(open_db):
 
 
 def test_new_steps_begin_with_the_greatest_priority_of_any_process(open_db):
-    one, two = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
+    first, second = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
-    one.store_batch({"x": np.arange(4)})
-    for buffer in (one, two):
+    first.store_batch({"x": np.arange(4)})
+    for buffer in (first, second):
         buffer.sample(2, sampler=sampler)
-    two.update_priorities([0], [100.0])
-    two._sampling.save()
-    one.sample(2, sampler=sampler)
-    two.store(x=4)
-    for buffer in (one, two):
+    second.update_priorities([0], [100.0])
+    second._sampling.save()
+    first.sample(2, sampler=sampler)
+    second.store(x=4)
+    for buffer in (first, second):
         batch = buffer.sample(500, sampler=sampler, rng=0)
         assert batch["probability"][batch["position"] == 4][0] == pytest.approx(100 / 203)
 

@@ -16,11 +16,11 @@ WEIGHTS = st.lists(
 def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, shares):
     tree = SumTree(len(weights))
     tree.set(np.arange(len(weights)), np.array(weights))
-    found, _ = tree.find(np.array([*shares, 0.0, np.nextafter(1.0, 0.0)]))
-    assert (tree.weights[found] > 0).all()
-    assert found.max() < len(weights)
+    rows, _ = tree.find(np.array([*shares, 0.0, np.nextafter(1.0, 0.0)]))
+    assert (tree.weights[rows] > 0).all()
+    assert rows.max() < len(weights)
     sums = np.cumsum(weights)
-    for row, share in zip(found.tolist(), shares, strict=False):
+    for row, share in zip(rows.tolist(), shares, strict=False):
         low, high = sums[row] - weights[row], sums[row]
         assert low - 1e-9 * sums[-1] <= share * sums[-1] <= high + 1e-9 * sums[-1]
 
@@ -33,15 +33,15 @@ def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, share
     )
 )
 def test_sums_depend_on_the_weights_and_not_on_how_they_came(updates):
-    one, whole = SumTree(1000), SumTree(1000)
+    stepwise, whole = SumTree(1000), SumTree(1000)
     for row, weight in updates:
-        one.set(np.array([row]), np.array([weight]))
+        stepwise.set(np.array([row]), np.array([weight]))
     rows, weights = (np.array(part) for part in zip(*updates, strict=True))
     whole.set(rows, weights)  # of a row given twice, the last one counts
-    assert (one.weights == whole.weights).all()
+    assert (stepwise.weights == whole.weights).all()
     whole.sum_up()
-    assert all((a == b).all() for a, b in zip(one._levels, whole._levels, strict=True))
-    assert one.total == whole.total
+    assert all((a == b).all() for a, b in zip(stepwise._levels, whole._levels, strict=True))
+    assert stepwise.total == whole.total
 
 
 def test_more_levels_draw_the_same(monkeypatch):
@@ -70,5 +70,5 @@ def test_the_least_weight_follows_every_change(updates):
     for update in updates:
         rows, weights = (np.array(part) for part in zip(*update, strict=True))
         tree.set(rows, weights)
-        held = tree.weights[tree.weights > 0]
-        assert tree.minimum() == (held.min() if len(held) else np.inf)
+        positive = tree.weights[tree.weights > 0]
+        assert tree.minimum() == (positive.min() if len(positive) else np.inf)

@@ -102,7 +102,7 @@ def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):
     real = expdb.ReplayBuffer.count
     calls = iter(range(10**6))
     monkeypatch.setattr(expdb.ReplayBuffer, "count", lambda *a: real(*a) + next(calls) % 2)
-    with pytest.raises(AssertionError, match="every step: 91 steps match, and 90 on SQLite"):
+    with pytest.raises(AssertionError, match="every step: 91 steps match, but 90 on SQLite"):
         check_database(str(tmp_path / "new.db"))
 
 

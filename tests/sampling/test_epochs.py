@@ -60,7 +60,9 @@ def drawable(buffer, unit, **options):
 def test_every_item_comes_once_per_epoch(filled, unit, options):
     batches = drawn(filled.epochs(8, n=2, unit=unit, **options))
     half = len(batches) // 2
-    first, second = (np.concatenate(some).tolist() for some in (batches[:half], batches[half:]))
+    first, second = (
+        np.concatenate(half_batches).tolist() for half_batches in (batches[:half], batches[half:])
+    )
     assert sorted(first) == sorted(second) == drawable(filled, unit, **options)
     assert first != second or len(first) < 5
     assert all(len(batch) == 8 for batch in batches[: half - 1])
@@ -77,9 +79,9 @@ def test_batch_values_match_get(filled):
 
 
 def test_the_order_is_given_by_the_seed(open_db, filled):
-    one = drawn(filled.epochs(8, n=2, seed=5))
-    assert one == drawn(open_db().buffer("b").epochs(8, n=2, seed=5))
-    assert one != drawn(filled.epochs(8, n=2, seed=6))
+    order = drawn(filled.epochs(8, n=2, seed=5))
+    assert order == drawn(open_db().buffer("b").epochs(8, n=2, seed=5))
+    assert order != drawn(filled.epochs(8, n=2, seed=6))
 
 
 def test_drop_last_drops_the_short_batch(filled):
@@ -113,10 +115,10 @@ def test_epochs_resume_where_they_were(open_db, filled, unit, batches):
     again = list(resumed)
     if batches:
         assert len(again) == len(rest)
-    for mine, theirs in zip(rest, again, strict=bool(batches)):
+    for expected, actual in zip(rest, again, strict=bool(batches)):
         if batches:
-            for key in mine:
-                np.testing.assert_array_equal(mine[key], theirs[key])
+            for key in expected:
+                np.testing.assert_array_equal(expected[key], actual[key])
 
 
 @pytest.mark.parametrize(
@@ -209,12 +211,12 @@ def test_get_returns_the_same_from_memory_and_database(open_db, filled, fields):
     stored = open_db().buffer("b").get(wanted, fields=fields)
     for _ in range(2):
         filled.sample(4, unit=expdb.NStep(1))
-    held = filled.get(wanted, fields=fields)
-    assert list(stored) == list(held)
+    cached = filled.get(wanted, fields=fields)
+    assert list(stored) == list(cached)
     for key in stored:
-        np.testing.assert_array_equal(stored[key], held[key])
-        assert stored[key].dtype == held[key].dtype
-    held["position" if fields is None else next(iter(held))][:] = 0  # it is the caller's own
+        np.testing.assert_array_equal(stored[key], cached[key])
+        assert stored[key].dtype == cached[key].dtype
+    cached["position" if fields is None else next(iter(cached))][:] = 0  # it is the caller's own
     assert wanted.tolist() == [5, 3, 3, 60, 0]
     with pytest.raises(expdb.Evicted, match="1000"):
         filled.get([3, 1000])
@@ -260,18 +262,18 @@ def test_steps_that_are_not_flushed_are_told(db):
 
 def test_threads_that_share_epochs_get_different_batches(filled):
     epochs = filled.epochs(2, n=30)
-    found = []
+    positions = []
 
     def draw():
         for batch in epochs:
-            found.extend(batch["position"].tolist())
+            positions.extend(batch["position"].tolist())
 
     threads = [threading.Thread(target=draw) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert np.bincount(found).tolist() == [30] * len(filled)
+    assert np.bincount(positions).tolist() == [30] * len(filled)
 
 
 def test_a_state_from_before_the_first_batch_lists_the_items_again(filled):
@@ -284,17 +286,17 @@ def test_a_state_from_before_the_first_batch_lists_the_items_again(filled):
 
 
 def test_get_sees_what_other_handles_have_stored_and_deleted(open_db):
-    mine, theirs = open_db(max_lag=60.0).buffer("b"), open_db().buffer("b")
-    mine.store(x=0)
+    ours, theirs = open_db(max_lag=60.0).buffer("b"), open_db().buffer("b")
+    ours.store(x=0)
     for _ in range(3):
-        mine.sample(1)
+        ours.sample(1)
     for k in range(1, 20):
         (position,) = theirs.store_batch({"x": [k]})
-        assert mine.get([position])["x"].tolist() == [k]
-        mine.sample(1)
+        assert ours.get([position])["x"].tolist() == [k]
+        ours.sample(1)
         theirs.delete(np.array([position]))
         with pytest.raises(expdb.Evicted):
-            mine.get([position])
+            ours.get([position])
 
 
 def test_a_query_of_priorities_sees_those_that_were_just_set(filled):
@@ -303,5 +305,5 @@ def test_a_query_of_priorities_sees_those_that_were_just_set(filled):
     where = expdb.QueryBuilder().gt("priority", 50.0)
     assert sum(drawn(filled.epochs(4, where=where)), []) != []  # noqa: RUF017
     filled.update_priorities(np.array([0, 1]), np.array([99.0, 99.0]))
-    found = sum(drawn(filled.epochs(4, where=where)), [])  # noqa: RUF017
-    assert sorted(found) == [0, 1, *range(50, len(filled))]
+    positions = sum(drawn(filled.epochs(4, where=where)), [])  # noqa: RUF017
+    assert sorted(positions) == [0, 1, *range(50, len(filled))]

@@ -109,9 +109,9 @@ def test_any_query_and_unit_works_with_a_sampler_of_ones_own(buffer, where, unit
         with pytest.raises(expdb.TooFewRows):
             buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
         return
-    found = buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
-    assert found.keys() == wanted.keys() | {"success_rate"}
-    assert set(np.unique(found["position"])) <= set(np.unique(wanted["position"]))
+    batch = buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
+    assert batch.keys() == wanted.keys() | {"success_rate"}
+    assert set(np.unique(batch["position"])) <= set(np.unique(wanted["position"]))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_pairs_have_priorities_and_come_again_after_a_restart(buffer, open_db):
     again = open_db().buffer("train")
     again.restore_sampling(state)
     ours, theirs = (
-        one.sample(16, unit=Pairs(), sampler=expdb.Prioritized()) for one in (buffer, again)
+        source.sample(16, unit=Pairs(), sampler=expdb.Prioritized()) for source in (buffer, again)
     )
     for key in ours:
         np.testing.assert_array_equal(ours[key], theirs[key])
@@ -192,14 +192,14 @@ def test_a_draw_that_cannot_be_is_refused(buffer):
             buffer.sample(4, sampler=Wrong(result))
     with pytest.raises(expdb.InvalidValue, match="must return positions of the population"):
         buffer.sample(4, sampler=Wrong("elsewhere"))
-    with pytest.raises(expdb.InvalidValue, match="name it in `reads`"):
+    with pytest.raises(expdb.InvalidValue, match="list it in `reads`"):
         buffer.sample(4, sampler=Wrong("undeclared"))
     with pytest.raises(NotImplementedError, match=r"implement draw\(\)"):
         buffer.sample(4, sampler=expdb.Sampler())
 
 
 @dataclass(frozen=True)
-class Unwritten(expdb.Unit):
+class LostSteps(expdb.Unit):
     pass
 
 
@@ -218,7 +218,7 @@ def test_anchors_that_cannot_be_are_refused(buffer):
     with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return integers"):
         buffer.sample(2, unit=Twice())
     with pytest.raises(NotImplementedError, match=r"implement layout\(\)"):
-        buffer.sample(2, unit=Unwritten())
+        buffer.sample(2, unit=LostSteps())
 
 
 @dataclass(frozen=True)
@@ -278,9 +278,13 @@ class Makes(expdb.Unit):
         return ("age",) if self.what_goes_wrong == "key" else ()
 
     def may_start(self, trajectories, rows):
-        found = trajectories.ordinals(rows) > 0
-        wrong = {"ints": found.astype(int), "few": found[:1], "list": found.tolist()}
-        return wrong.get(self.what_goes_wrong, found)
+        has_previous = trajectories.ordinals(rows) > 0
+        wrong = {
+            "ints": has_previous.astype(int),
+            "few": has_previous[:1],
+            "list": has_previous.tolist(),
+        }
+        return wrong.get(self.what_goes_wrong, has_previous)
 
     def layout(self, trajectories, rows, rng):
         pairs = np.column_stack((rows, rows))
@@ -317,12 +321,12 @@ def test_a_unit_that_returns_what_cannot_be_is_refused(buffer, where):
 
 @dataclass(frozen=True)
 class Says(expdb.Sampler):
-    said: tuple
+    declarations: tuple
 
-    reads = property(lambda self: self.said[0])
+    reads = property(lambda self: self.declarations[0])
 
     def keys(self):
-        return self.said[1]
+        return self.declarations[1]
 
     def draw(self, population, size, rng):
         positions = population.uniform(size, rng)
@@ -330,7 +334,7 @@ class Says(expdb.Sampler):
 
 
 @pytest.mark.parametrize(
-    ("said", "match"),
+    ("declarations", "match"),
     [
         (("task_id", ()), "reads must be a tuple"),
         ((("taskid",), ()), "did you mean 'task_id'"),
@@ -341,9 +345,9 @@ class Says(expdb.Sampler):
         (((), ("discount",)), "both have the key 'discount'"),
     ],
 )
-def test_a_sampler_that_says_what_cannot_be_is_refused(buffer, said, match):
+def test_a_sampler_that_says_what_cannot_be_is_refused(buffer, declarations, match):
     with pytest.raises(expdb.InvalidValue, match=match):
-        buffer.sample(2, sampler=Says(said), unit=expdb.NStep(1))
+        buffer.sample(2, sampler=Says(declarations), unit=expdb.NStep(1))
 
 
 @dataclass
@@ -355,7 +359,7 @@ class Changing(expdb.Unit):
 
 
 @dataclass(frozen=True)
-class Listing(Unwritten):
+class Listing(LostSteps):
     names: list
 
 
@@ -379,8 +383,8 @@ class Good(expdb.Unit):
         return trajectories.of_episodes("episode_return", rows) >= 0.5
 
     def layout(self, trajectories, rows, rng):
-        found = np.column_stack((rows, trajectories.next_steps(rows)))
-        return expdb.Layout(found, mask=found >= 0)
+        pairs = np.column_stack((rows, trajectories.next_steps(rows)))
+        return expdb.Layout(pairs, mask=pairs >= 0)
 
 
 def test_a_unit_is_asked_of_held_steps_only(buffer, open_db):
@@ -494,9 +498,9 @@ class Asks(expdb.Unit):
         return self.function(trajectories, rows)
 
 
-def windows(trajectories, rows, found, mask=None):
-    mask = found >= 0 if mask is None else mask
-    return expdb.Layout(found, {"mask": mask, "one": np.ones(len(rows))}, mask)
+def windows(trajectories, rows, rows_around, mask=None):
+    mask = rows_around >= 0 if mask is None else mask
+    return expdb.Layout(rows_around, {"mask": mask, "one": np.ones(len(rows))}, mask)
 
 
 def test_what_is_asked_of_no_step_is_nothing(buffer):
@@ -551,8 +555,8 @@ def test_rows_that_were_drawn_cannot_be_written_to(buffer):
 
 def test_a_mask_is_a_key_of_its_unit_and_the_same_there(buffer):
     def other(trajectories, rows):
-        found = np.column_stack((rows, trajectories.next_steps(rows)))
-        return expdb.Layout(found, {"mask": found < 10**9, "one": np.ones(len(rows))}, found >= 0)
+        pairs = np.column_stack((rows, trajectories.next_steps(rows)))
+        return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
 
     with pytest.raises(expdb.InvalidValue, match="its mask as the key 'mask'"):
         buffer.sample(20, unit=Asks(other), rng=0)
@@ -586,9 +590,9 @@ class Around(expdb.Unit):
         return ("mask", "rewarded")
 
     def layout(self, trajectories, rows, rng):
-        found = trajectories.around(rows, self.window)
-        rewarded = (trajectories.rewards(found) > 0).sum(1)
-        return expdb.Layout(found, {"rewarded": rewarded}, mask=found >= 0)
+        around = trajectories.around(rows, self.window)
+        rewarded = (trajectories.rewards(around) > 0).sum(1)
+        return expdb.Layout(around, {"rewarded": rewarded}, mask=around >= 0)
 
 
 @dataclass(frozen=True)
@@ -603,9 +607,9 @@ class AroundOneByOne(Around):
             columns.insert(0, trajectories.previous_steps(columns[0]))
         for _ in range(self.steps):
             columns.append(trajectories.next_steps(columns[-1]))
-        found = np.column_stack(columns)
-        rewarded = (trajectories.rewards(found) > 0).sum(1)
-        return expdb.Layout(found, {"rewarded": rewarded}, mask=found >= 0)
+        around = np.column_stack(columns)
+        rewarded = (trajectories.rewards(around) > 0).sum(1)
+        return expdb.Layout(around, {"rewarded": rewarded}, mask=around >= 0)
 
 
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized(), Curriculum()])
@@ -613,14 +617,14 @@ class AroundOneByOne(Around):
 def test_user_window_holds_the_steps_around_each_drawn_step(buffer, where, sampler):
     buffer.delete([13])
     for steps in (1, 4):
-        one, other = (
+        batch, other = (
             buffer.sample(40, where, unit=unit, sampler=sampler, rng=0)
             for unit in (Around(steps), AroundOneByOne(steps))
         )
-        assert one.keys() == other.keys()
-        for key in one:
-            np.testing.assert_array_equal(one[key], other[key], err_msg=key)
-        assert not one["mask"].all()
+        assert batch.keys() == other.keys()
+        for key in batch:
+            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+        assert not batch["mask"].all()
 
 
 def test_window_returns_missing_values_where_there_is_no_step(buffer):
@@ -629,11 +633,11 @@ def test_window_returns_missing_values_where_there_is_no_step(buffer):
     @dataclass(frozen=True)
     class Looking(Around):
         def layout(self, trajectories, rows, rng):
-            found = trajectories.around(rows, self.window)
+            around = trajectories.around(rows, self.window)
             names = ("rewards", "episodes", "ordinals", "terminated", "truncated", "successors")
-            seen.update({name: getattr(trajectories, name)(found)[found < 0] for name in names})
+            seen.update({name: getattr(trajectories, name)(around)[around < 0] for name in names})
             with pytest.raises(ValueError, match="read-only"):
-                found[...] = 0
+                around[...] = 0
             return super().layout(trajectories, rows, rng)
 
     buffer.sample(30, unit=Looking(), rng=0)
@@ -732,14 +736,14 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
     elsewhere = define(newest=(1, 2))
     with answers.consumer("trainer").lease(2, unit=elsewhere()) as lease:
         batch = {key: np.array(lease[key]) for key in lease}
-    for found in (answers.replay("trainer"), answers.replay("trainer", units=[elsewhere])):
-        assert all((one == batch[key]).all() for key, one in next(found).items())
+    for replayed in (answers.replay("trainer"), answers.replay("trainer", units=[elsewhere])):
+        assert all((array == batch[key]).all() for key, array in next(replayed).items())
     monkeypatch.setattr(elsewhere, "__module__", "some_module_of_another_program")
     with pytest.raises(expdb.InvalidValue, match=rf"import its module, pass units=\[{name}\]"):
         next(answers.replay("trainer"))
     assert next(answers.replay("trainer", units=[elsewhere])).size == 4
     for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
-        with pytest.raises(expdb.InvalidValue, match="give classes"):
+        with pytest.raises(expdb.InvalidValue, match="units must be classes"):
             answers.replay("trainer", units=wrong)
     monkeypatch.undo()
     newest = define()  # its author has removed a setting
@@ -854,8 +858,8 @@ class Offsets(expdb.Unit):
         return ("mask",)
 
     def layout(self, trajectories, rows, rng):
-        found = trajectories.around(rows, range(*self.offsets))
-        return expdb.Layout(found, mask=found >= 0)
+        around = trajectories.around(rows, range(*self.offsets))
+        return expdb.Layout(around, mask=around >= 0)
 
 
 @pytest.mark.parametrize(
@@ -869,7 +873,7 @@ def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window
     assert batch["position"].shape == (40, len(range(*offsets)))
     for k, offset in enumerate(range(*offsets)):
         steps = drawn["step"] + offset
-        there = (steps >= 0) & (steps < [length[one] for one in drawn["episode"].tolist()])
+        there = (steps >= 0) & (steps < [length[episode] for episode in drawn["episode"].tolist()])
         assert (batch["mask"][:, k] == there).all()
         assert (batch["position"][:, k] == np.where(there, drawn["position"] + offset, -1)).all()
 
@@ -894,11 +898,11 @@ def test_a_position_that_is_assembled_stays_that_of_the_drawn_item(answers):
     @dataclass(frozen=True)
     class Moved(Answers):
         def assemble(self, batch, rng):
-            found = super().assemble(batch, rng)
-            return {**found, "position": np.arange(len(found["mask"]))[::-1]}
+            assembled = super().assemble(batch, rng)
+            return {**assembled, "position": np.arange(len(assembled["mask"]))[::-1]}
 
-    one, other = (answers.sample(5, unit=unit, rng=0) for unit in (Answers(), Moved()))
-    assert (one["position"] == other["position"]).all()
+    batch, other = (answers.sample(5, unit=unit, rng=0) for unit in (Answers(), Moved()))
+    assert (batch["position"] == other["position"]).all()
 
 
 def test_a_key_that_assemble_lacks_is_told_with_the_cure(answers):
@@ -927,11 +931,11 @@ class AfterNext(expdb.Unit):
         return ("mask",)
 
     def layout(self, trajectories, rows, rng):
-        found = trajectories.around(trajectories.next_steps(rows), range(-1, 2))
-        back = trajectories.previous_steps(found)
-        assert back.shape == found.shape
-        assert (back[:, 1:][found[:, 1:] >= 0] >= 0).all()
-        return expdb.Layout(found, mask=found >= 0)
+        around = trajectories.around(trajectories.next_steps(rows), range(-1, 2))
+        back = trajectories.previous_steps(around)
+        assert back.shape == around.shape
+        assert (back[:, 1:][around[:, 1:] >= 0] >= 0).all()
+        return expdb.Layout(around, mask=around >= 0)
 
 
 def test_nothing_lies_around_a_row_that_is_no_step(open_db):

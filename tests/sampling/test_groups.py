@@ -12,12 +12,12 @@ from expdb import Group, NStep, Prioritized, QueryBuilder, Stack, Uniform
 ALL = Uniform(replace=False)
 
 
-def rollout(buffer, group, rewards, **given):
+def rollout(buffer, group, rewards, **options):
     """Write an episode of some steps whose last one has the reward.
 
     None for one that comes late.
     """
-    with buffer.episode(given.pop("task", "prompt"), group_id=group, **given) as episode:
+    with buffer.episode(options.pop("task", "prompt"), group_id=group, **options) as episode:
         for t, reward in enumerate(rewards):
             episode.append(obs=float(t), reward=reward, terminated=t == len(rewards) - 1)
     return episode.episode_id
@@ -161,7 +161,7 @@ def test_groups_have_a_priority(db):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [
         {"size": 0},
         {"size": True},
@@ -170,25 +170,25 @@ def test_groups_have_a_priority(db):
         {"size": 2, "max_length": 0},
     ],
 )
-def test_settings_of_a_group_that_make_no_sense_are_refused(given):
-    with pytest.raises(expdb.InvalidValue, match="give"):
-        Group(**given)
+def test_settings_of_a_group_that_make_no_sense_are_refused(settings):
+    with pytest.raises(expdb.InvalidValue, match="must be"):
+        Group(**settings)
 
 
 # -- stacks ----------------------------------------------------------------------------------------
 
 
 def frames(buffer, episode, count, first=0):
-    with buffer.episode(f"t{episode}") as one:
+    with buffer.episode(f"t{episode}") as episode_writer:
         for t in range(first, count):
-            one.append(
+            episode_writer.append(
                 obs={"image": np.full((32, 33), 10 * episode + t, np.uint8), "speed": float(t)},
                 action=t,
                 reward=1.0,
                 terminated=False,
                 truncated=t == count - 1,
             )
-        one.end(
+        episode_writer.end(
             obs={"image": np.full((32, 33), 10 * episode + count, np.uint8), "speed": float(count)}
         )
 
@@ -217,8 +217,8 @@ def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
     whole = buffer.sample(10, unit=Stack(2), sampler=ALL)
     assert whole["obs.image"].shape == (10, 2, 32, 33)
     assert whole["obs.speed"].shape == (10, 2)
-    one = buffer.sample(4, unit=Stack(1))
-    assert one["obs.image"].shape == (4, 32, 33)
+    single = buffer.sample(4, unit=Stack(1))
+    assert single["obs.image"].shape == (4, 32, 33)
 
 
 def test_a_frame_that_is_deleted_takes_its_stacks_along(db):
@@ -243,9 +243,9 @@ def test_what_cannot_be_stacked_says_why(db):
         expdb.InvalidValue, match="must name stored fields, got pixels; the fields are"
     ):
         buffer.sample(1, unit=Stack(2, stack_fields=("pixels",)))
-    with pytest.raises(expdb.InvalidValue, match="k is 0: give a whole number from 1"):
+    with pytest.raises(expdb.InvalidValue, match="k must be a whole number from 1, got 0"):
         Stack(0)
-    with pytest.raises(expdb.InvalidValue, match="stack is True"):
+    with pytest.raises(expdb.InvalidValue, match=r"stack must be .*, got True"):
         NStep(1, stack=True)
 
 
@@ -272,17 +272,17 @@ def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
     assert set().union(*parts) == anchors()
     assert sum(map(len, parts)) == len(anchors())
     assert all(parts)
-    some = [
+    shards = [
         anchors(shard=(k, 3), where=QueryBuilder().in_("task_id", ["t0", "t1"])) for k in range(3)
     ]
-    assert sum(map(len, some)) == len(set().union(*some)) > 0
+    assert sum(map(len, shards)) == len(set().union(*shards)) > 0
     assert anchors(shard=[0, 1]) == anchors()
 
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 3, (0,), (0.0, 2)])
 def test_a_shard_that_makes_no_sense_is_refused(db, shard):
     db.buffer("b").store(obs=1.0)
-    with pytest.raises(expdb.InvalidValue, match="give"):
+    with pytest.raises(expdb.InvalidValue, match="shard must be"):
         db.buffer("b").sample(1, shard=shard)
 
 

@@ -162,14 +162,14 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
                 assert batch["obs"][j].tolist() == [100 * k + max(0, t - i) for i in (2, 1, 0)]
                 assert batch["action"][j] == t
             elif isinstance(unit, Group):
-                (rollouts,) = [one for one in groups(unit, matching) if one[0] == k]
-                assert batch["length"][j].tolist() == [LENGTHS[one] for one in rollouts]
-                for i, one in enumerate(rollouts):
+                (rollouts,) = [group for group in groups(unit, matching) if group[0] == k]
+                assert batch["length"][j].tolist() == [LENGTHS[number] for number in rollouts]
+                for i, number in enumerate(rollouts):
                     assert batch["obs"][j, i, batch["mask"][j, i]].tolist() == [
-                        100 * one + step for step in range(LENGTHS[one])
+                        100 * number + step for step in range(LENGTHS[number])
                     ]
-                    assert not batch["mask"][j, i, LENGTHS[one] :].any()
-                    assert batch["episode_return"][j, i] == sum(range(LENGTHS[one]))
+                    assert not batch["mask"][j, i, LENGTHS[number] :].any()
+                    assert batch["episode_return"][j, i] == sum(range(LENGTHS[number]))
                 assert batch["group_mean"][j] == pytest.approx(np.mean(batch["episode_return"][j]))
                 assert batch["group_std"][j] == pytest.approx(np.std(batch["episode_return"][j]))
             elif isinstance(unit, Step):
@@ -196,12 +196,12 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
             order = list(dict.fromkeys(p - rows[p][1] for p in order))
         elif isinstance(unit, Group):
             first = {
-                p: next((one[0] for one in groups(unit, matching) if k in one), -1)
+                p: next((group[0] for group in groups(unit, matching) if k in group), -1)
                 for p, (k, _) in rows.items()
             }
             order = list(
                 dict.fromkeys(
-                    next((q for q, one in rows.items() if one == (first[p], 0)), -1) for p in order
+                    next((q for q, key in rows.items() if key == (first[p], 0)), -1) for p in order
                 )
             )
         assert anchors.tolist() == [p for p in order if p in allowed][:size]
@@ -256,7 +256,7 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
     for where in (None, QueryBuilder().gte("reward", 1)):
         everyone = buffer.sample(1, where, unit=unit, sampler=Newest(1000))
         assert everyone.size == 1
-        found = drawn(buffer, unit=unit, where=where)
+        positions = drawn(buffer, unit=unit, where=where)
         rows = {row["position"]: row for row in buffer.page(1, 1000)}
         allowed = (
             set(rows) if where is None else {p for p, row in rows.items() if row["reward"] >= 1}
@@ -276,11 +276,11 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
                 if len(members[e]) == wide[e]
                 and (where is None or any(p in allowed for p in members[e]))
             }
-        assert_uniform(found.tolist(), sorted(allowed))
+        assert_uniform(positions.tolist(), sorted(allowed))
         for over, of in (("episode", "episode"), ("task", "task_id")):
             owner = {p: rows[p][of] for p in allowed}
-            found = drawn(buffer, unit=unit, where=where, sampler=Uniform(over=over), rounds=20)
-            assert_uniform([owner[p] for p in found.tolist()], sorted(set(owner.values())))
+            positions = drawn(buffer, unit=unit, where=where, sampler=Uniform(over=over), rounds=20)
+            assert_uniform([owner[p] for p in positions.tolist()], sorted(set(owner.values())))
 
 
 def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
@@ -307,10 +307,10 @@ def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
 def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit, query):
     alpha, beta, epsilon = 0.7, 0.5, 0.01
     everyone = np.arange(36)
-    given = np.random.default_rng(0).random(36) * 3
-    assert filled.update_priorities(everyone, given) == 36
+    priorities = np.random.default_rng(0).random(36) * 3
+    assert filled.update_priorities(everyone, priorities) == 36
     allowed = np.array(may_be_drawn(unit, set(range(10 if query else 0, 36))))
-    mass = (given[allowed] + epsilon) ** alpha
+    mass = (priorities[allowed] + epsilon) ** alpha
     wanted = dict(zip(allowed.tolist(), mass / mass.sum(), strict=True))
     for normalise in ("batch", "buffer"):
         sampler = Prioritized(alpha, beta, epsilon=epsilon, normalise=normalise)
@@ -417,18 +417,18 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
     buffer.store_batch({"x": np.arange(3000)})
     sampler = Prioritized(alpha=1.0, epsilon=0.0)
     buffer.sample(8, sampler=sampler)
-    given = np.random.default_rng(3).random(3000)
-    assert buffer.update_priorities(np.arange(3000), given) == 3000
+    priorities = np.random.default_rng(3).random(3000)
+    assert buffer.update_priorities(np.arange(3000), priorities) == 3000
     assert buffer.update_priorities([7, 7, 8], [1.0, 9.0, 2.0]) == 3  # the last one counts
-    given[7], given[8] = 9.0, 2.0
+    priorities[7], priorities[8] = 9.0, 2.0
     stored = db.sql("SELECT priority FROM experience ORDER BY position")["priority"].to_numpy()
-    assert (stored == given).all()
+    assert (stored == priorities).all()
     other = open_db(max_lag=0.0).buffer("b")
     batch = other.sample(64, sampler=sampler, rng=0)
-    assert batch["probability"] == pytest.approx(given[batch["position"]] / given.sum())
+    assert batch["probability"] == pytest.approx(priorities[batch["position"]] / priorities.sum())
     assert (
         other.sample(5, sampler=Ordered("priority", descending=True))["position"].tolist()
-        == np.argsort(-given, kind="stable")[:5].tolist()
+        == np.argsort(-priorities, kind="stable")[:5].tolist()
     )
     assert other.update_priorities([2999], [1e6]) == 1
     other._sampling.save()
@@ -457,7 +457,7 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
 def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
     buffer = db.buffer("b")
     buffer.store_batch([{"task_id": "t", "n": n, "terminated": n == 9} for n in range(10)])
-    given = {2: 0.0, 3: 5.0, 8: 0.5}
+    priorities = {2: 0.0, 3: 5.0, 8: 0.5}
     buffer.update_priorities([2, 3], [0.0, 5.0])
     buffer.sample(4, sampler=Prioritized())  # gives the others what they start with
     buffer.update_priorities([8], [0.5])
@@ -469,8 +469,10 @@ def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
         for position, priority in zip(
             batch["position"][there].tolist(), batch["priority"][there].tolist(), strict=True
         ):
-            assert priority == given.get(position) or (position not in given and np.isnan(priority))
-    assert {one["n"] for one in buffer.sample(64, sampler=Prioritized(epsilon=0)).to_list()} == {
+            assert priority == priorities.get(position) or (
+                position not in priorities and np.isnan(priority)
+            )
+    assert {row["n"] for row in buffer.sample(64, sampler=Prioritized(epsilon=0)).to_list()} == {
         n for n in range(10) if n != 2
     }
 
@@ -542,8 +544,8 @@ def test_the_first_batch_after_rows_were_forgotten_tells_priorities_that_are_not
 class Inverse(Prioritized):
     """Draws what has the least priority most often."""
 
-    def mass_of(self, given):
-        return 1.0 / given
+    def mass_of(self, priorities):
+        return 1.0 / priorities
 
 
 def test_a_sampler_derived_from_ours_draws_by_weights_of_its_own(db):
@@ -627,8 +629,8 @@ def test_a_range_of_steps_includes_both_bounds(filled):
     ends = {(k, t) for _, k, t in starts() if k < 7}
     for p, n in zip(only["position"].tolist(), only["n_steps"].tolist(), strict=True):
         _, k, t = starts()[p]
-        known = (LENGTHS[k] - (k % 2 == 1 and k < 4)) if k < 7 else 3
-        assert t + n <= known
+        length = (LENGTHS[k] - (k % 2 == 1 and k < 4)) if k < 7 else 3
+        assert t + n <= length
     assert ends
 
 
@@ -686,8 +688,8 @@ def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
         )
         for key in first:
             assert not np.shares_memory(first[key], second[key]) or first[key].dtype == object
-            for held in filled._sampling.resident.columns.values():
-                assert not np.shares_memory(first[key], held)
+            for column in filled._sampling.resident.columns.values():
+                assert not np.shares_memory(first[key], column)
             first[key][...] = 0
         for key, other in itertools.combinations(third := filled.sample(3, unit=unit), 2):
             assert not np.shares_memory(third[key], third[other])
@@ -723,8 +725,8 @@ def test_a_seed_gives_the_same_on_both_databases(filled, sampler, tmp_path):
             for where in (None, QueryBuilder().lt("reward", 4)):
                 for _ in range(2):
                     a, b = (
-                        one.sample(16, where, sampler=sampler, unit=unit, rng=5)
-                        for one in (filled, other)
+                        source.sample(16, where, sampler=sampler, unit=unit, rng=5)
+                        for source in (filled, other)
                     )
                     assert list(a) == list(b)
                     assert all(np.array_equal(a[key], b[key]) for key in a)
@@ -916,7 +918,7 @@ def test_a_sampler_in_the_place_of_the_query_is_told_so(filled):
 
 def test_the_state_of_another_buffer_is_refused(filled, db):
     filled.sample(4, sampler=Prioritized())
-    with pytest.raises(expdb.InvalidValue, match="of the buffer 'b', not of 'other'"):
+    with pytest.raises(expdb.InvalidValue, match="of buffer 'b', not of 'other'"):
         db.buffer("other").restore_sampling(filled.sampling_state())
 
 

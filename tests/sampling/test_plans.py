@@ -53,26 +53,26 @@ QUERIES = [{"task_id": "task1"}, expdb.QueryBuilder().gt("reward", 4), [3, 20, 2
 def sample_without_window(buffer, size, **how):
     """Return the sample of a plan without a window: memory is asked for each row."""
     sampling = buffer._sampling
-    known, sampling._plans = sampling._plans, {}
+    plans, sampling._plans = sampling._plans, {}
     try:
         asked = {"where": None, "sampler": expdb.Uniform(), "unit": expdb.Step(), "fields": None}
         asked |= {name: value for name, value in how.items() if name in asked}
         sampling._plan(size, shard=None, **asked)._offsets = None
         return buffer.sample(size, **how)
     finally:
-        sampling._plans = known
+        sampling._plans = plans
 
 
-def assert_same(one, other):
-    assert list(one) == list(other)
-    for key in one:
-        assert one[key].dtype == other[key].dtype, key
-        assert one[key].flags.c_contiguous
-        if one[key].dtype == object:
-            for a, b in zip(one[key].tolist(), other[key].tolist(), strict=True):
+def assert_same(actual, other):
+    assert list(actual) == list(other)
+    for key in actual:
+        assert actual[key].dtype == other[key].dtype, key
+        assert actual[key].flags.c_contiguous
+        if actual[key].dtype == object:
+            for a, b in zip(actual[key].tolist(), other[key].tolist(), strict=True):
                 np.testing.assert_array_equal(a, b, err_msg=key)
             continue
-        np.testing.assert_array_equal(one[key], other[key], err_msg=key)
+        np.testing.assert_array_equal(actual[key], other[key], err_msg=key)
 
 
 def both(buffer, size, seed=0, **how):
@@ -98,14 +98,14 @@ def steps(n, length, terminates, wide):
 
 def store_episodes(buffer, lengths, n=0, wide=False, left_open=()):
     for k, length in enumerate(lengths):
-        found = steps(n, length, k % 2 == 0, wide)
+        episode_steps = steps(n, length, k % 2 == 0, wide)
         n += length
         if k in left_open:
-            for step in found:
+            for step in episode_steps:
                 buffer.store(task_id="open", episode_id=f"open {n}", **step)
             continue
         with buffer.episode(f"task{k % 3}") as episode:
-            for step in found:
+            for step in episode_steps:
                 episode.append(**step)
             episode.end(obs=np.array([-n, -n], np.float32))
     return n
@@ -128,8 +128,10 @@ def test_window_and_stepwise_sampling_give_equal_batches(buffer, sampler, fields
     for unit in UNITS:
         for size in (1, 300):
             for seed in range(2):
-                one, other = both(buffer, size, seed, sampler=sampler, unit=unit, fields=fields)
-                assert_same(one, other)
+                stepwise, other = both(
+                    buffer, size, seed, sampler=sampler, unit=unit, fields=fields
+                )
+                assert_same(stepwise, other)
 
 
 @pytest.mark.parametrize("query", [None, *QUERIES], ids=str)
@@ -139,15 +141,15 @@ def test_window_and_stepwise_sampling_give_equal_batches_for_every_request(buffe
         how = {"where": query, "unit": unit, "sampler": sampler}
         for seed in (0,):
             try:
-                other, one = (
+                other, stepwise = (
                     sample(buffer, 2, rng=np.random.default_rng(seed), **how)
                     for sample in (expdb.ReplayBuffer.sample, sample_without_window)
                 )
             except expdb.TooFewRows:
                 continue
-            weights = {"weight"} & set(one)  # of an annealed beta: another one each time
+            weights = {"weight"} & set(stepwise)  # of an annealed beta: another one each time
             assert_same(
-                {key: one[key] for key in one if key not in weights},
+                {key: stepwise[key] for key in stepwise if key not in weights},
                 {key: other[key] for key in other if key not in weights},
             )
 
@@ -159,10 +161,10 @@ def test_only_steps_are_drawn_that_may_be(tmp_path, unit):
         buffer = db.buffer("b", capacity=40)
         store_episodes(buffer, [9, 3, 4, 2, 5, 4, 9, 3, 2, 4], left_open=(1, 3, 5, 7, 8, 9))
         for seed in range(5):
-            one, other = both(buffer, 60, seed, unit=unit)
-            assert_same(one, other)
+            stepwise, other = both(buffer, 60, seed, unit=unit)
+            assert_same(stepwise, other)
             for _ in range(3):
-                assert_same(one, both(buffer, 60, seed, unit=unit)[1])
+                assert_same(stepwise, both(buffer, 60, seed, unit=unit)[1])
 
 
 def test_a_query_that_is_changed_in_place_is_another_one(buffer):
@@ -171,10 +173,10 @@ def test_a_query_that_is_changed_in_place_is_another_one(buffer):
         tasks = set(buffer.sample(50, query, fields=["n", "task_id"])["task_id"])
         assert tasks == {"task1"}
         assert buffer.sample(50, query, fields=["n"]).size == 50
-    found = set(buffer.sample(200, query, fields=["n"])["n"].tolist())
+    before = set(buffer.sample(200, query, fields=["n"])["n"].tolist())
     query["task_id"] = "task2"
     for _ in range(3):
-        assert not found & set(buffer.sample(200, query, fields=["n"])["n"].tolist())
+        assert not before & set(buffer.sample(200, query, fields=["n"])["n"].tolist())
 
 
 def test_a_query_follows_what_another_sample_has_loaded(buffer):
@@ -186,8 +188,8 @@ def test_a_query_follows_what_another_sample_has_loaded(buffer):
         buffer.sample(9)
         for unit in (expdb.Step(), expdb.Sequence(1)):
             for _ in range(2):
-                found = buffer.sample(90, query, unit=unit, fields=["n"])["n"]
-                assert set(found.reshape(-1).tolist()) == set(range(n + 1))
+                numbers = buffer.sample(90, query, unit=unit, fields=["n"])["n"]
+                assert set(numbers.reshape(-1).tolist()) == set(range(n + 1))
 
 
 @pytest.mark.parametrize("width", [2, 50])
@@ -202,8 +204,8 @@ def test_stored_next_field_comes_from_the_last_step(tmp_path, width):
                     {"obs": obs, "next_obs": obs + 1, "n": n, "terminated": n % 20 == 19}
                 )
         for unit in UNITS[:6]:
-            one, other = both(buffer, 64, unit=unit)
-            assert_same(one, other)
+            stepwise, other = both(buffer, 64, unit=unit)
+            assert_same(stepwise, other)
             taken = other.get("n_steps", 1)
             assert (other["next_obs"][:, 0] == other["n"] + taken).all()
 
@@ -220,17 +222,17 @@ def test_interleaved_episodes_give_equal_batches(tmp_path):
             )  # fmt: skip
         for unit in UNITS:
             for seed in range(4):
-                one, other = both(buffer, 64, seed, unit=unit)
-                assert_same(one, other)
+                stepwise, other = both(buffer, 64, seed, unit=unit)
+                assert_same(stepwise, other)
 
 
 def test_priorities_are_followed(buffer):
     how = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
     rng = np.random.default_rng(0)
     for round in range(10):
-        one, other = both(buffer, 50, round, **how)
-        assert_same(one, other)
-        buffer.update_priorities(one["position"], rng.random(50) * 10.0**round)
+        stepwise, other = both(buffer, 50, round, **how)
+        assert_same(stepwise, other)
+        buffer.update_priorities(stepwise["position"], rng.random(50) * 10.0**round)
 
 
 def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
@@ -269,9 +271,9 @@ def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypat
 
     def interrupted(*arguments):
         draw_in_between("before")
-        found = method(*arguments)
+        result = method(*arguments)
         draw_in_between("after")
-        return found
+        return result
 
     monkeypatch.setattr(kind, name, interrupted)
     for _ in range(3):
@@ -280,8 +282,8 @@ def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypat
         expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
         for moment in ("before", "after"):
             seeds[moment] = seed + 4
-            found = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
-            assert_same(found, expected)
+            batch = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+            assert_same(batch, expected)
             seeds.clear()
 
 
@@ -325,12 +327,12 @@ def test_a_new_field_is_in_every_batch_from_then_on(tmp_path):
         for count in (1, 1000):  # more than there is room for: all columns are laid out anew
             n = np.arange(count)
             buffer.store_batch({"obs": np.ones((count, 2), np.float32), "n": n, "new": n})
-            found = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
-            one = sample_without_window(buffer, 64, rng=np.random.default_rng(1))
-            for other in found:
-                assert_same(one, other)
+            batches = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
+            stepwise = sample_without_window(buffer, 64, rng=np.random.default_rng(1))
+            for other in batches:
+                assert_same(stepwise, other)
                 assert (other["new"] == other["n"])[other["has_new"]].all()
-            assert_same(one, buffer.sample(64, rng=np.random.default_rng(1)))
+            assert_same(stepwise, buffer.sample(64, rng=np.random.default_rng(1)))
 
 
 def test_what_has_become_too_few_says_why(tmp_path):
@@ -347,8 +349,8 @@ def test_what_has_become_too_few_says_why(tmp_path):
 
 
 def test_large_batches_are_made_as_well(buffer):
-    one, other = both(buffer, MOST_ROWS_KEPT + 1)
-    assert_same(one, other)
+    stepwise, other = both(buffer, MOST_ROWS_KEPT + 1)
+    assert_same(stepwise, other)
 
 
 # No more than are remembered at once.
@@ -391,13 +393,13 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
                     lead()
             for how in KINDS:
                 try:
-                    found = [
+                    batches = [
                         buffer.sample(16, rng=np.random.default_rng(n), **how) for _ in range(3)
                     ]
                 except expdb.TooFewRows:
                     continue
                 expected = sample_without_window(buffer, 16, rng=np.random.default_rng(n), **how)
-                for batch in found:
+                for batch in batches:
                     assert_same(expected, batch)
 
 
@@ -430,8 +432,8 @@ def test_an_episode_ends_in_the_last_row_of_the_ring(tmp_path, unit):
         buffer.sample(1, unit=unit)
         assert buffer._sampling.resident.slots == buffer._sampling.resident.high == 64
         last = buffer.sample(9, [61, 62, 63], unit=unit)
-        one, other = both(buffer, 90, unit=unit)
-        assert_same(one, other)
+        stepwise, other = both(buffer, 90, unit=unit)
+        assert_same(stepwise, other)
         if "mask" in last:
             assert (last["position"][last["mask"]] < 64).all()
             assert (last["n"][last["mask"]] >= 3).all()

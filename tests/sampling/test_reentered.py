@@ -44,20 +44,20 @@ def at_every_line(module, call, handler, check):
 
 def test_memory_that_is_handed_out_meanwhile_is_not_handed_out_again():
     arrays, dtype = BatchArrays(), np.dtype(np.uint8)
-    held = []
+    taken = []
 
     def take():
-        one = arrays.empty((100_000,), dtype)
-        one[:] = len(held) % 251
-        held.append((one, len(held) % 251))
+        array = arrays.empty((100_000,), dtype)
+        array[:] = len(taken) % 251
+        taken.append((array, len(taken) % 251))
 
     for _ in range(20):
         take()
 
     def check():
-        for one, value in held:
-            assert (one == value).all()
-        del held[:-6:2]  # their memory may be used again
+        for array, value in taken:
+            assert (array == value).all()
+        del taken[:-6:2]  # their memory may be used again
         assert len(arrays._kept) <= MOST_ARRAYS
 
     for _ in range(10):
@@ -98,11 +98,15 @@ def test_priorities_that_are_updated_meanwhile_are_drawn_by(tmp_path):
 
         def check():
             batch = buffer.sample(400, sampler=sampler, fields=["priority", "probability"])
-            given = buffer.sample(9000, sampler=sampler, fields=["position", "priority"])
-            known = dict(zip(given["position"].tolist(), given["priority"].tolist(), strict=True))
-            total = sum(1.0 if np.isnan(one) else one for one in known.values())
+            stored = buffer.sample(9000, sampler=sampler, fields=["position", "priority"])
+            by_position = dict(
+                zip(stored["position"].tolist(), stored["priority"].tolist(), strict=True)
+            )
+            total = sum(
+                1.0 if np.isnan(priority) else priority for priority in by_position.values()
+            )
             weight = np.where(np.isnan(batch["priority"]), 1.0, batch["priority"])
-            assert len(known) == 40
+            assert len(by_position) == 40
             np.testing.assert_allclose(batch["probability"], weight / total)
 
         for module in (priorities, by_priority):

@@ -19,8 +19,8 @@ def assert_uniform(draws, population):
     """Chi-square test, by the Wilson-Hilferty approximation of its distribution."""
     population = list(population)
     counts = dict.fromkeys(population, 0)
-    for one in draws:
-        counts[one] += 1
+    for draw in draws:
+        counts[draw] += 1
     expected = len(draws) / len(population)
     assert expected >= 5
     statistic = sum((count - expected) ** 2 / expected for count in counts.values())
@@ -74,8 +74,8 @@ def test_every_step_is_as_likely_where_hands_have_deleted(db):
 def test_every_matching_step_is_as_likely(db):
     buffer = db.buffer("b")
     buffer.store_batch([{"task_id": f"t{k % 4}", "reward": k % 10} for k in range(200)])
-    found = QueryBuilder().eq("task_id", "t1").or_().gte("reward", 8)
-    assert_uniform(drawn(buffer, found), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8])
+    where = QueryBuilder().eq("task_id", "t1").or_().gte("reward", 8)
+    assert_uniform(drawn(buffer, where), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8])
 
 
 def test_every_step_with_a_successor_is_as_likely(db):
@@ -212,7 +212,7 @@ def test_tasks_come_with_all_their_steps_in_order(db):
 
 def transitions(buffer, rounds=30, **options):
     """All transitions that NStep(1) draws, as (obs, next_obs, discount) by position."""
-    found = {}
+    by_position = {}
     for k in range(rounds):
         batch = buffer.sample(64, unit=NStep(1, gamma=0.9), rng=k, **options)
         for p, obs, after, discount, n in zip(
@@ -223,8 +223,8 @@ def transitions(buffer, rounds=30, **options):
             strict=True,
         ):
             assert n == 1
-            assert found.setdefault(p, (obs, after, discount)) == (obs, after, discount)
-    return found
+            assert by_position.setdefault(p, (obs, after, discount)) == (obs, after, discount)
+    return by_position
 
 
 @pytest.mark.filterwarnings("ignore:.* was never ended:expdb.ExpDBWarning")  # one stays open
@@ -239,8 +239,8 @@ def test_successors_stay_in_their_episode(db):
     writers[0].end()
     writers[1].end(obs=110.0)
     writers[2].flush()
-    found = transitions(buffer)
-    by_obs = {obs: (after, discount) for obs, after, discount in found.values()}
+    by_position = transitions(buffer)
+    by_obs = {obs: (after, discount) for obs, after, discount in by_position.values()}
     for k in range(3):
         for t in range(9):
             assert by_obs[100.0 * k + t] == (100 * k + t + 1, 0.9)
@@ -255,8 +255,8 @@ def test_successors_of_steps_out_of_order_follow_the_steps(db):
     for step in (2, 0, 1, 4, 3):
         buffer.store(episode_id="e", step=step, obs=float(step), terminated=False)
     buffer.end_episode("e")
-    found = transitions(buffer)
-    assert sorted(found.values()) == [(float(t), float(t + 1), 0.9) for t in range(4)]
+    by_position = transitions(buffer)
+    assert sorted(by_position.values()) == [(float(t), float(t + 1), 0.9) for t in range(4)]
     buffer.delete({"step": 2})
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, unit=NStep(1))
@@ -271,12 +271,12 @@ def test_no_transition_joins_what_a_deletion_has_parted(db):
     buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
     with writing(db) as session:
         session.ask("DELETE FROM steps WHERE step = 25")
-    found = transitions(buffer)
+    by_position = transitions(buffer)
     gone = {10, 11, 20, 25}
-    assert {obs for obs, _, _ in found.values()} == {
+    assert {obs for obs, _, _ in by_position.values()} == {
         float(t) for t in range(30) if t not in gone and t + 1 not in gone
     }
-    assert all(after == obs + 1 for obs, after, _ in found.values())
+    assert all(after == obs + 1 for obs, after, _ in by_position.values())
 
 
 def test_successors_survive_eviction_merging_and_interleaving(db):
@@ -286,10 +286,10 @@ def test_successors_survive_eviction_merging_and_interleaving(db):
             buffer.store(
                 episode_id=f"e{k}", task_id=f"t{k}", obs=float(100 * k + t), terminated=t == 39
             )
-    found = transitions(buffer)
-    for obs, after, discount in found.values():
+    by_position = transitions(buffer)
+    for obs, after, discount in by_position.values():
         assert (after, discount) == ((0.0, 0.0) if obs % 100 == 39 else (obs + 1, 0.9))
-    assert len(found) == 37
+    assert len(by_position) == 37
 
 
 def test_next_fields_name_what_is_derived(db):

@@ -378,7 +378,7 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
         )
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         assert len(db.buffer("b")) == 100
-    with pytest.raises(expdb.InvalidValue, match="give a module"):
+    with pytest.raises(expdb.InvalidValue, match="sqlite_module must be a module"):
         expdb.open(path, sqlite_module="sqlite3")
 
 

@@ -559,7 +559,7 @@ def test_tags_without_a_key_are_explained(buffer):
 
 @pytest.mark.parametrize(
     ("query", "hint"),
-    [("SELECT action FROM experience", r"; action is a field: write field\(payload, 'action'\)"),
+    [("SELECT action FROM experience", r"; action is a field, so write field\(payload, 'action'\)"),
      ("SELECT rewrd FROM experience", r"; did you mean reward\?"),
      ("SELECT e.actin FROM experience e", r"; did you mean the field action\? Write field\("),
      ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience LIMIT 1 shows the"),

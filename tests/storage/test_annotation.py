@@ -116,7 +116,7 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
         ({"tags.a": 1, "tags": None}, "conflicts with tags="),
         ({"tags.": 1}, "cannot set tags"),
         ({"task_id.a": 1}, "cannot set task_id"),
-        ({"tags": [1]}, "give a mapping"),
+        ({"tags": [1]}, "tags must be a mapping"),
         ({"tags.a": float("nan")}, "a"),
         ({"tags": {}, "replace_tags": 3}, "replace_tags"),
         ({"reward": 1.0, "required": "yes"}, "required"),

@@ -198,7 +198,7 @@ def test_priorities_are_columns_and_bad_ones_are_refused(filled):
     for bad in (float("nan"), float("inf"), -1.0):
         with pytest.raises(expdb.InvalidValue, match="finite"):
             filled.update_priorities([1], [bad])
-    with pytest.raises(expdb.InvalidValue, match="one for each"):
+    with pytest.raises(expdb.InvalidValue, match="one priority for each position"):
         filled.update_priorities([1, 2], [1.0])
 
 

@@ -174,7 +174,7 @@ def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
     writer.append(w=1)
     one.store(w="text")
     for _ in range(2):
-        with pytest.raises(expdb.FieldMismatch, match="'w' holds text"):
+        with pytest.raises(expdb.FieldMismatch, match="'w' has type text"):
             writer.end()
     one.store(obs={"a": np.zeros(2)})
     with pytest.raises(expdb.FieldMismatch, match="obs"):
@@ -321,7 +321,7 @@ def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
         ({"x": 1}, "no column"),
         ([1, 2], "a row of a batch must be a mapping"),
         ("abc", "a batch must be"),
-        ([{"x": 1}, {"x": "a"}], "'x' holds"),
+        ([{"x": 1}, {"x": "a"}], "'x' has type"),
         ([{"x": 1, "reward": "a"}], "reward"),
         (
             [{"x": 1, "episode_id": "e", "terminated": True}, {"x": 1, "episode_id": "e"}],
@@ -425,7 +425,7 @@ def test_an_episode_id_is_used_once(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(x=1)
         assert episode.episode_id == "e"
-    with pytest.raises(expdb.EpisodeMismatch, match="exists already"):
+    with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
         buffer.episode("t", episode_id="e")
     one, two = buffer.episode("t", episode_id="f"), buffer.episode("t", episode_id="f")
     one.append(x=1)

@@ -187,7 +187,7 @@ def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
         ({1: np.arange(3)}, "name must be text, got 1"),
         ({"seen": {1: np.arange(3)}}, "the key 1, which is not text"),
         ({"seen": itself}, "or contains itself"),
-        ({"tags": {"x": np.arange(3)}}, "an array inside of it"),
+        ({"tags": {"x": np.arange(3)}}, "contains an array"),
     ):
         with pytest.raises(expdb.InvalidValue, match=told):
             buffer.store_batch({"n": np.arange(3), **wrong})
@@ -212,11 +212,11 @@ def test_an_interrupt_leaves_all_of_the_columns_or_none(buffer, at, monkeypatch)
         writer.extend({"obs": obs[:1], "reward": np.ones(1)})
         with monkeypatch.context() as patch:
             from expdb.chunks.codec import Rows
-            from expdb.storage.writing.pending import Pending
+            from expdb.storage.writing.encoded_steps import EncodedSteps
 
             patch.setattr(Rows, "extend", interrupting(Rows.extend))
             patch.setattr(Rows, "block", interrupting(Rows.block))
-            patch.setattr(Pending, "cut", interrupting(Pending.cut))
+            patch.setattr(EncodedSteps, "cut", interrupting(EncodedSteps.cut))
             try:
                 writer.extend({"obs": obs, "agent_id": ["a", "b"] * 200})
             except KeyboardInterrupt:

@@ -237,7 +237,7 @@ def test_a_writer_knows_the_fields_that_its_first_flush_adds(db, kind):
     with getattr(buffer, kind)(*["task"] * (kind == "episode")) as writer:
         writer.append(obs=np.zeros(4))
         writer.flush()
-        with pytest.raises(expdb.FieldMismatch, match=r"holds float64\[4\], not float64\[5\]"):
+        with pytest.raises(expdb.FieldMismatch, match=r"has type float64\[4\], got float64\[5\]"):
             writer.append(obs=np.zeros(5))
         writer.append(obs=np.ones(4))
     assert buffer.sample(9)["obs"].shape == (9, 4)

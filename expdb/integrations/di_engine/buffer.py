@@ -23,7 +23,7 @@ from expdb.integrations.di_engine.items import LABEL, UPDATED, Items, push_order
 from expdb.integrations.di_engine.labels import INDEX, ORDER
 from expdb.integrations.di_engine.monitors import logger
 from expdb.integrations.di_engine.saved import load, save
-from expdb.integrations.positions import At, Places
+from expdb.integrations.positions import AtIndices, AtPositions
 
 
 def apply_middleware(func_name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -357,7 +357,7 @@ class DequeBuffer(Buffer):
     def _at(self, places: np.ndarray) -> expdb.Sampler:
         """Return a sampler of the items at `places` in push order; 0 is the oldest."""
         order = self._order()
-        return Places(places) if order is None else At(order[places])
+        return AtIndices(places) if order is None else AtPositions(order[places])
 
     def _by_index(self, indices: list[str]) -> list[BufferedData]:
         where = expdb.QueryBuilder().in_(f"tags.{INDEX}", list(dict.fromkeys(indices)))
@@ -396,7 +396,9 @@ class DequeBuffer(Buffer):
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
         positions = np.concatenate(parts)
-        items = iter(buffered(*self.items.draw(len(positions), At(positions), LABEL, "priority")))
+        items = iter(
+            buffered(*self.items.draw(len(positions), AtPositions(positions), LABEL, "priority"))
+        )
         return [[next(items) for _ in part] for part in parts]
 
     def _window(self, positions: np.ndarray, length: int | None) -> np.ndarray:

@@ -14,7 +14,7 @@ from expdb.integrations.di_engine.config import Configured, location_of, merged
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.di_engine.monitors import PeriodicThruputMonitor, UsedDataRemover, logger
 from expdb.integrations.di_engine.saved import load, save
-from expdb.integrations.positions import Places
+from expdb.integrations.positions import AtIndices
 
 
 class IBuffer(Configured, ABC):
@@ -235,7 +235,7 @@ class NaiveReplayBuffer(IBuffer):
         if over <= 0:
             return
         places = np.arange(min(over, len(self.items)))
-        for item in self.items.draw(len(places), Places(places))[0]:
+        for item in self.items.draw(len(places), AtIndices(places))[0]:
             self._remover.add_used_data(item)
 
     def sample(
@@ -507,7 +507,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
                 return None
             starts = np.random.randint(0, count - sequence + 1, batch)
             places = (starts[:, None] + np.arange(sequence)).reshape(-1)
-            items = self.items.draw(batch * sequence, Places(places))[0]
+            items = self.items.draw(batch * sequence, AtIndices(places))[0]
         self._monitor.count("sample", batch)
         return [items[k : k + sequence] for k in range(0, len(items), sequence)]
 

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.specs import Spec
-from expdb.integrations.memmap.state import State
+from expdb.integrations.memmap.state import BufferState
 
 
 class Rows(Sequence[dict[str, torch.Tensor]]):
@@ -59,7 +59,7 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
         min_episode_len: int = 1,
     ):
         if isinstance(replay_buffer, (str, os.PathLike)):
-            replay_buffer = State.from_folder(replay_buffer)
+            replay_buffer = BufferState.from_folder(replay_buffer)
         self.replay_buffer, self.return_indices = replay_buffer, return_indices
         self.fields = tuple(replay_buffer.fields) if fields is None else tuple(fields)
         self.fieldname_map = dict(fieldname_map or {})

@@ -18,10 +18,10 @@ from expdb.integrations.memmap.datasets import (
     Rows,
     padded,
 )
-from expdb.integrations.memmap.state import State
+from expdb.integrations.memmap.state import BufferState
 
 
-class Loading(State):
+class Loading(BufferState):
     """The reading methods of a buffer."""
 
     @property

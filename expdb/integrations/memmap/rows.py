@@ -10,10 +10,10 @@ import numpy as np
 import expdb
 from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.specs import Spec
-from expdb.integrations.positions import At
+from expdb.integrations.positions import AtPositions
 
 
-class Rows:
+class StoredRows:
     """Write, read and delete the steps of episodes; `names` maps declared fields to stored ones."""
 
     def __init__(
@@ -96,7 +96,9 @@ class Rows:
         if not len(positions):
             return {name: self._specs[name].full(0) for name in wanted}
         try:
-            batch = self.buffer.sample(len(positions), sampler=At(positions), fields=fields)
+            batch = self.buffer.sample(
+                len(positions), sampler=AtPositions(positions), fields=fields
+            )
         except expdb.Evicted as error:
             raise ValueError(
                 "episodes of the dataset were evicted or changed; create the dataset again"

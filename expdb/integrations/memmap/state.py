@@ -12,13 +12,13 @@ import numpy as np
 
 import expdb
 from expdb.integrations.memmap.episodes import StoredEpisode, read_episodes
-from expdb.integrations.memmap.rows import Rows
+from expdb.integrations.memmap.rows import StoredRows
 from expdb.integrations.memmap.specs import as_json, parsed
 
 FILE = "experience.db"
 
 
-class State:
+class BufferState:
     """A buffer of a database, and the open episodes of this process."""
 
     def __init__(
@@ -54,7 +54,7 @@ class State:
                 for old in {name, f"{name}.config"} & set(self.database.buffers()):
                     self.database.drop(old)
             self._keep_config()
-            self.rows = Rows(self.database, name, self.fields, read_only)
+            self.rows = StoredRows(self.database, name, self.fields, read_only)
         except BaseException:
             self.database.close()
             raise
@@ -259,6 +259,6 @@ def stored_config(database: expdb.ExperienceDB, name: str) -> dict[str, Any] | N
     return page[0]["config"] if page else None
 
 
-def _reopened(kind: type[State], folder: str, name: str) -> Any:
+def _reopened(kind: type[BufferState], folder: str, name: str) -> Any:
     """Return a read-only buffer in another process, such as the worker of a loader."""
     return kind.from_folder(folder, read_only=True, name=name)

@@ -8,7 +8,7 @@ from typing import Any
 
 import expdb
 from expdb.integrations.minestudio.datatypes import FragmentIndex, SampleFragment, logger
-from expdb.integrations.minestudio.plan import Prepared
+from expdb.integrations.minestudio.fetch_plan import Prepared
 from expdb.integrations.minestudio.sessions import VERSION, Chunk, Sessions
 
 LEASE_SECONDS = 3600.0

@@ -10,6 +10,7 @@ from typing import Any
 
 import expdb
 from expdb.integrations.minestudio.datatypes import kinds
+from expdb.integrations.minestudio.fetch_plan import FetchPlan
 from expdb.integrations.minestudio.locating import (
     WHERE,
     Owner,
@@ -19,7 +20,6 @@ from expdb.integrations.minestudio.locating import (
     plain,
     stored_config,
 )
-from expdb.integrations.minestudio.plan import Plan
 from expdb.integrations.records import Records
 
 VERSION = "first_policy_version"  # the column with the version of a chunk
@@ -72,7 +72,7 @@ class Sessions:
             self._check_chunks()
             session, version = self._current()
             self._state.store(state={**self._kept(session, version), "config": self._config})
-        self._plan = Plan(self.database)
+        self._plan = FetchPlan(self.database)
         self._open: dict[str, Chunk] = {}
         self._uses: dict[int, int] = {}  # number of fetches of each chunk, by episode
         self._lease: expdb.Lease | None = None

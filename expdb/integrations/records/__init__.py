@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.records.apart import FLAT, Kind, Plan, Taking, called, is_json
-from expdb.integrations.records.together import Putting, names_of
+from expdb.integrations.records.flatten import FLAT, Flattener, Kind, RecordPlan, called, is_json
+from expdb.integrations.records.unflatten import Unflattener, names_of
 
 __all__ = ["STRUCTURE", "Kind", "Records", "is_json"]
 
@@ -51,9 +51,11 @@ class Records:
         if STRUCTURE not in buffer.stats()["fields"]:
             database.buffer(buffer.name, fields={STRUCTURE: expdb.Field("int32")})
         kinds = (ORDERED, *kinds)
-        self._taking, self._putting = Taking(kinds), Putting(kinds)
+        self._taking, self._putting = Flattener(kinds), Unflattener(kinds)
         self._codes: dict[Any, tuple[int, list[str]]] = {}  # by structure of flattened values
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by keys: the plan of the last such dict
+        self._plans: dict[
+            tuple[Any, ...], RecordPlan
+        ] = {}  # by keys: the plan of the last such dict
         self._texts: dict[str, int] = {}
         self._nodes: dict[int, Any] = {}
         self._names: dict[int, frozenset[str]] = {}  # names of the fields of each structure
@@ -102,7 +104,7 @@ class Records:
             cached = self._codes[shape] = self._settle(shape)
         code, names = cached
         if shape[0] == "dict" and all(leaf[0] in FLAT for _, leaf in shape[1]):
-            self._plans[tuple(value)] = Plan(shape, code, names, list(value.values()))
+            self._plans[tuple(value)] = RecordPlan(shape, code, names, list(value.values()))
         step = dict(zip(names, leaves, strict=True))
         step[STRUCTURE] = code
         return step

@@ -12,13 +12,13 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib_prioritized
 
 import expdb
-from expdb.integrations.rllib.stored_episodes import Stored
+from expdb.integrations.rllib.stored_episodes import StoredEpisodes
 
 FIELDS = "obs", "next_obs", "action"
 ATTEMPTS = 10  # calls of a read that fails because another process evicted steps
 
 
-class EpisodeReplayBuffer(Stored):
+class EpisodeReplayBuffer(StoredEpisodes):
     """Store the episodes of RLlib's `EpisodeReplayBuffer` in a database.
 
     Parameters
@@ -245,7 +245,9 @@ class EpisodeReplayBuffer(Stored):
         return slices
 
 
-class PrioritizedEpisodeReplayBuffer(Stored, rllib_prioritized.PrioritizedEpisodeReplayBuffer):
+class PrioritizedEpisodeReplayBuffer(
+    StoredEpisodes, rllib_prioritized.PrioritizedEpisodeReplayBuffer
+):
     """Store the episodes of RLlib's `PrioritizedEpisodeReplayBuffer` and sample by priority.
 
     Priorities are stored in the database, and all processes share them. A step with fewer than

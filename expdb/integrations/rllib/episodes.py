@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from expdb.integrations.positions import At
+from expdb.integrations.positions import AtPositions
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
 
@@ -342,12 +342,12 @@ class Episodes:
     def at(self, positions: np.ndarray, *keys: str) -> tuple[list[Any], expdb.Batch]:
         """Return the values of the steps at `positions`, and their batch."""
         rng = np.random.default_rng(0)
-        return self.sample(len(positions), At(positions), expdb.Step(), rng, "step", *keys)
+        return self.sample(len(positions), AtPositions(positions), expdb.Step(), rng, "step", *keys)
 
     def batch_at(self, positions: np.ndarray) -> expdb.Batch:
         """Return a batch of the steps at `positions`, with the fields that `records` needs."""
         rng = np.random.default_rng(0)
-        return self.draw(len(positions), At(positions), expdb.Step(), rng)
+        return self.draw(len(positions), AtPositions(positions), expdb.Step(), rng)
 
     def close(self) -> None:
         """Write all added steps and close the database. A private database is then deleted."""

@@ -18,18 +18,18 @@ from expdb.integrations.rllib.sample_batches import (
     PrioritizedReplayBuffer,
     ReplayBuffer,
     StorageUnit,
-    Stored,
+    StoredSamples,
 )
 
 
-class _Policies(dict[str, Stored]):
+class _Policies(dict[str, StoredSamples]):
     """Map each policy to its buffer; create a missing buffer when it is first accessed."""
 
-    def __init__(self, make: Callable[[str], Stored]):
+    def __init__(self, make: Callable[[str], StoredSamples]):
         super().__init__()
         self._make = make
 
-    def __missing__(self, policy_id: Any) -> Stored:
+    def __missing__(self, policy_id: Any) -> StoredSamples:
         name = str(policy_id)  # ids may be integers, but buffer names are text
         made = self[policy_id] = self.pop(name) if name in self else self._make(name)
         return made
@@ -58,7 +58,7 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
         if self.storage_unit == StorageUnit.TIMESTEPS:
             unit = StorageUnit.TIMESTEPS
 
-        def make(policy: str) -> Stored:
+        def make(policy: str) -> StoredSamples:
             buffer = kind(
                 storage_unit=unit,
                 location=self._database.location if is_private else location,
@@ -75,13 +75,13 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
             if stored.startswith(prefix) and not stored.endswith(".structures"):
                 self.replay_buffers[stored.removeprefix(prefix)]
 
-    def _kind(self, config: Any) -> Callable[..., Stored]:
+    def _kind(self, config: Any) -> Callable[..., StoredSamples]:
         """Return the class of the buffer of a policy."""
         kind = (config or {}).get("type", ReplayBuffer)
         if isinstance(kind, str):
             kind = {"ReplayBuffer": ReplayBuffer, "PrioritizedReplayBuffer":
                     PrioritizedReplayBuffer}.get(kind.rpartition(".")[2])  # fmt: skip
-        if not (isinstance(kind, type) and issubclass(kind, Stored)):
+        if not (isinstance(kind, type) and issubclass(kind, StoredSamples)):
             raise ValueError(
                 "the type of underlying_buffer_config must be ReplayBuffer or "
                 "PrioritizedReplayBuffer of expdb.integrations.rllib"

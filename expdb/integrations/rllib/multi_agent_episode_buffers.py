@@ -15,11 +15,11 @@ from ray.rllib.utils.replay_buffers import multi_agent_prioritized_episode_buffe
 
 import expdb
 from expdb.integrations.rllib.multi_agent_episodes import EpisodeSteps, MultiAgentEpisodes
-from expdb.integrations.rllib.stored_episodes import Stored
+from expdb.integrations.rllib.stored_episodes import StoredEpisodes
 from expdb.integrations.rllib.synchronized import synchronized
 
 
-class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer):
+class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeReplayBuffer):
     """Store the episodes of RLlib's `MultiAgentEpisodeReplayBuffer` in a database.
 
     The capacity, and counts without a module id, are timesteps of the environment. In SQL, the task
@@ -424,7 +424,7 @@ class MultiAgentEpisodeReplayBuffer(Stored, rllib.MultiAgentEpisodeReplayBuffer)
         ValueError
             If the state belongs to another buffer, or its data cannot be read.
         """
-        Stored.set_state(self, state)
+        StoredEpisodes.set_state(self, state)
         self._added, self._evicted = Counter(state["added"]), Counter(state["evicted"])
         self.sampled_timesteps_per_module = Counter(state["sampled_of_modules"])
 

@@ -11,10 +11,10 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from ray.rllib.utils.replay_buffers import fifo_replay_buffer, reservoir_replay_buffer
 
 import expdb
-from expdb.integrations.rllib.sample_batches import StorageUnit, Stored
+from expdb.integrations.rllib.sample_batches import StorageUnit, StoredSamples
 
 
-class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffer):
+class ReservoirReplayBuffer(StoredSamples, reservoir_replay_buffer.ReservoirReplayBuffer):
     """Store the items of RLlib's `ReservoirReplayBuffer`, a uniform sample of all added items.
 
     Parameters
@@ -37,7 +37,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         storage_unit: Any = "timesteps",
         **options: Any,
     ):
-        Stored.__init__(self, capacity, storage_unit, **options)
+        StoredSamples.__init__(self, capacity, storage_unit, **options)
         self._num_evicted = 0
 
     def _open_buffer(self) -> None:
@@ -53,7 +53,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         self._num_add_calls += 1
         full = len(self) if self.storage_unit == StorageUnit.TIMESTEPS else self._timesteps()
         if full + timesteps <= self.capacity:
-            return Stored._add_item(self, value, timesteps, weight)
+            return StoredSamples._add_item(self, value, timesteps, weight)
         self._num_timesteps_added += timesteps
         place = random.randrange(self._num_add_calls)
         if place >= len(self):
@@ -65,7 +65,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
             item for item in self._item_positions if item[0] != int(drawn["position"][0])
         )
         self._num_evicted += 1
-        Stored._add_item(self, value, timesteps, weight)
+        StoredSamples._add_item(self, value, timesteps, weight)
         self._num_timesteps_added -= timesteps
         return None
 
@@ -94,7 +94,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
             The statistics by name.
         """
         return {
-            **Stored.stats(self, debug),
+            **StoredSamples.stats(self, debug),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
@@ -107,7 +107,7 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
             A state for `set_state`.
         """
         return {
-            **Stored.get_state(self),
+            **StoredSamples.get_state(self),
             "num_evicted": self._num_evicted, "num_add_calls": self._num_add_calls,
         }  # fmt: skip
 
@@ -124,12 +124,12 @@ class ReservoirReplayBuffer(Stored, reservoir_replay_buffer.ReservoirReplayBuffe
         ValueError
             If the state belongs to another buffer, or its data cannot be read.
         """
-        Stored.set_state(self, state)
+        StoredSamples.set_state(self, state)
         self._num_evicted = state["num_evicted"]
         self._num_add_calls = state["num_add_calls"]
 
 
-class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
+class FifoReplayBuffer(StoredSamples, fifo_replay_buffer.FifoReplayBuffer):
     """Store the batches of RLlib's `FifoReplayBuffer` and sample each once, the oldest first.
 
     A batch is sampled once among all processes that share the buffer, also after a restart. The
@@ -144,7 +144,7 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
     """
 
     def __init__(self, *args: Any, **options: Any):
-        Stored.__init__(self, 2**40, StorageUnit.FRAGMENTS, **options)
+        StoredSamples.__init__(self, 2**40, StorageUnit.FRAGMENTS, **options)
 
     def _open_buffer(self) -> None:
         super()._open_buffer()
@@ -174,7 +174,7 @@ class FifoReplayBuffer(Stored, fifo_replay_buffer.FifoReplayBuffer):
         InvalidValue
             If the batch cannot be stored exactly.
         """
-        Stored._add_single_batch(self, batch)
+        StoredSamples._add_single_batch(self, batch)
 
     def sample(self, *args: Any, **options: Any) -> Any:
         """Return the oldest batch and delete it.

@@ -45,7 +45,7 @@ _IGNORED = frozenset(
 )  # fmt: skip
 
 
-class Stored(rllib.ReplayBuffer):
+class StoredSamples(rllib.ReplayBuffer):
     """Base of the buffers: each item is one step in the database, whatever its storage unit."""
 
     splits = True  # whether `add` splits batches into items
@@ -163,7 +163,7 @@ class Stored(rllib.ReplayBuffer):
                 self._add_single_batch(batch, **options)
             return
         rows = None
-        is_cut_here = type(self)._add_single_batch is Stored._add_single_batch
+        is_cut_here = type(self)._add_single_batch is StoredSamples._add_single_batch
         if is_cut_here and self.storage_unit == StorageUnit.TIMESTEPS:
             rows = rows_of(batch)
         if rows is None:
@@ -342,7 +342,7 @@ class Stored(rllib.ReplayBuffer):
             self.database.close()
 
 
-class ReplayBuffer(Stored):
+class ReplayBuffer(StoredSamples):
     """Store the items of RLlib's `ReplayBuffer` in a database and sample them uniformly.
 
     Once `capacity` timesteps were added, each new item replaces the oldest one.
@@ -371,7 +371,7 @@ class ReplayBuffer(Stored):
     """
 
 
-class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedReplayBuffer):
+class PrioritizedReplayBuffer(StoredSamples, prioritized_replay_buffer.PrioritizedReplayBuffer):
     """Store the items of RLlib's `PrioritizedReplayBuffer` and sample them by priority.
 
     Sampling is stratified. `batch_indexes` are positions in the buffer. A position is never used
@@ -404,7 +404,7 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         **options: Any,
     ):
         assert alpha > 0, alpha
-        Stored.__init__(self, capacity, storage_unit, **options)
+        StoredSamples.__init__(self, capacity, storage_unit, **options)
         self._alpha, self._max_priority = alpha, 1.0
         self._by_priority = expdb.Prioritized(alpha, 1.0, None, 0.0, "max", "buffer")
 
@@ -490,7 +490,7 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         dict
             The statistics by name.
         """
-        return Stored.stats(self, debug)
+        return StoredSamples.stats(self, debug)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the buffer, including the greatest priority so far.
@@ -500,7 +500,7 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         dict
             A state for `set_state`.
         """
-        return {**Stored.get_state(self), "max_priority": self._max_priority}
+        return {**StoredSamples.get_state(self), "max_priority": self._max_priority}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a state that `get_state` returned.
@@ -515,5 +515,5 @@ class PrioritizedReplayBuffer(Stored, prioritized_replay_buffer.PrioritizedRepla
         ValueError
             If the state belongs to another buffer, or its data cannot be read.
         """
-        Stored.set_state(self, state)
+        StoredSamples.set_state(self, state)
         self._max_priority = state["max_priority"]

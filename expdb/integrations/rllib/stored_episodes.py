@@ -24,7 +24,7 @@ from expdb.integrations.rllib.states import (
 COLUMNS = "episode_id", "step", "terminated", "truncated"
 
 
-class Stored(rllib.EpisodeReplayBuffer):
+class StoredEpisodes(rllib.EpisodeReplayBuffer):
     """Base of the episode buffers: store episodes in a database, and update RLlib's metrics."""
 
     _episodes: type[Episodes] = Episodes

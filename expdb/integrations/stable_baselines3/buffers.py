@@ -82,7 +82,7 @@ class _NStep(expdb.NStep):
         return expdb.Layout(rows, columns, last_rows=last)
 
 
-class Stored(buffers.BaseBuffer):
+class StoredBuffer(buffers.BaseBuffer):
     """Base of the replay buffers: each transition is a step of a buffer in a database.
 
     A row of SB3's arrays corresponds to `n_envs` steps, in the order of the environments.
@@ -536,7 +536,7 @@ class Stored(buffers.BaseBuffer):
         return self.to_torch(array, copy=False)  # the batch has no other user
 
 
-class ReplayBuffer(Stored, buffers.ReplayBuffer):
+class ReplayBuffer(StoredBuffer, buffers.ReplayBuffer):
     """Store the transitions of SB3's `ReplayBuffer` in a database.
 
     Steps are written in groups. Samples include unwritten steps. If `n_steps` is above 1, each
@@ -619,7 +619,7 @@ class NStepReplayBuffer(ReplayBuffer):
         return True
 
 
-class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
+class DictReplayBuffer(StoredBuffer, buffers.DictReplayBuffer):
     """Store the transitions of SB3's `DictReplayBuffer` in a database.
 
     The fields of a step are `obs.<key>` and `next_obs.<key>`.
@@ -650,7 +650,7 @@ class DictReplayBuffer(Stored, buffers.DictReplayBuffer):
         super().__init__(buffer_size, observation_space, *args, **options)
 
 
-def check_is_dict(buffer: Stored, space: Any) -> None:
+def check_is_dict(buffer: StoredBuffer, space: Any) -> None:
     """Raise AssertionError unless `space` is a Dict space, as SB3 does."""
     assert isinstance(space, spaces.Dict), (
         f"{type(buffer).__name__} must be used with Dict obs space only, got {space}"

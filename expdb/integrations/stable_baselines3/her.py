@@ -17,9 +17,9 @@ from stable_baselines3.her.goal_selection_strategy import (
 )
 
 import expdb
-from expdb.integrations.positions import Places
+from expdb.integrations.positions import AtIndices
 from expdb.integrations.records import Records
-from expdb.integrations.stable_baselines3.buffers import Stored, check_is_dict
+from expdb.integrations.stable_baselines3.buffers import StoredBuffer, check_is_dict
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarra
     return walked
 
 
-class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
+class HerReplayBuffer(StoredBuffer, sb3.HerReplayBuffer):
     """Store the transitions of SB3's `HerReplayBuffer` in a database.
 
     This is hindsight experience replay. Each sample writes unwritten transitions first and draws
@@ -252,7 +252,7 @@ class HerReplayBuffer(Stored, sb3.HerReplayBuffer):
             return
         newest = np.arange(len(self.buffer) - count, len(self.buffer))
         fields = ("position", "episode_id", "terminated", "truncated")
-        last = self.buffer.sample(count, sampler=Places(newest), fields=fields)
+        last = self.buffer.sample(count, sampler=AtIndices(newest), fields=fields)
         is_open = ~(last["terminated"] | last["truncated"])
         if not is_open.any():
             return

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.process.processes import Others, named
+from expdb.process.liveness import ProcessLiveness, named
 from expdb.replay.rate_limiters import Pace
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.records import AdmissionLimit
+from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.store import Store, Writing
 
 A, B = tables.admissions.c, tables.buffers.c
@@ -111,7 +111,7 @@ class PaceState:
 
 
 def _query_pace_state(
-    store: Store, session: Session, others: Others, last: bool = False
+    store: Store, session: Session, others: ProcessLiveness, last: bool = False
 ) -> PaceState:
     """Read the state of the pace; with `last`, end the transaction in the same round trip."""
     (rows,) = session.ask_all(
@@ -141,14 +141,14 @@ def _now(store: Store) -> sa.ColumnElement[float]:
     return sa.literal_column(store.dialect.NOW, sa.Double())
 
 
-def read_pace_state(store: Store, others: Others) -> PaceState:
+def read_pace_state(store: Store, others: ProcessLiveness) -> PaceState:
     """Read the state of the pace without writing or waiting for a lock."""
     with store.engine.reading() as session:
         return _query_pace_state(store, session, others, last=True)
 
 
 def try_to_admit(
-    store: Store, seconds: float, serial: int, others: Others, id: int
+    store: Store, seconds: float, serial: int, others: ProcessLiveness, id: int
 ) -> Admitted | str:
     """Admit a group under an id, or return why it has to wait.
 

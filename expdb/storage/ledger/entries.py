@@ -14,8 +14,7 @@ from expdb.errors import DatabaseDamaged
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import request_id
-from expdb.storage.ledger.packed import (
+from expdb.storage.ledger.encoding import (
     Drawn,
     bounds,
     crc_of,
@@ -23,6 +22,7 @@ from expdb.storage.ledger.packed import (
     unpack_columns,
     unpack_positions,
 )
+from expdb.storage.ledger.leases import request_id
 from expdb.storage.store import Store
 
 L, R = tables.leases.c, tables.requests.c

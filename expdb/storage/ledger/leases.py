@@ -16,7 +16,7 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord, is_dropped
-from expdb.storage.ledger.packed import (
+from expdb.storage.ledger.encoding import (
     Drawn,
     bounds,
     crc_of,
@@ -57,7 +57,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Lease:
+class LeaseRecord:
     """A row of the ledger with the columns that decide what may be leased."""
 
     id: int
@@ -157,7 +157,7 @@ def glance(
 
 def changed(
     session: Session, store: Store, consumer: ConsumerRecord, after: int, ids: Iterable[int]
-) -> list[Lease]:
+) -> list[LeaseRecord]:
     """Return the leases with ids above `after`, and the known ones, oldest first."""
     listed = store.dialect.as_list(np.array(sorted(ids), np.int64))
     rows = session.ask(
@@ -167,7 +167,7 @@ def changed(
     return [_read(store, consumer, row) for row in rows]
 
 
-def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[Lease]:
+def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[LeaseRecord]:
     """Return the leases that are held, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
     rows = session.ask(_CHANGED + where, store.id, consumer.id)
@@ -176,14 +176,14 @@ def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> lis
 
 def acknowledged(
     session: Session, store: Store, consumer: ConsumerRecord, oldest: int
-) -> Iterator[Lease]:
+) -> Iterator[LeaseRecord]:
     """Yield the acknowledged leases that had a position from `oldest` on."""
     where = "AND status = 'acknowledged' AND last >= ?"
     for row in session.each(_CHANGED + where, store.id, consumer.id, oldest):
         yield _read(store, consumer, row)
 
 
-def _read(store: Store, consumer: ConsumerRecord, row: Any) -> Lease:
+def _read(store: Store, consumer: ConsumerRecord, row: Any) -> LeaseRecord:
     id, number, status, holder, expires, request, positions, columns, crc = row
     if crc_of(positions, columns, number, request) != crc:
         raise damaged(store.name, consumer.name, id, "checksum")
@@ -191,7 +191,7 @@ def _read(store: Store, consumer: ConsumerRecord, row: Any) -> Lease:
         drawn = unpack_positions(bytes(positions))
     except (ValueError, struct.error) as error:
         raise damaged(store.name, consumer.name, id, error) from error
-    return Lease(id, number, status, holder, expires, request, drawn)
+    return LeaseRecord(id, number, status, holder, expires, request, drawn)
 
 
 def insert(

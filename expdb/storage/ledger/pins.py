@@ -3,7 +3,7 @@
 import numpy as np
 
 from expdb.sql.session import Session
-from expdb.storage.ledger.packed import unpack_positions
+from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.store import Store
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.process.processes import has_ended, named
+from expdb.process.liveness import has_ended, named
 from expdb.sql import tables
 from expdb.storage.store import Store
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.chunks.chunk import Chunk, Layout
+from expdb.chunks.chunk import Chunk, ChunkLayout
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
 from expdb.storage.reading.segments import Spans, inconsistent
@@ -217,7 +217,7 @@ class Bulk:
 
 def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]], list[int]]:
     """Return the indices of spans that are whole chunks, by layout, and those of all others."""
-    by_layout: dict[Layout, list[int]] = {}
+    by_layout: dict[ChunkLayout, list[int]] = {}
     others: list[int] = []
     for k, (c, a, b) in enumerate(spans):
         chunk = chunks[c]

@@ -98,7 +98,7 @@ def _require_free(writer: Session, name: str, target: Engine) -> None:
 
 
 @dataclass
-class _Draft:
+class _CopyDraft:
     """The incomplete copy, whose name identifies the state of the source."""
 
     id: int
@@ -121,7 +121,7 @@ class _Draft:
             )
 
 
-def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) -> _Draft:
+def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) -> _CopyDraft:
     """Return the draft in the target; create it if there is none.
 
     Drop drafts of other states.
@@ -149,11 +149,11 @@ def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) 
             _insert(writer, target, signatures, buffer[0], rows)
         last = f.coalesce(f.max(C.id), -1)
         ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == buffer[0]))
-    return _Draft(buffer[0], draft, int(done))
+    return _CopyDraft(buffer[0], draft, int(done))
 
 
 def _copy_chunks(
-    reader: Session, old: int, source: Engine, target: Engine, draft: _Draft, ids: list[int]
+    reader: Session, old: int, source: Engine, target: Engine, draft: _CopyDraft, ids: list[int]
 ) -> None:
     """Copy chunks with their segments and steps, in one transaction."""
     among = source.dialect.among

@@ -9,7 +9,7 @@ import pyarrow as pa
 from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
 from expdb.names import COLUMNS, EPISODE_KEYS
-from expdb.storage.writing.flatten import flattened
+from expdb.storage.writing.mappings import flattened
 
 
 def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:

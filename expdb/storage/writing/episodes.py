@@ -11,8 +11,8 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.cached_records import BEGINNING, EpisodeRecord
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.records import BEGINNING, EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact

@@ -177,7 +177,7 @@ FIRST_LOOK = 1024  # runs of steps to read first; each further attempt reads fou
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvictionPlan:
     """The steps to evict in order of position, each with its episode and the limit it exceeds."""
 
     positions: np.ndarray
@@ -197,10 +197,10 @@ class Plan:
         return list(zip(*[column.tolist() for column in columns], strict=True))
 
 
-NOTHING = Plan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object))
+NOTHING = EvictionPlan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object))
 
 
-def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> Plan:
+def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> EvictionPlan:
     """Return the steps that the policy evicts from the buffer as the session sees it."""
     state = store.state(session)
     over_steps = 0 if state.capacity is None else state.size - state.capacity
@@ -329,11 +329,11 @@ class _Items:
         """Whether the newest item is marked: then newer items may be due, too."""
         return bool(self._why[-1] != "")
 
-    def plan(self) -> Plan:
+    def plan(self) -> EvictionPlan:
         """Return the steps of all items that are marked."""
         why = self._why[self._item]
         gone = why != ""
-        return Plan(self._positions[gone], self._episodes[gone], why[gone])
+        return EvictionPlan(self._positions[gone], self._episodes[gone], why[gone])
 
 
 # -- deletion --------------------------------------------------------------------------------------

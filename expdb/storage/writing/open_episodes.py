@@ -14,12 +14,12 @@ from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.process.locks import locked
-from expdb.storage.records import EpisodeRecord
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.columnar import Columnar, columnar
-from expdb.storage.writing.gathering import Gathering, Key, key_of, step_columns
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
@@ -72,12 +72,16 @@ class OpenEpisodes:
             return None  # writing row by row looks the episodes up again
         return self._write_gathered(gathering) if are_gathered else None
 
-    def gathering(self) -> Gathering:
+    def gathering(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
-        return Gathering(Pending(self._store.fields))
+        return PendingSteps(EncodedSteps(self._store.fields))
 
     def gather(
-        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], gathering: Gathering
+        self,
+        whose: Any,
+        fields: Mapping[str, Any],
+        columns: tuple[Any, ...],
+        gathering: PendingSteps,
     ) -> None:
         """Add a step to the pending steps, or raise and change nothing.
 
@@ -106,7 +110,7 @@ class OpenEpisodes:
             gathering.opened, gathering.named, gathering.pending.details = opened, named, details
             raise
 
-    def gather_columns(self, columns: Mapping[str, Sequence[Any]], gathering: Gathering) -> bool:
+    def gather_columns(self, columns: Mapping[str, Sequence[Any]], gathering: PendingSteps) -> bool:
         """Add steps given as columns, all or none; return whether they could be added at once.
 
         The caller must prevent concurrent calls.
@@ -128,7 +132,7 @@ class OpenEpisodes:
             raise
         return True
 
-    def gather_rows(self, rows: Sequence[Row], gathering: Gathering) -> None:
+    def gather_rows(self, rows: Sequence[Row], gathering: PendingSteps) -> None:
         """Add steps one by one; if one is refused, add none."""
         pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
@@ -142,7 +146,7 @@ class OpenEpisodes:
             gathering.opened, gathering.named = opened, named
             raise
 
-    def _episodes_of(self, many: Columnar, gathering: Gathering) -> list[EpisodeRecord]:
+    def _episodes_of(self, many: Columnar, gathering: PendingSteps) -> list[EpisodeRecord]:
         """Return the episode of each step, and record which episodes they open and complete."""
         row_of = {
             key: dict(zip(("task_id", "agent_id", "episode_id"), key, strict=True))
@@ -163,12 +167,12 @@ class OpenEpisodes:
                 del open_records[episode_key]
         return records
 
-    def write_gathered(self, gathering: Gathering) -> np.ndarray:
+    def write_gathered(self, gathering: PendingSteps) -> np.ndarray:
         """Write gathered steps in one transaction and return their positions, int64 in order."""
         return locked(self._lock, self._write_gathered, gathering)
 
     def _write_gathered(
-        self, gathering: Gathering, rows: Sequence[Row] | None = None
+        self, gathering: PendingSteps, rows: Sequence[Row] | None = None
     ) -> np.ndarray:
         """Write gathered steps, or `rows` that are not gathered yet.
 
@@ -193,7 +197,7 @@ class OpenEpisodes:
                 self._look_again(rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def _commit(self, gathering: Gathering) -> np.ndarray:
+    def _commit(self, gathering: PendingSteps) -> np.ndarray:
         try:
             positions = transaction.write(self._store, gathering.pending)
         finally:
@@ -203,7 +207,7 @@ class OpenEpisodes:
         self._forget_swept()
         return positions
 
-    def _gather(self, rows: Sequence[Row], gathering: Gathering) -> None:
+    def _gather(self, rows: Sequence[Row], gathering: PendingSteps) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
         pending, gathering.stored = gathering.pending, self._stored(rows)
         for row, fields in rows:
@@ -250,7 +254,7 @@ class OpenEpisodes:
 
     # -- the episode that a step continues or begins -----------------------------------------------
 
-    def _remember(self, gathering: Gathering) -> None:
+    def _remember(self, gathering: PendingSteps) -> None:
         for key, episode in gathering.opened.items():
             if episode is None:
                 self._open.pop(key, None)
@@ -296,7 +300,7 @@ class OpenEpisodes:
                 return
             self._forget(key)
 
-    def _open_episode_of(self, row: Mapping[str, Any], gathering: Gathering) -> EpisodeRecord:
+    def _open_episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored; raise EpisodeEnded for one that has ended."""
         episode = self._episode_of(row, gathering)
         if episode in gathering.pending.ended:
@@ -306,7 +310,7 @@ class OpenEpisodes:
             )
         return episode
 
-    def _episode_of(self, row: Mapping[str, Any], gathering: Gathering) -> EpisodeRecord:
+    def _episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored, and record its details."""
         details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
@@ -318,7 +322,7 @@ class OpenEpisodes:
             self._add_details(episode, details, gathering.pending)
         return episode
 
-    def _unnamed(self, key: Key, gathering: Gathering, details: dict[str, Any]) -> EpisodeRecord:
+    def _unnamed(self, key: Key, gathering: PendingSteps, details: dict[str, Any]) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one."""
         task_id, agent_id = key
         try:
@@ -338,7 +342,7 @@ class OpenEpisodes:
         return episode
 
     def _by_name(
-        self, row: Mapping[str, Any], gathering: Gathering, details: dict[str, Any]
+        self, row: Mapping[str, Any], gathering: PendingSteps, details: dict[str, Any]
     ) -> EpisodeRecord:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
@@ -394,7 +398,7 @@ class OpenEpisodes:
         return episode
 
     def _add_details(
-        self, episode: EpisodeRecord, details: Mapping[str, Any], pending: Pending
+        self, episode: EpisodeRecord, details: Mapping[str, Any], pending: EncodedSteps
     ) -> None:
         """Record episode details that a step adds.
 

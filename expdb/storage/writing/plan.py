@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from expdb.storage.records import EpisodeRecord
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, Segment, WritePlan
-from expdb.storage.writing.pending import Pending, Steps
+from expdb.storage.writing.encoded_steps import EncodedSteps, PlannedSteps
 
 
 def make_plan(
-    pending: Pending, current: Mapping[EpisodeRecord, EpisodeRecord] | None = None
+    pending: EncodedSteps, current: Mapping[EpisodeRecord, EpisodeRecord] | None = None
 ) -> WritePlan:
     """Return the plan of a write; `current` maps outdated records to the stored episodes.
 
@@ -62,7 +62,7 @@ def make_plan(
 
 
 def _own_versions(
-    steps: Steps, episodes: list[EpisodeWrite]
+    steps: PlannedSteps, episodes: list[EpisodeWrite]
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Return each step's versions, with None for those that equal the version of its episode."""
     own, ends = list(steps.policy_version), list(steps.policy_version_end)

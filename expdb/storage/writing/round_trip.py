@@ -19,11 +19,11 @@ from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
-from expdb.storage.writing.pending import Pending, Steps
+from expdb.storage.writing.encoded_steps import EncodedSteps, PlannedSteps
 from expdb.storage.writing.plan import make_plan
 
 
-def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
+def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | None:
     """Write the pending steps, and set `pending.stored`.
 
     Return None if the write takes more than one statement. With `again`, an earlier call with this
@@ -59,7 +59,7 @@ def write_at_once(store: Store, pending: Pending, again: bool) -> Commit | None:
     return Commit(first, plan, store.fields, counters, transaction.commit_versions)
 
 
-def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
+def _known_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
     """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
     stored = store.fields
     fields, lacking = pending.found_fields(stored)
@@ -75,7 +75,7 @@ def _known_decoders(store: Store, pending: Pending) -> list[Decoder] | None:
 
 
 def _parameters(
-    store: Store, pending: Pending, plan: WritePlan, decoders: list[Decoder], again: bool
+    store: Store, pending: EncodedSteps, plan: WritePlan, decoders: list[Decoder], again: bool
 ) -> tuple[Any, ...]:
     """Return the parameters of the server's function `append`, in its order."""
     several = len(plan.episodes) > 1
@@ -107,7 +107,7 @@ def _parameters(
         json.dumps(episodes),
         np.array(plan.step, np.int64),
         np.array(plan.place, np.int64) if several else None,
-        *map(_sent, Steps._fields[2:], plan.columns),
+        *map(_sent, PlannedSteps._fields[2:], plan.columns),
         np.array(plan.segments, np.int64).reshape(-1),
         np.array(numbers, np.int64),
         messages,

@@ -17,11 +17,11 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.records import EpisodeRecord
 from expdb.storage.statements import (
     COUNT,
     COUNT_AND_TELL,
@@ -34,7 +34,7 @@ from expdb.storage.statements import (
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes
-from expdb.storage.writing.pending import Pending
+from expdb.storage.writing.encoded_steps import EncodedSteps
 from expdb.storage.writing.plan import make_plan
 from expdb.storage.writing.round_trip import write_at_once
 
@@ -43,7 +43,7 @@ E, B = tables.episodes.c, tables.buffers.c
 RETRY_SECONDS = 0.1
 
 
-def write(store: Store, pending: Pending) -> np.ndarray:
+def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
 
     Raise EpisodeEnded, EpisodeMismatch or FieldMismatch, and store nothing, if another process has
@@ -94,7 +94,7 @@ def write(store: Store, pending: Pending) -> np.ndarray:
     return pending.stored
 
 
-def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> None:
+def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) -> None:
     """Queue a commit for the rows in memory, unless its final observation is in a separate chunk.
 
     If the commit changed columns of an episode, its revision differs from that of the rows in
@@ -112,7 +112,7 @@ def _enqueue_commit(store: Store, pending: Pending, commit: Commit | None) -> No
     store.commit_queue.put(commit, pending.nbytes + nbytes)
 
 
-def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | None:
+def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit | None:
     """Write the pending steps statement by statement.
 
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
@@ -138,7 +138,7 @@ def _in_transaction(store: Store, pending: Pending, again: bool) -> Commit | Non
         raise
 
 
-def _end_only(store: Store, pending: Pending, again: bool) -> None:
+def _end_only(store: Store, pending: EncodedSteps, again: bool) -> None:
     """End an episode without steps to write; do nothing if none of its steps are stored."""
     episode, nothing = pending.ending, np.empty(0, np.int64)
     if episode is None or episode.id is None:
@@ -160,7 +160,7 @@ def _end_stored(
     store: Store,
     session: Session,
     outcome: WriteOutcome,
-    pending: Pending,
+    pending: EncodedSteps,
     episode: EpisodeRecord,
     again: bool,
 ) -> None:
@@ -182,7 +182,7 @@ def _end_stored(
     episodes.end(store, session, outcome, episode.id, status, pending.final, types)
 
 
-def _written(store: Store, session: Session, pending: Pending) -> np.ndarray | None:
+def _written(store: Store, session: Session, pending: EncodedSteps) -> np.ndarray | None:
     """Return the positions of a write with an unknown outcome, or None if it was not committed."""
     ((last,),) = session.ask(
         "SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?",
@@ -219,7 +219,7 @@ class _Draft:
     ]  # returned by `Pending.found_fields` for `fields`
 
 
-def _drafted(store: Store, pending: Pending) -> _Draft:
+def _drafted(store: Store, pending: EncodedSteps) -> _Draft:
     fields, plan = store.fields, make_plan(pending)
     for chunk in plan.chunks:
         decoder = store.signatures.of_fields(chunk.block.fields)
@@ -229,7 +229,7 @@ def _drafted(store: Store, pending: Pending) -> _Draft:
 
 
 def _write(
-    store: Store, session: Session, pending: Pending, draft: _Draft, outcome: WriteOutcome
+    store: Store, session: Session, pending: EncodedSteps, draft: _Draft, outcome: WriteOutcome
 ) -> tuple[np.ndarray, WritePlan, BufferCounters | None]:
     count, now = len(pending), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
@@ -299,7 +299,7 @@ def _insert_chunk(
 def _put_episodes(
     store: Store,
     session: Session,
-    pending: Pending,
+    pending: EncodedSteps,
     plan: WritePlan,
     first: int,
     next_id: int,
@@ -335,7 +335,7 @@ def _put_episodes(
 def _end(
     store: Store,
     session: Session,
-    pending: Pending,
+    pending: EncodedSteps,
     plan: WritePlan,
     write: EpisodeWrite,
     first: int,

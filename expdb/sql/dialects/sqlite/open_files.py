@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Protocol
 
 from expdb import errors
-from expdb.process.living import Living
+from expdb.process.weak_registry import WeakRegistry
 from expdb.sql.dialects.sqlite.files import identity
 
 
@@ -45,9 +45,9 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.engines: Living[OpenFile] = Living()
-        self.uses: Living[FileUse] = Living()
-        self.sessions: Living[Inherited] = Living()
+        self.engines: WeakRegistry[OpenFile] = WeakRegistry()
+        self.uses: WeakRegistry[FileUse] = WeakRegistry()
+        self.sessions: WeakRegistry[Inherited] = WeakRegistry()
         self.refused: set[str] = set()
         self.commits: dict[str, object] = {}  # by path, the id of this process's last commit
         # Never closed: that would drop the parent's locks, or wait for a thread that does not exist
@@ -74,7 +74,7 @@ class OpenFiles:
         self.turn = threading.Lock()
         self.refused |= {use.path for use in self.uses.list()}
         self.inherited += self.sessions.list()
-        self.uses, self.sessions = Living(), Living()
+        self.uses, self.sessions = WeakRegistry(), WeakRegistry()
         for session in self.inherited:
             session.abandon()
         for engine in self.engines.list():

@@ -21,7 +21,7 @@ _NUMBERS: Mapping[int, Any] = {8: np.int64, 16: np.complex128}
 _NONE: Mapping[str, np.dtype[Any]] = {}
 
 
-class Packed:
+class RecordArray:
     """A struct array of `count` rows with as many columns as fit, chosen in the given order.
 
     `columns` maps names to dtype and shape. `fillers` are scalar columns that are added if they do
@@ -84,17 +84,17 @@ class Packed:
         column: np.ndarray = self._fields[name]
         return column
 
-    def take(self, rows: np.ndarray, arrays: BatchArrays) -> Records:
+    def take(self, rows: np.ndarray, arrays: BatchArrays) -> RecordCopies:
         """Return copies of the records at `rows`, an index array of any shape."""
-        records = Records(self, rows.shape, arrays)
+        records = RecordCopies(self, rows.shape, arrays)
         records.take(rows)
         return records
 
 
-class Records:
+class RecordCopies:
     """Copies of packed records in reusable memory, with views of the columns."""
 
-    def __init__(self, packed: Packed, shape: tuple[int, ...], arrays: BatchArrays):
+    def __init__(self, packed: RecordArray, shape: tuple[int, ...], arrays: BatchArrays):
         self.packed = packed
         self.raw = arrays.empty(shape, packed.records.dtype)
         self.flat = self.raw.reshape(-1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.integrations.records.apart import Kind
+from expdb.integrations.records.flatten import Kind
 
 Batch = Mapping[str, np.ndarray]
 
@@ -30,7 +30,7 @@ def names_of(node: Any) -> Iterator[str]:
         yield node[1]
 
 
-class Putting:
+class Unflattener:
     """Rebuild values; a `Kind` restores values of other classes."""
 
     def __init__(self, kinds: tuple[Kind, ...]):

@@ -10,7 +10,7 @@ from expdb.integrations.minestudio.datatypes import FragmentIndex
 Prepared: TypeAlias = "list[tuple[FragmentIndex, str]]"
 
 
-class Plan:
+class FetchPlan:
     """Store the fragments of the last fetch of a session as one step in the database."""
 
     def __init__(self, database: expdb.ExperienceDB):

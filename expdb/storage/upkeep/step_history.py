@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import DatabaseDamaged
-from expdb.process.processes import Others
+from expdb.process.liveness import ProcessLiveness
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
@@ -33,7 +33,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         yield f"{gone}: the buffer holds {state.size} steps, from position {state.oldest} on"
     else:
         yield from _described(step)
-    version, others = consumers.policy_version(session, store), Others()
+    version, others = consumers.policy_version(session, store), ProcessLiveness()
     ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
     for name in consumers.list_consumers(session, store):
         consumer = consumers.find_consumer(session, store, name)
@@ -113,7 +113,7 @@ def _leases(
             yield entry, rows[entry.id]
 
 
-def _end_of(row: Any, now: float, others: Others) -> str | None:
+def _end_of(row: Any, now: float, others: ProcessLiveness) -> str | None:
     """Return why the next lease releases this one; None for a lease that is not released."""
     if row.status != "leased":
         return None
@@ -122,7 +122,7 @@ def _end_of(row: Any, now: float, others: Others) -> str | None:
     return "its process has ended" if others.has_ended(row.holder) else None
 
 
-def _lease_text(name: str, entry: Entry, row: Any, now: float, others: Others) -> str:
+def _lease_text(name: str, entry: Entry, row: Any, now: float, others: ProcessLiveness) -> str:
     what = f"leased in batch {entry.number} of consumer {name!r}, lease {entry.id}"
     if end := _end_of(row, now, others):
         return f"{what}; {end}, so the next lease releases it"

@@ -12,16 +12,16 @@ from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
+from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
-from expdb.storage.records import EpisodeRecord
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.final import check_final
-from expdb.storage.writing.flatten import flattened, new_types
+from expdb.storage.writing.mappings import flattened, new_types
 
 _NONE = [None, None]
 
 
-class Steps(NamedTuple):
+class PlannedSteps(NamedTuple):
     """The columns of some steps, without their fields."""
 
     episode: tuple[EpisodeRecord, ...]
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
     details: dict[EpisodeRecord, dict[str, Any]]
 
 
-class Pending:
+class EncodedSteps:
     """Steps accepted but not yet written; their fields are already encoded chunk by chunk.
 
     An interrupt may come between any two instructions, so each change of state is one assignment or
@@ -68,7 +68,7 @@ class Pending:
         self.fields = fields
         self._types: dict[str, Field] = self.fields.types
         self.taken: list[tuple[Any, ...]] = []  # an entry for each step, in the order of `Steps`
-        self._columns: Steps | None = None
+        self._columns: PlannedSteps | None = None
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[EpisodeRecord, str] = {}  # status
@@ -86,10 +86,10 @@ class Pending:
         return len(self.taken)
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> PlannedSteps:
         """The steps, column by column."""
         if self._columns is None or len(self._columns.episode) != len(self.taken):
-            self._columns = Steps(*zip(*self.taken, strict=True))
+            self._columns = PlannedSteps(*zip(*self.taken, strict=True))
         return self._columns
 
     @property
@@ -180,7 +180,7 @@ class Pending:
         self.taken.extend(zip(episodes, *many.taken, strict=False))
         if is_first:  # keep the columns, so that `steps` need not rebuild them from the rows
             columns = [tuple(islice(column, many.size)) for column in many.taken]
-            self._columns = Steps(tuple(episodes), *columns)
+            self._columns = PlannedSteps(tuple(episodes), *columns)
 
     def mark(self) -> Mark:
         """Return the current state, to restore it if the next steps are refused."""

@@ -63,7 +63,7 @@ def has_ended(name: str) -> bool:
     return bool(started) and started != _started(int(pid))
 
 
-class Others:
+class ProcessLiveness:
     """Check whether other processes have ended, at most once per second for each process."""
 
     def __init__(self) -> None:

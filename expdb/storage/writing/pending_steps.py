@@ -9,8 +9,8 @@ import numpy as np
 
 from expdb.chunks.codec import decoded
 from expdb.names import EPISODE_DETAILS, STEP_KEYS
-from expdb.storage.records import EpisodeRecord
-from expdb.storage.writing.pending import Pending
+from expdb.storage.cached_records import EpisodeRecord
+from expdb.storage.writing.encoded_steps import EncodedSteps
 
 Key = tuple[str, str]  # task and agent
 
@@ -29,10 +29,10 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 
 @dataclass
-class Gathering:
+class PendingSteps:
     """Pending steps and their episodes, which the handle remembers once they are committed."""
 
-    pending: Pending
+    pending: EncodedSteps
     stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
     opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None: completed
     named: dict[str, EpisodeRecord] = field(default_factory=dict)

@@ -41,7 +41,7 @@ from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.catalog import list_buffers
 from expdb.storage.commits import Commit
-from expdb.storage.ledger.packed import Drawn
+from expdb.storage.ledger.encoding import Drawn
 from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store
@@ -51,7 +51,7 @@ Result = TypeVar("Result")
 FILL_SECONDS = 0.01  # of loading during a sample that does not need the rows in memory
 
 
-class Sampling:
+class SampleEngine:
     """The rows of one buffer in the memory of one process, and the data derived from them."""
 
     def __init__(self, store: Store, budget: Budget):

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class LeftOpen(NamedTuple):
+class UnclosedEpisode(NamedTuple):
     """The state of an episode that the program never ended."""
 
     episode_id: str
@@ -41,7 +41,7 @@ class LeftOpen(NamedTuple):
         )
 
 
-class Unwritten(NamedTuple):
+class LostSteps(NamedTuple):
     """The steps that a writer could not write when it was closed."""
 
     unwritten: int

@@ -39,7 +39,9 @@ def find(
         .to_pylist()
     )
     if of_task:
-        raise expdb.UnknownEpisode(f"{episode!r} is a task: its episodes are {', '.join(of_task)}")
+        raise expdb.UnknownEpisode(
+            f"{episode!r} is a task, not an episode; its episodes are {', '.join(of_task)}"
+        )
     newest = (
         db.sql(
             "SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC "
@@ -48,7 +50,7 @@ def find(
         .column(0)
         .to_pylist()
     )
-    there = f"the newest are {', '.join(newest)}" if newest else "no episode is held"
+    there = f"the newest are {', '.join(newest)}" if newest else "no episode is stored"
     raise expdb.UnknownEpisode(
         f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "
         "episode by its number, name the buffer"
@@ -122,7 +124,7 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
     )
     yield "  " + ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     if len(rows) < episode["length"]:
-        yield f"  {episode['length'] - len(rows)} of its steps are not held any more"
+        yield f"  {episode['length'] - len(rows)} of its steps are no longer stored"
     shown: dict[str, list[Any]] = {}
     for row in rows:
         yield ""

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 Kind = TypeVar("Kind")
 
 
-class Living(Generic[Kind]):
+class WeakRegistry(Generic[Kind]):
     """A set of weak references that can be listed while other threads add objects.
 
     A `WeakSet` cannot be listed while another thread adds to it.

@@ -56,7 +56,7 @@ FLAT = frozenset(
 )
 
 
-class Plan:
+class RecordPlan:
     """The leaves of the last dict with certain keys: a fast path for dicts of the same form."""
 
     def __init__(self, shape: Any, code: int, names: list[str], values: list[Any]):
@@ -94,7 +94,7 @@ class Plan:
         return True
 
 
-class Taking:
+class Flattener:
     """Flatten values; a `Kind` converts values of other classes."""
 
     def __init__(self, kinds: tuple[Kind, ...]):
