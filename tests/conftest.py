@@ -125,8 +125,8 @@ def open_db(location: str, empty_file: Path) -> Iterator[Callable[..., expdb.Exp
         return opened[-1]
 
     yield opener
-    for one in opened:
-        one.close()
+    for handle in opened:
+        handle.close()
     with expdb.open(location) as db:
         assert db.check() == []
 

@@ -114,11 +114,12 @@ def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
                 )
             if number % 2 == 0:
                 episode.end(obs=np.full(4, number, np.float64))
-    held = np.concatenate([batch["position"] for batch in buffer.scan()])
+    positions = np.concatenate([batch["position"] for batch in buffer.scan()])
     buffer.update_priorities(
-        held[::2], rng.random(len(held[::2])) * 10.0 ** rng.integers(-300, 300, len(held[::2]))
+        positions[::2],
+        rng.random(len(positions[::2])) * 10.0 ** rng.integers(-300, 300, len(positions[::2])),
     )
-    buffer.delete(held[20:23])
+    buffer.delete(positions[20:23])
     buffer.delete({"episode_id": "e8", "step": 4})
     buffer.update({"episode_id": "e10"}, policy_version=1000)
     buffer.index("agent_id")
@@ -197,7 +198,7 @@ def _versioned(buffer: expdb.ReplayBuffer) -> None:
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:
     """Return all that a database holds, as plain JSON values."""
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for name in db.buffers():
         buffer = db.buffer(name)
         stats = buffer.stats()
@@ -215,7 +216,7 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
                 str(row["position"]): {key: _json(row[key]) for key in keys}
                 for row in batch.to_list()
             }
-        found[name] = {
+        contents[name] = {
             "stats": {
                 key: stats[key]
                 for key in (
@@ -236,11 +237,11 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
             "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
         }
         for consumer in buffer.consumers():
-            found[name][f"consumer {consumer}"] = [
+            contents[name][f"consumer {consumer}"] = [
                 {key: _json(array) for key, array in batch.items() if array.dtype != object}
                 for batch in buffer.replay(consumer)
             ]
-    return found
+    return contents
 
 
 def _json(value: Any) -> Any:
@@ -259,12 +260,12 @@ def _json(value: Any) -> Any:
     return value
 
 
-def without_times(found: dict[str, Any]) -> dict[str, Any]:
+def without_times(contents: dict[str, Any]) -> dict[str, Any]:
     """Return what does not tell when it was written, so that two databases can be compared."""
     return json.loads(
-        json.dumps(found),
-        object_hook=lambda one: {
-            k: v for k, v in one.items() if k not in ("execute_time", "started", "ended")
+        json.dumps(contents),
+        object_hook=lambda mapping: {
+            k: v for k, v in mapping.items() if k not in ("execute_time", "started", "ended")
         },
     )
 

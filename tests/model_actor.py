@@ -54,10 +54,10 @@ class Actor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", expdb.ExpDBWarning)
             try:
-                found = getattr(self.buffer, what)(*arguments, **options)
+                result = getattr(self.buffer, what)(*arguments, **options)
             except expdb.ExpDBError as error:
                 return type(error).__name__
-        return found.tolist() if hasattr(found, "tolist") else found
+        return result.tolist() if hasattr(result, "tolist") else result
 
     def delete_by_hand(self, position):
         """Delete a step as somebody with a database shell would, and nothing else."""
@@ -75,10 +75,10 @@ class Actor:
     def write(self, key, what, *arguments, **options):
         """Call a method of a writer; return what it returned, or the name of the error."""
         try:
-            found = getattr(self.writers[key], what)(*arguments, **options)
+            result = getattr(self.writers[key], what)(*arguments, **options)
         except expdb.ExpDBError as error:
             return type(error).__name__
-        return found.tolist() if hasattr(found, "tolist") else found
+        return result.tolist() if hasattr(result, "tolist") else result
 
     def leave(self, key):
         """Let a writer go whose episode somebody else has ended."""
@@ -110,7 +110,7 @@ class Actor:
         seen = {
             "rows": [tuple(row[key] for key in keys) for row in rows],
             "texts": [row["text"] for row in rows],
-            "episodes": sorted(map(tuple, (one.values() for one in episodes))),
+            "episodes": sorted(map(tuple, (episode.values() for episode in episodes))),
             "count": {name: buffer.count(where) for name, where in QUERIES.items()},
             "tasks": sorted(buffer.tasks()), "size": len(buffer),
         }  # fmt: skip
@@ -126,18 +126,18 @@ class Actor:
             self.buffer.sample(10_000, where, unit=unit, sampler=ALL)
             raise AssertionError("ten thousand were drawn")
         except expdb.TooFewRows as error:
-            said = str(error)
-        if "but only" not in said:
+            message = str(error)
+        if "but only" not in message:
             return {}
         batch = self.buffer.sample(
-            int(said.split(" but only ")[1].split()[0]), where, unit=unit, sampler=ALL
+            int(message.split(" but only ")[1].split()[0]), where, unit=unit, sampler=ALL
         )
         self._agree(batch)
         anchors = anchors_of(unit, batch)
         values = [value_of(unit, batch, k) for k in range(batch.size)]
-        found = dict(zip(anchors.tolist(), values, strict=True))
-        assert len(found) == batch.size
-        return found
+        by_anchor = dict(zip(anchors.tolist(), values, strict=True))
+        assert len(by_anchor) == batch.size
+        return by_anchor
 
     def _agree(self, batch):
         """Compare the other fields of each step with its number."""
@@ -192,10 +192,10 @@ def serve(location, max_lag, pipe):
     actor = Actor(location, max_lag=max_lag)
     for name, arguments, options in iter(pipe.recv, None):
         try:
-            found = getattr(actor, name)(*arguments, **options)
+            result = getattr(actor, name)(*arguments, **options)
         except Exception as error:
-            found = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
-        pipe.send(found)
+            result = RuntimeError(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
+        pipe.send(result)
     actor.close()
 
 
@@ -212,10 +212,10 @@ class Remote:
         def call(*arguments, **options):
             self._pipe.send((name, arguments, options))
             assert self._pipe.poll(60), f"{name} took more than a minute"
-            found = self._pipe.recv()
-            if isinstance(found, Exception):
-                raise found
-            return found
+            answer = self._pipe.recv()
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
         return call
 

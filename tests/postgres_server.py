@@ -39,11 +39,11 @@ def binaries() -> Path:
     """Return the folder of a PostgreSQL's programs."""
     if os.environ.get("EXPDB_PG_BIN"):
         return Path(os.environ["EXPDB_PG_BIN"]).resolve()
-    found = sorted(
+    programs = sorted(
         glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: int(path.split("/")[4])
     )
-    if found:
-        return Path(found[-1]).parent
+    if programs:
+        return Path(programs[-1]).parent
     on_path = shutil.which("initdb")
     if on_path and shutil.which("postgres", path=os.path.dirname(os.path.realpath(on_path))):
         return Path(on_path).resolve().parent

@@ -91,9 +91,9 @@ class Proxy:
                 else:
                     self._write(writer, data)
         finally:
-            for one in pair:
-                one.close()
-                self._writers.discard(one)
+            for connection in pair:
+                connection.close()
+                self._writers.discard(connection)
 
     @staticmethod
     def _write(writer: Any, data: bytes) -> None:

@@ -33,48 +33,54 @@ def rows_of(buffer, final_fields):
         return {name: r.columns[name][row].tolist() for name in final_fields if name in r.fields}
 
     before = r.previous_steps(rows)
-    found = {
+    rows_by_name = {
         name: r.columns[name][rows]
         for name in (
             "episode", "step", "reward", "terminated", "truncated", ORDINAL, WHOLE, PRESENT,
             *r.fields, *(f"has_{name}" for name in r.fields if f"has_{name}" in r.columns),
         )
     }  # fmt: skip
-    found["position"] = positions
-    found[AFTER] = [following(row) for row in r.columns[AFTER][rows].tolist()]
-    found[BEFORE] = r.positions(before) if len(before) else before
+    rows_by_name["position"] = positions
+    rows_by_name[AFTER] = [following(row) for row in r.columns[AFTER][rows].tolist()]
+    rows_by_name[BEFORE] = r.positions(before) if len(before) else before
     if not r.deleted:  # after a delete, the remaining steps of an open episode are not counted
-        found["open"] = {
-            id: (one.last, one.ordinal, *((one.first, one.count) if one.first >= r.low else (-1,)))
-            for id, one in r.open.items()
-            if one.last >= r.low
+        rows_by_name["open"] = {
+            id: (
+                episode.last,
+                episode.ordinal,
+                *((episode.first, episode.count) if episode.first >= r.low else (-1,)),
+            )
+            for id, episode in r.open.items()
+            if episode.last >= r.low
         }
-    found["counters"] = r.low, r.high, r.size, r.gaps
-    return found
+    rows_by_name["counters"] = r.low, r.high, r.size, r.gaps
+    return rows_by_name
 
 
 def assert_matches_new_reader(buffer, reader, seed):
     """Compare the rows in memory, and a sample, with those of a handle that reads everything."""
     reader._sampling.start_anew()
-    for one in (buffer, reader):
+    for source in (buffer, reader):
         with contextlib.suppress(expdb.TooFewRows):
-            one.sample(1, unit=UNIT, rng=np.random.default_rng(seed))
+            source.sample(1, unit=UNIT, rng=np.random.default_rng(seed))
     # Those of episodes that are evicted are not known to a new handle.
     names = sorted(reader._sampling.resident.final_fields)
     assert set(names) <= buffer._sampling.resident.final_fields
     np.testing.assert_equal(rows_of(buffer, names), rows_of(reader, names))
     if len(reader):
-        mine, theirs = (one.sample(64, rng=np.random.default_rng(seed)) for one in (buffer, reader))
-        assert list(mine) == list(theirs)
-        for key in mine:
-            np.testing.assert_array_equal(mine[key], theirs[key], err_msg=key)
+        ours, theirs = (
+            source.sample(64, rng=np.random.default_rng(seed)) for source in (buffer, reader)
+        )
+        assert list(ours) == list(theirs)
+        for key in ours:
+            np.testing.assert_array_equal(ours[key], theirs[key], err_msg=key)
 
 
 class History:
     """Random writes to a buffer, mostly by one handle."""
 
-    def __init__(self, rng, mine, theirs):
-        self._rng, self.mine, self._theirs = rng, mine, theirs
+    def __init__(self, rng, buffer, theirs):
+        self._rng, self.buffer, self._theirs = rng, buffer, theirs
         self._open = []
         self.number = 0
 
@@ -114,7 +120,7 @@ class History:
         """Begin an episode, or go on with one that is open."""
         rng = self._rng
         if not self._open or (len(self._open) < 3 and rng.random() < 0.3):
-            self._open.append(self.mine.episode(f"e{rng.integers(9)}", flush_steps=10**6))
+            self._open.append(self.buffer.episode(f"e{rng.integers(9)}", flush_steps=10**6))
         episode = self._open[rng.integers(len(self._open))]
         for _ in range(rng.integers(1, 6)):
             explicit = {"step": int(rng.integers(5))} if rng.random() < 0.02 else {}
@@ -130,20 +136,20 @@ class History:
 
     def change(self):
         """Change what is stored."""
-        mine, rng = self.mine, self._rng
+        buffer, rng = self.buffer, self._rng
         positions = np.unique(rng.integers(0, max(self.number, 1), 3))
         kind = rng.integers(6)
         if kind == 0:
-            mine.update(positions, reward=1.5)
+            buffer.update(positions, reward=1.5)
         elif kind == 1:
-            mine.delete(positions)
+            buffer.delete(positions)
         elif kind == 2:
-            mine.update_priorities(positions, np.ones(len(positions)))
+            buffer.update_priorities(positions, np.ones(len(positions)))
         elif kind == 3:
-            mine.set_capacity(int(rng.integers(20, 80)))
+            buffer.set_capacity(int(rng.integers(20, 80)))
         elif kind == 4:
             self.close()
-            mine.clear()
+            buffer.clear()
         else:
             self._theirs.update(positions, terminated=True)
 
@@ -151,7 +157,7 @@ class History:
         """Do one thing."""
         choice = self._rng.random()
         if choice < 0.3:
-            self.store(self.mine)
+            self.store(self.buffer)
         elif choice < 0.85:
             self.write_episode()
         elif choice < 0.93:

@@ -23,13 +23,13 @@ def nodes_of(path: Path) -> list[ast.AST]:
 @cache
 def imports(path: Path) -> frozenset[str]:
     """Every module a file imports, at any depth, in full."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
-    return frozenset(found)
+            modules |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return frozenset(modules)
 
 
 def test_the_walk_finds_the_package():
@@ -39,9 +39,9 @@ def test_the_walk_finds_the_package():
 def complaints(rule):
     """What a rule, a generator of complaints, says of every file of the package."""
     return [
-        f"{path.relative_to(PACKAGE)}: {said}"
+        f"{path.relative_to(PACKAGE)}: {complaint}"
         for path in FILES
-        for said in rule(path, path.relative_to(PACKAGE), imports(path))
+        for complaint in rule(path, path.relative_to(PACKAGE), imports(path))
     ]
 
 
@@ -202,7 +202,7 @@ def test_the_faces_use_the_public_names():
         if relative.parts[0] in ("cli", "plot.py", "testing.py"):
             names = {name for name in named if name.startswith("expdb.")}
             public = {f"expdb.{name}" for name in expdb.__all__}
-            return [one for one in names if not one.startswith(faces) and one not in public]
+            return [name for name in names if not name.startswith(faces) and name not in public]
         return []
 
     assert complaints(rule) == []
@@ -334,20 +334,24 @@ PAGES = (
 
 def test_every_file_and_name_in_the_pages_for_contributors_is_there():
     sources = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    known = set(re.findall(r"(?:class|def) (\w+)|^(\w+)(?::[^=\n]*)? = ", sources, re.MULTILINE))
-    names = {name for pair in known for name in pair}
+    definitions = set(
+        re.findall(r"(?:class|def) (\w+)|^(\w+)(?::[^=\n]*)? = ", sources, re.MULTILINE)
+    )
+    names = {name for pair in definitions for name in pair}
     for page in PAGES:
-        for found in re.findall(r"`([^`\n]+)`", page.read_text()):
-            path = found.strip("/")
-            if re.fullmatch(r"[\w/.]+\.(py|sql|md)|(expdb|migrations|tests|docs)/[\w/]+/?", found):
+        for reference in re.findall(r"`([^`\n]+)`", page.read_text()):
+            path = reference.strip("/")
+            if re.fullmatch(
+                r"[\w/.]+\.(py|sql|md)|(expdb|migrations|tests|docs)/[\w/]+/?", reference
+            ):
                 root = PACKAGE.parent
-                anywhere = () if found.startswith(("expdb/", "tests/")) else PACKAGE.rglob(path)
+                anywhere = () if reference.startswith(("expdb/", "tests/")) else PACKAGE.rglob(path)
                 places = (root / path, PACKAGE / path, *anywhere)
-                assert any(place.exists() for place in places), f"{page.name}: {found}"
-            elif re.fullmatch(r"[A-Z]\w+(\.\w+)?|[a-z]\w+\.[a-z]\w+", found):
-                for name in found.split("."):
+                assert any(place.exists() for place in places), f"{page.name}: {reference}"
+            elif re.fullmatch(r"[A-Z]\w+(\.\w+)?|[a-z]\w+\.[a-z]\w+", reference):
+                for name in reference.split("."):
                     assert (
                         name in names
                         or (PACKAGE / f"{name}.py").exists()
                         or any(PACKAGE.rglob(f"{name}.py"))
-                    ), f"{page.name}: {found}"
+                    ), f"{page.name}: {reference}"

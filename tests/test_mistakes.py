@@ -212,13 +212,13 @@ def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
     buffer.store(
         task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"}
     )
-    for query, said in (
+    for query, message in (
         ({"tags.difficulty": "hard"}, r"episode_tags\.difficulty exists"),
         ({"episode_tags.kind": "a"}, r"tags\.kind exists"),
         ({"tags.kinds": "a"}, r"did you mean 'kind'\? the tags are kind, level"),
         ({"tags.unheard": "a"}, "; the tags are kind, level"),
     ):
-        with pytest.warns(WARNING, match=said) as caught:
+        with pytest.warns(WARNING, match=message) as caught:
             assert buffer.count(query) == 0
             with pytest.raises(expdb.TooFewRows):
                 buffer.sample(1, query)
@@ -328,12 +328,12 @@ def test_a_final_observation_that_is_left_out_is_asked_for(db):
 def test_priorities_of_another_shape_than_the_positions_are_refused(db, positions, values):
     buffer = db.buffer("train")
     buffer.store_batch({"n": np.arange(8)})
-    given = np.arange(np.prod(positions)).reshape(positions)
+    indices = np.arange(np.prod(positions)).reshape(positions)
     with pytest.raises(
         expdb.InvalidValue, match="one priority for each position, in the same order"
     ):
-        buffer.update_priorities(given, np.ones(values))
-    assert buffer.update_priorities(given, np.ones((*positions, 1))) == given.size
+        buffer.update_priorities(indices, np.ones(values))
+    assert buffer.update_priorities(indices, np.ones((*positions, 1))) == indices.size
 
 
 def test_a_query_by_a_long_array_is_not_taken_for_another_one(db):
@@ -479,13 +479,15 @@ def test_warns_once_about_many_episodes_without_a_task(buffer, monkeypatch):
 
 def test_the_doctor_finds_episodes_that_stay_open(db, buffer, monkeypatch):
     buffer.store(task_id="t", episode_id="forgotten", x=1)
-    assert not [one for one in db.doctor() if "open for more" in one["what"]]
+    assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
     now = time.time()
     monkeypatch.setattr("expdb.database.time.time", lambda: now + 2 * 86_400)
-    (found,) = [one for one in db.doctor() if "open for more than a day" in one["what"]]
-    assert (found["found"], "end_episode" in found["advice"]) == ("1", True)
+    (finding,) = [
+        finding for finding in db.doctor() if "open for more than a day" in finding["what"]
+    ]
+    assert (finding["found"], "end_episode" in finding["advice"]) == ("1", True)
     buffer.end_episode("forgotten")
-    assert not [one for one in db.doctor() if "open for more" in one["what"]]
+    assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
 
 
 def test_the_old_name_of_unchanged_is_deprecated():

@@ -101,12 +101,12 @@ class Model:
     steps: list[OneStep] = field(default_factory=list)
     attempts: dict[str, Attempt] = field(default_factory=dict)
 
-    def write(self, attempt, given):
+    def write(self, attempt, steps):
         """Add steps to an episode that is open."""
-        if given:
+        if steps:
             self.attempts[attempt.name] = attempt
-        for one in given:
-            number = attempt.length if one.number is None else one.number
+        for step in steps:
+            number = attempt.length if step.number is None else step.number
             if attempt.last_number is not None and number < attempt.last_number:
                 attempt.ordered = False
             else:
@@ -116,11 +116,11 @@ class Model:
                     self.added,
                     attempt,
                     attempt.length,
-                    one.n,
+                    step.n,
                     number,
-                    one.reward,
-                    one.terminated,
-                    tag=one.tag,
+                    step.reward,
+                    step.terminated,
+                    tag=step.tag,
                 )
             )
             attempt.last_position, attempt.length, self.added = (
@@ -128,8 +128,8 @@ class Model:
                 attempt.length + 1,
                 self.added + 1,
             )
-            if one.reward is not None:
-                attempt.gained = (attempt.gained or 0.0) + one.reward
+            if step.reward is not None:
+                attempt.gained = (attempt.gained or 0.0) + step.reward
 
     def end(self, attempt, status, tail=None):
         """End an episode that is open."""
@@ -142,21 +142,23 @@ class Model:
         """Evict what is over, and let go of ended episodes of which no step is held."""
         if self.capacity is not None:
             self.steps = self.steps[-self.capacity :]
-        held = {one.attempt for one in self.steps}
+        with_steps = {step.attempt for step in self.steps}
         self.attempts = {
-            name: one for name, one in self.attempts.items() if one.status == "open" or one in held
+            name: attempt
+            for name, attempt in self.attempts.items()
+            if attempt.status == "open" or attempt in with_steps
         }
 
     def delete(self, gone):
         """Delete steps."""
-        lost = {one.position for one in gone}
-        for attempt in {one.attempt for one in gone}:
+        lost = {step.position for step in gone}
+        for attempt in {step.attempt for step in gone}:
             if attempt.last_position in lost:
                 attempt.tail = None
-        self.steps = [one for one in self.steps if one.position not in lost]
-        for attempt in {one.attempt for one in gone}:
+        self.steps = [step for step in self.steps if step.position not in lost]
+        for attempt in {step.attempt for step in gone}:
             attempt.last_position = max(
-                [one.position for one in self.steps if one.attempt is attempt], default=-1
+                [step.position for step in self.steps if step.attempt is attempt], default=-1
             )
         self.tidy()
 
@@ -168,27 +170,27 @@ class Model:
             "length": lambda s: s.attempt.length > 2 or s.attempt.version == 1,
             "tag": lambda s: s.tag == 1,
         }  # fmt: skip
-        return [one for one in self.steps if tests[query](one)]
+        return [step for step in self.steps if tests[query](step)]
 
     # -- what follows what -------------------------------------------------------------------------
 
     def lines(self):
         """Return the steps of each episode in order, in runs of neighbours."""
-        mine = defaultdict(list)
-        for one in self.steps:
-            mine[one.attempt].append(one)
-        for attempt, steps in mine.items():
+        by_attempt = defaultdict(list)
+        for step in self.steps:
+            by_attempt[step.attempt].append(step)
+        for attempt, steps in by_attempt.items():
             if attempt.ordered:
                 runs = [[steps[0]]]
-                for one in steps[1:]:
-                    runs.append([one]) if one.ordinal != runs[-1][-1].ordinal + 1 else runs[
+                for step in steps[1:]:
+                    runs.append([step]) if step.ordinal != runs[-1][-1].ordinal + 1 else runs[
                         -1
-                    ].append(one)
+                    ].append(step)
                 yield attempt, runs
             elif len(steps) == attempt.length:
-                yield attempt, [sorted(steps, key=lambda one: (one.number, one.position))]
+                yield attempt, [sorted(steps, key=lambda step: (step.number, step.position))]
             else:
-                yield attempt, [[one] for one in steps]  # nobody can say what stood between them
+                yield attempt, [[step] for step in steps]  # nobody can say what stood between them
 
     def links(self):
         """Return what follows each step.
@@ -199,11 +201,11 @@ class Model:
         after, before, starts = {}, {}, {}
         for attempt, runs in self.lines():
             for run in runs:
-                for one, following in itertools.pairwise(run):
-                    after[one], before[following] = following, one
+                for step, following in itertools.pairwise(run):
+                    after[step], before[following] = following, step
                 last = run[-1]
-                known = sum(map(len, runs)) == attempt.length or attempt.ordered
-                is_last = known and (
+                can_tell_last = sum(map(len, runs)) == attempt.length or attempt.ordered
+                is_last = can_tell_last and (
                     last.ordinal == attempt.length - 1 if attempt.ordered else True
                 )
                 if is_last and attempt.status != "open" and attempt.tail is not None:
@@ -217,26 +219,26 @@ class Model:
     def expected(self):
         """Return what `Actor.see` is to see."""
         rows = [
-            (one.position, one.n, one.number, one.reward, one.terminated, one.truncated,
-                None if one.tag is None else {"k": one.tag},
-             one.attempt.task, one.attempt.status, one.attempt.version, one.attempt.name)
-            for one in self.steps
+            (step.position, step.n, step.number, step.reward, step.terminated, step.truncated,
+                None if step.tag is None else {"k": step.tag},
+             step.attempt.task, step.attempt.status, step.attempt.version, step.attempt.name)
+            for step in self.steps
         ]  # fmt: skip
-        held = {one.attempt for one in self.steps}
+        attempts = {step.attempt for step in self.steps}
         seen = {
-            "rows": rows, "texts": [str(one.n) for one in self.steps],
-            "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in held),
+            "rows": rows, "texts": [str(step.n) for step in self.steps],
+            "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in attempts),
             "count": {name: len(self.matching(name)) for name in QUERIES},
-            "tasks": sorted({a.task for a in held}), "size": len(self.steps),
+            "tasks": sorted({a.task for a in attempts}), "size": len(self.steps),
         }  # fmt: skip
         links = self.links()
         for name in QUERIES:
             matching = self.matching(name)
             for unit in ("Step", "NStep(1)", "Group(2)") if name else UNITS:
-                found = self._drawn(unit, matching, *links)
-                seen[f"{unit} of {name}"] = found
-                at = {one.position: one for one in self.steps}
-                masses = {position: at[position].priority + 0.5 for position in found}
+                drawn = self._drawn(unit, matching, *links)
+                seen[f"{unit} of {name}"] = drawn
+                at = {step.position: step for step in self.steps}
+                masses = {position: at[position].priority + 0.5 for position in drawn}
                 seen[f"masses of {unit} of {name}"] = {
                     position: mass / sum(masses.values()) for position, mass in masses.items()
                 }
@@ -245,56 +247,58 @@ class Model:
     def _drawn(self, unit, matching, *links):
         after, before, starts = links
         if unit == "Step":
-            return {one.position: (one.n, reward_of(one), one.terminated) for one in matching}
+            return {step.position: (step.n, reward_of(step), step.terminated) for step in matching}
         if unit.startswith("NStep"):
-            known = [one for one in matching if after[one] is not None]
-            found = {one.position: self._transition(one, int(unit[6]), after) for one in known}
+            linked = [step for step in matching if after[step] is not None]
+            drawn = {step.position: self._transition(step, int(unit[6]), after) for step in linked}
             if unit.endswith("redraw)"):
-                return {at: value for at, value in found.items() if value[4] == 2}
+                return {at: value for at, value in drawn.items() if value[4] == 2}
             if unit.endswith("stack)"):
-                return self._stacked(known, found, before)
-            return found
+                return self._stacked(linked, drawn, before)
+            return drawn
         if unit.startswith("Sequence"):
             length, burn_in = int(unit[9]), {"burn-in": 1, "padded": 2}.get(unit[12:-1], 0)
-            found = {one.position: self._window(one, burn_in, length, *links) for one in matching}
+            drawn = {
+                step.position: self._window(step, burn_in, length, *links) for step in matching
+            }
             if unit.endswith("padded)"):
-                return {at: (*line, *first) for at, (line, first) in found.items()}
-            return {at: line for at, (line, _) in found.items() if all(n == n for n in line)}
+                return {at: (*line, *first) for at, (line, first) in drawn.items()}
+            return {at: line for at, (line, _) in drawn.items() if all(n == n for n in line)}
         if unit.startswith("Stack"):
-            found = {one.position: self._frames(one, int(unit[6]), before) for one in matching}
-            return {at: frames for at, frames in found.items() if frames}
-        wanted = {one.attempt for one in matching}
+            drawn = {step.position: self._frames(step, int(unit[6]), before) for step in matching}
+            return {at: frames for at, frames in drawn.items() if frames}
+        wanted = {step.attempt for step in matching}
         whole = {start: line for start, line in starts.items() if start.attempt in wanted}
         if unit == "Episode":
-            return {start.position: tuple(one.n for one in line) for start, line in whole.items()}
+            return {start.position: tuple(step.n for step in line) for start, line in whole.items()}
         tasks = defaultdict(list)
-        for start in sorted(whole, key=lambda one: one.position):
+        for start in sorted(whole, key=lambda step: step.position):
             if start.attempt.gained is not None:
                 tasks[start.attempt.task].append(start)
         groups = [rollouts[-2:] for rollouts in tasks.values() if len(rollouts) >= 2]
         return {
-            rollouts[0].position: tuple(one.n for start in rollouts for one in whole[start])
+            rollouts[0].position: tuple(step.n for start in rollouts for step in whole[start])
             for rollouts in groups
         }
 
-    def _window(self, one, burn_in, length, after, before, starts):
+    def _window(self, step, burn_in, length, after, before, starts):
         """Return what stands around a step, and which begin the episode.
 
         NaN beyond a step that is not there.
         """
-        line = [one]
+        line = [step]
         for _ in range(burn_in):
             line.insert(0, before.get(line[0]))
         for _ in range(length - 1):
             follows = after.get(line[-1])
             line.append(follows if isinstance(follows, OneStep) else None)
         nan = float("nan")
-        first = [nan if one is None else float(self._is_first(one)) for one in line]
-        return tuple(nan if one is None else one.n for one in line), tuple(first)
+        first = [nan if step is None else float(self._is_first(step)) for step in line]
+        return tuple(nan if step is None else step.n for step in line), tuple(first)
 
-    def _frames(self, one, k, before):
+    def _frames(self, step, k, before):
         """Return the last k frames, the first of the episode repeated; None where one is gone."""
-        frames = [one]
+        frames = [step]
         while len(frames) < k:
             if frames[0] in before:
                 frames.insert(0, before[frames[0]])
@@ -302,48 +306,48 @@ class Model:
                 frames.insert(0, frames[0])
             else:
                 return None
-        return tuple(one.n for one in frames)
+        return tuple(step.n for step in frames)
 
-    def _stacked(self, known, found, before):
+    def _stacked(self, linked, transitions, before):
         """Return transitions with the frames of both observations."""
         stacked = {}
-        for one in known:
-            frames = self._frames(one, 3, before)
+        for step in linked:
+            frames = self._frames(step, 3, before)
             if frames is not None:
-                _, reward, follows, discount, n = found[one.position]
-                last = one
+                _, reward, follows, discount, n = transitions[step.position]
+                last = step
                 for _ in range(int(n) - 1):
                     last = next(other for other, back in before.items() if back is last)
                 following = *self._frames(last, 2, before), follows
-                stacked[one.position] = *frames, reward, *following, discount, n
+                stacked[step.position] = *frames, reward, *following, discount, n
         return stacked
 
-    def _is_first(self, one):
-        if one.attempt.ordered:
-            return one.ordinal == 0
-        line = [other for other in self.steps if other.attempt is one.attempt]
-        return len(line) == one.attempt.length and one is min(
+    def _is_first(self, step):
+        if step.attempt.ordered:
+            return step.ordinal == 0
+        line = [other for other in self.steps if other.attempt is step.attempt]
+        return len(line) == step.attempt.length and step is min(
             line, key=lambda other: (other.number, other.position)
         )
 
-    def _transition(self, one, n, after):
-        total, k, current = 0.0, 0, one
+    def _transition(self, step, n, after):
+        total, k, current = 0.0, 0, step
         while True:
             follows = after[current]
             if follows is None:
-                return (one.n, total, current.n, GAMMA**k, float(k))
+                return (step.n, total, current.n, GAMMA**k, float(k))
             total += GAMMA**k * reward_of(current)
             k += 1
             value = follows.n if isinstance(follows, OneStep) else follows
             if current.terminated:
-                return (one.n, total, value, 0.0, float(k))
+                return (step.n, total, value, 0.0, float(k))
             if k == n or not isinstance(follows, OneStep):
-                return (one.n, total, value, GAMMA**k, float(k))
+                return (step.n, total, value, GAMMA**k, float(k))
             current = follows
 
 
-def reward_of(one):
-    return float("nan") if one.reward is None else one.reward
+def reward_of(step):
+    return float("nan") if step.reward is None else step.reward
 
 
 # -- the machine -----------------------------------------------------------------------------------
@@ -382,57 +386,57 @@ class Handles(RuleBasedStateMachine):
         self.writers = {}  # key -> actor, attempt, what it has not written
         self.numbers = itertools.count(1)
 
-    def given(self, one):
-        one.n = float(next(self.numbers))
-        return one
+    def number_step(self, step):
+        step.n = float(next(self.numbers))
+        return step
 
     # -- writing -----------------------------------------------------------------------------------
 
     def _going_on(self, actor, task):
         """Return the attempt that a step without a name goes to."""
-        known = self.implicit.get((actor, task))
+        attempt = self.implicit.get((actor, task))
         if (
-            known is None
-            or known.status != "open"
-            or (known.length and self.model.attempts.get(known.name) is not known)
+            attempt is None
+            or attempt.status != "open"
+            or (attempt.length and self.model.attempts.get(attempt.name) is not attempt)
         ):
-            known = self.implicit[actor, task] = Attempt(
+            attempt = self.implicit[actor, task] = Attempt(
                 f"? {actor} {task} {next(self.names)}", task
             )
-        return known
+        return attempt
 
-    @rule(actor=ACTORS, task=TASKS, one=GIVEN, named=st.sampled_from([None, None, "x", "y"]))
-    def store(self, actor, task, one, named):
-        one = self.given(one)
+    @rule(actor=ACTORS, task=TASKS, step=GIVEN, named=st.sampled_from([None, None, "x", "y"]))
+    def store(self, actor, task, step, named):
+        step = self.number_step(step)
         if named is None:
             attempt = self._going_on(actor, task)
         else:
             attempt = self.model.attempts.get(named) or Attempt(named, task)
         name = {} if named is None else {"episode_id": named}
-        found = self.actors[actor].act("store", task_id=task, **name, **one.arguments())
+        answer = self.actors[actor].act("store", task_id=task, **name, **step.arguments())
         if attempt.status != "open":
-            assert found == "EpisodeEnded"
+            assert answer == "EpisodeEnded"
         elif attempt.task != task:
-            assert found == "EpisodeMismatch"
+            assert answer == "EpisodeMismatch"
         else:
-            assert found == self.model.added
-            self._wrote(actor, [(attempt, one)])
+            assert answer == self.model.added
+            self._wrote(actor, [(attempt, step)])
 
     def _wrote(self, actor, pairs):
-        for attempt, one in pairs:
-            self.model.write(attempt, [one])
+        for attempt, step in pairs:
+            self.model.write(attempt, [step])
         self._learn_names(actor)
-        for attempt, one in pairs:
-            if one.terminated:
+        for attempt, step in pairs:
+            if step.terminated:
                 attempt.status = "complete"
         self.model.tidy()
 
     def _learn_names(self, actor):
         """Episodes that were begun without a name have one from their first step on."""
         unnamed = {
-            one.position: one.attempt
-            for one in self.model.steps
-            if one.attempt.name.startswith("?")
+            step.position: step.attempt
+            for step in self.model.steps
+            if step.attempt.name.startswith("?")
         }
         if unnamed:
             rows = self.actors[actor].act("page", 1, 10_000)
@@ -446,19 +450,19 @@ class Handles(RuleBasedStateMachine):
     @rule(actor=ACTORS, rows=st.lists(st.tuples(TASKS, GIVEN), min_size=1, max_size=4))
     def store_batch(self, actor, rows):
         pairs, ended = [], set()
-        for task, one in rows:
-            self.given(one)
+        for task, step in rows:
+            self.number_step(step)
             if task in ended:
                 self.implicit.pop((actor, task), None)
                 ended.discard(task)
             attempt = self._going_on(actor, task)
-            pairs.append((attempt, one))
-            if one.terminated:
+            pairs.append((attempt, step))
+            if step.terminated:
                 ended.add(task)
-        found = self.actors[actor].act(
-            "store_batch", [{"task_id": task, **one.arguments()} for task, one in rows]
+        answer = self.actors[actor].act(
+            "store_batch", [{"task_id": task, **step.arguments()} for task, step in rows]
         )
-        assert found == list(range(self.model.added, self.model.added + len(rows)))
+        assert answer == list(range(self.model.added, self.model.added + len(rows)))
         self._wrote(actor, pairs)
 
     @rule(actor=ACTORS, task=TASKS, lengths=st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -466,13 +470,15 @@ class Handles(RuleBasedStateMachine):
         pairs = []
         for length in lengths:
             attempt = Attempt(f"a{next(self.numbers)}", task)
-            given = [self.given(Given(0.0, 1.0, terminated=k == length - 1)) for k in range(length)]
-            pairs += [(attempt, one) for one in given]
-        found = self.actors[actor].act(
+            steps = [
+                self.number_step(Given(0.0, 1.0, terminated=k == length - 1)) for k in range(length)
+            ]
+            pairs += [(attempt, step) for step in steps]
+        answer = self.actors[actor].act(
             "store_batch",
-            [{"task_id": task, "episode_id": to.name, **one.arguments()} for to, one in pairs],
+            [{"task_id": task, "episode_id": to.name, **step.arguments()} for to, step in pairs],
         )
-        assert found == list(range(self.model.added, self.model.added + len(pairs)))
+        assert answer == list(range(self.model.added, self.model.added + len(pairs)))
         self._wrote(actor, pairs)
 
     @precondition(lambda self: len(self.writers) < 3)
@@ -485,19 +491,19 @@ class Handles(RuleBasedStateMachine):
         self.writers[key] = actor, Attempt(key, task), [], flush_steps
 
     @precondition(lambda self: self.writers)
-    @rule(which=INDEX, given=st.lists(GIVEN, min_size=1, max_size=3))
-    def append(self, which, given):
+    @rule(which=INDEX, steps=st.lists(GIVEN, min_size=1, max_size=3))
+    def append(self, which, steps):
         key = self._writer(which)
         actor, _, waiting, flush_steps = self.writers[key]
-        for one in given:
-            one.terminated = False
-            waiting.append(self.given(one))
-            found = self.actors[actor].write(key, "append", **one.arguments())
+        for step in steps:
+            step.terminated = False
+            waiting.append(self.number_step(step))
+            answer = self.actors[actor].write(key, "append", **step.arguments())
             if len(waiting) >= flush_steps:
-                if not self._flushed(key, found):
+                if not self._flushed(key, answer):
                     return
             else:
-                assert found is None
+                assert answer is None
 
     def _writer(self, which):
         return list(self.writers)[which % len(self.writers)]
@@ -507,14 +513,14 @@ class Handles(RuleBasedStateMachine):
             attempt.status != "open" or self.model.attempts.get(attempt.name) is not attempt
         )
 
-    def _flushed(self, key, found):
+    def _flushed(self, key, answer):
         actor, attempt, waiting, _ = self.writers[key]
         if waiting and self._is_gone(attempt):
-            assert found == "EpisodeEnded"
+            assert answer == "EpisodeEnded"
             self.actors[actor].leave(key)
             del self.writers[key]
             return False
-        assert not isinstance(found, str)
+        assert not isinstance(answer, str)
         self.model.write(attempt, waiting)
         waiting.clear()
         self.model.tidy()
@@ -526,9 +532,9 @@ class Handles(RuleBasedStateMachine):
         key = self._writer(which)
         actor, _, waiting, _ = self.writers[key]
         wanted = list(range(self.model.added, self.model.added + len(waiting)))
-        found = self.actors[actor].write(key, "flush")
-        if self._flushed(key, found):
-            assert found == wanted
+        answer = self.actors[actor].write(key, "flush")
+        if self._flushed(key, answer):
+            assert answer == wanted
 
     @precondition(lambda self: self.writers)
     @rule(which=INDEX, how=st.sampled_from(["end", "abort"]), tail=st.sampled_from([None, 1.0]))
@@ -538,12 +544,12 @@ class Handles(RuleBasedStateMachine):
         if not waiting and not attempt.length:
             tail = None
         last = {} if tail is None else {"n": -float(next(self.numbers))}
-        found = self.actors[actor].write(key, how, **last)
+        answer = self.actors[actor].write(key, how, **last)
         if self._is_gone(attempt):
-            assert found == "EpisodeEnded"
+            assert answer == "EpisodeEnded"
             self.actors[actor].leave(key)
         else:
-            assert found is None
+            assert answer is None
             if waiting or attempt.length:
                 self.model.write(attempt, waiting)
                 self.model.end(attempt, "complete" if how == "end" else "aborted", last.get("n"))
@@ -556,20 +562,20 @@ class Handles(RuleBasedStateMachine):
         names = [*self.model.attempts, "nobody"]
         name = names[which % len(names)]
         attempt = self.model.attempts.get(name)
-        found = self.actors[actor].act("end_episode", name, status)
+        answer = self.actors[actor].act("end_episode", name, status)
         if attempt is None:
-            assert found == "UnknownEpisode"
+            assert answer == "UnknownEpisode"
         elif attempt.status != "open":
-            assert found == "EpisodeEnded"
+            assert answer == "EpisodeEnded"
         else:
-            assert found is None
+            assert answer is None
             self.model.end(attempt, status)
 
     def _some(self, which):
         """Choose steps, and return a query that matches them as well."""
-        positions = [one.position for one in self.model.steps] or [0]
+        positions = [step.position for step in self.model.steps] or [0]
         chosen = {positions[index % len(positions)] for index in which}
-        return [one for one in self.model.steps if one.position in chosen], QueryBuilder().in_(
+        return [step for step in self.model.steps if step.position in chosen], QueryBuilder().in_(
             "position", sorted(chosen)
         )
 
@@ -580,12 +586,12 @@ class Handles(RuleBasedStateMachine):
     def update(self, actor, which, last, flag, change):
         steps, query = self._some(which)
         if last and change in ("reward", "terminated"):
-            mine = defaultdict(list)
-            for one in self.model.steps:
-                mine[one.attempt].append(one)
+            by_attempt = defaultdict(list)
+            for step in self.model.steps:
+                by_attempt[step.attempt].append(step)
             steps = [
-                max(mine[a], key=lambda one: (one.number, one.position))
-                for a in {one.attempt for one in steps}
+                max(by_attempt[a], key=lambda step: (step.number, step.position))
+                for a in {step.attempt for step in steps}
             ]
         else:
             last = False
@@ -596,33 +602,33 @@ class Handles(RuleBasedStateMachine):
             "policy_version": 1,
             "tags": {"k": 1},
         }[change]
-        found = self.actors[actor].act(
+        answer = self.actors[actor].act(
             "update", query, **{change: value}, **({"which": "last"} if last else {})
         )
-        assert found == len(steps)
-        for one in steps:
+        assert answer == len(steps)
+        for step in steps:
             if change == "reward":
-                one.attempt.gained = (one.attempt.gained or 0.0) + 2.0 - (one.reward or 0.0)
-                one.reward = 2.0
+                step.attempt.gained = (step.attempt.gained or 0.0) + 2.0 - (step.reward or 0.0)
+                step.reward = 2.0
             elif change == "policy_version":
-                one.attempt.version = 1
+                step.attempt.version = 1
             elif change == "tags":
-                one.tag = 1
+                step.tag = 1
             else:
-                setattr(one, change, value)
+                setattr(step, change, value)
 
     @rule(actor=ACTORS, which=SOME, priority=st.sampled_from([0.0, 1.0, 4.0]))
     def update_priorities(self, actor, which, priority):
         steps, _ = self._some(which)
-        positions = [one.position for one in steps]
+        positions = [step.position for step in steps]
         assert self.actors[actor].act(
             "update_priorities",
             [*positions, self.model.added + 5],
             [priority] * (len(positions) + 1),
         ) == len(positions)
         self.actors[actor].act("sampling_state")  # writes them
-        for one in steps:
-            one.priority = priority
+        for step in steps:
+            step.priority = priority
 
     @rule(actor=ACTORS, which=SOME)
     def delete(self, actor, which):
@@ -633,8 +639,8 @@ class Handles(RuleBasedStateMachine):
     @rule(which=INDEX)
     def delete_by_hand(self, which):
         """Not the last one of an episode, which would leave the episode without a step."""
-        last = {one.attempt: one for one in self.model.steps}
-        others = [one for one in self.model.steps if one is not last[one.attempt]]
+        last = {step.attempt: step for step in self.model.steps}
+        others = [step for step in self.model.steps if step is not last[step.attempt]]
         if others:
             gone = others[which % len(others)]
             self.actors[0].delete_by_hand(gone.position)

@@ -70,7 +70,7 @@ def written(path):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "problem"),
     [
         ("DELETE FROM steps WHERE position = 30", "40 fit"),
         ("DELETE FROM steps WHERE position >= 55", "is not at 5"),
@@ -80,7 +80,7 @@ def written(path):
         ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
     ],
 )
-def test_the_oracle_notices(path, written, damage, said):
+def test_the_oracle_notices(path, written, damage, problem):
     connection = sqlite3.connect(path)
     connection.execute(damage)
     connection.commit()
@@ -91,7 +91,7 @@ def test_the_oracle_notices(path, written, damage, said):
     except expdb.DatabaseDamaged as error:
         problems = [str(error)]
     assert problems
-    assert said in " ".join(problems) or "is corrupted" in " ".join(problems)
+    assert problem in " ".join(problems) or "is corrupted" in " ".join(problems)
 
 
 def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):

@@ -68,10 +68,10 @@ def test_a_suspended_archiver_that_was_replaced_loses_and_repeats_nothing(
     elif during == "commit":
         write_draft = own._write_draft
 
-        def written_late(*given):
-            found = write_draft(*given)
+        def written_late(*arguments):
+            result = write_draft(*arguments)
             replace()
-            return found
+            return result
 
         monkeypatch.setattr(own, "_write_draft", written_late)
     else:
@@ -123,7 +123,7 @@ def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, 
     plain = sqlite.NOW
     handles = [open_db().buffer("b", capacity=10) for _ in range(2)]
     handles[0].eviction = expdb.Eviction(archive=tmp_path / "archive")
-    stored, scans = 0, [one._retention._scan for one in handles]
+    stored, scans = 0, [handle._retention._scan for handle in handles]
 
     def interrupted(number):
         def scan(positions, names):
@@ -139,8 +139,8 @@ def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, 
         monkeypatch.setattr(sqlite, "NOW", f"({plain} + {660 * (number == 1)})")
         return handles[number]
 
-    for number, one in enumerate(handles):
-        monkeypatch.setattr(one._retention, "_scan", interrupted(number))
+    for number, handle in enumerate(handles):
+        monkeypatch.setattr(handle._retention, "_scan", interrupted(number))
     for _ in range(10):
         stored += len(at(0).store_batch({"n": np.arange(20)}))
         at(0).evict()
@@ -286,7 +286,7 @@ def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch
                 episode.append(n=k)
         monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
         monkeypatch.setattr(buffer._retention, "_at_once", 2)
-    lengths = {one["episode_id"]: one["length"] for one in buffer.episodes().to_pylist()}
+    lengths = {row["episode_id"]: row["length"] for row in buffer.episodes().to_pylist()}
     counts = dict.fromkeys(lengths, 0)
     for batch in buffer.scan(fields=["episode_id"]):
         for name in batch["episode_id"]:

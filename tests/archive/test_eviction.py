@@ -53,10 +53,10 @@ def test_the_oldest_go_until_the_bytes_fit(buffer, db):
     buffer.eviction = expdb.Eviction(max_bytes=nbytes // 2)
     assert buffer.eviction == expdb.Eviction(max_bytes=nbytes // 2)
     plan = buffer.plan_eviction().to_pylist()
-    assert [one["episode_id"] for one in plan] == [f"e{k}" for k in range(len(plan))]
-    assert {one["why"] for one in plan} == {"max_bytes"}
+    assert [row["episode_id"] for row in plan] == [f"e{k}" for k in range(len(plan))]
+    assert {row["why"] for row in plan} == {"max_bytes"}
     gone = buffer.evict()
-    assert gone == sum(one["last"] - one["first"] + 1 for one in plan)
+    assert gone == sum(row["last"] - row["first"] + 1 for row in plan)
     assert nbytes * 0.4 < buffer.stats()["bytes"] <= nbytes // 2
     assert held(buffer) == list(range(gone, 1000))
     assert buffer.plan_eviction().num_rows == buffer.evict() == 0
@@ -68,7 +68,7 @@ def test_what_is_too_old_goes(buffer, db):
     for k in range(10):
         buffer.store(task_id="t", n=k, execute_time=now - 100 * (10 - k))
     buffer.eviction = expdb.Eviction(max_age=450)
-    assert {one["why"] for one in buffer.plan_eviction().to_pylist()} == {"max_age"}
+    assert {row["why"] for row in buffer.plan_eviction().to_pylist()} == {"max_age"}
     assert buffer.evict() == 6
     assert held(buffer) == [6, 7, 8, 9]
     assert db.check() == []
@@ -79,7 +79,7 @@ def test_of_each_task_the_newest_steps_are_kept(buffer, db):
         buffer.store(task_id="rare" if k % 10 == 0 else "common", n=k, terminated=True)
     buffer.eviction = expdb.Eviction(max_steps_per_task=5)
     buffer.evict()
-    tasks = [one["task_id"] for one in buffer.page(1, 99)]
+    tasks = [row["task_id"] for row in buffer.page(1, 99)]
     assert (tasks.count("rare"), tasks.count("common")) == (5, 5)
     assert held(buffer) == [10, 20, 30, 40, 50, 55, 56, 57, 58, 59]
     assert db.check() == []
@@ -137,18 +137,18 @@ def test_an_archive_has_every_value(db, tmp_path):
     assert buffer.evict() == 5
     (file,) = tmp_path.rglob("*.parquet")
     assert file.parent.parent.name == "buffer=b%2F1"
-    found = pq.read_table(file).to_pylist()
-    assert [one["position"] for one in found] == list(range(5))
-    assert [one["text"] for one in found] == [row["text"] for row in rows]
-    assert [list(map(float, one["obs"])) for one in found] == [
+    archived_rows = pq.read_table(file).to_pylist()
+    assert [row["position"] for row in archived_rows] == list(range(5))
+    assert [row["text"] for row in archived_rows] == [row["text"] for row in rows]
+    assert [list(map(float, row["obs"])) for row in archived_rows] == [
         [k] * 6 for k in map(float, range(5))
     ]
-    assert found[1]["json"] == '{"k":[1]}'
-    assert found[2]["priority"] == 0.5
-    assert found[4]["tokens"] == [0, 1, 2, 3]
-    assert [one["rare"] for one in found] == [None, "x", "xx", None, "xxxx"]
-    assert {one["policy_version"] for one in found} == {3}
-    assert {(one["group_id"], one["episode_tags"], one["data"]) for one in found} == {
+    assert archived_rows[1]["json"] == '{"k":[1]}'
+    assert archived_rows[2]["priority"] == 0.5
+    assert archived_rows[4]["tokens"] == [0, 1, 2, 3]
+    assert [row["rare"] for row in archived_rows] == [None, "x", "xx", None, "xxxx"]
+    assert {row["policy_version"] for row in archived_rows} == {3}
+    assert {(row["group_id"], row["episode_tags"], row["data"]) for row in archived_rows} == {
         ("g", '{"a":1}', b"\0")
     }
 
@@ -285,7 +285,7 @@ def test_pinned_steps_are_not_evicted(buffer, db):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {},
         {"max_bytes": 0},
@@ -296,9 +296,9 @@ def test_pinned_steps_are_not_evicted(buffer, db):
         {"whole_episodes": "yes"},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(given):
+def test_a_policy_that_makes_no_sense_is_refused(options):
     with pytest.raises(expdb.InvalidValue):
-        expdb.Eviction(**given)
+        expdb.Eviction(**options)
 
 
 def test_only_a_policy_is_a_policy(buffer):
@@ -327,14 +327,14 @@ def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, c
         return
     buffer.eviction = expdb.Eviction(whole_episodes=whole, max_steps_per_task=per_task)
     model = []  # position, task, episode, open
-    for number, some in enumerate(rounds):
-        for k, (task, length, is_open) in enumerate(some):
+    for number, new_episodes in enumerate(rounds):
+        for k, (task, length, is_open) in enumerate(new_episodes):
             rows = [{"task_id": f"t{task}", "episode_id": f"{number}.{k}", "n": s} for s in
                     range(length)]  # fmt: skip
-            found = buffer.store_batch(rows)
+            positions = buffer.store_batch(rows)
             if not is_open:
                 buffer.end_episode(f"{number}.{k}")
-            model += [(int(p), task, (number, k), is_open) for p in found]
+            model += [(int(p), task, (number, k), is_open) for p in positions]
             if not whole and capacity is not None:
                 model = model[-capacity:]
         items = {}
@@ -352,14 +352,14 @@ def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, c
                 task = item[0][1]
                 total[task] = total.get(task, 0) + len(item)
                 if total[task] > per_task and not (whole and item[0][2]):
-                    gone |= {one[0] for one in item}
+                    gone |= {step[0] for step in item}
         if capacity is not None:
             for item in items:
                 if len(model) - len(gone) > capacity:
                     gone |= {p for p, _ in item}
         buffer.evict()
-        model = [one for one in model if one[0] not in gone]
-        assert held(buffer) == [one[0] for one in model]
+        model = [step for step in model if step[0] not in gone]
+        assert held(buffer) == [step[0] for step in model]
         assert db.check() == []
 
 

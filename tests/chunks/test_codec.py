@@ -97,15 +97,15 @@ def encode(fields, rows, compress=None):
     return decoder, message, crc_of(decoder.signature, 7, count, message)
 
 
-def same(found, value, field):
+def same(decoded, value, field):
     if value is None:
-        return found is None
+        return decoded is None
     if field.dtype in ("text", "bytes", "json"):
-        return found == value and type(found) is type(value)
+        return decoded == value and type(decoded) is type(value)
     return (
-        found.dtype == field.numpy
-        and found.shape == value.shape
-        and found.tobytes() == value.tobytes()
+        decoded.dtype == field.numpy
+        and decoded.shape == value.shape
+        and decoded.tobytes() == value.tobytes()
     )
 
 
@@ -156,12 +156,12 @@ def test_plain_pyarrow_reads_every_message(drawn):
             elif field.dtype == "json":
                 seen = [
                     text
-                    for one in column.slice(0, k + 1).to_pylist()
-                    for text in (one or {}).get("new") or ()
+                    for earlier in column.slice(0, k + 1).to_pylist()
+                    for text in (earlier or {}).get("new") or ()
                 ]
                 cell = column[k].as_py()
-                found = [json.loads(seen[place]) for place in cell["refs"]]
-                assert (found if cell["is_list"] else found[0]) == value
+                decoded = [json.loads(seen[place]) for place in cell["refs"]]
+                assert (decoded if cell["is_list"] else decoded[0]) == value
             elif field.shape == ():
                 assert (
                     np.array(column[k].as_py(), field.numpy).tobytes() == value.tobytes()
@@ -203,7 +203,7 @@ def test_a_conversation_is_stored_once_a_chunk():
         )
         rows.append({"messages": list(messages)})
     _, message, _ = encode(fields, rows)
-    unique = sum(len(json.dumps(one)) for one in messages)
+    unique = sum(len(json.dumps(turn)) for turn in messages)
     assert len(message) < 0.6 * unique
     assert sum(len(json.dumps(row)) for row in rows) > 20 * unique
 

@@ -105,10 +105,10 @@ def test_views_that_are_not_contiguous_and_fortran_order(buffer):
     ],
 )
 def test_scalars_come_back_in_arrays_of_their_dtype(buffer, value):
-    found = stored(buffer, x=value)["x"]
+    array = stored(buffer, x=value)["x"]
     wanted = np.array([value])
-    assert found.dtype == wanted.dtype
-    assert found.tobytes() == wanted.tobytes()
+    assert array.dtype == wanted.dtype
+    assert array.tobytes() == wanted.tobytes()
 
 
 def test_lists_of_numbers_vary_in_length(buffer):
@@ -373,9 +373,9 @@ def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
         buffer = db.buffer(f"{type(first).__name__}")
         for value in (first, *others):
             buffer.store(x=value)
-        found = buffer.get(range(len(others) + 1))["x"]
-        assert found.dtype == np.asarray(first).dtype
-        assert found.tolist() == [float(one) for one in (first, *others)]
+        array = buffer.get(range(len(others) + 1))["x"]
+        assert array.dtype == np.asarray(first).dtype
+        assert array.tolist() == [float(number) for number in (first, *others)]
 
 
 @pytest.mark.parametrize(
@@ -411,8 +411,8 @@ def test_an_empty_list_and_none_fix_no_type(buffer):
     buffer.store(x=[1, 2], y=[0.5])
     buffer.store(x=[], y=[])
     assert buffer.stats()["fields"] == {"x": "int64[None]", "y": "float64[None]"}
-    found = buffer.get([0, 1, 2])
-    assert [None if one is None else one.tolist() for one in found["x"]] == [None, [1, 2], []]
+    batch = buffer.get([0, 1, 2])
+    assert [None if array is None else array.tolist() for array in batch["x"]] == [None, [1, 2], []]
 
 
 def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_kind(buffer):
@@ -526,7 +526,7 @@ def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(
     buffer = db.buffer("b", capacity=1, fields=fields)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
     sizes = [2 if n is None else n for n in shape]
-    given = [
+    rows = [
         None,
         {
             name: (np.arange(np.prod(sizes)) if of is None else np.resize(of, np.prod(sizes)))
@@ -535,16 +535,16 @@ def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(
         }
         | {"flag": np.ones(sizes, bool), "none": np.zeros((2, 0), np.float32)}
     ]  # fmt: skip
-    for row in (*given, given[1]):
+    for row in (*rows, rows[1]):
         buffer.store(**(row or {"n": 1}))
     export(buffer, tmp_path / "all.parquet")
     assert buffer.evict() == 2
     (archived,) = (tmp_path / "archive").rglob("*.parquet")
     for path in (archived, tmp_path / "all.parquet"):
         table = pq.read_table(path).combine_chunks()
-        for name, value in given[1].items():
+        for name, value in rows[1].items():
             column = table[name].chunk(0)
-            assert [one is None for one in column.to_pylist()[:2]] == [True, False], name
+            assert [cell is None for cell in column.to_pylist()[:2]] == [True, False], name
             flat = column.slice(1, 1)
             while pa.types.is_list(flat.type):
                 flat = flat.flatten()

@@ -42,14 +42,14 @@ def buffer(request, open_db):
 @pytest.fixture
 def kept_open(monkeypatch):
     """Return whether each batch kept open what it has decompressed."""
-    found, original = [], ChunkCache.keeps_open
+    flags, original = [], ChunkCache.keeps_open
 
     def noting(*arguments):
-        found.append(original(*arguments))
-        return found[-1]
+        flags.append(original(*arguments))
+        return flags[-1]
 
     monkeypatch.setattr(ChunkCache, "keeps_open", noting)
-    return found
+    return flags
 
 
 def test_steps_and_what_follows_them(buffer, kept_open):

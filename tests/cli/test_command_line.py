@@ -77,7 +77,7 @@ def test_an_archiver_that_is_stopped_ends_without_an_error(path, tmp_path, stop)
         while len(buffer) > 10 and time.monotonic() < until:
             time.sleep(0.05)
         archiver.send_signal(stop)
-        output, said = archiver.communicate(timeout=60)
+        output, errors = archiver.communicate(timeout=60)
     assert archiver.returncode == 0
     assert output == "b: 31 steps evicted\n"
-    assert said == f"evicting from {path} until interrupted\n"
+    assert errors == f"evicting from {path} until interrupted\n"

@@ -30,7 +30,7 @@ def path(tmp_path):
 
 
 def run(*arguments, status=0, **options):
-    done = CliRunner().invoke(main, [str(one) for one in arguments], **options)
+    done = CliRunner().invoke(main, [str(argument) for argument in arguments], **options)
     assert done.exit_code == status, done.output
     return done.output
 
@@ -57,13 +57,13 @@ def test_rows_are_written_to_new_files(path, tmp_path, name):
     target = tmp_path / name
     assert run("sql", path, QUERY, "--to", target) == f"{target}: 4 rows\n"
     if name == "rows.parquet":
-        found = pyarrow.parquet.read_table(target).to_pylist()
-        assert [tuple(row.values()) for row in found] == ROWS
+        rows = pyarrow.parquet.read_table(target).to_pylist()
+        assert [tuple(row.values()) for row in rows] == ROWS
     else:
         assert "ep/3" in target.read_text()
     assert "exists; name a new file" in run("sql", path, QUERY, "--to", target, status=1)
     assert os.listdir(tmp_path).count(name) == 1
-    assert not [one for one in os.listdir(tmp_path) if one.startswith(".expdb")]
+    assert not [entry for entry in os.listdir(tmp_path) if entry.startswith(".expdb")]
 
 
 def test_files_that_cannot_be_written_are_refused_with_the_remedy(path, tmp_path):
@@ -188,7 +188,7 @@ def test_help_and_usage_errors_import_no_library(arguments):
         "try: main()\nexcept SystemExit: pass\n"
         "print(sorted({'numpy', 'pyarrow', 'sqlalchemy', 'expdb.api'} & set(sys.modules)))"
     )
-    environment = {name: one for name, one in os.environ.items() if name != "EXPDB_LOCATION"}
+    environment = {name: value for name, value in os.environ.items() if name != "EXPDB_LOCATION"}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment
     )
@@ -242,7 +242,7 @@ def test_long_work_reports_its_progress(monkeypatch):
      (("export", "PATH", "train", "x.csv"), "must end in .parquet")],
 )  # fmt: skip
 def test_errors_are_one_short_line_without_calls_of_python(path, arguments, message):
-    output = run(*[path if one == "PATH" else one for one in arguments], status=1)
+    output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
     assert message in output
     (line,) = output.strip().splitlines()
     assert len(line) < 330

@@ -46,8 +46,8 @@ def run(*arguments, status=0):
 
 def test_info_shows_buffers_and_fields(path):
     assert "train: 12 steps (50 capacity" in run("info", path)
-    found = json.loads(run("info", path, "--json"))
-    assert found["buffers"][0]["fields"] == {"obs": "float64[2]"}
+    info = json.loads(run("info", path, "--json"))
+    assert info["buffers"][0]["fields"] == {"obs": "float64[2]"}
 
 
 def test_sql_prints_rows_and_takes_parameters(path):
@@ -115,7 +115,7 @@ def test_check_upgrade_and_backup(path, tmp_path):
     ],
 )  # fmt: skip
 def test_errors_are_one_line_with_the_cure(path, arguments, message):
-    output = run(*[path if one == "PATH" else one for one in arguments], status=1)
+    output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
     assert output.startswith("Error: ")
     assert message in output
     assert output.count("\n") == 1
@@ -166,22 +166,22 @@ def run_demo(path, seconds):
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
-    status, one = run_demo(tmp_path / "demo.db", 20)
-    again, two = run_demo(tmp_path / "demo.db", 12)
-    assert (status, again) == (0, 0), (one, two)
-    assert one["stored_at_start"] == 0
-    assert two["stored_at_start"] == one["stored"] > 0
-    assert two["first_ever"] == one["first_ever"]
-    assert one["last"] >= 3 * one["first"]
+    status, first = run_demo(tmp_path / "demo.db", 20)
+    again, second = run_demo(tmp_path / "demo.db", 12)
+    assert (status, again) == (0, 0), (first, second)
+    assert first["stored_at_start"] == 0
+    assert second["stored_at_start"] == first["stored"] > 0
+    assert second["first_ever"] == first["first_ever"]
+    assert first["last"] >= 3 * first["first"]
     with expdb.open(tmp_path / "demo.db") as db:
         assert db.check() == []
 
 
 def test_a_demo_that_is_given_no_time_plays_until_it_can_tell(tmp_path):
-    said = run("demo", "--file", tmp_path / "demo.db", "--seconds", "0.05")
-    assert "It learned: the mean return was" in said
-    assert "Run the demo again to continue" in said
-    assert "SELECT run, count(*) AS episodes" in said
+    output = run("demo", "--file", tmp_path / "demo.db", "--seconds", "0.05")
+    assert "It learned: the mean return was" in output
+    assert "Run the demo again to continue" in output
+    assert "SELECT run, count(*) AS episodes" in output
     with expdb.open(tmp_path / "demo.db") as db:
         assert db.buffer("cartpole").stats()["episodes"]["complete"] >= 20
         assert db.check() == []
@@ -407,21 +407,21 @@ def traces(tmp_path):
 
 
 def test_show_prints_an_episode_as_a_conversation(traces):
-    said = run("show", traces, "attempt/1")
-    assert "episode attempt/1: complete, 2 steps, return 0.5" in said
-    assert "policy_version 3" in said
-    assert said.count("user: to Oslo,\n    please  [31m") == 1, (
+    output = run("show", traces, "attempt/1")
+    assert "episode attempt/1: complete, 2 steps, return 0.5" in output
+    assert "policy_version 3" in output
+    assert output.count("user: to Oslo,\n    please  [31m") == 1, (
         "each message once, without terminal codes"
     )
-    assert said.count('assistant calls search({"to": "OSL"})') == 1
-    assert "tool: SK123" in said
-    assert 'step 1 reward 0.5 {"turn": 1}' in said
-    assert "… (1,000 characters)" in said
+    assert output.count('assistant calls search({"to": "OSL"})') == 1
+    assert "tool: SK123" in output
+    assert 'step 1 reward 0.5 {"turn": 1}' in output
+    assert "… (1,000 characters)" in output
     assert "1,000 characters" not in run("show", traces, "attempt/1", "--full")
     assert "99." in run("show", traces, "attempt/1", "--full")
-    assert run("show", traces, "0", "--buffer", "traces") == said
-    found = json.loads(run("show", traces, "attempt/1", "--json"))
-    assert (found["buffer"], found["episode_return"], len(found["steps"])) == ("traces", 0.5, 2)
+    assert run("show", traces, "0", "--buffer", "traces") == output
+    trace = json.loads(run("show", traces, "attempt/1", "--json"))
+    assert (trace["buffer"], trace["episode_return"], len(trace["steps"])) == ("traces", 0.5, 2)
     assert "the newest are" in run("show", traces, "attempt/2", status=1)
     assert "'flight' is a task, not an episode; its episodes are attempt/1" in run(
         "show", traces, "flight", status=1
@@ -448,10 +448,10 @@ def test_show_prints_no_code_for_a_terminal_and_takes_any_tool_call(tmp_path):
             episode.append(
                 messages=[{"role": "assistant", "tool_calls": calls}], pre_agent="\x9b\u202e"
             )
-    said = run("show", tmp_path / "traces.db", "e")
-    assert not set(said) & set("\x1b\x07\x9b\u202e")
-    assert "\nforged" not in said
-    assert 'assistant calls search({"q": 1})' in said
+    output = run("show", tmp_path / "traces.db", "e")
+    assert not set(output) & set("\x1b\x07\x9b\u202e")
+    assert "\nforged" not in output
+    assert 'assistant calls search({"q": 1})' in output
 
 
 def test_export_keeps_texts_and_numbers_in_json_apart(tmp_path):
@@ -519,9 +519,9 @@ def test_export_is_written_batch_by_batch_with_one_schema(tmp_path, monkeypatch)
                 for n in range(5, 9)
             ]
         )
-        told = []
-        assert export.export(buffer, tmp_path / "b.parquet", progress=told.append) == 9
-    assert told == [4, 4, 1]
+        counts = []
+        assert export.export(buffer, tmp_path / "b.parquet", progress=counts.append) == 9
+    assert counts == [4, 4, 1]
     table = pyarrow.parquet.read_table(tmp_path / "b.parquet")
     assert table["n"].to_pylist() == list(range(9))
     assert table["late"].to_pylist() == [None] * 5 + [f'{{"a":[{n}]}}' for n in range(5, 9)]
@@ -537,7 +537,7 @@ def test_reading_verbs_leave_no_log_behind(path, tmp_path):
         ("why", path, "0"),
     ):
         run(*arguments)
-        assert [one.name for one in tmp_path.iterdir()] == ["runs.db"], arguments
+        assert [entry.name for entry in tmp_path.iterdir()] == ["runs.db"], arguments
     with expdb.open(path) as db:
         db.buffer("train").store(task_id="t", obs=np.zeros(2))
         run("info", path)

@@ -14,9 +14,9 @@ from expdb.cli import main
 
 @pytest.fixture
 def path(tmp_path):
-    found = tmp_path / "runs.db"
+    file = tmp_path / "runs.db"
     for run in ("one", "two"):
-        with expdb.open(found, run=run) as db:
+        with expdb.open(file, run=run) as db:
             buffer = db.buffer("train")
             for k in range(6):
                 with buffer.episode(
@@ -27,7 +27,7 @@ def path(tmp_path):
                     for t in range(k + 1):
                         episode.append(obs=0.0, reward=None if k == 5 else 2.0, terminated=t == k)
             buffer.store(task_id="open", reward=100.0, episode_id=f"open {run}")
-    return found
+    return file
 
 
 def call(*arguments):
@@ -37,53 +37,53 @@ def call(*arguments):
 
 def test_curves_are_of_complete_episodes_in_the_order_they_ended(path):
     with expdb.open(path) as db:
-        found, count = plot.curves(db.buffer("train"), "task", smooth=1)
+        by_task, count = plot.curves(db.buffer("train"), "task", smooth=1)
         by_run, _ = plot.curves(db.buffer("train"), "run", smooth=2)
         few, _ = plot.curves(db.buffer("train"), "agent", where={"task_id": "t1"}, smooth=1)
-    assert (count, [one.name for one in found]) == (3, ["$x_{<b>& [31m", "t1", "t2"])
-    assert found[1].steps.tolist() == [2, 7, 9, 14]
-    assert found[1].values["return"].tolist() == [4, 10, 4, 10]
-    assert found[1].values["length"].tolist() == [2, 5, 2, 5]
-    assert found[1].values["reward"].tolist() == [2, 2, 2, 2]
-    assert np.isnan(found[2].values["return"]).tolist() == [False, True, False, True], (
+    assert (count, [curve.name for curve in by_task]) == (3, ["$x_{<b>& [31m", "t1", "t2"])
+    assert by_task[1].steps.tolist() == [2, 7, 9, 14]
+    assert by_task[1].values["return"].tolist() == [4, 10, 4, 10]
+    assert by_task[1].values["length"].tolist() == [2, 5, 2, 5]
+    assert by_task[1].values["reward"].tolist() == [2, 2, 2, 2]
+    assert np.isnan(by_task[2].values["return"]).tolist() == [False, True, False, True], (
         "no reward is known"
     )
-    assert [one.name for one in by_run] == ["one", "two"]
+    assert [curve.name for curve in by_run] == ["one", "two"]
     assert by_run[0].values["length"].tolist() == [1, 1.5, 2.5, 3.5, 4.5, 5.5]
     assert by_run[0].values["return"].tolist() == [2, 3, 5, 7, 9, 10], (
         "the mean of those that are known"
     )
-    assert [one.name for one in few] == ["a1", "a4"]
+    assert [curve.name for curve in few] == ["a1", "a4"]
 
 
 def test_pictures_are_what_their_names_say(path, tmp_path):
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
-        code, said = call(path, "--to", tmp_path / name)
-        assert (code, said) == (0, f"{tmp_path / name}: 3 curves\n")
+        code, output = call(path, "--to", tmp_path / name)
+        assert (code, output) == (0, f"{tmp_path / name}: 3 curves\n")
         assert (tmp_path / name).read_bytes().startswith(magic)
     first = (tmp_path / "a.svg").read_bytes()
     call(path, "--to", tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_bytes() == first, "the same curves make the same file"
     assert b"<b>" not in first
     assert b"\x1b" not in first
-    code, said = call(path, "--to", tmp_path / "a.gif")
+    code, output = call(path, "--to", tmp_path / "a.gif")
     assert code == 1
-    assert said == "Error: a.gif is not the name of a picture; end it with .png, .svg, .pdf\n"
+    assert output == "Error: a.gif is not the name of a picture; end it with .png, .svg, .pdf\n"
 
 
 def test_the_terminal_shows_every_panel(path):
-    code, said = call(path, "train", "agent_id != a5", "--by", "run")
+    code, output = call(path, "train", "agent_id != a5", "--by", "run")
     assert code == 0
     for title in plot.PANELS.values():
-        assert title in said
-    assert "one" in said
+        assert title in output
+    assert "one" in output
     assert "\x1b[31m" not in call(path)[1]
 
 
 def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
-    code, said = call(path, "--json", "--smooth", 1)
+    code, output = call(path, "--json", "--smooth", 1)
     assert code == 0
-    assert [(one["name"], one["return"]) for one in json.loads(said)][1:] == [
+    assert [(curve["name"], curve["return"]) for curve in json.loads(output)][1:] == [
         ("t1", [4, 10, 4, 10]),
         ("t2", [6, None, 6, None]),
     ]
@@ -92,9 +92,9 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     assert call(path)[0] == 2
     assert "the database has several buffers; pass one of train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
-    code, said = call(path, "nowhere")
+    code, output = call(path, "nowhere")
     assert code == 2
-    assert "nowhere" in said
+    assert "nowhere" in output
     with expdb.open(tmp_path / "many.db") as db:
         for k in range(30):
             db.buffer("b").store(task_id=f"t{k % 10}", reward=1.0, terminated=True)
@@ -108,9 +108,9 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
 )
 def test_a_missing_package_is_named(path, monkeypatch, package, arguments):
     monkeypatch.setitem(sys.modules, package, None)
-    code, said = call(path, *arguments)
+    code, output = call(path, *arguments)
     assert code == 1
-    assert "pip install 'expdb[plot]'" in said
+    assert "pip install 'expdb[plot]'" in output
 
 
 def test_values_are_drawn_as_they_are(tmp_path):
@@ -122,9 +122,9 @@ def test_values_are_drawn_as_they_are(tmp_path):
     picture = tmp_path / "a.png"
     assert call(tmp_path / "a.db", "--to", picture, "--json")[0] == 0
     assert picture.stat().st_size > 1000
-    code, said = call(tmp_path / "a.db", "--to", tmp_path / "nowhere" / "a.svg")
-    assert (code, said.count("\n")) == (1, 1)
-    assert "cannot be written" in said
+    code, output = call(tmp_path / "a.db", "--to", tmp_path / "nowhere" / "a.svg")
+    assert (code, output.count("\n")) == (1, 1)
+    assert "cannot be written" in output
     assert (
         call(tmp_path / "a.db", "--to", picture.with_suffix(".pdf"), "b", "task_id = none")[0] == 1
     )
@@ -143,10 +143,10 @@ def test_curves_by_policy_version_are_in_the_order_of_versions(tmp_path):
         for version in (10, 9, None, 100):
             with buffer.episode("t", policy_version=version) as episode:
                 episode.append(obs=0.0, reward=1.0)
-        found, count = plot.curves(buffer, "policy_version")
-    assert ([one.name for one in found], count) == (["9", "10", "100", "no version"], 4)
-    status, said = call(tmp_path / "versions.db", "--by", "policy_version", "--json")
-    assert (status, [one["name"] for one in json.loads(said)]) == (
+        curves, count = plot.curves(buffer, "policy_version")
+    assert ([curve.name for curve in curves], count) == (["9", "10", "100", "no version"], 4)
+    status, output = call(tmp_path / "versions.db", "--by", "policy_version", "--json")
+    assert (status, [curve["name"] for curve in json.loads(output)]) == (
         0,
         ["9", "10", "100", "no version"],
     )

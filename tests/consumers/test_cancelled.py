@@ -63,13 +63,13 @@ def held_back(request, monkeypatch):
     def hold(owner, name):
         gate, work = threading.Event(), getattr(owner, name)
 
-        def waiting(*given, **named):
+        def waiting(*arguments, **named):
             if request.param:
-                result = work(*given, **named)
+                result = work(*arguments, **named)
                 assert gate.wait(100)
                 return result
             assert gate.wait(100)
-            return work(*given, **named)
+            return work(*arguments, **named)
 
         monkeypatch.setattr(owner, name, waiting)
         return gate
@@ -96,10 +96,10 @@ def test_an_admission_after_a_cancellation_is_taken_back(buffer, held_back, endi
     ENDINGS[ending](gate, buffer.admit_async())
 
     def may_begin():
-        found = buffer.admit(wait=0, required=False)
-        if found is not None:
-            found.cancel()
-        return found is not None
+        admission = buffer.admit(wait=0, required=False)
+        if admission is not None:
+            admission.cancel()
+        return admission is not None
 
     wait_until(may_begin)
 

@@ -41,19 +41,19 @@ def fill(buffer, episodes=20, length=10, groups=5):
 
 def items(batch, unit=None):
     """Return the positions that a batch counts as handed out: of steps, or of first steps."""
-    found = batch["position"]
-    if found.dtype == object:
-        found = np.array([positions[0] for positions in found])
-    if unit is not None and found.ndim > 1 and isinstance(unit, (expdb.Episode, expdb.Group)):
-        found = found[..., 0]
-    elif found.ndim > 1:
-        found = found[:, unit.burn_in]
-    return found.reshape(-1).tolist()
+    positions = batch["position"]
+    if positions.dtype == object:
+        positions = np.array([window[0] for window in positions])
+    if unit is not None and positions.ndim > 1 and isinstance(unit, (expdb.Episode, expdb.Group)):
+        positions = positions[..., 0]
+    elif positions.ndim > 1:
+        positions = positions[:, unit.burn_in]
+    return positions.reshape(-1).tolist()
 
 
 def counted(batches, unit=None):
     """Return how often each was handed out."""
-    return collections.Counter(one for batch in batches for one in items(batch, unit))
+    return collections.Counter(position for batch in batches for position in items(batch, unit))
 
 
 def consume(consumer, size, unit=None, **arguments):
@@ -68,16 +68,16 @@ def consume(consumer, size, unit=None, **arguments):
             return batches
 
 
-def same(one, other):
+def same(first, other):
     """Return whether two batches hold the same bits, in the same order."""
-    return list(one) == list(other) and all(
-        one[name].dtype == other[name].dtype
+    return list(first) == list(other) and all(
+        first[name].dtype == other[name].dtype
         and (
-            all(map(np.array_equal, one[name], other[name]))
-            if one[name].dtype == object
-            else one[name].tobytes() == other[name].tobytes()
+            all(map(np.array_equal, first[name], other[name]))
+            if first[name].dtype == object
+            else first[name].tobytes() == other[name].tobytes()
         )
-        for name in one
+        for name in first
     )
 
 
@@ -156,13 +156,16 @@ def test_whatever_is_drawn_again_within_a_batch_is_drawn_once(unit):
 
 def test_what_one_learner_holds_no_other_gets(open_db):
     fill(open_db().buffer("train"))
-    mine, theirs = (open_db().buffer("train").consumer("trainer") for _ in range(2))
-    held = [one.lease(50, sampler=expdb.Uniform(replace=False)) for one in (mine, theirs, mine)]
-    drawn = [set(items(lease.batch)) for lease in held]
+    ours, theirs = (open_db().buffer("train").consumer("trainer") for _ in range(2))
+    leases = [
+        consumer.lease(50, sampler=expdb.Uniform(replace=False))
+        for consumer in (ours, theirs, ours)
+    ]
+    drawn = [set(items(lease.batch)) for lease in leases]
     assert len(set.union(*drawn)) == 150
     with pytest.raises(expdb.TooFewRows, match="leases 0, 1, 2 hold some until"):
         theirs.lease(51, sampler=expdb.Uniform(replace=False))
-    held[0].acknowledge()
+    leases[0].acknowledge()
     lease = theirs.lease(100, sampler=expdb.Uniform(replace=False))
     assert drawn[0] < set(items(lease.batch))
 
@@ -175,7 +178,7 @@ def test_an_exception_gives_back_and_the_batch_is_drawn_again_the_same(buffer):
     with consumer.lease(20, step=7) as batch:
         assert same(batch, lost)
     assert consumer.last_step == 7
-    assert [same(one, lost) for one in buffer.replay("trainer", [7])] == [True]
+    assert [same(replay, lost) for replay in buffer.replay("trainer", [7])] == [True]
 
 
 def test_the_seed_decides_what_is_drawn(db):
@@ -198,10 +201,10 @@ def expiry(db):
 def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
     db = open_db()
     fill(db.buffer("train"))
-    mine, theirs = (
+    ours, theirs = (
         open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
     )
-    late = mine.lease(200, sampler=expdb.Uniform(replace=False), seconds=600)
+    late = ours.lease(200, sampler=expdb.Uniform(replace=False), seconds=600)
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
     before = expiry(db)
@@ -223,12 +226,12 @@ def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
 def test_a_lease_is_renewed_while_it_is_held(open_db, monkeypatch):
     db = open_db()
     fill(db.buffer("train"))
-    mine, theirs = (
+    ours, theirs = (
         open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
     )
     everything = {"size": 200, "sampler": expdb.Uniform(replace=False)}
     monkeypatch.setattr(lease_module, "RENEWALS", 6_000)  # every 0.1 seconds
-    lease = mine.lease(**everything, seconds=600, renew=True)
+    lease = ours.lease(**everything, seconds=600, renew=True)
     seen, until = {expiry(db)}, time.monotonic() + 100
     while len(seen) < 3 and time.monotonic() < until:
         time.sleep(0.02)
@@ -238,7 +241,7 @@ def test_a_lease_is_renewed_while_it_is_held(open_db, monkeypatch):
         theirs.lease(1)
     lease.give_back()
     monkeypatch.setattr(lease_module, "RENEWALS", 3)
-    dropped = mine.lease(**everything, seconds=0.3, renew=True)
+    dropped = ours.lease(**everything, seconds=0.3, renew=True)
     del dropped
     assert theirs.lease(**everything, wait=100).batch.size == 200
 
@@ -260,11 +263,11 @@ def test_a_batch_is_acknowledged_once(buffer):
         consumer.acknowledge(lease.batch)
 
 
-def die_holding(location, asked, told):
+def die_holding(location, asked, sender):
     consumer = expdb.open(location).buffer("train").consumer("trainer")
     with consumer.lease(20, step=0):
         pass
-    told.send(items(consumer.lease(20, step=1).batch))
+    sender.send(items(consumer.lease(20, step=1).batch))
     asked.recv()
 
 
@@ -278,30 +281,30 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
         target=die_holding, args=(location, theirs, theirs)
     )
     process.start()
-    held = ours.recv()
+    positions = ours.recv()
     os.kill(process.pid, signal.SIGKILL)
     process.join()
-    history = buffer.why(held[0])
+    history = buffer.why(positions[0])
     assert "its process has ended, so the next lease releases it" in history[-1]
     consumer = open_db().buffer("train").consumer("trainer")
     assert consumer.last_step == 0
     lease = consumer.lease(20, step=1)
-    assert "holds it" in buffer.why(held[0])[-1]
-    assert items(lease.batch) == held
+    assert "holds it" in buffer.why(positions[0])[-1]
+    assert items(lease.batch) == positions
     assert lease.number == 1
     assert lease.id == 2
     lease.acknowledge()
     assert consumer.last_step == 1
 
 
-def train_until(location, last, told):
+def train_until(location, last, sender):
     consumer = expdb.open(location).buffer("train").consumer("trainer")
     for step in range(last + 1):
         with consumer.lease(1, unit=expdb.Episode(), step=step) as batch:
             pass
-        told.send((step, items(batch, expdb.Episode())))
+        sender.send((step, items(batch, expdb.Episode())))
     consumer.lease(1, unit=expdb.Episode(), step=last + 1)
-    told.send(None)
+    sender.send(None)
     time.sleep(60.0)
 
 
@@ -327,7 +330,7 @@ def test_a_stale_rollout_does_not_hold_a_resumed_training_back(location, open_db
     with consumer.lease(1, unit=expdb.Episode(), step=3) as batch:
         rest = items(batch, expdb.Episode())
     rest += counted(consume(consumer, 1, expdb.Episode()), expdb.Episode())
-    assert sorted([*rest, *(one for batch in trained.values() for one in batch)]) == list(
+    assert sorted([*rest, *(position for batch in trained.values() for position in batch)]) == list(
         range(5, 30, 5)
     )
 
@@ -397,7 +400,7 @@ def test_nothing_stale_is_handed_out(buffer, unit, sampler):
     def versions():
         batch = consumer.lease(60, unit=unit, sampler=sampler, fields=names)
         batch.give_back()
-        return {int(one) for one in np.ravel(batch.batch["policy_version"])}
+        return {int(number) for number in np.ravel(batch.batch["policy_version"])}
 
     with pytest.raises(expdb.InvalidValue, match="has no policy_version; set"):
         versions()
@@ -448,10 +451,10 @@ def test_a_replay_gives_the_steps_asked_for(buffer):
             batches[step] = batch
     with consumer.lease(10):
         pass
-    found = list(buffer.replay("trainer", range(15, 35)))
-    assert [same(one, batches[step]) for one, step in zip(found, (20, 30), strict=True)] == [
-        True
-    ] * 2
+    replays = list(buffer.replay("trainer", range(15, 35)))
+    assert [
+        same(replay, batches[step]) for replay, step in zip(replays, (20, 30), strict=True)
+    ] == [True] * 2
     assert len(list(buffer.replay("trainer"))) == 5
     assert same(next(buffer.replay("trainer", last=2)), batches[40])
 
@@ -516,7 +519,9 @@ def test_many_learners_share_what_there_is(location, buffer, most):
     shares = [report.get(timeout=60) for _ in learners]
     for learner in learners:
         learner.join()
-    times = collections.Counter(one for share in shares for batch in share for one in batch)
+    times = collections.Counter(
+        position for share in shares for batch in share for position in batch
+    )
     assert times == dict.fromkeys(range(1000), most)
 
 
@@ -599,8 +604,8 @@ def test_a_pinned_batch_that_was_evicted_while_it_was_drawn_is_drawn_again(buffe
     next(batches)
     settle, calls = leasing.settle_pins, []
 
-    def settle_past_all(*given):
-        calls.append(settle(*given))
+    def settle_past_all(*arguments):
+        calls.append(settle(*arguments))
         return calls[0] if len(calls) > 1 else 2**60
 
     monkeypatch.setattr(leasing, "settle_pins", settle_past_all)
@@ -686,7 +691,7 @@ def test_a_step_that_was_deleted_is_told_by_the_replay(buffer, unit, where, gone
         buffer.drop_consumer("trainer")
         buffer.clear()
         fill(buffer, episodes=1, length=12)
-        where = [one + 12 for one in where]
+        where = [position + 12 for position in where]
         gone += 12
 
 
@@ -703,18 +708,18 @@ def test_tags_that_were_changed_are_told_by_the_replay(buffer):
 
 
 def test_a_consumer_that_is_made_again_is_another_one(open_db):
-    mine, theirs = (open_db().buffer("train") for _ in range(2))
-    fill(mine, episodes=2)
-    old = mine.consumer("trainer", max_times_sampled=1, seed=1)
+    ours, theirs = (open_db().buffer("train") for _ in range(2))
+    fill(ours, episodes=2)
+    old = ours.consumer("trainer", max_times_sampled=1, seed=1)
     lease = old.lease(5)
     theirs.drop_consumer("trainer")
     new = theirs.consumer("trainer", max_times_sampled=2, seed=2)
-    held = new.lease(20, sampler=expdb.Uniform(replace=False))
+    new_lease = new.lease(20, sampler=expdb.Uniform(replace=False))
     for lost in (lease.acknowledge, lease.renew, lambda: old.lease(1)):
         with pytest.raises(expdb.UnknownConsumer, match="was dropped"):
             lost()
-    held.acknowledge()
-    assert mine.consumer("trainer").lease(20, sampler=expdb.Uniform(replace=False)).id == 1
+    new_lease.acknowledge()
+    assert ours.consumer("trainer").lease(20, sampler=expdb.Uniform(replace=False)).id == 1
 
 
 def test_clearing_a_buffer_keeps_its_consumers(buffer):
@@ -775,12 +780,12 @@ def test_a_group_that_is_not_full_blocks_nothing_else(buffer):
     last = {"where": {"group_id": "last"}, "unit": expdb.Group(1)}
     with consumer.lease(1, [5]):
         pass
-    held = consumer.lease(1, **last)
-    some = expdb.Group(2, complete=False)
-    consumer.lease(5, unit=some, at_least=1, sampler=expdb.Uniform(replace=False))
+    lease = consumer.lease(1, **last)
+    unit = expdb.Group(2, complete=False)
+    consumer.lease(5, unit=unit, at_least=1, sampler=expdb.Uniform(replace=False))
     with pytest.raises(expdb.TooFewRows):
         consumer.lease(1, **last)
-    held.give_back()
+    lease.give_back()
 
 
 def test_replays_come_in_the_order_of_acknowledgement(buffer):
@@ -797,11 +802,11 @@ def test_beta_is_annealed_by_the_number_of_the_batch(buffer, open_db):
     fill(buffer)
     buffer.update_priorities(np.arange(200), np.arange(200.0))
     sampler = expdb.Prioritized(anneal_steps=3)
-    one = buffer.consumer("trainer").lease(5, sampler=sampler)
-    one.give_back()
+    lease = buffer.consumer("trainer").lease(5, sampler=sampler)
+    lease.give_back()
     buffer.sampling_state()  # which saves priorities
     again = open_db().buffer("train").consumer("trainer").lease(5, sampler=sampler)
-    assert same(one.batch, again.batch)
+    assert same(lease.batch, again.batch)
 
 
 @pytest.mark.parametrize("over", ["episode", "task"])
@@ -880,10 +885,10 @@ def test_ranks_share_what_the_first_one_has_leased(buffer, open_db, unit):
     lease = buffer.consumer("trainer").lease(5, unit=unit)
     ranks = [open_db().buffer("train").consumer("trainer") for _ in range(2)]
     assert same(ranks[0].shared(lease.id), lease.batch)
-    parts = [one.shared(lease.id, shard=(k, 2)) for k, one in enumerate(ranks)]
+    parts = [rank.shared(lease.id, shard=(k, 2)) for k, rank in enumerate(ranks)]
     assert [part.size for part in parts] == [3, 2]
     for k, part in enumerate(parts):
-        assert same(part, expdb.Batch({name: one[k::2] for name, one in lease.batch.items()}))
+        assert same(part, expdb.Batch({name: column[k::2] for name, column in lease.batch.items()}))
     with pytest.raises(expdb.InvalidValue, match="shard must be"):
         ranks[0].shared(lease.id, shard=(2, 2))
     lease.acknowledge()
@@ -899,17 +904,17 @@ def test_why_tells_what_has_become_of_a_step(buffer):
     stale = buffer.consumer("stale", max_staleness=1)
     where = [3]
     lease = consumer.lease(1, where)
-    told = buffer.why(3)
-    assert "stored as step 3 of episode" in told[0]
-    assert told[1].startswith("changed since it was stored")
-    assert told[2:4] == ["reward 7", "priority 0.25"]
-    assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in told[4]
-    assert told[5] == "consumer 'trainer' does not hand it out now: lease 0 holds it"
-    assert len(told) == 6
+    history = buffer.why(3)
+    assert "stored as step 3 of episode" in history[0]
+    assert history[1].startswith("changed since it was stored")
+    assert history[2:4] == ["reward 7", "priority 0.25"]
+    assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in history[4]
+    assert history[5] == "consumer 'trainer' does not hand it out now: lease 0 holds it"
+    assert len(history) == 6
     lease.acknowledge(12)
-    told = buffer.why(3)
-    assert "; acknowledged at step 12 at" in told[4]
-    assert told[5].endswith("it was handed out once, and max_times_sampled=1")
+    history = buffer.why(3)
+    assert "; acknowledged at step 12 at" in history[4]
+    assert history[5].endswith("it was handed out once, and max_times_sampled=1")
     buffer.policy_version = 2
     assert buffer.why(5)[-1].endswith("store steps with policy_version=")
     buffer.consumer("whole").lease(4, unit=expdb.Episode(), sampler=expdb.Uniform(replace=False))
@@ -937,22 +942,22 @@ def train(path):
 @pytest.mark.slow
 def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
     rng = random.Random(3)
-    ended, said = [], ""
+    ended, log = [], ""
     for name, kills in (("unbroken", 0), ("killed", 3)):
         for turn in range(kills):
             trainer = train(str(tmp_path / name))
             for line in trainer.stdout:
-                said += line
+                log += line
                 if line.startswith("saved") and int(line.split()[-1]) >= 70 * turn + 40:
                     break
             time.sleep(rng.random() * 0.03)
             trainer.kill()
             trainer.communicate()
-        told, _ = train(str(tmp_path / name)).communicate()
-        said += told
-        ended.append(told[told.index("values") :])
+        output, _ = train(str(tmp_path / name)).communicate()
+        log += output
+        ended.append(output[output.index("values") :])
     assert ended[0] == ended[1]
-    assert "replayed" in said
+    assert "replayed" in log
 
 
 def test_what_is_deleted_may_leave_what_leases_pin(buffer):
@@ -975,8 +980,8 @@ def test_what_is_deleted_may_leave_what_leases_pin(buffer):
 
 def test_consumers_that_nobody_holds_take_no_memory(buffer):
     buffer.store(x=1)
-    held = buffer.consumer("held")
-    lease = held.lease(1)
+    consumer = buffer.consumer("held")
+    lease = consumer.lease(1)
 
     def use(count):
         for k in range(count):
@@ -993,7 +998,7 @@ def test_consumers_that_nobody_holds_take_no_memory(buffer):
     finally:
         tracemalloc.stop()
     assert kept < 100 * 4000  # bytes: 12 kB each where all are kept
-    assert held.acknowledge(lease) is None
+    assert consumer.acknowledge(lease) is None
 
 
 def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):

@@ -86,10 +86,10 @@ def test_a_group_ends_with_its_seconds(paced):
     assert refused(paced)
 
 
-def hold(location, told):
+def hold(location, sender):
     with expdb.open(location) as db:
         db.buffer("train").admit(wait=0)
-        told.send(True)
+        sender.send(True)
         time.sleep(60)
 
 
@@ -109,9 +109,9 @@ def test_a_group_ends_with_its_process(paced, location):
 def test_who_waits_goes_on_with_the_next_version(paced, open_db):
     for _ in range(4):
         paced.admit(wait=0).finish()
-    found = []
+    versions = []
     actor = threading.Thread(
-        target=lambda: found.append(open_db().buffer("train").admit(wait=30).policy_version)
+        target=lambda: versions.append(open_db().buffer("train").admit(wait=30).policy_version)
     )
     actor.start()
     deadline = time.monotonic() + 20
@@ -120,7 +120,7 @@ def test_who_waits_goes_on_with_the_next_version(paced, open_db):
     assert "the pace, to begin a group: 4 groups have begun" in paced.waiting()[0]["for"]
     paced.policy_version = 6
     actor.join(20)
-    assert found == [6]
+    assert versions == [6]
 
 
 def test_a_coroutine_that_is_cancelled_holds_nothing(paced):
@@ -222,9 +222,11 @@ def train(buffer, consumer):
     return generated, np.array(trained), np.array(staleness)
 
 
-def differ(one, other):
+def differ(first, other):
     """Whether two samples of lengths are not of one distribution: a chi-squared test, at 0.001."""
-    table = np.array([[np.sum(sample == length) for length in LENGTHS] for sample in (one, other)])
+    table = np.array(
+        [[np.sum(sample == length) for length in LENGTHS] for sample in (first, other)]
+    )
     expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
     return np.sum((table - expected) ** 2 / expected) > CRITICAL
 
@@ -287,14 +289,14 @@ def test_who_waits_for_long_is_told_why(paced, monkeypatch):
 
     def count_up():
         until = time.monotonic() + 60
-        while not told and time.monotonic() < until:
+        while not warnings_ and time.monotonic() < until:
             time.sleep(0.02)
         paced.policy_version = 6
 
     learner = threading.Thread(target=count_up)
     with pytest.warns(
         expdb.ExpDBWarning, match="4 groups have begun.*; increase buffer.policy_version"
-    ) as told:
+    ) as warnings_:
         learner.start()
         paced.admit().finish()
     learner.join()

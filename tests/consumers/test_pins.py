@@ -29,8 +29,10 @@ def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
     for name, array in lease.batch.items():
         np.testing.assert_array_equal(shared[name], array)
     assert db.check() == []
-    told = [one["found"] for one in db.doctor() if one["what"] == "pinned in 'train'"]
-    assert told == ["140 steps, those from position 20 on are kept for leases"]
+    findings = [
+        finding["found"] for finding in db.doctor() if finding["what"] == "pinned in 'train'"
+    ]
+    assert findings == ["140 steps, those from position 20 on are kept for leases"]
     lease.acknowledge()
     assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (100, 60, None)
     assert db.check() == []
@@ -42,8 +44,8 @@ def test_the_oldest_of_several_pins_counts(buffer, db):
     store(buffer, 100)
     consumers = [buffer.consumer(name) for name in "ab"]
     leases = [
-        one.lease(2, where=[at, 90], sampler=expdb.Ordered("position"), pin=True)
-        for one, at in zip(consumers, (30, 10), strict=True)
+        consumer.lease(2, where=[at, 90], sampler=expdb.Ordered("position"), pin=True)
+        for consumer, at in zip(consumers, (30, 10), strict=True)
     ]
     store(buffer, 50)
     assert buffer.stats()["oldest"] == 10

@@ -102,15 +102,17 @@ def test_who_waits_is_seen_and_named(db, buffer):
     store(buffer, 2)
     writer.start()
     learner.start()
-    while len(found := buffer.waiting()) < 2:
+    while len(waits := buffer.waiting()) < 2:
         time.sleep(0.05)
-    assert {one["for"].split(":")[0].split(",")[0] for one in found} == {
+    assert {wait["for"].split(":")[0].split(",")[0] for wait in waits} == {
         "the rate limiter",
         "consumer 'trainer'",
     }
-    assert all(one["seconds"] >= 0.0 for one in found)
-    told = [one["found"] for one in db.doctor() if one["what"] == "waiting at 'train'"]
-    assert any("to store 1 steps" in one for one in told)
+    assert all(wait["seconds"] >= 0.0 for wait in waits)
+    findings = [
+        finding["found"] for finding in db.doctor() if finding["what"] == "waiting at 'train'"
+    ]
+    assert any("to store 1 steps" in finding for finding in findings)
     buffer.rate_limiter = None
     writer.join()
     buffer.store(task_id="another", n=0, truncated=True)
@@ -119,7 +121,7 @@ def test_who_waits_is_seen_and_named(db, buffer):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         (lambda: expdb.SampleToInsertRatio(4.0, 10, 7.0), "must be at least 8"),
         (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "from 1e-6 to 1e6"),
@@ -131,8 +133,8 @@ def test_who_waits_is_seen_and_named(db, buffer):
         (lambda: expdb.MinSize(True), "size must be a whole number from 1, got True"),
     ],
 )
-def test_a_limit_that_cannot_be_met_is_refused(wrong, said):
-    with pytest.raises(expdb.InvalidValue, match=said):
+def test_a_limit_that_cannot_be_met_is_refused(wrong, message):
+    with pytest.raises(expdb.InvalidValue, match=message):
         wrong()
 
 
@@ -386,9 +388,9 @@ def test_a_lease_never_brings_back_a_limiter_that_was_replaced_meanwhile(
         consumer = first.consumer("trainer", max_times_sampled=1)
         draw = consumer._leasing._draw
 
-        def replaced(*given):
+        def replaced(*arguments):
             second.rate_limiter = None
-            return draw(*given)
+            return draw(*arguments)
 
         monkeypatch.setattr(consumer._leasing, "_draw", replaced)
         assert consumer.lease(2).batch.size == 2

@@ -86,14 +86,14 @@ def test_every_unit_with_every_column_is_equal_in_another_process(db, location, 
     other.start()
     expected = {name: plain(lease.batch) for name, lease in leases.items()}
     for _ in ids:
-        name, found = back.get(timeout=60)
-        assert repr(pickle.loads(found)) == repr(expected[name]), name
+        name, pickled = back.get(timeout=60)
+        assert repr(pickle.loads(pickled)) == repr(expected[name]), name
     for lease in leases.values():
         lease.acknowledge()
     there.put("acknowledged")
     for _ in ids:
-        name, found = back.get(timeout=60)
-        assert repr(pickle.loads(found)) == repr(expected[name]), name
+        name, pickled = back.get(timeout=60)
+        assert repr(pickle.loads(pickled)) == repr(expected[name]), name
     other.join(60)
     assert other.exitcode == 0
 

@@ -53,9 +53,9 @@ def test_one_thread_watches_for_all(db, consumer, monkeypatch):
             return watch(*arguments)
         inside[0] += 1
         most[0] = max(most[0], inside[0])
-        found = watch(*arguments)
+        result = watch(*arguments)
         inside[0] -= 1
-        return found
+        return result
 
     monkeypatch.setattr(waiting, "_wait_for_counters", counted)
     buffer.store(x=0)
@@ -76,9 +76,9 @@ def test_threads_take_turns_in_watching(db, consumer, monkeypatch):
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         watchers.add(threading.get_ident())
-        found = watch(*arguments)
+        result = watch(*arguments)
         inside[0] -= 1
-        return found
+        return result
 
     monkeypatch.setattr(waiting, "_wait_for_counters", counted)
     monkeypatch.setattr(waiting, "LONGEST", 0.1)
@@ -148,9 +148,9 @@ def test_waiting_threads_share_one_connection(db, consumer, location):
         for _ in range(10):
             counts.append(other.sql(sql).to_pylist()[0])
             time.sleep(0.02)
-    assert sorted(one["active"] for one in counts[-10:])[5] == 1
-    assert max(one["active"] for one in counts[-10:]) <= 2
-    assert sorted(one["idle_in_transaction"] for one in counts[-10:])[5] == 0
+    assert sorted(row["active"] for row in counts[-10:])[5] == 1
+    assert max(row["active"] for row in counts[-10:]) <= 2
+    assert sorted(row["idle_in_transaction"] for row in counts[-10:])[5] == 0
     db.buffer("b").store_batch({"x": np.arange(20)})
     learners.join()
     assert sorted(learners.found) == list(range(20))

@@ -27,7 +27,7 @@ class HistoryWithDeletions(History):
             return
         kept = self._rng.random() * 0.5
         positions = np.arange(max(0, self.number - int(self._rng.integers(5, 60))))
-        self.mine.delete(positions[self._rng.random(len(positions)) > kept])
+        self.buffer.delete(positions[self._rng.random(len(positions)) > kept])
 
 
 def _sample(buffer, sampler, unit, seed):

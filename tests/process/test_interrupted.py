@@ -63,7 +63,9 @@ def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, 
     assert (
         batch["z"].tolist() == batch["a"].tolist() == batch["obs"][:, 0].tolist() == list(range(50))
     )
-    assert [one[0]["content"] for one in batch["messages"]] == [str(k) for k in range(50)]
+    assert [conversation[0]["content"] for conversation in batch["messages"]] == [
+        str(k) for k in range(50)
+    ]
     assert buffer.episodes()["length"].to_pylist() == [50]
     assert "new" not in buffer.stats()["fields"]
     assert buffer.sample(20, rng=0).size == 20
@@ -192,9 +194,9 @@ def held(buffer, task):
     return [row["n"] for row in buffer.page(1, 10_000, {"task_id": task})]
 
 
-def check_taken(found, taken, under_way):
-    assert [n for n in found if n not in under_way] == taken
-    assert len(set(found)) == len(found)
+def check_taken(stored, taken, under_way):
+    assert [n for n in stored if n not in under_way] == taken
+    assert len(set(stored)) == len(stored)
 
 
 @pytest.fixture(autouse=True)
@@ -269,8 +271,8 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
             append()
             writer.end(obs=np.ones(2, int))
         check_taken(held(buffer, f"t{at}"), taken, under_way)
-        told = buffer.episodes({"task_id": f"t{at}"}).to_pylist()
-        assert [(one["status"], one["length"]) for one in told] in (
+        episodes = buffer.episodes({"task_id": f"t{at}"}).to_pylist()
+        assert [(row["status"], row["length"]) for row in episodes] in (
             [("complete", len(held(buffer, f"t{at}")))], [("aborted", len(held(buffer, f"t{at}")))],
         )  # fmt: skip
 
@@ -308,9 +310,9 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
         by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
         store(4)
         store(5, terminated=True)
-        found = held(buffer, task)
-        check_taken(found, taken, under_way)
-        assert buffer.episodes({"task_id": task})["length"].to_pylist() == [len(found)]
+        stored = held(buffer, task)
+        check_taken(stored, taken, under_way)
+        assert buffer.episodes({"task_id": task})["length"].to_pylist() == [len(stored)]
 
     assert everywhere(kind, stride, scenario) > 10
 
@@ -399,8 +401,8 @@ def test_priorities_outlive_an_interrupt_after_an_interrupt(open_db, kind, strid
         raise kind
 
     def scenario(at, strike):
-        given = np.arange(20.0) + at
-        buffer.update_priorities(np.arange(20), given)
+        priorities = np.arange(20.0) + at
+        buffer.update_priorities(np.arange(20), priorities)
         if then == "forgetting":
             with strike:
                 sampling._safely(interrupted)
@@ -410,11 +412,13 @@ def test_priorities_outlive_an_interrupt_after_an_interrupt(open_db, kind, strid
             with strike:
                 buffer.sample(4, sampler=sampler, rng=0)
         if at % 2:
-            buffer.update_priorities([3], [given[3] + 1])
-            given[3] += 1
+            buffer.update_priorities([3], [priorities[3] + 1])
+            priorities[3] += 1
         batch = buffer.sample(64, sampler=sampler, rng=at, fields=["position", "priority"])
-        assert (batch["priority"] == given[batch["position"]]).all()
-        assert buffer.get(range(20), fields=["priority"])["priority"].tolist() == given.tolist()
+        assert (batch["priority"] == priorities[batch["position"]]).all()
+        assert (
+            buffer.get(range(20), fields=["priority"])["priority"].tolist() == priorities.tolist()
+        )
 
     assert everywhere(kind, stride, scenario, repeats=2) > 10
 
@@ -444,8 +448,8 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
         buffer = again.buffer("b")
         assert held(buffer, f"left{at}") == [0, 1, 2]
         assert [
-            buffer.episodes({"task_id": f"{one}{at}"})["status"].to_pylist()
-            for one in ("left", "open")
+            buffer.episodes({"task_id": f"{prefix}{at}"})["status"].to_pylist()
+            for prefix in ("left", "open")
         ] == [["aborted"], ["complete"]]
         assert buffer.get([0], fields=["priority"])["priority"].tolist() == [float(at)]
         again.close()

@@ -77,7 +77,7 @@ def test_several_processes_write_one_file(path, context):
         ]
         assert sorted(rows) == [(worker, number) for worker in range(4) for number in range(200)]
         for worker in range(4):
-            assert [number for one, number in rows if one == worker] == list(range(200))
+            assert [number for writer, number in rows if writer == worker] == list(range(200))
     assert sound(path) == 800
 
 
@@ -320,7 +320,7 @@ def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in
         thread.start()
         inside.wait()
         try:
-            held, drawn = in_child(
+            resident, drawn = in_child(
                 lambda: (
                     buffer.stats()["resident_bytes"],
                     sorted(set(buffer.sample(5_000)["x"].tolist())),
@@ -329,7 +329,7 @@ def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in
         finally:
             leave.set()
             thread.join()
-        assert held < whole
+        assert resident < whole
         assert drawn == list(range(100))
         assert buffer.sample(8).size == 8
 

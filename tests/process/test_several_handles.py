@@ -15,7 +15,7 @@ from expdb.storage.writing import open_episodes as intake
 
 def statuses(buffer):
     return sorted(
-        (one["task_id"], one["status"], one["length"]) for one in buffer.episodes().to_pylist()
+        (row["task_id"], row["status"], row["length"]) for row in buffer.episodes().to_pylist()
     )
 
 
@@ -27,9 +27,9 @@ def statuses(buffer):
 def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
     open_db, how, named
 ):
-    one, other = open_db().buffer("b"), open_db().buffer("b")
+    first, other = open_db().buffer("b"), open_db().buffer("b")
     name = {"episode_id": "e"} if named else {}
-    one.store(task_id="t", n=0, **name)
+    first.store(task_id="t", n=0, **name)
     if how == "clear":
         other.clear()
     elif how == "delete":
@@ -39,23 +39,23 @@ def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
         return  # an episode of a name that has ended takes no more steps, and says so
     else:
         other.end_episode(other.episodes()["episode_id"].to_pylist()[0])
-    position = one.store(task_id="t", n=1, terminated=True, **name)
-    assert one.get([position])["step"].tolist() == [0]
-    assert statuses(one)[-1] == ("t", "complete", 1)
+    position = first.store(task_id="t", n=1, terminated=True, **name)
+    assert first.get([position])["step"].tolist() == [0]
+    assert statuses(first)[-1] == ("t", "complete", 1)
 
 
 def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
-    one, other = open_db().buffer("b"), open_db().buffer("b")
+    first, other = open_db().buffer("b"), open_db().buffer("b")
     tasks = [f"t{k}" for k in range(5)]
-    one.store_batch([{"task_id": task, "n": 0} for task in tasks])
+    first.store_batch([{"task_id": task, "n": 0} for task in tasks])
     stale = other.episodes({"task_id": "t2"})["episode_id"].to_pylist()[0]
     other.end_episode(stale)
-    one.store_batch([{"task_id": task, "n": 1, "terminated": task == "t4"} for task in tasks])
-    assert statuses(one) == [
+    first.store_batch([{"task_id": task, "n": 1, "terminated": task == "t4"} for task in tasks])
+    assert statuses(first) == [
         ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1),
         ("t3", "open", 2), ("t4", "complete", 2),
     ]  # fmt: skip
-    assert [(row["task_id"], row["step"]) for row in one.page(2, 5)] == [
+    assert [(row["task_id"], row["step"]) for row in first.page(2, 5)] == [
         ("t0", 1),
         ("t1", 1),
         ("t2", 0),
@@ -65,12 +65,12 @@ def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
 
 
 def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
-    one, other = open_db().buffer("b", capacity=2), open_db().buffer("b")
-    one.store(task_id="t", episode_id="e", n=0)
+    first, other = open_db().buffer("b", capacity=2), open_db().buffer("b")
+    first.store(task_id="t", episode_id="e", n=0)
     other.end_episode("e")
     other.store_batch([{"task_id": "u", "n": k} for k in range(4)])
-    one.store(task_id="another", episode_id="e", n=9)
-    assert ("another", "open", 1) in statuses(one)
+    first.store(task_id="another", episode_id="e", n=9)
+    assert ("another", "open", 1) in statuses(first)
 
 
 # -- episodes that nobody ends ---------------------------------------------------------------------
@@ -87,8 +87,8 @@ def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
         for turn in range(4):
             if k >= 150 * turn:
                 buffer.store(task_id=f"t{k - 150 * turn}", reward=1.0, terminated=turn == 3)
-    told = [one for one in buffer.episodes().to_pylist() if one["status"] == "complete"]
-    assert {(one["length"], one["episode_return"]) for one in told} == {(4, 4.0)}
+    complete = [row for row in buffer.episodes().to_pylist() if row["status"] == "complete"]
+    assert {(row["length"], row["episode_return"]) for row in complete} == {(4, 4.0)}
     assert {(row["step"], row["terminated"]) for row in buffer.page(1, 100)} == {
         (0, False),
         (1, False),
@@ -147,8 +147,8 @@ def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
         write(n, terminated=n == 4)
     if writer is not None:
         writer.end()
-    told = buffer.episodes({"task_id": "slow"}).to_pylist()
-    assert [(one["status"], one["length"], one["episode_return"]) for one in told] == [
+    rows = buffer.episodes({"task_id": "slow"}).to_pylist()
+    assert [(row["status"], row["length"], row["episode_return"]) for row in rows] == [
         ("complete", 5, 5.0)
     ]
     assert [row["step"] for row in buffer.page(1, 100, {"task_id": "slow"})] == [3, 4]
@@ -202,7 +202,7 @@ def test_a_step_ends_its_episode_for_all_handles_alike(open_db, order):
         change()
         buffer.sample(4, unit=expdb.NStep(1), rng=0)
     fresh = open_db().buffer("b")
-    batches = [one.sample(32, unit=expdb.NStep(1), rng=0) for one in (buffer, fresh)]
+    batches = [handle.sample(32, unit=expdb.NStep(1), rng=0) for handle in (buffer, fresh)]
     assert sorted(set(batches[0]["position"].tolist())) == [0, 1]
     for key in batches[0]:
         np.testing.assert_array_equal(batches[0][key], batches[1][key])
@@ -282,12 +282,12 @@ def test_priorities_that_are_not_saved_yet_outlast_a_field_that_some_steps_lack(
 
 
 def test_a_step_that_came_and_went_unseen_has_put_its_episode_out_of_order_for_all_handles(open_db):
-    one, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    first, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     other.store(episode_id="e", step=5, obs=5.0)
-    one.sample(1, unit=expdb.Stack(2))
+    first.sample(1, unit=expdb.Stack(2))
     other.store(episode_id="e", step=1, obs=1.0)
     other.delete({"step": 1})
-    for buffer in (one, open_db().buffer("b")):
+    for buffer in (first, open_db().buffer("b")):
         with pytest.raises(expdb.TooFewRows):
             buffer.sample(1, unit=expdb.Stack(2))
 
@@ -333,27 +333,27 @@ def test_names_that_another_handle_begins_one_after_another_meanwhile(location, 
                 for name in names:
                     writer.append(episode_id=name, n=0)
         assert not left
-        found = buffer.episodes().select(["episode_id", "length"]).to_pydict()
-        assert dict(zip(*found.values(), strict=True)) == {"first": 1, **dict.fromkeys(names, 2)}
+        columns = buffer.episodes().select(["episode_id", "length"]).to_pydict()
+        assert dict(zip(*columns.values(), strict=True)) == {"first": 1, **dict.fromkeys(names, 2)}
         assert db.check() == []
 
 
 def test_a_check_does_not_make_a_buffer_that_another_process_drops(open_db, monkeypatch):
-    one, other = open_db(), open_db()
+    first, other = open_db(), open_db()
     for name in ("kept", "dropped"):
-        one.buffer(name).store(x=1)
+        first.buffer(name).store(x=1)
     names = catalog.list_buffers
 
     def dropped_then(session):
-        found = names(session)
-        if "dropped" in found:
+        buffer_names = names(session)
+        if "dropped" in buffer_names:
             monkeypatch.setattr(catalog, "list_buffers", names)
             other.drop("dropped")
-        return found
+        return buffer_names
 
     monkeypatch.setattr(catalog, "list_buffers", dropped_then)
-    assert one.check() == []
-    assert one.buffers() == ["kept"]
+    assert first.check() == []
+    assert first.buffers() == ["kept"]
 
 
 def test_a_tag_with_a_long_name_can_be_indexed(buffer):

@@ -28,14 +28,14 @@ def path(tmp_path):
 
 def asked(monkeypatch):
     """Return a list that grows each time that SQLite is asked."""
-    found, ask = [], expdb.sql.dialects.sqlite.connection.data_version
+    versions, ask = [], expdb.sql.dialects.sqlite.connection.data_version
 
     def counting(connection):
-        found.append(ask(connection))
-        return found[-1]
+        versions.append(ask(connection))
+        return versions[-1]
 
     monkeypatch.setattr(expdb.sql.dialects.sqlite.connection, "data_version", counting)
-    return found
+    return versions
 
 
 def test_sqlite_is_asked_only_after_a_commit(path, monkeypatch):
@@ -99,8 +99,8 @@ def test_what_is_deleted_is_closed_with_the_handle(path):
 
 def locks(path):
     """Return the bytes of a file that this process has locks on."""
-    found = os.stat(path)
-    name = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    status = os.stat(path)
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return {(line[6], line[7]) for line in lines if line[4:6] == [str(os.getpid()), name]}
 
@@ -110,13 +110,13 @@ def test_no_lock_of_a_connection_of_the_users_is_lost(path):
     """A process that closes a file loses all its locks on it: then others take it for gone."""
     theirs = sqlite3.connect(path, isolation_level=None)
     theirs.execute("SELECT count(*) FROM steps").fetchone()
-    held = {part: locks(f"{path}{part}") for part in ("", "-shm")}
-    assert all(held.values())
+    before = {part: locks(f"{path}{part}") for part in ("", "-shm")}
+    assert all(before.values())
     for _ in range(2):
         with expdb.open(path, max_lag=0) as db:
             for _ in range(3):
                 drawn(db.buffer("b"))
-        assert {part: locks(f"{path}{part}") for part in ("", "-shm")} == held
+        assert {part: locks(f"{path}{part}") for part in ("", "-shm")} == before
     theirs.close()
 
 
@@ -124,13 +124,13 @@ def test_no_lock_of_a_connection_of_the_users_is_lost(path):
 def test_no_lock_is_lost_by_an_interrupt(path):
     theirs = sqlite3.connect(path, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    held = locks(f"{path}-shm")
+    before = locks(f"{path}-shm")
 
     def scenario(at, strike):
         with strike:
             wal_index.WalIndex(str(path)).header()
         gc.collect()
-        assert locks(f"{path}-shm") == held
+        assert locks(f"{path}-shm") == before
         wal_index._descriptors.clear()  # as if it had not been open: it is opened again
 
     assert everywhere(KeyboardInterrupt, 1, scenario) > 5

@@ -224,7 +224,7 @@ def test_a_file_on_a_read_only_medium_is_read(path, medium):
         assert sorted(db.buffer("b").sample(500, rng=0)["x"].tolist())[0] == 0
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 100}]
         assert db.check() == []
-        assert any(one["advice"] for one in db.doctor() if one["what"] == "permission")
+        assert any(finding["advice"] for finding in db.doctor() if finding["what"] == "permission")
     for command in (["info", there], ["query", there, "b"], ["check", there]):
         assert CliRunner().invoke(main, list(map(str, command))).exit_code == 0
     with (
@@ -263,15 +263,15 @@ def test_a_reader_beside_a_writer_sees_what_is_written(path):
 def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
     folder, remount = medium
     with expdb.open(folder / "runs.db") as db:
-        buffer, held = db.buffer("b"), []
+        buffer, positions = db.buffer("b"), []
 
         def fill():
             while True:
-                held.append(buffer.store(x=os.urandom(20_000)))
+                positions.append(buffer.store(x=os.urandom(20_000)))
 
         with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
             fill()
-        count = len(held)
+        count = len(positions)
         assert len(buffer) == count > 100
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": count}]
         remount("size=32m")
@@ -344,9 +344,11 @@ def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
         with pytest.raises(expdb.SqlError):
             db.sql("SELECT nothing FROM experience")
         db.backup(tmp_path / "copy.db")
-        found = {one["what"]: one for one in db.doctor()}
-        assert found["SQLite"]["found"] == f"{pysqlite3.dbapi2.sqlite_version} (pysqlite3.dbapi2)"
-        assert found["SQLite"]["advice"] == ""
+        findings = {finding["what"]: finding for finding in db.doctor()}
+        assert (
+            findings["SQLite"]["found"] == f"{pysqlite3.dbapi2.sqlite_version} (pysqlite3.dbapi2)"
+        )
+        assert findings["SQLite"]["advice"] == ""
         again = pickle.loads(pickle.dumps(db))
         assert again._engine.module is pysqlite3.dbapi2
         again.close()
@@ -365,7 +367,7 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
         assert len(same.buffer("b")) == 100
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         db.buffer("b").sample(1)
-        held = sqlite_files.lock_holders(path)
+        lock_holders = sqlite_files.lock_holders(path)
         for use in (
             lambda: expdb.open(path),
             lambda: expdb.upgrade(path),
@@ -373,7 +375,7 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
         ):
             with pytest.raises(expdb.InvalidValue, match="another SQLite library"):
                 use()
-        assert sqlite_files.lock_holders(path) == held != {}, (
+        assert sqlite_files.lock_holders(path) == lock_holders != {}, (
             "to open and close the file by the other library drops the locks"
         )
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
@@ -431,13 +433,14 @@ def holder(path):
 
 def test_the_doctor_names_who_reads_and_who_writes(path, holder):
     with expdb.open(path) as db:
-        assert {one["what"]: one["found"] for one in db.doctor()}["writer"] == "none"
+        assert {finding["what"]: finding["found"] for finding in db.doctor()}["writer"] == "none"
         reader, writer = holder("BEGIN"), holder("BEGIN IMMEDIATE")
-        found = {one["what"]: one["found"] for one in db.doctor()}
-        assert f"process {reader.pid} " in found["readers"]
-        assert f"process {writer.pid} " in found["writer"]
-        assert "this one" in found["connected"]
-        assert found["file system"] == (sqlite_files.file_system(path) or "unknown")  # in a chroot
+        findings = {finding["what"]: finding["found"] for finding in db.doctor()}
+        assert f"process {reader.pid} " in findings["readers"]
+        assert f"process {writer.pid} " in findings["writer"]
+        assert "this one" in findings["connected"]
+        unknown = "unknown"  # in a chroot
+        assert findings["file system"] == (sqlite_files.file_system(path) or unknown)
 
 
 def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder, monkeypatch):
@@ -498,19 +501,19 @@ def test_the_doctor_speaks_to_people_and_machines(path):
             sqlite3.sqlite_version_info
         )
     with expdb.open(path) as db:
-        found = db.doctor()
-    assert found[0]["what"] == "SQLite"
-    assert found[0]["advice"] == "", "a bug that expdb avoids is nothing to be done about"
-    assert result.exit_code == any(one["advice"] for one in found)
+        findings = db.doctor()
+    assert findings[0]["what"] == "SQLite"
+    assert findings[0]["advice"] == "", "a bug that expdb avoids is nothing to be done about"
+    assert result.exit_code == any(finding["advice"] for finding in findings)
 
 
 def test_the_doctor_examines_a_server(postgresql_url):
     with expdb.open(postgresql_url) as db:
-        found = {one["what"]: one for one in db.doctor()}
-    assert found["role"]["found"] == "primary"
-    assert found["fsync"]["advice"] == (
+        findings = {finding["what"]: finding for finding in db.doctor()}
+    assert findings["role"]["found"] == "primary"
+    assert findings["fsync"]["advice"] == (
         ""
-        if found["fsync"]["found"] == "on"
+        if findings["fsync"]["found"] == "on"
         else "is off, so a crash of the machine may lose the whole database; turn it on"
     )
 

@@ -62,7 +62,7 @@ def names(path):
     if is_server(path):
         engine = sa.create_engine(opening.location_of(path))
         with engine.connect() as connection:
-            found = connection.exec_driver_sql(
+            rows = connection.exec_driver_sql(
                 "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND "
                 "relkind IN ('r', 'v', 'i') UNION ALL "
                 "SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('expdb') UNION "
@@ -70,16 +70,16 @@ def names(path):
                 "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal"
             ).fetchall()
         engine.dispose()
-        return {name for (name,) in found} - {"expdb_version_pkc"}
+        return {name for (name,) in rows} - {"expdb_version_pkc"}
     with sqlite3.connect(path) as connection:
-        found = {
+        rows = {
             name
             for (name,) in connection.execute(
                 "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'"
             )
         }
     connection.close()
-    return found
+    return rows
 
 
 def fill(path, steps=30, capacity=10):
@@ -100,12 +100,12 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(path):
         context = MigrationContext.configure(
             connection, opts={"version_table": "expdb_version", "compare_type": True}
         )
-        found = [
-            one
-            for one in compare_metadata(context, tables.metadata)
-            if "comment" not in str(one[0])
+        differences = [
+            difference
+            for difference in compare_metadata(context, tables.metadata)
+            if "comment" not in str(difference[0])
         ]
-        assert found == []  # but for the comments, which are for readers of the code
+        assert differences == []  # but for the comments, which are for readers of the code
     engine.dispose()
 
 
@@ -169,11 +169,11 @@ def test_many_processes_open_a_new_file_at_once(path, method):
     ]
     for process in processes:
         process.start()
-    found = sorted(results.get(timeout=60) for _ in processes)
+    numbers = sorted(results.get(timeout=60) for _ in processes)
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    assert found == [0, 1, 2, 3, 4, 5]
+    assert numbers == [0, 1, 2, 3, 4, 5]
     if not is_server(path):
         assert [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".new")] == []
     with expdb.open(path) as db:
@@ -230,11 +230,11 @@ def test_processes_that_upgrade_at_once_take_turns(path):
     processes = [context.Process(target=upgrade, args=(path, barrier, results)) for _ in range(4)]
     for process in processes:
         process.start()
-    found = [results.get(timeout=60) for _ in processes]
+    revisions = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
     head = schema.known_revisions()[-1]
-    assert sorted(found, key=str) == [*[(head, head)] * 3, (None, head)]
+    assert sorted(revisions, key=str) == [*[(head, head)] * 3, (None, head)]
     assert fill(path)[1] == 10
 
 

@@ -45,18 +45,18 @@ def test_any_file_name_is_that_file(tmp_path, name):
 def test_a_symbolic_link_is_the_file_it_leads_to(path, tmp_path):
     filled(path)
     os.symlink(path, tmp_path / "link.db")
-    with expdb.open(tmp_path / "link.db") as one, expdb.open(path) as two:
-        assert one.location == two.location == os.path.realpath(path)
+    with expdb.open(tmp_path / "link.db") as linked, expdb.open(path) as direct:
+        assert linked.location == direct.location == os.path.realpath(path)
 
 
 def test_memory_is_a_private_temporary_database(tmp_path):
-    with expdb.open(":memory:") as one, expdb.open(":memory:") as two:
-        one.buffer("b").store(x=1)
-        assert (len(one.buffer("b")), len(two.buffer("b"))) == (1, 0)
-        folder = os.path.dirname(one.location)
+    with expdb.open(":memory:") as first, expdb.open(":memory:") as second:
+        first.buffer("b").store(x=1)
+        assert (len(first.buffer("b")), len(second.buffer("b"))) == (1, 0)
+        folder = os.path.dirname(first.location)
         assert os.path.exists(folder)
         with pytest.raises(expdb.InvalidValue, match="another process"):
-            pickle.dumps(one)
+            pickle.dumps(first)
     assert not os.path.exists(folder)
 
 
@@ -150,7 +150,7 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
 
 
 @pytest.mark.parametrize(
-    ("statement", "found"),
+    ("statement", "problem_text"),
     [
         ("UPDATE chunks SET crc = crc + 1 WHERE id = 1999", "checksum"),
         ("UPDATE chunks SET rows = rows + 1 WHERE id = 1999", "checksum"),
@@ -167,7 +167,7 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
         ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "differs from its rows"),
     ],
 )
-def test_check_finds_what_is_wrong(path, statement, found):
+def test_check_finds_what_is_wrong(path, statement, problem_text):
     filled(path)
     with sqlite3.connect(path) as connection:
         if "step = 3" in statement:
@@ -180,7 +180,7 @@ def test_check_finds_what_is_wrong(path, statement, found):
         return
     with expdb.open(path) as db:
         problems = db.check()
-        assert any(found in problem for problem in problems), problems
+        assert any(problem_text in problem for problem in problems), problems
         assert all("\n" not in problem for problem in problems)
 
 
@@ -227,7 +227,7 @@ def open_as_nobody(path, results):
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"),
+    ("mode", "expected"),
     [
         (
             0o444,
@@ -236,7 +236,7 @@ def open_as_nobody(path, results):
         (0o000, ("AccessDenied: FILE cannot be read by this user; check its permissions",) * 2),
     ],
 )
-def test_a_file_without_permission_says_so(mode, said):
+def test_a_file_without_permission_says_so(mode, expected):
     folder = Path(
         tempfile.mkdtemp(prefix="expdb-test-", dir="/tmp" if os.geteuid() == 0 else None)
     )  # where nobody gets to
@@ -250,11 +250,13 @@ def test_a_file_without_permission_says_so(mode, said):
     results = context.Queue()
     process = context.Process(target=open_as_nobody, args=(path, results))
     process.start()
-    found = [results.get(timeout=30) for _ in range(2)]
+    messages = [results.get(timeout=30) for _ in range(2)]
     process.join()
     folder.chmod(0o755)
     shutil.rmtree(folder)
-    assert all(one.startswith(two) for one, two in zip(found, said, strict=True)), found
+    assert all(
+        message.startswith(start) for message, start in zip(messages, expected, strict=True)
+    ), messages
 
 
 def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
@@ -264,19 +266,19 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
         with writing(db) as session:
             ((pages,),) = session.ask("PRAGMA page_count")
             session.ask(f"PRAGMA max_page_count = {pages + 20}")
-        held = [0]
+        positions = [0]
 
         def fill():
             for k in range(1_000):
-                held.append(buffer.store(x=np.random.default_rng(k).bytes(3000)))
+                positions.append(buffer.store(x=np.random.default_rng(k).bytes(3000)))
 
         with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
             fill()
-        assert len(buffer) == len(held) > 5
+        assert len(buffer) == len(positions) > 5
         with writing(db) as session:
             session.ask("PRAGMA max_page_count = 1000000")
         buffer.store(x=b"more")
-        assert len(buffer) == len(held) + 1
+        assert len(buffer) == len(positions) + 1
         assert db.check() == []
 
 
@@ -381,18 +383,18 @@ def test_checkpoints_keep_the_log_short_and_closing_folds_it_in(path):
 def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
     from expdb import errors
 
-    found = [
-        one
-        for one in vars(errors).values()
-        if isinstance(one, type) and one is not errors.ExpDBWarning
+    classes = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and value is not errors.ExpDBWarning
     ]
-    assert len(found) > 20
-    for one in found:
-        assert issubclass(one, expdb.ExpDBError)
-        assert one.__doc__
-        if one is not expdb.ExpDBError:
+    assert len(classes) > 20
+    for class_ in classes:
+        assert issubclass(class_, expdb.ExpDBError)
+        assert class_.__doc__
+        if class_ is not expdb.ExpDBError:
             assert any(
-                issubclass(one, builtin)
+                issubclass(class_, builtin)
                 for builtin in (ValueError, LookupError, OSError, RuntimeError, ImportError)
             )
 

@@ -126,41 +126,41 @@ def pattern(like):
     return re.compile(out, re.DOTALL)
 
 
-def alike(found, value):
+def alike(stored, value):
     """Whether two values may be compared.
 
     Bools with bools, numbers with numbers, text with text.
     """
-    if isinstance(found, bool) or isinstance(value, bool):
-        return isinstance(found, bool) and isinstance(value, bool)
-    if isinstance(found, (int, float)):
+    if isinstance(stored, bool) or isinstance(value, bool):
+        return isinstance(stored, bool) and isinstance(value, bool)
+    if isinstance(stored, (int, float)):
         return isinstance(value, (int, float))
-    return isinstance(found, str) and isinstance(value, str)
+    return isinstance(stored, str) and isinstance(value, str)
 
 
 def holds(row, name, op, value):
     head, _, key = name.partition(".")
-    found = (row[head] or {}).get(key) if key else row[head]
+    stored = (row[head] or {}).get(key) if key else row[head]
     negated = {"ne": "eq", "not_in": "in_", "not_like": "like"}
     if op in negated:
         return not holds(row, name, negated[op], value)
     match op:
         case "is_null":
-            return found is None
+            return stored is None
         case "is_not_null":
-            return found is not None
+            return stored is not None
         case "in_":
-            return any(alike(found, one) and found == one for one in value)
+            return any(alike(stored, candidate) and stored == candidate for candidate in value)
         case "like":
-            return isinstance(found, str) and pattern(value).fullmatch(found) is not None
-    if found is None or not alike(found, value):
+            return isinstance(stored, str) and pattern(value).fullmatch(stored) is not None
+    if stored is None or not alike(stored, value):
         return False
     return {
-        "eq": found == value,
-        "gt": found > value,
-        "gte": found >= value,
-        "lt": found < value,
-        "lte": found <= value,
+        "eq": stored == value,
+        "gt": stored > value,
+        "gte": stored >= value,
+        "lt": stored < value,
+        "lte": stored <= value,
     }[op]
 
 
@@ -413,15 +413,19 @@ def test_numbers_compare_exactly_where_floats_are_coarse(buffer, column):
     ]
     for op, holds in (("eq", eq), ("gt", gt), ("gte", ge), ("lt", lt), ("lte", le)):
         for value in values:
-            found = [one for one in stored[column] if one is not None and holds(one, value)]
-            assert buffer.count({"field": column, "op": op, "value": value}) == len(found), (
+            expected = [
+                number for number in stored[column] if number is not None and holds(number, value)
+            ]
+            assert buffer.count({"field": column, "op": op, "value": value}) == len(expected), (
                 op,
                 value,
             )
             if op == "eq":
-                assert buffer.count({"field": column, "op": "ne", "value": value}) == 4 - len(found)
+                assert buffer.count({"field": column, "op": "ne", "value": value}) == 4 - len(
+                    expected
+                )
     assert buffer.count({"field": column, "op": "in", "value": values}) == sum(
-        one in values for one in stored[column]
+        number in values for number in stored[column]
     )
 
 
@@ -521,11 +525,11 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     db = open_db()  # SQLite explains a statement it has prepared as it was then
     buffer = db.buffer("b")
     assert "steps_by_tags_d (buffer_id=? AND <expr>=?)" in plan(db, buffer, {"tags.d": "hard"})
-    found = plan(db, buffer, {"task_id": "t1"})
-    assert found.startswith(
+    task_plan = plan(db, buffer, {"task_id": "t1"})
+    assert task_plan.startswith(
         "SEARCH episodes USING COVERING INDEX episodes_by_task_id (buffer_id=? AND task_id=?)"
     )
-    assert "SEARCH steps USING PRIMARY KEY (buffer_id=? AND position>? AND position<?)" in found
+    assert "SEARCH steps USING PRIMARY KEY (buffer_id=? AND position>? AND position<?)" in task_plan
     assert "episodes_by_task_name" in plan(
         db, buffer, QueryBuilder().eq("task_name", "n").and_().gt("reward", 0.5)
     )

@@ -86,8 +86,8 @@ def test_a_file_that_is_open_elsewhere_is_read_with_its_log(path):
         db.buffer("train").store(x=50.0)
         for name in os.listdir(path.parent):
             (path.parent / name).chmod(0o644)
-        found = as_reader(path, read)
-    assert found == (4950.0, 101, [])
+        readings = as_reader(path, read)
+    assert readings == (4950.0, 101, [])
 
 
 def test_a_writer_that_comes_later_is_noticed(path):

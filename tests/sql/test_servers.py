@@ -36,9 +36,9 @@ OBS = np.arange(4, dtype=np.float32)
 @pytest.fixture(scope="module")
 def server():
     """A server of this file's own, to be stopped and started."""
-    one = Server(deadlock_timeout="100ms")
-    yield one
-    one.remove()
+    own_server = Server(deadlock_timeout="100ms")
+    yield own_server
+    own_server.remove()
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def url(server):
 
 @pytest.fixture
 def proxy(server):
-    with Proxy(f"{server.folder}/.s.PGSQL.5432") as one:
-        yield one
+    with Proxy(f"{server.folder}/.s.PGSQL.5432") as running:
+        yield running
 
 
 def numbers(url):
@@ -145,9 +145,9 @@ def test_connections_cut_anywhere_lose_and_double_nothing(url, proxy):
             else:
                 buffer.store(**step(done))
                 done += 1
-    found = numbers(url)
-    assert sorted(found) == list(range(done))
-    assert found == list(range(done))
+    stored = numbers(url)
+    assert sorted(stored) == list(range(done))
+    assert stored == list(range(done))
 
 
 # -- restarts --------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
         buffer.pace = expdb.Pace(0, 10**9)
         buffer.store(task_id="t", episode_id="first", x=0, truncated=True, policy_version=0)
     works = [(act, 0), (act, 1), (learn, 0), (learn, 1), (judge, 0)]
-    threads = [threading.Thread(target=run, args=one) for one in works]
+    threads = [threading.Thread(target=run, args=work) for work in works]
     for thread in threads:
         thread.start()
     ready.wait(60)
@@ -288,14 +288,14 @@ def test_actors_learners_judges_and_admissions_survive_restarts(server, url, res
     assert len(trained) == len(set(trained)) > 0
     with expdb.open(url) as db:
         buffer = db.buffer("train")
-        held = buffer.episodes()["episode_id"].to_pylist()
-        assert len(held) == len(set(held))
-        assert set(stored) <= set(held)
+        stored_ids = buffer.episodes()["episode_id"].to_pylist()
+        assert len(stored_ids) == len(set(stored_ids))
+        assert set(stored) <= set(stored_ids)
         rest = buffer.consumer("trainer")
-        while len(trained) < len(held):
+        while len(trained) < len(stored_ids):
             with rest.lease(2, fields=["episode_id"], at_least=1) as batch:
                 trained.extend(batch["episode_id"].tolist())
-        assert sorted(trained) == sorted(held)
+        assert sorted(trained) == sorted(stored_ids)
         assert db.check() == []
 
 
@@ -312,7 +312,7 @@ REPEATED = {
     "sample tasks": lambda db, buffer: buffer.sample_tasks(1, rng=0)["t"]["number"].tolist(),
     "why": lambda db, buffer: len(buffer.why(3)),
     "waiting": lambda db, buffer: buffer.waiting(),
-    "replay": lambda db, buffer: [one["number"].tolist() for one in buffer.replay("old")],
+    "replay": lambda db, buffer: [batch["number"].tolist() for batch in buffer.replay("old")],
     "sample": lambda db, buffer: buffer.sample(100, rng=0)["number"].max(),
     "sql": lambda db, buffer: db.sql("SELECT count(*) AS n FROM experience")["n"].to_pylist(),
     "buffer": lambda db, buffer: db.buffer("b", capacity=100).capacity,
@@ -628,13 +628,13 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
         buffer.store(**step(0))
         assert trips(lambda: buffer.store(**step(0))) == 1
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
-        consumer, held = buffer.consumer("learner"), []
+        consumer, leases = buffer.consumer("learner"), []
         for _ in range(2):  # what the first lease asks for has to be stored
-            most = trips(lambda: held.append(consumer.lease(32)))
+            most = trips(lambda: leases.append(consumer.lease(32)))
         assert most <= 4
-        assert trips(lambda: held[0].acknowledge()) == 1
+        assert trips(lambda: leases[0].acknowledge()) == 1
         with pytest.raises(expdb.LeaseLost, match="already acknowledged"):
-            held[0].acknowledge()
+            leases[0].acknowledge()
         buffer.policy_version = 0
         assert trips(lambda: setattr(buffer, "policy_version", 1)) == 1
         with pytest.raises(expdb.InvalidValue, match="got 0 after 1"):
@@ -1024,9 +1024,11 @@ def test_a_clear_whose_connection_ends_before_the_commit_is_repeated(url):
         waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
         with psycopg.connect(url, autocommit=True) as third:
             until = time.monotonic() + 20.0
-            while not (found := third.execute(waits).fetchall()) and time.monotonic() < until:
+            while (
+                not (waiting_pids := third.execute(waits).fetchall()) and time.monotonic() < until
+            ):
                 time.sleep(0.01)
-            third.execute("SELECT pg_terminate_backend(%s)", found[0])
+            third.execute("SELECT pg_terminate_backend(%s)", waiting_pids[0])
             third.execute("SELECT pg_sleep(0.1)")
         other.rollback()
         thread.join(20.0)

@@ -194,15 +194,15 @@ def test_the_views_priority_is_the_very_number_that_was_given(open_db):
     buffer = open_db().buffer("b")
     buffer.store_batch({"x": np.arange(2100)})
     rng = np.random.default_rng(0)
-    given = rng.integers(0, 0x7FEFFFFFFFFFFFFF, 2093).view(np.float64)
-    given = np.concatenate(
-        (given, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1])
+    priorities = rng.integers(0, 0x7FEFFFFFFFFFFFFF, 2093).view(np.float64)
+    priorities = np.concatenate(
+        (priorities, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1])
     )
-    assert buffer.update_priorities(np.arange(2099), given) == 2099
-    found = (
+    assert buffer.update_priorities(np.arange(2099), priorities) == 2099
+    stored = (
         open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
     )
-    assert found == [*given.tolist(), None]
+    assert stored == [*priorities.tolist(), None]
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -391,11 +391,11 @@ def test_a_query_is_interrupted_after_the_timeout(open_db):
 def test_times_are_timestamps_in_utc_on_request(db, buffer):
     buffer.store(task_id="t", execute_time=1_700_000_000.25, episode_id="e")
     query = "SELECT started, ended, execute_time, execute_time AS raw, NULL AS n FROM experience"
-    plain, found = db.sql(query), db.sql(query, timestamps=True)
+    plain, stamped = db.sql(query), db.sql(query, timestamps=True)
     assert plain["execute_time"].to_pylist() == [1_700_000_000.25]
-    kinds = [str(kind) for kind in found.schema.types[:4]]
+    kinds = [str(kind) for kind in stamped.schema.types[:4]]
     assert kinds == ["timestamp[us, tz=UTC]"] * 3 + ["double"]
-    (row,) = found.to_pylist()
+    (row,) = stamped.to_pylist()
     assert row["execute_time"].isoformat() == "2023-11-14T22:13:20.250000+00:00"
     assert row["ended"] is None
     assert row["started"].timestamp() == pytest.approx(plain["started"][0].as_py(), abs=1e-6)

@@ -146,7 +146,7 @@ def test_lists_in_a_table_may_vary_in_length(db):
         buffer.store_batch(table)
         buffer.store(tokens=[5], scores=[])
         assert buffer.stats()["fields"] == {"tokens": "int64[None]", "scores": "float64[None]"}
-        assert [one.tolist() for one in buffer.get([0, 2])["tokens"]] == [[1, 2], [5]]
+        assert [tokens.tolist() for tokens in buffer.get([0, 2])["tokens"]] == [[1, 2], [5]]
 
 
 def test_a_batch_is_not_taken_for_one_array(batch):

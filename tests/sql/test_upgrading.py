@@ -169,9 +169,9 @@ def test_only_the_owner_grants_and_to_no_public_role(roles):
 
 def test_an_empty_server_is_not_told_of_copied_files(db, location):
     is_file = not location.startswith("postgresql")
-    with pytest.raises(expdb.UnknownBuffer) as told:
+    with pytest.raises(expdb.UnknownBuffer) as caught:
         db.buffer("train", create=False)
-    assert ("expdb backup" in str(told.value)) == is_file
+    assert ("expdb backup" in str(caught.value)) == is_file
 
 
 def test_what_is_granted_survives_an_upgrade(roles):

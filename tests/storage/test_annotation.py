@@ -110,7 +110,7 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "match"),
     [
         ({"tags.a": 1, "tags": {"a": 2}}, "conflicts with tags="),
         ({"tags.a": 1, "tags": None}, "conflicts with tags="),
@@ -122,9 +122,9 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
         ({"reward": 1.0, "required": "yes"}, "required"),
     ],
 )
-def test_tags_that_make_no_sense_are_refused(buffer, columns, said):
+def test_tags_that_make_no_sense_are_refused(buffer, columns, match):
     before = tags_of(buffer)
-    with pytest.raises(expdb.InvalidValue, match=said):
+    with pytest.raises(expdb.InvalidValue, match=match):
         buffer.update([0], **columns)
     assert tags_of(buffer) == before
 
@@ -170,8 +170,8 @@ def test_tags_are_those_of_a_plain_model(db, changes):
                 else:
                     merged[key] = value
             model[p] = merged
-    assert [json.dumps(one or {}, sort_keys=True) for one in tags_of(buffer)] == [
-        json.dumps(one, sort_keys=True) for one in model
+    assert [json.dumps(tags or {}, sort_keys=True) for tags in tags_of(buffer)] == [
+        json.dumps(tags, sort_keys=True) for tags in model
     ]
 
 
@@ -185,10 +185,10 @@ def annotate(location, judge, count):
 def test_concurrent_annotators_erase_nothing(location, buffer):
     processes = [SPAWN.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
     threads = [threading.Thread(target=annotate, args=(location, j, 20)) for j in ("r", "s")]
-    for one in (*processes, *threads):
-        one.start()
-    for one in (*processes, *threads):
-        one.join()
+    for annotator in (*processes, *threads):
+        annotator.start()
+    for annotator in (*processes, *threads):
+        annotator.join()
     expected = {f"{judge}.{k}": k for judge in "pqrs" for k in range(20)}
     for tags in tags_of(buffer):
         assert {name: tags[name] for name in expected} == expected

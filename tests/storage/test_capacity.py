@@ -195,15 +195,17 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
                 model.steps = [row for row in model.steps if row[1] != x]
             elif action == "delete_steps":
                 low, count = arguments
-                found = expdb.QueryBuilder().gte("position", low).and_().lt("position", low + count)
+                matching = (
+                    expdb.QueryBuilder().gte("position", low).and_().lt("position", low + count)
+                )
                 before = len(model.steps)
                 model.steps = [row for row in model.steps if not low <= row[0] < low + count]
-                assert buffer.delete(found) == before - len(model.steps)
+                assert buffer.delete(matching) == before - len(model.steps)
             elif action == "reward":
                 x, reward = arguments
-                mine = [row for row in model.steps if row[1] == x]
-                buffer.update(np.array([row[0] for row in mine], np.int64), reward=reward)
-                for row in mine:
+                rewarded = [row for row in model.steps if row[1] == x]
+                buffer.update(np.array([row[0] for row in rewarded], np.int64), reward=reward)
+                for row in rewarded:
                     row[2] = reward
             elif action == "capacity":
                 (model.capacity,) = arguments
@@ -228,11 +230,11 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
                         buffer.end_episode(episode_id)
             assert len(buffer) == len(model.steps) == buffer.count(), (number, action)
             assert db.check() == []
-        held = [row for batch in buffer.scan(size=13) for row in batch.to_list()]
-        assert [(row["position"], row["x"], row["y"]) for row in held] == [
+        stored = [row for batch in buffer.scan(size=13) for row in batch.to_list()]
+        assert [(row["position"], row["x"], row["y"]) for row in stored] == [
             (p, x, [{"n": x}]) for p, x, _ in model.steps
         ]
-        assert [row["reward"] for row in held] == [reward for _, _, reward in model.steps]
+        assert [row["reward"] for row in stored] == [reward for _, _, reward in model.steps]
         if model.steps:
             drawn = buffer.sample(40, rng=1)
             by_position = {p: x for p, x, _ in model.steps}

@@ -90,7 +90,7 @@ def everything(location, name="b"):
     )
     with engine.reading() as session:
         (books,) = session.rows(tables.buffers.select().where(tables.buffers.c.name == name))
-        found = {"books": books[1:]}
+        contents = {"books": books[1:]}
         for table in (
             tables.signatures,
             tables.episodes,
@@ -99,22 +99,24 @@ def everything(location, name="b"):
             tables.chunks,
         ):
             # The checksum of a chunk covers the id of its buffer, and check() verifies it.
-            names = [one.name for one in table.columns if (table.name, one.name) != CHECKSUM][1:]
+            names = [
+                column.name for column in table.columns if (table.name, column.name) != CHECKSUM
+            ][1:]
             rows = session.ask(
                 f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0]
             )
-            found[table.name] = sorted(
+            contents[table.name] = sorted(
                 tuple(int(value) if isinstance(value, bool) else value for value in row)
                 for row in map(tuple, rows)
             )
-        found["priorities"] = {
+        contents["priorities"] = {
             block: (version, engine.dialect.from_block(data).tobytes())
             for block, version, data in session.ask(
                 "SELECT block, version, data FROM priorities WHERE buffer_id = ?", books[0]
             )
         }
     engine.close()
-    return found
+    return contents
 
 
 @BOTH_WAYS
@@ -124,15 +126,15 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on(pair):
     assert expdb.copy(source, target) == {"b": 373, "empty": 0, "other": 1}
     for name in ("b", "empty", "other"):
         assert everything(source, name) == everything(target, name)
-    with expdb.open(source) as one, expdb.open(target) as two:
-        assert two.check() == []
-        assert two.buffers() == one.buffers()
-        first, second = (list(db.buffer("b").scan()) for db in (one, two))
+    with expdb.open(source) as source_db, expdb.open(target) as target_db:
+        assert target_db.check() == []
+        assert target_db.buffers() == source_db.buffers()
+        first, second = (list(db.buffer("b").scan()) for db in (source_db, target_db))
         for a, b in zip(first, second, strict=True):
             assert list(a) == list(b)
             for key in a:
                 np.testing.assert_array_equal(a[key], b[key])
-        for db in (one, two):
+        for db in (source_db, target_db):
             buffer = db.buffer("b")
             assert (
                 buffer.store(task_id="open", episode_id="open", image=np.zeros((4, 4), np.uint8))
@@ -142,8 +144,8 @@ def test_a_copy_is_the_same_in_every_row_and_goes_on(pair):
             assert buffer.capacity == 400
             assert db.check() == []
         assert (
-            one.buffer("b").sample(20, rng=1)["position"].tolist()
-            == two.buffer("b").sample(20, rng=1)["position"].tolist()
+            source_db.buffer("b").sample(20, rng=1)["position"].tolist()
+            == target_db.buffer("b").sample(20, rng=1)["position"].tolist()
         )
 
 
@@ -191,9 +193,11 @@ def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_sourc
         expdb.copy(source, target, buffer="b", progress=stop_at(9))
     with expdb.open(target) as db:
         assert "b" not in db.buffers()
-        (told,) = [one for one in db.doctor() if one["what"] == "unfinished copy of 'b'"]
-        assert "--buffer b` again to resume it" in told["advice"]
-        assert f"expdb drop {db.location} 'b (copying" in told["advice"]
+        (finding,) = [
+            finding for finding in db.doctor() if finding["what"] == "unfinished copy of 'b'"
+        ]
+        assert "--buffer b` again to resume it" in finding["advice"]
+        assert f"expdb drop {db.location} 'b (copying" in finding["advice"]
     seen.clear()
     with pytest.raises(Interrupted):
         expdb.copy(source, target, buffer="b", progress=stop_at(15))
@@ -239,10 +243,10 @@ def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
     again = CliRunner().invoke(main, ["copy", source, postgresql_url])
     assert again.exit_code == 1
     assert "drop it there first" in again.output
-    one = CliRunner().invoke(
+    back = CliRunner().invoke(
         main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"]
     )
-    assert one.output.splitlines()[-1] == "b: 373 steps"
+    assert back.output.splitlines()[-1] == "b: 373 steps"
     assert everything(source) == everything(str(tmp_path / "back.db"))
 
 

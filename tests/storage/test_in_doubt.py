@@ -24,11 +24,11 @@ def numbers(url):
     with expdb.open(url) as db:
         assert db.check() == []
         buffer = db.buffer("b")
-        found = [row["n"] for row in buffer.page(1, 10_000)]
-        assert buffer.get(range(len(found)), fields=["step"])["step"].tolist() == list(
-            range(len(found))
+        stored = [row["n"] for row in buffer.page(1, 10_000)]
+        assert buffer.get(range(len(stored)), fields=["step"])["step"].tolist() == list(
+            range(len(stored))
         )
-        return found, buffer.episodes().select(["status", "length"]).to_pylist()
+        return stored, buffer.episodes().select(["status", "length"]).to_pylist()
 
 
 def step(k):
@@ -86,9 +86,9 @@ def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url,
     assert numbers(postgresql_url) == (taken, [{"status": "complete", "length": 27}])
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["in one trip", "statement by statement"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["in one trip", "statement by statement"])
 @pytest.mark.slow
-def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
+def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, is_known):
     """The first write of a buffer goes statement by statement.
 
     Each of its answers is lost in turn, and each begun again.
@@ -97,7 +97,7 @@ def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
         with expdb.open(postgresql_url) as db:
             if "b" in db.buffers():
                 db.drop("b")
-            if known:
+            if is_known:
                 db.buffer("b").store(task_id="others", n=0, text="", terminated=True)
         with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
             writer = db.buffer("b").episode("t", flush_steps=100)
@@ -115,8 +115,8 @@ def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, known):
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(obs=np.zeros(2))
-            found = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
-            assert found == list(range(6)), message
+            stored = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
+            assert stored == list(range(6)), message
             assert db.buffer("b").episodes({"task_id": "t"}).select(
                 ["status", "length"]
             ).to_pylist() == [{"status": "complete", "length": 6}]
@@ -219,8 +219,8 @@ def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url,
         writer.append(106.0, n=6)
         assert writer.flush().tolist() == [1, 2, 3, 4, 5, 6, 7]
         writer.close()
-        told = given_priorities(buffer)
-    assert {n: p for n, p in told.items() if p is not None} == {
+        by_number = given_priorities(buffer)
+    assert {n: p for n, p in by_number.items() if p is not None} == {
         n: 100.0 + n for n in (0, 1, 2, 3, 5, 6)
     }
 

@@ -29,7 +29,7 @@ INDEXES = {
 
 @pytest.fixture(
     params=[
-        *(pytest.param(one, marks=pytest.mark.slow) for one in REVISIONS[1:-2]),
+        *(pytest.param(revision_id, marks=pytest.mark.slow) for revision_id in REVISIONS[1:-2]),
         REVISIONS[0],
         *REVISIONS[-2:],
     ]
@@ -75,10 +75,10 @@ def test_every_value_is_there_after_the_upgrade(kept, revision):
     assert expdb.upgrade(location) == (revision, schema.known_revisions()[-1])
     with expdb.open(location, create=False) as db:
         assert db.check() == []
-        found = read(db)
-        assert list(found) == list(values)
+        actual = read(db)
+        assert list(actual) == list(values)
         for name, wanted in values.items():
-            assert_holds(found[name], wanted, name)
+            assert_holds(actual[name], wanted, name)
 
 
 SCHEMA = {
@@ -99,8 +99,8 @@ SCHEMA = {
 def schema_of(location, create):
     with expdb.open(location, create=create) as db, reading(db) as session:
         kind = "postgresql" if location.startswith("postgresql:") else "sqlite"
-        found = {(kind, name): sql for kind, name, sql in session.ask(SCHEMA[kind])}
-    return {key: sql for key, sql in found.items() if key[1] not in INDEXES}
+        statements = {(kind, name): sql for kind, name, sql in session.ask(SCHEMA[kind])}
+    return {key: sql for key, sql in statements.items() if key[1] not in INDEXES}
 
 
 def test_the_schema_of_an_upgraded_database_is_that_of_a_new_one_to_the_byte(kept, open_location):
@@ -110,21 +110,21 @@ def test_the_schema_of_an_upgraded_database_is_that_of_a_new_one_to_the_byte(kep
     assert schema_of(location, create=False) == schema_of(open_location, create=True)
 
 
-def assert_holds(found, wanted, where):
+def assert_holds(actual, wanted, where):
     """Compare what was there; what later versions have learned to tell may be there as well."""
     if isinstance(wanted, dict):
-        assert isinstance(found, dict), where
+        assert isinstance(actual, dict), where
         for key, value in wanted.items():
-            assert_holds(found.get(key), value, f"{where}.{key}")
+            assert_holds(actual.get(key), value, f"{where}.{key}")
     elif isinstance(wanted, list):
-        assert isinstance(found, list), where
-        assert len(found) == len(wanted), where
+        assert isinstance(actual, list), where
+        assert len(actual) == len(wanted), where
         for k, value in enumerate(wanted):
-            assert_holds(found[k], value, f"{where}[{k}]")
+            assert_holds(actual[k], value, f"{where}[{k}]")
     elif wanted == "nan" and where.endswith(("priority", "episode_return")):
-        assert found is None, where  # what is not known was NaN in schema 0001's to_list
+        assert actual is None, where  # what is not known was NaN in schema 0001's to_list
     else:
-        assert (found, type(found)) == (wanted, type(wanted)), where
+        assert (actual, type(actual)) == (wanted, type(wanted)), where
 
 
 def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
@@ -142,8 +142,8 @@ def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
         assert agents.episodes({"episode_id": "never ended"})["length"].to_pylist() == [3]
         assert db.check() == []
         with reading(db) as session:
-            held = {label for label in INDEXES if dialect_of(db).has_index(session, label)}
-    assert held == INDEXES - {"steps_by_agent_id"}
+            indexes = {label for label in INDEXES if dialect_of(db).has_index(session, label)}
+    assert indexes == INDEXES - {"steps_by_agent_id"}
 
 
 def test_an_upgrade_of_a_damaged_signature_changes_nothing(tmp_path):

@@ -19,10 +19,10 @@ def buffer(db):
 
 def versions(buffer, where=None):
     """Return the four versions of each step, by position."""
-    found = next(iter(buffer.scan(where, size=4096, fields=NAMES)))
+    batch = next(iter(buffer.scan(where, size=4096, fields=NAMES)))
     return [
-        tuple(int(found[n][k]) if found[f"has_{n}"][k] else None for n in NAMES)
-        for k in range(found.size)
+        tuple(int(batch[n][k]) if batch[f"has_{n}"][k] else None for n in NAMES)
+        for k in range(batch.size)
     ]
 
 
@@ -55,23 +55,23 @@ WRITERS = {
 
 @pytest.mark.parametrize("how", [*WRITERS, "writer", "one batch", "one writer"])
 def test_a_step_stored_before_any_version_was_known_has_none(buffer, how):
-    given = [{"x": k, "task_id": "t", "policy_version": v} for k, v in enumerate((None, 4, None))]
+    rows = [{"x": k, "task_id": "t", "policy_version": v} for k, v in enumerate((None, 4, None))]
     if how == "one batch":
-        buffer.store_batch(given)
+        buffer.store_batch(rows)
     elif how == "one writer":
         with buffer.writer() as writer:
-            for row in given:
+            for row in rows:
                 writer.append(**row)
     elif how == "writer":
         with buffer.writer() as writer:
-            for row in given:
+            for row in rows:
                 writer.append(**row)
                 writer.flush()
     else:
         write = WRITERS[how](buffer)
-        for row in given:
+        for row in rows:
             write(**{name: value for name, value in row.items() if value is not None})
-    assert [one[0] for one in versions(buffer)] == [None, 4, None]
+    assert [numbers[0] for numbers in versions(buffer)] == [None, 4, None]
     assert buffer.episodes().select(NAMES[2:]).to_pylist() == [dict.fromkeys(NAMES[2:], 4)]
     assert buffer.episodes()["policy_version"].to_pylist() == [None]
 
@@ -89,12 +89,12 @@ def test_two_handles_never_change_the_version_of_each_others_steps(open_db, how)
     first(episode_id="f", x=6)
     expected = [None, None, 6, 7, 7, 6, 7]
     for buffer in buffers:
-        assert [one[0] for one in versions(buffer)] == expected
+        assert [numbers[0] for numbers in versions(buffer)] == expected
         assert [row["policy_version"] for row in buffer.page(1, 9)] == expected
         drawn = buffer.sample(7, sampler=expdb.Ordered("position"), fields=["policy_version"])
-        known = drawn["has_policy_version"]
+        has_version = drawn["has_policy_version"]
         assert [
-            int(v) if k else None for v, k in zip(drawn["policy_version"], known, strict=True)
+            int(v) if k else None for v, k in zip(drawn["policy_version"], has_version, strict=True)
         ] == expected
     buffer.policy_version = 7
     lease = buffer.consumer("fresh", max_staleness=0).lease(64, fields=["x"])
@@ -143,7 +143,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("columns", "error"),
     [
         ({"policy_version": 4, "policy_version_end": 3}, "lower than policy_version 4"),
         ({"policy_version_end": 3}, "no policy_version is known"),
@@ -151,11 +151,11 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
         ({"policy_version": 2, "policy_version_end": "3"}, "policy_version_end"),
     ],
 )
-def test_versions_that_make_no_sense_are_refused(buffer, given, error):
+def test_versions_that_make_no_sense_are_refused(buffer, columns, error):
     with pytest.raises(expdb.InvalidValue, match=error):
-        buffer.store(x=1, **given)
+        buffer.store(x=1, **columns)
     with buffer.episode("t") as episode, pytest.raises(expdb.InvalidValue, match=error):
-        episode.append(x=1, **given)
+        episode.append(x=1, **columns)
     assert len(buffer) == 0
 
 
@@ -180,8 +180,8 @@ def test_a_following_query_sees_versions_as_they_come(buffer, open_db):
     other.store_batch([{"task_id": "u", "x": k, "policy_version": 2 + k} for k in range(3)])
     assert set(buffer.sample(32, where, rng=0, wait=5)["x"].tolist()) == {0, 1, 2}
     buffer.store(task_id="t", x=7, policy_version=5)
-    found = buffer.sample(99, where, rng=0, fields=["task_id"])
-    assert set(found["task_id"].tolist()) == {"t", "u"}
+    batch = buffer.sample(99, where, rng=0, fields=["task_id"])
+    assert set(batch["task_id"].tolist()) == {"t", "u"}
 
 
 def test_staleness_counts_from_the_oldest_version(buffer):
@@ -265,7 +265,7 @@ def test_a_version_that_is_given_is_stored_whatever_became_of_the_episode(buffer
     buffer.store(task_id="u", x=0, policy_version=4)
     other.update({"task_id": "u"}, policy_version=9)
     buffer.store(task_id="u", x=0, policy_version=4)
-    assert [one[0] for one in versions(buffer, {"task_id": "u"})] == [9, 4]
+    assert [numbers[0] for numbers in versions(buffer, {"task_id": "u"})] == [9, 4]
     other.update({"task_id": "u"}, policy_version=None)
     buffer.store(task_id="u", x=0, policy_version=4)
-    assert [one[0] for one in versions(buffer, {"task_id": "u"})] == [None, None, 4]
+    assert [numbers[0] for numbers in versions(buffer, {"task_id": "u"})] == [None, None, 4]

@@ -33,8 +33,8 @@ def test_sql_returns_every_priority_exactly(db, filled):
     assert priorities == {k: expected.get(k) for k in range(2060)}
     top = db.sql("SELECT position FROM experience e WHERE e.priority > 1e299 ORDER BY 1")
     assert top["position"].to_pylist() == [k for k, v in expected.items() if v > 1e299]
-    (one,) = db.sql("SELECT * FROM experience WHERE position = 4").to_pylist()
-    assert one["priority"] == expected[4]
+    (row,) = db.sql("SELECT * FROM experience WHERE position = 4").to_pylist()
+    assert row["priority"] == expected[4]
     names = db.sql("SELECT * FROM experience LIMIT 1").column_names
     assert names == db.sql("SELECT *, 'priority' AS p FROM experience LIMIT 1").column_names[:-1]
     count = db.sql("SELECT count(*) AS n FROM step_priorities WHERE priority IS NOT NULL")

@@ -203,19 +203,19 @@ def test_priorities_are_columns_and_bad_ones_are_refused(filled):
 
 
 def test_a_batch_is_a_mapping_whose_arrays_are_its_own(filled):
-    one, two = filled.sample(5, rng=3), filled.sample(5, rng=3)
-    assert (one["x"] == two["x"]).all()
-    one["x"][:] = -1
-    one["reward"][:] = -1
-    assert (two["x"] >= 0).all()
-    assert (filled.sample(5, rng=3)["x"] == two["x"]).all()
-    for a in two.values():
-        assert not any(np.shares_memory(a, b) for b in two.values() if a is not b)
-    assert two.size == 5
-    assert "x" in two
-    assert set(dict(two)) == set(two)
+    first, second = filled.sample(5, rng=3), filled.sample(5, rng=3)
+    assert (first["x"] == second["x"]).all()
+    first["x"][:] = -1
+    first["reward"][:] = -1
+    assert (second["x"] >= 0).all()
+    assert (filled.sample(5, rng=3)["x"] == second["x"]).all()
+    for a in second.values():
+        assert not any(np.shares_memory(a, b) for b in second.values() if a is not b)
+    assert second.size == 5
+    assert "x" in second
+    assert set(dict(second)) == set(second)
     with pytest.raises(KeyError, match="the batch has"):
-        two["nope"]
+        second["nope"]
 
 
 def test_a_batch_is_rows_and_arrow(buffer):

@@ -112,24 +112,24 @@ def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
 
 
 def test_another_handle_may_go_on_with_a_named_episode(open_db):
-    one, other = open_db().buffer("b"), open_db().buffer("b")
-    one.store(episode_id="e", x=0)
+    first, other = open_db().buffer("b"), open_db().buffer("b")
+    first.store(episode_id="e", x=0)
     other.store(episode_id="e", x=1)
-    one.store(episode_id="e", x=2)
-    assert one.get(range(3))["step"].tolist() == [0, 1, 2]
+    first.store(episode_id="e", x=2)
+    assert first.get(range(3))["step"].tolist() == [0, 1, 2]
     other.end_episode("e")
     with pytest.raises(expdb.EpisodeEnded):
-        one.store(episode_id="e", x=3)
+        first.store(episode_id="e", x=3)
 
 
 def test_an_open_episode_that_somebody_else_ended_is_followed_by_another(open_db):
-    one, other = open_db(run="r").buffer("b"), open_db().buffer("b")
-    one.store(task_id="t", x=0)
-    other.end_episode(one.episodes()["episode_id"].to_pylist()[0])
-    one.store(task_id="t", x=1)
+    first, other = open_db(run="r").buffer("b"), open_db().buffer("b")
+    first.store(task_id="t", x=0)
+    other.end_episode(first.episodes()["episode_id"].to_pylist()[0])
+    first.store(task_id="t", x=1)
     other.clear()
-    one.store(task_id="t", x=2)
-    assert one.get([2])["step"].tolist() == [0]
+    first.store(task_id="t", x=2)
+    assert first.get([2])["step"].tolist() == [0]
 
 
 def test_a_refused_step_changes_nothing_of_its_episode(buffer):
@@ -162,35 +162,35 @@ def test_a_refused_step_changes_nothing_of_its_episode(buffer):
 
 @pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.ExpDBWarning")
 def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
-    one, two = open_db().buffer("b"), open_db().buffer("b")
-    one.store(x=1.0, tokens=[0.5])
-    two.store(x=1, tokens=[1])  # ints go into what is a float field by now
-    assert two.get([1])["x"].tolist() == [1.0]
-    with two.episode("t") as episode:
+    first, second = open_db().buffer("b"), open_db().buffer("b")
+    first.store(x=1.0, tokens=[0.5])
+    second.store(x=1, tokens=[1])  # ints go into what is a float field by now
+    assert second.get([1])["x"].tolist() == [1.0]
+    with second.episode("t") as episode:
         episode.append(y=1, z=1)
-        one.store(y=0.5)
-    assert two.get([3])["y"].tolist() == [1.0]
-    writer = two.episode("t")
+        first.store(y=0.5)
+    assert second.get([3])["y"].tolist() == [1.0]
+    writer = second.episode("t")
     writer.append(w=1)
-    one.store(w="text")
+    first.store(w="text")
     for _ in range(2):
         with pytest.raises(expdb.FieldMismatch, match="'w' has type text"):
             writer.end()
-    one.store(obs={"a": np.zeros(2)})
+    first.store(obs={"a": np.zeros(2)})
     with pytest.raises(expdb.FieldMismatch, match="obs"):
-        two.store(obs=5)
-    two.store(obs={"k": 1})
-    assert set(one.stats()["fields"]) == {"x", "tokens", "y", "z", "w", "obs.a", "obs.k"}
+        second.store(obs=5)
+    second.store(obs={"k": 1})
+    assert set(first.stats()["fields"]) == {"x", "tokens", "y", "z", "w", "obs.a", "obs.k"}
 
 
 def test_declared_fields_are_known_to_handles_that_are_open(open_db):
-    one, two = open_db().buffer("b"), open_db()
-    two.buffer("b", fields={"tokens": expdb.Field("int32", (None,))})
-    one.store(tokens=np.array([1, 2], np.int32))
-    one.store(tokens=[3])
-    assert [array.tolist() for array in one.get([0, 1])["tokens"]] == [[1, 2], [3]]
+    first, second = open_db().buffer("b"), open_db()
+    second.buffer("b", fields={"tokens": expdb.Field("int32", (None,))})
+    first.store(tokens=np.array([1, 2], np.int32))
+    first.store(tokens=[3])
+    assert [array.tolist() for array in first.get([0, 1])["tokens"]] == [[1, 2], [3]]
     with pytest.raises(expdb.FieldMismatch):
-        two.buffer("b", fields={"tokens": "int32"})
+        second.buffer("b", fields={"tokens": "int32"})
 
 
 def test_an_episode_that_shares_chunks_keeps_its_last_observation(db):
@@ -236,12 +236,12 @@ def test_a_nested_and_a_dotted_name_do_not_overwrite_each_other(buffer):
 
 
 def test_mixed_batches_recover_from_what_others_have_cleared(open_db):
-    one, two = open_db().buffer("b"), open_db().buffer("b")
-    one.store(task_id="t", y=1)
-    one.store(task_id="u", episode_id="n", y=1)
-    two.clear()
-    one.store_batch([{"task_id": "t", "y": 1}, {"task_id": "u", "episode_id": "n", "y": 2}])
-    assert len(one) == 2
+    first, second = open_db().buffer("b"), open_db().buffer("b")
+    first.store(task_id="t", y=1)
+    first.store(task_id="u", episode_id="n", y=1)
+    second.clear()
+    first.store_batch([{"task_id": "t", "y": 1}, {"task_id": "u", "episode_id": "n", "y": 2}])
+    assert len(first) == 2
 
 
 def test_closing_completes_the_rest_though_a_buffer_was_dropped(open_db):
@@ -366,9 +366,9 @@ def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
 
 def test_bytes_and_time_flush_too(buffer):
     with buffer.episode("t", flush_bytes=20_000) as episode:
-        for held in (0, 2, 2, 4):
+        for flushed in (0, 2, 2, 4):
             episode.append(x=np.zeros(2_000))
-            assert len(buffer) == held
+            assert len(buffer) == flushed
     with buffer.episode("t", flush_seconds=0.0) as episode:
         episode.append(x=np.zeros(2_000))
         assert len(buffer) == 5
@@ -427,12 +427,12 @@ def test_an_episode_id_is_used_once(buffer):
         assert episode.episode_id == "e"
     with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
         buffer.episode("t", episode_id="e")
-    one, two = buffer.episode("t", episode_id="f"), buffer.episode("t", episode_id="f")
-    one.append(x=1)
-    one.end()
-    two.append(x=1)
+    first, second = buffer.episode("t", episode_id="f"), buffer.episode("t", episode_id="f")
+    first.append(x=1)
+    first.end()
+    second.append(x=1)
     with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
-        two.end()
+        second.end()
 
 
 def test_extend_appends_columns(buffer):
@@ -499,7 +499,7 @@ def test_late_rewards_survive_merging(buffer):
 
 
 def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db):
-    one, two = (open_db().buffer("b") for _ in range(2))
+    first, second = (open_db().buffer("b") for _ in range(2))
     for k in range(15):
         barrier, failed = threading.Barrier(2), []
 
@@ -510,13 +510,13 @@ def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db
             except Exception as error:
                 failed.append(error)
 
-        threads = [threading.Thread(target=store, args=(buffer,)) for buffer in (one, two)]
+        threads = [threading.Thread(target=store, args=(buffer,)) for buffer in (first, second)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert failed == []
-        assert sorted(one.get([2 * k, 2 * k + 1])["step"].tolist()) == [0, 1]
+        assert sorted(first.get([2 * k, 2 * k + 1])["step"].tolist()) == [0, 1]
 
 
 @pytest.mark.parametrize("reward", [1e301, -1.7e308])

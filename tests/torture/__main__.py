@@ -53,31 +53,33 @@ def main() -> int:
         help="of the random instants, places and values (default: the time)",
     )
     parser.add_argument("--json", type=Path, help="write the outcomes there as well")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter(
         "ignore", expdb_warning()
     )  # the harness provokes what they warn of, and tests that they come
-    seed = int(time.time()) if given.seed is None else given.seed
-    share = min(1.0, max(0.0, (given.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
+    seed = int(time.time()) if arguments.seed is None else arguments.seed
+    share = min(1.0, max(0.0, (arguments.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()
     print(HEAD, flush=True)
     outcomes: dict[str, Outcome] = {}
     with Servers() as servers:
         soaks = [key for key in FAULTS if key.startswith("soak_")]
-        for key in given.only or (FAULTS if given.soak is None else soaks):
-            one = FAULTS[key]
+        for key in arguments.only or (FAULTS if arguments.soak is None else soaks):
+            fault = FAULTS[key]
             count = (
-                round(one.short + share * (one.long - one.short))
-                if given.soak is None or key not in soaks
-                else round(60 * given.soak)
+                round(fault.short + share * (fault.long - fault.short))
+                if arguments.soak is None or key not in soaks
+                else round(60 * arguments.soak)
             )
             with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder:
                 outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), count)
             print(line(key, outcomes[key], seconds), flush=True)
             failed += bool(outcomes[key].violations)
             show(outcomes[key])
-    if given.json:
-        given.json.write_text(json.dumps({key: vars(outcome) for key, outcome in outcomes.items()}))
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({key: vars(outcome) for key, outcome in outcomes.items()})
+        )
     system = (
         f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite "
         f"{sqlite3.sqlite_version}"

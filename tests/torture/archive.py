@@ -119,21 +119,21 @@ def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: i
             buffer.store(episode_id=f"last/{number}", obs=0.0, reward=1.0, terminated=True)
         buffer.evict()
         violations = db.check()
-        held = [
+        in_buffer = [
             (row["episode_id"], row["step"])
             for batch in buffer.scan(fields=["episode_id", "step"])
             for row in batch.to_list()
         ]
         open_steps = int(sum(buffer.episodes({"status": "open"})["length"].to_pylist()))
-        if len(held) > CAPACITY + open_steps + 8:
-            violations.append(f"{len(held)} steps are held")
+        if len(in_buffer) > CAPACITY + open_steps + 8:
+            violations.append(f"{len(in_buffer)} steps are held")
     there = [
         (row["episode_id"], row["step"])
         for file in files()
         for row in pq.read_table(file, columns=["episode_id", "step"]).to_pylist()
     ]
-    times = Counter(held) + Counter(there)
-    violations += [f"{one} is there {n} times" for one, n in times.items() if n > 1][:5]
+    times = Counter(in_buffer) + Counter(there)
+    violations += [f"{step} is there {n} times" for step, n in times.items() if n > 1][:5]
     violations += [
         f"step {k} of {name} is lost"
         for name, length in written.read()
@@ -141,7 +141,7 @@ def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: i
         if not times[name, k]
     ][:5]
     if whole:
-        split = {name for name, _ in held} & {name for name, _ in there}
+        split = {name for name, _ in in_buffer} & {name for name, _ in there}
         violations += [f"{name} is here and there" for name in sorted(split)][:5]
     violations += [f"{path} was left" for path in folder.rglob(".*")][:5]
     if len(written.read()) < kills or not there:

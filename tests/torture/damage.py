@@ -145,7 +145,7 @@ def _status(case: Callable[[], int]) -> int:
         if os.environ.get("TORTURE_VERBOSE"):
             at = traceback.extract_tb(error.__traceback__)[-4:]
             where = " < ".join(
-                f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in reversed(at)
+                f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(at)
             )
             sys.stderr.write(f"{type(error).__name__}: {error} {where}\n")
         return UNTYPED

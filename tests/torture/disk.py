@@ -73,12 +73,12 @@ def library() -> str | None:
     None where it is a part of Python.
     """
     sqlite3.connect(":memory:").close()
-    found = (
+    libraries = (
         re.findall(r"\s(/\S*libsqlite3\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
         if os.path.exists("/proc/self/maps")
         else []
     )
-    return found[0] if found else None
+    return libraries[0] if libraries else None
 
 
 # Connections that a garbage collection closes later still call these, and SQLite their functions.
@@ -203,8 +203,8 @@ class Images:
         pending: dict[str, list[Event]] = {}
         for event in self.events[:upto]:
             if event.kind == "sync":
-                for one in pending.pop(event.file, []):
-                    _apply(synced.setdefault(event.file, bytearray()), one)
+                for unsynced in pending.pop(event.file, []):
+                    _apply(synced.setdefault(event.file, bytearray()), unsynced)
             elif event.kind == "delete":
                 synced.pop(event.file, None)
                 pending.pop(event.file, None)
@@ -213,8 +213,8 @@ class Images:
         for name in {*synced, *pending}:
             content = synced.get(name, bytearray())
             whole = rng.random()  # of the sectors that reach the disk: none, some, nearly all
-            for one in pending.get(name, []):
-                for part in _sectors(one):
+            for unsynced in pending.get(name, []):
+                for part in _sectors(unsynced):
                     if rng.random() < whole:
                         _apply(content, part)
             (folder / Path(name).name).write_bytes(content)

@@ -97,18 +97,18 @@ def fuzzed(rng: random.Random) -> str:
 
 def like(pattern: str, value: str) -> bool:
     """Return whether LIKE matches, by another way than the database's."""
-    found, escaped = "", False
+    expression, escaped = "", False
     for character in pattern:
         if not escaped and character == "\\":
             escaped = True
             continue
-        found += (
+        expression += (
             (".*" if character == "%" else ".")
             if not escaped and character in "%_"
             else re.escape(character)
         )
         escaped = False
-    return re.fullmatch(found, value, re.DOTALL) is not None
+    return re.fullmatch(expression, value, re.DOTALL) is not None
 
 
 class Attempts:
@@ -142,10 +142,10 @@ class Attempts:
             self.violations.append(f"{what} {text!r}: {type(error).__name__}: {error}")
         return None
 
-    def expect(self, what: str, text: Any, found: Any, wanted: Any) -> None:
-        if found is not None and found != wanted:
+    def expect(self, what: str, text: Any, actual: Any, wanted: Any) -> None:
+        if actual is not None and actual != wanted:
             self.violations.append(
-                f"{what} {text!r} gives {str(found)[:200]!r}, not {str(wanted)[:200]!r}"
+                f"{what} {text!r} gives {str(actual)[:200]!r}, not {str(wanted)[:200]!r}"
             )
 
     def attempt(self, text: str) -> None:
@@ -171,22 +171,22 @@ class Attempts:
                 [text, text, {"k": text}, text, row["whole"]],
             )
         for name, query, matches in (
-            ("eq", lambda: QueryBuilder().eq("task_id", text), lambda one: one == text),
-            ("ne", lambda: QueryBuilder().ne("task_id", text), lambda one: one != text),
+            ("eq", lambda: QueryBuilder().eq("task_id", text), lambda value: value == text),
+            ("ne", lambda: QueryBuilder().ne("task_id", text), lambda value: value != text),
             (
                 "in_",
                 lambda: QueryBuilder().in_("task_id", [text, "nobody"]),
-                lambda one: one == text,
+                lambda value: value == text,
             ),
-            ("like", lambda: QueryBuilder().like("task_id", text), lambda one: like(text, one)),
+            ("like", lambda: QueryBuilder().like("task_id", text), lambda value: like(text, value)),
             (
                 "tag",
                 lambda: QueryBuilder().eq("tags.k", text),
-                lambda one: one == text and one != "honest",
+                lambda value: value == text and value != "honest",
             ),
         ):
-            found = refused(f"in {name}", text, lambda query=query: strange.count(query()))
-            expect(f"in {name}", text, found, sum(map(matches, self.texts)))
+            answer = refused(f"in {name}", text, lambda query=query: strange.count(query()))
+            expect(f"in {name}", text, answer, sum(map(matches, self.texts)))
         position = refused(
             "as a keyword", text, lambda: strange.store(**{text: 1}, task_id="honest")
         )
@@ -203,8 +203,10 @@ class Attempts:
                 strange.get([position], fields=["tags"]).to_list()[0]["tags"],
                 {text: 1},
             )
-            found = refused("as a tag in a query", text, lambda: strange.count({f"tags.{text}": 1}))
-            if found is not None and found < 1:
+            answer = refused(
+                "as a tag in a query", text, lambda: strange.count({f"tags.{text}": 1})
+            )
+            if answer is not None and answer < 1:
                 self.violations.append(f"the tag {text!r} is not found")
         for what, call in (
             ("as a column", lambda: strange.count(QueryBuilder().eq(text, 1))),
@@ -215,8 +217,10 @@ class Attempts:
             ("as a buffer to drop", lambda: self.db.drop(f"no {text}")),
         ):  # fmt: skip
             refused(what, text, call)
-        found = refused("as a parameter", text, lambda: self.db.sql("SELECT :v AS v", {"v": text}))
-        expect("as a parameter", text, found if found is None else found.to_pylist(), [{"v": text}])
+        answer = refused("as a parameter", text, lambda: self.db.sql("SELECT :v AS v", {"v": text}))
+        expect(
+            "as a parameter", text, answer if answer is None else answer.to_pylist(), [{"v": text}]
+        )
         refused(
             "as a name in SQL",
             text,

@@ -175,7 +175,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
         state = changed(state, text)
     after = changed(state, last)
     allowed = [after] if notes[-1] == "done" else [state, after]
-    found: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}
+    rewards: dict[str, dict[int, float]] = {f"t{k}": {} for k in range(TASKS)}
     counts: dict[int, int] = {}
     for rows in (
         db.buffer(BUFFER).scan(fields=["task_id", "writer", "reward"])
@@ -183,7 +183,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
         else []
     ):
         for row in rows.to_list():
-            before = found[row["task_id"]].setdefault(row["writer"], row["reward"])
+            before = rewards[row["task_id"]].setdefault(row["writer"], row["reward"])
             if before != row["reward"]:
                 return [
                     f"episode {row['writer']} has rewards {before} and {row['reward']}: half of a "
@@ -192,7 +192,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
             counts[row["writer"]] = counts.get(row["writer"], 0) + 1
     what, task, turn = last.split()
     if what == "seal" and notes[-1] != "done" and 0 < counts.get(int(turn), 0) < STEPS:
-        del found[task][int(turn)], counts[int(turn)]  # a step of it is a write of its own
+        del rewards[task][int(turn)], counts[int(turn)]  # a step of it is a write of its own
     problems = [
         f"episode {writer} has {count} of its {STEPS} steps"
         for writer, count in counts.items()
@@ -200,8 +200,8 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
     ]
     return problems + (
         []
-        if found in allowed
-        else [f"after {last!r} (done: {notes[-1] == 'done'}) there are {found}, not {allowed}"]
+        if rewards in allowed
+        else [f"after {last!r} (done: {notes[-1] == 'done'}) there are {rewards}, not {allowed}"]
     )
 
 
@@ -230,7 +230,9 @@ def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
         midway += lines[-1] != "done"
         with expdb.open(location, timeout=60.0) as db:
             violations += db.check() + settled(db, lines)
-            violations += [one for rows in _rows(db) for row in rows for one in wrong_fields(row)]
+            violations += [
+                problem for rows in _rows(db) for row in rows for problem in wrong_fields(row)
+            ]
             _forget(db, path, lines)
         done += 1
         if violations:

@@ -134,8 +134,10 @@ def _verified(location: str, kind: str, written: Notes, trained: Notes, kills: i
         }
     lost = [name for name, _ in written.read() if name not in stored]
     violations += [f"rollout {name} was acknowledged and is not there" for name in lost[:5]]
-    wrong = {one: by_ledger[one] for one in due if by_ledger[one] != MOST}
-    violations += [f"position {one} was trained {times} times" for one, times in wrong.items()][:5]
+    wrong = {position: by_ledger[position] for position in due if by_ledger[position] != MOST}
+    violations += [
+        f"position {position} was trained {times} times" for position, times in wrong.items()
+    ][:5]
     over = by_learners - by_ledger
     violations += [f"{over} was acknowledged and is not in the ledger"] if over else []
     if len(written.read()) < kills:

@@ -160,7 +160,7 @@ def fail_disk(place: Place, times: int) -> Outcome:
     if library() is None:
         return Outcome(0, [NO_LIBRARY])
     rng, violations = random.Random(place.seed), list[str]()
-    path, told, done = place.folder / "fails.db", 0, 0
+    path, reported, done = place.folder / "fails.db", 0, 0
     with expdb.open(path) as db:
         db.buffer(BUFFER, capacity=60)
     base = path.read_bytes()
@@ -191,10 +191,10 @@ def fail_disk(place: Place, times: int) -> Outcome:
                         try:
                             writer.write(rng.choice((1, 4)))
                         except (expdb.DatabaseUnreadable, expdb.StorageFull):
-                            told += 1
+                            reported += 1
                     disk.fault = None
             except (expdb.DatabaseUnreadable, expdb.StorageFull):
-                told += 1  # on closing
+                reported += 1  # on closing
             disk.fault = None
         with expdb.open(path) as db:
             violations += [
@@ -202,19 +202,19 @@ def fail_disk(place: Place, times: int) -> Outcome:
                 for problem in verify(db, acknowledged)
             ]
         done += 1
-    return Outcome(done, violations, f"{told} errors told")
+    return Outcome(done, violations, f"{reported} errors reported")
 
 
 # -- those who hold on -----------------------------------------------------------------------------
 
 
-def hold_snapshot(path: str, held: Any, leave: Any) -> None:
+def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
     import sqlite3
 
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM steps").fetchall()
-    held.set()
+    taken.set()
     leave.wait()
     os._exit(0)
 
@@ -241,24 +241,23 @@ def pin_log(place: Place, rounds: int) -> Outcome:
     }
     acknowledged = dict[int, tuple[int, int]]()
     for number in range(rounds):
-        held, leave = FORK.Event(), FORK.Event()
-        reader = FORK.Process(target=hold_snapshot, args=(path, held, leave))
+        taken, leave = FORK.Event(), FORK.Event()
+        reader = FORK.Process(target=hold_snapshot, args=(path, taken, leave))
         reader.start()
-        held.wait()
+        taken.wait()
         with (
             mock.patch.multiple(sqlite_log, **limits),
             expdb.open(path) as db,
-            warnings.catch_warnings(record=True) as told,
+            warnings.catch_warnings(record=True) as caught,
         ):
             warnings.simplefilter("always")
             writer = Writer(db, number)
             for _ in range(60):
                 writer.write(100)
             largest = max(largest, os.stat(path + "-wal").st_size)
-            if not any(f"process {reader.pid} " in str(one.message) for one in told):
-                violations.append(
-                    f"nobody was told of process {reader.pid}: {[str(one.message) for one in told]}"
-                )
+            messages = [str(warning.message) for warning in caught]
+            if not any(f"process {reader.pid} " in message for message in messages):
+                violations.append(f"nobody was told of process {reader.pid}: {messages}")
             leave.set()
             reader.join()
             time.sleep(0.6)
@@ -390,10 +389,10 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
             )
             seen = sorted(index for batch in loader for index in batch.tolist())
             threads = [threading.Thread(target=thread, args=(k,)) for k in range(16)]
-            for one in (*threads,):
-                one.start()
-            for one in threads:
-                one.join()
+            for worker in (*threads,):
+                worker.start()
+            for worker in threads:
+                worker.join()
             for process in children:
                 process.join()
                 violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)

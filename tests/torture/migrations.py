@@ -101,10 +101,12 @@ def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
             process = FORK.Process(target=upgrade_and_be_killed, args=(location, after))
             process.start()
             process.join()
-            found, problems = seen(location)
-            whole = found == head and not problems
-            if not (whole or (found is None and problems == without)):
-                violations.append(f"killed before statement {after}: revision {found}, {problems}")
+            revision, problems = seen(location)
+            whole = revision == head and not problems
+            if not (whole or (revision is None and problems == without)):
+                violations.append(
+                    f"killed before statement {after}: revision {revision}, {problems}"
+                )
             if process.exitcode == 0:
                 break
             kills += 1

@@ -61,11 +61,11 @@ class Log:
 
     def read(self) -> dict[int, tuple[int, int]]:
         """Return what was noted so far."""
-        found = {}
+        steps = {}
         for line in self.path.read_text().splitlines():
             position, writer, number = map(int, line.split())
-            found[position] = (writer, number)
-        return found
+            steps[position] = (writer, number)
+        return steps
 
     def close(self) -> None:
         """Close the file in this process."""
@@ -94,25 +94,25 @@ def verify(
     buffer = database.buffer(BUFFER)
     stats = buffer.stats()
     added, capacity = stats["added"], stats["capacity"]
-    held: dict[int, tuple[int, int]] = {}
+    stored: dict[int, tuple[int, int]] = {}
     batches: dict[tuple[int, int, int], list[int]] = {}
     for rows in buffer.scan(fields=KEYS) if stats["steps"] else []:
         for row in rows.to_list():
             writer, number = row["writer"], row["number"]
             problems += wrong_fields(row)
-            held[row["position"]] = (writer, number)
+            stored[row["position"]] = (writer, number)
             batches.setdefault((writer, row["batch"], row["batch_size"]), []).append(
                 row["position"]
             )
     problems += [
-        f"step {one} is stored {times} times"
-        for one, times in Counter(held.values()).items()
+        f"step {pair} is stored {times} times"
+        for pair, times in Counter(stored.values()).items()
         if times > 1
     ]
     oldest = max(0, added - capacity) if capacity is not None else 0
-    if sorted(held) != list(range(oldest, added)):
+    if sorted(stored) != list(range(oldest, added)):
         problems.append(
-            f"{len(held)} steps from {min(held, default=0)}: of {added} added, {capacity} fit"
+            f"{len(stored)} steps from {min(stored, default=0)}: of {added} added, {capacity} fit"
         )
     for (writer, batch, size), positions in batches.items():
         if len(positions) != size and min(positions) != oldest:
@@ -121,8 +121,9 @@ def verify(
             )
     lost = {
         position
-        for position, one in acknowledged.items()
-        if held.get(position, one) != one or (position not in held and position >= oldest)
+        for position, expected in acknowledged.items()
+        if stored.get(position, expected) != expected
+        or (position not in stored and position >= oldest)
     }
     if tail_may_be_lost:
         lost = {position for position in lost if position < added}

@@ -97,11 +97,11 @@ def lose_power(durability: str, place: Place, images: int) -> Outcome:
         history_of.write(upto, folder, rng)
         try:
             with expdb.open(folder / path.name, create=False) as db:
-                found = verify(db, acknowledged, tail_may_be_lost=durability == "normal")
+                problems = verify(db, acknowledged, tail_may_be_lost=durability == "normal")
                 lost = len(acknowledged) - db.buffer(BUFFER).stats()["added"]
         except expdb.ExpDBError as error:
-            found, lost = [f"cannot be opened: {error}"], 0
-        violations += [f"image after event {upto}: {problem}" for problem in found]
+            problems, lost = [f"cannot be opened: {error}"], 0
+        violations += [f"image after event {upto}: {problem}" for problem in problems]
         if lost > 0:
             losses, most = losses + 1, max(most, lost)
     return Outcome(

@@ -142,16 +142,16 @@ def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -
                 how: int = how,
             ) -> None:
                 order = rng.sample(range(len(steps)), len(steps)) if how == 1 else range(len(steps))
-                one = buffer.episode(
+                open_episode = buffer.episode(
                     task, group_id=task, flush_steps=1000, flush_seconds=1e6, **name
                 )
                 for k, place in enumerate(order):
-                    one.append(
+                    open_episode.append(
                         **steps[k], step=place, terminated=ends and how != 1 and k == len(steps) - 1
                     )
-                log.add(one.flush().tolist(), writer, first)
+                log.add(open_episode.flush().tolist(), writer, first)
                 if ends:
-                    one.end(obs=steps[0]["obs"])
+                    open_episode.end(obs=steps[0]["obs"])
 
             def singly(
                 steps: Any = steps,
@@ -248,9 +248,10 @@ def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
         buffer = db.buffer(BUFFER)
 
         def delete() -> None:
-            some = [int(p) for p in buffer.sample(3)["position"]]
-            print(*some, file=gone, flush=True)  # before: it may be committed and the answer lost
-            buffer.delete(QueryBuilder().in_("position", some))
+            positions = [int(p) for p in buffer.sample(3)["position"]]
+            # Before the delete, which may be committed and its answer lost.
+            print(*positions, file=gone, flush=True)
+            buffer.delete(QueryBuilder().in_("position", positions))
 
         def clear() -> None:
             if rng.random() < 0.02:
@@ -301,36 +302,38 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
     }  # fmt: skip
     if location.startswith("postgresql"):
         with psycopg.connect(location) as server:
-            found = {
+            contents = {
                 name: server.execute(statement.format("expdb.")).fetchall()
                 for name, statement in tables.items()
             }
     else:
         file = sqlite3.connect(location)
-        found = {
+        contents = {
             name: file.execute(statement.format("")).fetchall()
             for name, statement in tables.items()
         }
         file.close()
-    ((low, added),) = found["buffers"]
-    schemas = {id: pa.ipc.read_schema(pa.py_buffer(message)) for id, message in found["signatures"]}
+    ((low, added),) = contents["buffers"]
+    schemas = {
+        id: pa.ipc.read_schema(pa.py_buffer(message)) for id, message in contents["signatures"]
+    }
     places: dict[int, list[tuple[int, int, int]]] = {}
-    for first, last, chunk, row in found["segments"]:
+    for first, last, chunk, row in contents["segments"]:
         places.setdefault(chunk, []).append((first, last, row))
-    held = {position for position, *_ in found["steps"]}
+    positions = {position for position, *_ in contents["steps"]}
     steps: dict[int, dict[str, Any]] = {}
-    for id, signature, data in found["chunks"]:
+    for id, signature, data in contents["chunks"]:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schemas[signature])
         columns = {
             name: batch.column(name).to_pylist() for name in ("writer", "number", "obs", "text")
         }
         for first, last, row in places.get(id, []):
             for position in range(max(first, low), last + 1):
-                if position in held:
+                if position in positions:
                     steps[position] = {
                         name: values[row + position - first] for name, values in columns.items()
                     }
-    missing = held - steps.keys()
+    missing = positions - steps.keys()
     return (steps | {position: {} for position in missing}), low, added
 
 
@@ -360,9 +363,9 @@ def lost_or_wrong(location: str, folder: Path) -> list[str]:
         elif line != "clear":
             deleted |= set(map(int, line.split()))
     acknowledged = {
-        position: one
+        position: step
         for path in folder.glob("writer*.log")
-        for position, one in Log(path).read().items()
+        for position, step in Log(path).read().items()
     }
     for position, (writer, number) in sorted(acknowledged.items()):
         if (
@@ -394,13 +397,13 @@ def grown(path: Path, seconds: float) -> tuple[list[str], str]:
 
     Its memory for people.
     """
-    found = json.loads(path.read_text())
-    held = np.array(found["held"], float)
-    problems = [f"{path.stem}: {one}" for one in found["wrong"][:5]]
-    if len(held) < 8:
-        return [*problems, f"{path.stem} did next to nothing: {found['calls']}"], ""
-    quarter = len(held) // 4
-    second, last = np.median(held[quarter : 2 * quarter], 0), np.median(held[-quarter:], 0)
+    report = json.loads(path.read_text())
+    usage = np.array(report["held"], float)
+    problems = [f"{path.stem}: {problem}" for problem in report["wrong"][:5]]
+    if len(usage) < 8:
+        return [*problems, f"{path.stem} did next to nothing: {report['calls']}"], ""
+    quarter = len(usage) // 4
+    second, last = np.median(usage[quarter : 2 * quarter], 0), np.median(usage[-quarter:], 0)
     limit = 1.05 if seconds >= LONG else 1.25
     for name, before, after, most in (
         ("memory", second[0], last[0], limit),
@@ -438,8 +441,8 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
             process.kill()
     notes = []
     for path in sorted(folder.glob("*.json")):
-        found, note = grown(path, seconds)
-        problems += found
+        violations, note = grown(path, seconds)
+        problems += violations
         notes.append(note)
     problems += lost_or_wrong(location, folder)
     return Outcome(seconds, problems, "; ".join(filter(None, notes)))

@@ -118,10 +118,10 @@ def run(key: str, place: Place, count: int) -> tuple[Outcome, float]:
 
 def line(key: str, outcome: Outcome, seconds: float) -> str:
     """Return a row of the table in Markdown."""
-    held = f"**{len(outcome.violations)} violations**" if outcome.violations else "held"
+    verdict = f"**{len(outcome.violations)} violations**" if outcome.violations else "held"
     return (
         f"| {FAULTS[key].name} | {outcome.count:,} | {FAULTS[key].must_hold} | "
-        f"{held}{': ' * bool(outcome.note)}{outcome.note} | {seconds:.0f} s |"
+        f"{verdict}{': ' * bool(outcome.note)}{outcome.note} | {seconds:.0f} s |"
     )
 
 

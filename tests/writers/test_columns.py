@@ -55,14 +55,14 @@ def told(buffer):
 
 @settings(max_examples=15)
 @given(st.lists(batches(), min_size=1, max_size=4))
-def test_columns_are_stored_as_their_rows_are(given):
+def test_columns_are_stored_as_their_rows_are(column_batches):
     with expdb.open(":memory:") as db:
-        one, other, third = (db.buffer(name, fields=FIELDS) for name in "abc")
+        first, other, third = (db.buffer(name, fields=FIELDS) for name in "abc")
         writer = third.writer(flush_steps=70)
-        for columns in given:
-            assert one.store_batch(columns).tolist() == other.store_batch(rows(columns)).tolist()
+        for columns in column_batches:
+            assert first.store_batch(columns).tolist() == other.store_batch(rows(columns)).tolist()
             writer.extend(columns)
-        assert repr(told(one)) == repr(told(other))  # NaN is not equal to itself
+        assert repr(told(first)) == repr(told(other))  # NaN is not equal to itself
         writer.flush()
         assert repr(told(third)) == repr(told(other))
         writer.close()
@@ -153,13 +153,13 @@ def test_columns_that_are_refused_leave_nothing(buffer):
 def test_rows_that_are_refused_leave_nothing(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.ones(2, np.float32), episode_id="e", new=1)
-        for given in (
+        for refused in (
             {"text": ["a", "b"], "episode_id": "e", "terminated": [True, False]},
             [{"text": "a", "episode_id": "f", "tags": {"k": 1}}, {"text": "b", "reward": "much"}],
             [*[{"other": np.zeros(2)} for _ in range(3)], {"other": "text"}],
         ):
             with pytest.raises((expdb.EpisodeEnded, expdb.InvalidValue, expdb.FieldMismatch)):
-                writer.extend(given)
+                writer.extend(refused)
         assert writer.unwritten == 1
         writer.extend([{"episode_id": "e", "new": 2, "text": "c"}])
         writer.append(episode_id="e", other="of any type, as no step has it")
@@ -182,14 +182,14 @@ def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
     itself = {"image": np.arange(3)}
     itself["itself"] = itself
     gc.collect()  # not in the depth of the recursion, where finalizers of other tests would fail
-    for wrong, told in (
+    for wrong, message in (
         ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is given twice"),
         ({1: np.arange(3)}, "name must be text, got 1"),
         ({"seen": {1: np.arange(3)}}, "the key 1, which is not text"),
         ({"seen": itself}, "or contains itself"),
         ({"tags": {"x": np.arange(3)}}, "contains an array"),
     ):
-        with pytest.raises(expdb.InvalidValue, match=told):
+        with pytest.raises(expdb.InvalidValue, match=message):
             buffer.store_batch({"n": np.arange(3), **wrong})
     assert len(buffer) == 0
 
@@ -223,10 +223,10 @@ def test_an_interrupt_leaves_all_of_the_columns_or_none(buffer, at, monkeypatch)
                 assert writer.unwritten == 1
             else:
                 assert len(calls) < at
-        held = writer.unwritten
+        unwritten = writer.unwritten
         writer.extend({"obs": obs[:2] + 1, "agent_id": ["a", "b"]})
-        assert len(writer.flush()) == held + 2
-    read = buffer.get(range(held + 2), fields=["obs", "agent_id"])
+        assert len(writer.flush()) == unwritten + 2
+    read = buffer.get(range(unwritten + 2), fields=["obs", "agent_id"])
     assert read["obs"][-2:].tolist() == [[1, 1], [1, 1]]
     assert buffer.check() == []
 
@@ -270,15 +270,15 @@ def test_extend_stores_what_append_stores(open_db, flush_steps):
         "obs": np.random.default_rng(0).random((50, 3), np.float32), "n": n, "reward": n / 3,
         "truncated": n == 49,
     }  # fmt: skip
-    one, other = (open_db().buffer(name) for name in ("one", "other"))
+    first, other = (open_db().buffer(name) for name in ("first", "other"))
     for _ in range(2):  # the second time the fields are known, and go by arrays
-        with one.episode("t", flush_steps=flush_steps) as episode:
+        with first.episode("t", flush_steps=flush_steps) as episode:
             for k in range(50):
                 episode.append(**{name: column[k] for name, column in columns.items()})
         with other.episode("t", flush_steps=flush_steps) as episode:
             episode.extend({name: column[:20] for name, column in columns.items()})
             episode.extend({name: column[20:] for name, column in columns.items()})
-    stored = [buffer.get(np.arange(100)) for buffer in (one, other)]
+    stored = [buffer.get(np.arange(100)) for buffer in (first, other)]
     assert list(stored[0]) == list(stored[1])
     for key in stored[0]:
         np.testing.assert_array_equal(stored[0][key], stored[1][key])
@@ -308,12 +308,12 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
         for _ in range(repeats):
             writer.extend(rollout(steps), agents=AGENTS)
             writer.flush()
-    found = buffer.get(np.arange(15 * repeats)[-15:], fields=None)
+    batch = buffer.get(np.arange(15 * repeats)[-15:], fields=None)
     columns = rollout(steps)
     for name in ("obs", "action", "reward", "terminated"):
-        expected = np.swapaxes(columns[name], 0, 1).reshape(found[name].shape)
-        np.testing.assert_array_equal(found[name], expected)
-    assert found["text"].tolist() == [f"{k}.{n}" for n in range(3) for k in range(steps)]
+        expected = np.swapaxes(columns[name], 0, 1).reshape(batch[name].shape)
+        np.testing.assert_array_equal(batch[name], expected)
+    assert batch["text"].tolist() == [f"{k}.{n}" for n in range(3) for k in range(steps)]
     agents = buffer.get(np.arange(15), fields=["agent_id", "task_id"])
     assert agents["agent_id"].tolist() == [name for name in AGENTS for _ in range(steps)]
     assert set(agents["task_id"]) == {"CartPole"}
@@ -370,9 +370,9 @@ def test_agents_may_be_an_array_and_have_a_task_each(buffer):
     tasks = ["x", "y", "z"]
     with buffer.writer() as writer:
         writer.extend({"x": np.ones((4, 3)), "task_id": tasks}, agents=np.array(AGENTS))
-    found = buffer.get(range(12), fields=["task_id", "agent_id"])
-    assert found["task_id"].tolist() == [name for name in tasks for _ in range(4)]
-    assert found["agent_id"].tolist() == [name for name in AGENTS for _ in range(4)]
+    batch = buffer.get(range(12), fields=["task_id", "agent_id"])
+    assert batch["task_id"].tolist() == [name for name in tasks for _ in range(4)]
+    assert batch["agent_id"].tolist() == [name for name in AGENTS for _ in range(4)]
 
 
 def test_a_rollout_without_agents_says_what_to_do(buffer):
@@ -393,7 +393,7 @@ def test_columns_that_are_refused_leave_nothing_to_later_steps(buffer):
             episode.extend(refused)
         for k in range(3):
             episode.append(x=10 + k, reward=float(k))
-    found = buffer.get([1, 2, 3])
-    assert found["x"].tolist() == [10, 11, 12]
-    assert found["reward"].tolist() == [0.0, 1.0, 2.0]
-    assert not found["terminated"].any()
+    batch = buffer.get([1, 2, 3])
+    assert batch["x"].tolist() == [10, 11, 12]
+    assert batch["reward"].tolist() == [0.0, 1.0, 2.0]
+    assert not batch["terminated"].any()

@@ -16,10 +16,10 @@ import expdb
 from expdb.storage.writing import transaction
 
 
-def held(open_db, buffer="x"):
+def held(open_db, name="x"):
     with open_db() as db:
-        found = db.buffer(buffer)
-        return [row["n"] for row in found.page(1, 100)], found.episodes().select(
+        buffer = db.buffer(name)
+        return [row["n"] for row in buffer.page(1, 100)], buffer.episodes().select(
             ["status", "length"]
         ).to_pylist()
 
@@ -54,8 +54,8 @@ def test_of_steps_that_are_written_already_none_is_written_again(open_db):
 def test_a_writer_whose_last_step_ends_the_episode_has_completed_it(open_db):
     db = open_db()
     writer, line = db.buffer("x").episode("t"), inspect.currentframe().f_lineno
-    told = rf"begun at {__file__}:{line}, was never ended: it is marked complete"
-    with pytest.warns(expdb.ExpDBWarning, match=told), db:
+    message = rf"begun at {__file__}:{line}, was never ended: it is marked complete"
+    with pytest.warns(expdb.ExpDBWarning, match=message), db:
         writer.append(n=0)
         writer.append(n=1, terminated=True)
     assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
@@ -224,11 +224,11 @@ def test_a_failure_of_one_writer_does_not_keep_the_others_from_being_stored(open
     monkeypatch.setattr(transaction, "write", failing)
     with pytest.warns(expdb.ExpDBWarning) as caught, pytest.raises(KeyboardInterrupt):
         db.close()
-    assert sorted("lost" in str(one.message) for one in caught) == [False, False, True]
+    assert sorted("lost" in str(warning.message) for warning in caught) == [False, False, True]
     monkeypatch.undo()
     numbers, episodes = held(open_db)
     assert len(numbers) == 3
-    assert [one["status"] for one in episodes].count("complete") == 1
+    assert [row["status"] for row in episodes].count("complete") == 1
     with pytest.raises(expdb.DatabaseClosed):
         db.buffers()
 
@@ -255,7 +255,7 @@ def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
     assert "ResourceWarning" not in done.stderr
     numbers, episodes = held(open_db)
     assert sorted(numbers) == [0, 1, 2, 3]
-    assert {one["status"] for one in episodes} == {"aborted", "complete"}
+    assert {row["status"] for row in episodes} == {"aborted", "complete"}
 
 
 def test_a_handle_that_is_dropped_leaves_no_connection_open(location):
@@ -318,9 +318,9 @@ def test_many_episodes_that_were_left_open_are_told_of_at_once(open_db):
         writer.append(n=1)
     with pytest.warns(expdb.ExpDBWarning) as caught:
         db.close()
-    said = [str(one.message) for one in caught]
-    assert len(said) == 11
-    assert said[-1].startswith("20 more episodes were never ended")
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == 11
+    assert messages[-1].startswith("20 more episodes were never ended")
     assert len(held(open_db)[0]) == 30
 
 

@@ -63,7 +63,7 @@ def test_a_field_that_is_declared_meanwhile_is_known(db, buffer):
         for length in (2, 3):
             writer.append(obs=2, tokens=np.arange(length))
     read = buffer.get([1, 2], fields=["tokens"])["tokens"]
-    assert [one.tolist() for one in read] == [[0, 1], [0, 1, 2]]
+    assert [array.tolist() for array in read] == [[0, 1], [0, 1, 2]]
 
 
 def test_values_are_copied_when_they_are_appended(buffer):
@@ -225,10 +225,10 @@ if not child:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 done.set()
 """
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60
     )
-    assert told.stdout == "7\n", told.stderr
+    assert process.stdout == "7\n", process.stderr
 
 
 @pytest.mark.parametrize("kind", ["episode", "writer"])
