@@ -217,9 +217,9 @@ def main(arguments: list[str]) -> None:
         case ["torture", *rest]:
             environment.provide(NEEDS["torture"])
             environment.call("tests/torture", *rest)
-        case [("bench" | "scale" | "peers") as program, *rest]:
-            environment.provide(NEEDS[program])
-            environment.call("-m", "benchmarks" if program == "bench" else f"benchmarks.{program}", *rest)
+        case [("bench" | "scale" | "peers") as name, *rest]:
+            environment.provide(NEEDS[name])
+            environment.call("-m", "benchmarks" if name == "bench" else f"benchmarks.{name}", *rest)
         case _:
             sys.exit(__doc__)
 

@@ -301,10 +301,8 @@ class Retention:
         plan = plan_eviction(self._store, session, policy, time.time())
         if not len(plan.positions):
             return plan
-        is_stored = alive(self._store, session, plan.positions)
-        return EvictionPlan(
-            plan.positions[is_stored], plan.episodes[is_stored], plan.why[is_stored]
-        )
+        mask = alive(self._store, session, plan.positions)
+        return EvictionPlan(plan.positions[mask], plan.episodes[mask], plan.why[mask])
 
     def _evict_backlog(self, count: int) -> int:
         """Evict about `count` steps of the backlog; return the number of evicted steps."""

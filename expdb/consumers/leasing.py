@@ -104,7 +104,7 @@ class Leasing:
         self._others = ProcessLiveness()
         self._lock = threading.RLock()
         self._watch = ConsumerWatch(store, consumer)
-        self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `Sampling._plan`
+        self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `SampleEngine._plan`
 
     def record(self) -> ConsumerRecord:
         """Return the stored settings and counters of the consumer."""

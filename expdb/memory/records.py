@@ -114,7 +114,7 @@ class RecordCopies:
     def items(self) -> dict[str, np.ndarray]:
         """Views of the columns with one item per row.
 
-        To get a column, copy its view. If `Packed.types` has a type for it, view the copy as this
+        To get a column, copy its view. If `RecordArray.types` has a type for it, view the copy as this
         type.
         """
         fields = self.raw.view(self.packed.items)

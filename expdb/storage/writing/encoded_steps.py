@@ -1,4 +1,4 @@
-"""Pending steps: every value is checked and encoded before the database is accessed."""
+"""Steps to write: every value is checked and encoded before the database is accessed."""
 
 import time
 from collections.abc import Mapping

@@ -216,7 +216,7 @@ class _Draft:
     fields: Fields
     fields_of_steps: tuple[
         dict[str, Field], set[str]
-    ]  # returned by `Pending.found_fields` for `fields`
+    ]  # returned by `EncodedSteps.found_fields` for `fields`
 
 
 def _drafted(store: Store, pending: EncodedSteps) -> _Draft:
