@@ -114,8 +114,8 @@ class RecordCopies:
     def items(self) -> dict[str, np.ndarray]:
         """Views of the columns with one item per row.
 
-        To get a column, copy its view. If `RecordArray.types` has a type for it, view the copy as this
-        type.
+        To get a column, copy its view. If `RecordArray.types` has a type for it, view the copy as
+        this type.
         """
         fields = self.raw.view(self.packed.items)
         return {name: fields[name] for name in self.packed.types}
