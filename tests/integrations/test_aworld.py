@@ -57,16 +57,16 @@ def row(task="t", step=0, agent="a", name="n", **data):
 def storage(request, tmp_path):
     match request.param:
         case "memory":
-            one = InMemoryStorage(max_capacity=100)
+            backend = InMemoryStorage(max_capacity=100)
         case "processes":
-            one = MultiProcMemoryStorage({}, [], None, max_capacity=100)
+            backend = MultiProcMemoryStorage({}, [], None, max_capacity=100)
         case "file":
-            one = SQLStorage(tmp_path / "rows.db", max_capacity=100)
+            backend = SQLStorage(tmp_path / "rows.db", max_capacity=100)
         case "postgresql":
-            one = SQLStorage(request.getfixturevalue("postgresql_url"), max_capacity=100)
-    yield one
-    assert one.buffer.check() == []
-    one.close()
+            backend = SQLStorage(request.getfixturevalue("postgresql_url"), max_capacity=100)
+    yield backend
+    assert backend.buffer.check() == []
+    backend.close()
 
 
 def write_processing(replay_buffer, task):
@@ -129,8 +129,8 @@ def test_rows_come_back_as_they_went_in(storage):
     rows.append(row("t", 3, state={"just": "json"}, actions=None))
     rows.append(row("t", 4, state="text", reward_t=None, agent="other"))
     storage.add_batch(rows[:2])
-    for one in rows[2:]:
-        storage.add(one)
+    for data_row in rows[2:]:
+        storage.add(data_row)
     assert storage.get_all() == rows
     assert storage.get_by_task_id("t") == rows
     assert isinstance(storage.get_all()[0].exp_data.state, Observation)
@@ -156,7 +156,7 @@ def test_a_model_whose_module_is_not_loaded_comes_back_as_a_dict(tmp_path):
             state={"model": "no.such.module:Model", "value": {"a": 2}}, tags={"id": "2"}
         )
     storage = SQLStorage(tmp_path / "rows.db")
-    assert [one.exp_data.state for one in storage.get_all()] == [{"a": 1}, {"a": 2}]
+    assert [data_row.exp_data.state for data_row in storage.get_all()] == [{"a": 1}, {"a": 2}]
     storage.close()
 
 
@@ -177,7 +177,8 @@ def test_storages_refuse_what_is_no_row(storage):
 def test_pages_sizes_and_missing_tasks(storage):
     storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
     assert [
-        [one.exp_meta.step for one in storage.get_paginated(page, 4)] for page in (1, 2, 3, 4)
+        [data_row.exp_meta.step for data_row in storage.get_paginated(page, 4)]
+        for page in (1, 2, 3, 4)
     ] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
     assert storage.size() == 10
     assert storage.get_by_task_id("nope") == []
@@ -186,14 +187,14 @@ def test_pages_sizes_and_missing_tasks(storage):
         "nope": [],
     }
     assert storage.get_bacth_by_task_ids([]) == {}
-    assert [one.exp_meta.step for one in storage.get_by_task_id("t1")] == [1, 4, 7]
+    assert [data_row.exp_meta.step for data_row in storage.get_by_task_id("t1")] == [1, 4, 7]
 
 
 def test_capacity_counts_rows_and_the_oldest_go_first(storage):
     for k in range(150):
         storage.add(row(f"t{k % 2}", k))
     assert storage.size() == 100
-    assert min(one.exp_meta.step for one in storage.get_all()) == 50
+    assert min(data_row.exp_meta.step for data_row in storage.get_all()) == 50
     storage.clear()
     assert storage.size() == 0
     storage.add(row())
@@ -203,7 +204,7 @@ def test_capacity_counts_rows_and_the_oldest_go_first(storage):
 def test_a_task_may_change_its_name_and_many_tasks_leave_no_open_episodes(storage):
     for k in range(300):
         storage.add(row("t" if k < 3 else f"t{k}", k, name=f"name {k}"))
-    assert [one.exp_meta.task_name for one in storage.get_all()][-1] == "name 299"
+    assert [data_row.exp_meta.task_name for data_row in storage.get_all()][-1] == "name 299"
     assert storage.buffer.stats()["episodes"]["open"] <= 256
 
 
@@ -233,7 +234,7 @@ CONDITIONS = [
 def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
     rows = []
     for k in range(12):
-        one = row(
+        data_row = row(
             f"t{k % 4}",
             k,
             name=["abc", "a%c", "x_y"][k % 3],
@@ -241,9 +242,9 @@ def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
             reward_t=None if k % 5 == 0 else k / 4,
             adv_t=k,
         )
-        one.exp_meta.pre_agent = [None, "p", "q"][k % 3]
-        one.id = f"id {k}"
-        rows.append(one)
+        data_row.exp_meta.pre_agent = [None, "p", "q"][k % 3]
+        data_row.id = f"id {k}"
+        rows.append(data_row)
     storage.add_batch(rows)
     for builder in CONDITIONS:
         condition = builder.build()
@@ -251,12 +252,12 @@ def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
         assert storage.get_all(condition) == wanted
         assert storage.size(condition) == len(wanted)
         assert storage.get_paginated(1, 3, condition) == wanted[:3]
-        tasks = list(dict.fromkeys(one.exp_meta.task_id for one in wanted))
+        tasks = list(dict.fromkeys(data_row.exp_meta.task_id for data_row in wanted))
         assert storage.get_task_ids(condition) == tasks
-        found = ReplayBuffer(storage).sample_task(query_condition=condition)
-        assert sorted(part[0].exp_meta.task_id for part in found) == sorted(tasks)
+        tasks_drawn = ReplayBuffer(storage).sample_task(query_condition=condition)
+        assert sorted(part[0].exp_meta.task_id for part in tasks_drawn) == sorted(tasks)
         assert all(
-            len(part) == 3 for part in found
+            len(part) == 3 for part in tasks_drawn
         )  # the condition chooses tasks, and all of their rows come
     assert QueryFilter(None).filter(rows) == rows
     with pytest.raises(ValueError, match="unknown comparison"):
@@ -268,7 +269,8 @@ def test_fewer_rows_than_asked_for_are_sampled_and_tasks_come_in_order_of_step()
     for step in (3, 1, 2):
         buffer.store(row("t", step))
     assert [
-        [one.exp_meta.step for one in rows] for rows in buffer.sample_task(batch_size=1000)
+        [data_row.exp_meta.step for data_row in rows]
+        for rows in buffer.sample_task(batch_size=1000)
     ] == [[1, 2, 3]]
     assert list(buffer.sample()) == ["t"]
     assert ReplayBuffer().sample_task() == []
@@ -300,7 +302,7 @@ class FirstTask(TaskSampler):
 
 class Steps(Converter):
     def to_dataset_row(self, rows):
-        return [one.exp_meta.step for one in rows]
+        return [data_row.exp_meta.step for data_row in rows]
 
 
 class ListStorage(Storage):
@@ -325,7 +327,7 @@ class ListStorage(Storage):
         return QueryFilter(query_condition).filter(self.rows)
 
     def get_by_task_id(self, task_id):
-        return [one for one in self.rows if one.exp_meta.task_id == task_id]
+        return [data_row for data_row in self.rows if data_row.exp_meta.task_id == task_id]
 
     def get_bacth_by_task_ids(self, task_ids):
         return {task: self.get_by_task_id(task) for task in task_ids}
@@ -344,11 +346,11 @@ def test_samplers_converters_and_storages_written_for_aworld_work(own):
 
 
 def test_each_replay_buffer_alone_has_rows_of_its_own():
-    one, two = ReplayBuffer(), ReplayBuffer()
-    one.store(row())
-    assert (one.storage.size(), two.storage.size()) == (1, 0)
+    first, second = ReplayBuffer(), ReplayBuffer()
+    first.store(row())
+    assert (first.storage.size(), second.storage.size()) == (1, 0)
     with pytest.raises(expdb.InvalidValue, match="SQLStorage"):
-        pickle.dumps(one)
+        pickle.dumps(first)
 
 
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])

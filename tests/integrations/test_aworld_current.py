@@ -43,8 +43,8 @@ def make(tmp_path):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for opened in made:
+        opened.close()
 
 
 def run(coroutine):
@@ -56,7 +56,7 @@ def item(k, block="b", **more):
 
 
 def texts(items):
-    return [one.value.text for one in items]
+    return [record.value.text for record in items]
 
 
 @pytest.fixture(params=["theirs", "ours"])
@@ -114,8 +114,8 @@ def test_conditions_ask_for_the_values(storage):
             (where().like("text", "5").or_().lt("score", 1).build(), [0, 5]),
             (where().gt("score", 1).and_().lt("score", 4).build(), [2, 3]),
         ):
-            found = await storage.select_data(condition)
-            assert sorted(one.value.score for one in found) == expected
+            records = await storage.select_data(condition)
+            assert sorted(record.value.score for record in records) == expected
             assert await storage.size(condition) == len(expected)
 
     run(work())

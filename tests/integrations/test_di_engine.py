@@ -42,8 +42,8 @@ def make(tmp_path):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for buffer in made:
+        buffer.close()
 
 
 def item(k, **more):
@@ -51,7 +51,7 @@ def item(k, **more):
 
 
 def numbers(items):
-    return [one["k"] for one in items]
+    return [transition["k"] for transition in items]
 
 
 # -- the older generation --------------------------------------------------------------------------
@@ -64,7 +64,10 @@ def test_the_newest_items_are_held_and_drawn_without_replacement(make):
     assert (buffer.count(), buffer.push_count, buffer.replay_buffer_size) == (10, 13, 10)
     drawn = buffer.sample(10, 0)
     assert sorted(numbers(drawn)) == list(range(3, 13))
-    assert all(torch.equal(one["obs"], torch.full((2,), float(one["k"]))) for one in drawn)
+    assert all(
+        torch.equal(transition["obs"], torch.full((2,), float(transition["k"])))
+        for transition in drawn
+    )
 
 
 def test_too_few_items_are_none_and_no_items_an_empty_list(make):
@@ -86,18 +89,18 @@ def test_a_range_counts_by_age_also_after_the_ring_has_wrapped(make):
 def test_items_that_are_drawn_are_copies(make):
     buffer = make()
     buffer.push(item(0), 0)
-    one, two = buffer.sample(2, 0, replace=True)
-    one["obs"][:], one["k"] = 9, 9
-    assert two["obs"].tolist() == [0, 0]
+    first, second = buffer.sample(2, 0, replace=True)
+    first["obs"][:], first["k"] = 9, 9
+    assert second["obs"].tolist() == [0, 0]
     assert numbers(buffer.sample(1, 0)) == [0]
 
 
 def test_items_are_anything_that_comes_back_as_it_was(make):
     buffer = make()
     items = [5, "text", (1, torch.ones(2)), None, np.arange(3)]
-    for one in items:
-        buffer.push(one, 0)
-    kinds = collections.Counter(type(one) for one in buffer.sample(5, 0))
+    for value in items:
+        buffer.push(value, 0)
+    kinds = collections.Counter(type(value) for value in buffer.sample(5, 0))
     assert kinds == collections.Counter(map(type, items))
     with pytest.raises(expdb.InvalidValue, match="'bad' is a"):
         buffer.push({"bad": object()}, 0)
@@ -149,9 +152,9 @@ def test_saving_refuses_a_database_of_anything_else(make, deque, tmp_path):
         db.buffer("items").store(reward=1.0)
     buffer, newer = make(location=runs), deque(1)
     buffer.push([item(0)], 0)
-    for one in (buffer, newer):  # the user's own database, which the first one is in as well
+    for source in (buffer, newer):  # the user's own database, which the first one is in as well
         with pytest.raises(expdb.TargetExists, match="save the items to another file"):
-            one.save_data(runs)
+            source.save_data(runs)
     with expdb.open(runs) as db:
         assert len(db.buffer("items")) == 1
 
@@ -164,7 +167,7 @@ def test_a_save_that_is_interrupted_leaves_the_file_of_the_one_before(deque, tmp
         patch.setattr("os.replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
             buffer.save_data(target)
-    assert [one.name for one in tmp_path.iterdir()] == [target.name]
+    assert [file.name for file in tmp_path.iterdir()] == [target.name]
     other = deque()
     other.load_data(target)
     assert data(other) == [0, 1, 2]
@@ -234,13 +237,13 @@ def test_priorities_are_saved_and_a_smaller_buffer_loads_the_newest(make, deque,
     newer.save_data(tmp_path / "newer.db")
     small = deque(size=2)
     small.load_data(tmp_path / "newer.db")
-    assert [one.meta["priority"] for one in small] == [1.0, 2.0]
+    assert [entry.meta["priority"] for entry in small] == [1.0, 2.0]
     older = make(AdvancedReplayBuffer)
     older.push([item(k, priority=k + 1.0) for k in range(3)], 0)
     older.save_data(tmp_path / "older.db")
     other = make(AdvancedReplayBuffer, name="other")
     other.load_data(tmp_path / "older.db")
-    assert [one["priority"] for one in other.state_dict()["data"]] == [1.0, 2.0, 3.0]
+    assert [transition["priority"] for transition in other.state_dict()["data"]] == [1.0, 2.0, 3.0]
 
 
 def interrupt(*_):
@@ -300,7 +303,7 @@ def test_items_are_drawn_by_priority_with_what_is_known_of_them(make):
     assert set(pushed[0]) == {"obs", "k", "priority"}  # nothing is written into what is given
     drawn = buffer.sample(4, 7)
     assert numbers(drawn) == [3] * 4
-    assert [one["use"] for one in drawn] == [1, 2, 3, 4]
+    assert [transition["use"] for transition in drawn] == [1, 2, 3, 4]
     assert drawn[0]["replay_unique_id"] == "buffer_3"
     assert (drawn[0]["replay_buffer_idx"], drawn[0]["staleness"]) == (3, -1)
     assert drawn[0]["priority"] == 1.0
@@ -309,12 +312,12 @@ def test_items_are_drawn_by_priority_with_what_is_known_of_them(make):
 def test_importance_weights_are_of_the_whole_buffer(make):
     buffer = make(AdvancedReplayBuffer, alpha=0.5, beta=0.3, anneal_step=2)
     priorities = np.array([0.5, 1.0, 4.0])
-    buffer.push([item(k, priority=one) for k, one in enumerate(priorities)], 0)
+    buffer.push([item(k, priority=priority) for k, priority in enumerate(priorities)], 0)
     share = priorities**0.5 / (priorities**0.5).sum()
     for beta in (0.3, 0.65, 1.0, 1.0):
         expected = (3 * share) ** -beta / ((3 * share) ** -beta).max()
-        for one in buffer.sample(3, 0):
-            assert one["IS"] == pytest.approx(expected[one["k"]])
+        for transition in buffer.sample(3, 0):
+            assert transition["IS"] == pytest.approx(expected[transition["k"]])
     assert buffer.beta == 1.0
 
 
@@ -325,9 +328,9 @@ def test_a_new_item_has_the_greatest_priority_so_far(make):
     for priority, greatest in ((0.25, 1.0), (5.0, 5.0)):
         buffer.update({key: [first[key]] for key in IDS} | {"priority": [priority]})
         buffer.push(item(1), 0)
-        told = [one["priority"] for one in buffer.state_dict()["data"]]
-        assert told[0] == pytest.approx(priority + 1e-5)
-        assert told[-1] == greatest
+        priorities = [transition["priority"] for transition in buffer.state_dict()["data"]]
+        assert priorities[0] == pytest.approx(priority + 1e-5)
+        assert priorities[-1] == greatest
 
 
 IDS = ("replay_unique_id", "replay_buffer_idx")
@@ -338,11 +341,15 @@ def test_a_late_update_never_reaches_the_item_that_took_the_slot(make):
     buffer.push([item(0), item(1)], 0)
     drawn = buffer.sample(2, 0)
     buffer.push([item(2), item(3)], 0)
-    buffer.update({key: [one[key] for one in drawn] for key in IDS} | {"priority": [9.0, 9.0]})
-    assert [one["priority"] for one in buffer.state_dict()["data"]] == [1.0, 1.0]
+    buffer.update(
+        {key: [transition[key] for transition in drawn] for key in IDS} | {"priority": [9.0, 9.0]}
+    )
+    assert [transition["priority"] for transition in buffer.state_dict()["data"]] == [1.0, 1.0]
     buffer.update({"replay_unique_id": ["other_0"], "replay_buffer_idx": [0]})
     with pytest.raises(AssertionError):
-        buffer.update({key: [one[key] for one in drawn] for key in IDS} | {"priority": [-1, 1]})
+        buffer.update(
+            {key: [transition[key] for transition in drawn] for key in IDS} | {"priority": [-1, 1]}
+        )
 
 
 def test_no_item_is_used_more_often_than_max_use(make):
@@ -448,19 +455,19 @@ def deque():
         return buffer
 
     yield deque
-    for one in made:
-        one.close()
+    for buffer in made:
+        buffer.close()
 
 
-def data(found):
-    return [one.data["k"] for one in found]
+def data(entries):
+    return [entry.data["k"] for entry in entries]
 
 
 def test_items_have_an_index_and_a_meta_dict(deque):
     buffer = deque()
     pushed = buffer.push(item(0), meta={"label": "a"})
-    found = buffer.get_by_index(pushed.index)
-    assert (found.index, found.data["k"], found.meta["label"]) == (pushed.index, 0, "a")
+    entry = buffer.get_by_index(pushed.index)
+    assert (entry.index, entry.data["k"], entry.meta["label"]) == (pushed.index, 0, "a")
     buffer.push(item(1))
     assert data([buffer.get(0), buffer[1], buffer[-1]]) == [0, 1, 1]
     assert (len(buffer), data(buffer)) == (2, [0, 1])
@@ -472,8 +479,8 @@ def test_sampling_by_size_range_and_indices(deque):
     buffer = deque(12)
     assert sorted(data(buffer.sample(10))) == list(range(2, 12))
     assert sorted(data(buffer.sample(2, sample_range=slice(-2, None)))) == [10, 11]
-    indices = [one.index for one in buffer.sample(4, replace=True)]
-    assert [one.index for one in buffer.sample(indices=indices)] == indices
+    indices = [entry.index for entry in buffer.sample(4, replace=True)]
+    assert [entry.index for entry in buffer.sample(indices=indices)] == indices
     with pytest.raises(ValueError, match="less than 11"):
         buffer.sample(11)
     assert buffer.sample(11, ignore_insufficient=True) == []
@@ -498,7 +505,7 @@ def test_groups_and_windows_of_them(deque):
     with pytest.raises(ValueError, match="less than 4"):
         buffer.sample(4, groupby="group")
     assert len(buffer.sample(4, groupby="group", replace=True)) == 4
-    buffer.delete([one.index for one in buffer.sample(1, groupby="group")[0]])
+    buffer.delete([entry.index for entry in buffer.sample(1, groupby="group")[0]])
     assert len(buffer.sample(2, groupby="group")) == 2
 
 
@@ -530,31 +537,31 @@ def test_delete_leaves_the_others_where_they_were(deque):
 
 
 def test_middleware_is_called_outermost_first_and_a_view_has_its_own(deque):
-    buffer, told = deque(3), []
+    buffer, calls = deque(3), []
 
     def tell(name):
         def middleware(action, chain, *args, **kwargs):
-            told.append((name, action))
+            calls.append((name, action))
             return chain(*args, **kwargs)
 
         return middleware
 
     assert buffer.use(tell("a")).use(tell("b")).use(clone_object()) is buffer
     buffer.sample(1)
-    assert told == [("a", "sample"), ("b", "sample")]
+    assert calls == [("a", "sample"), ("b", "sample")]
     view = buffer.view()
     view.push(item(9))
-    assert (len(told), buffer.count()) == (2, 4)
+    assert (len(calls), buffer.count()) == (2, 4)
 
 
 def test_use_is_counted_and_bounded(deque):
     buffer = deque(4)
     buffer.use(use_time_check(buffer, max_use=2))
     used = collections.Counter()
-    while found := buffer.sample(2, ignore_insufficient=True):
-        for one in found:
-            used[one.data["k"]] += 1
-            assert one.meta["use_count"] == used[one.data["k"]]
+    while entries := buffer.sample(2, ignore_insufficient=True):
+        for entry in entries:
+            used[entry.data["k"]] += 1
+            assert entry.meta["use_count"] == used[entry.data["k"]]
     assert max(used.values()) == 2
     assert sum(used.values()) >= 6  # of one item two uses may be left, which are no sample
 
@@ -564,8 +571,8 @@ def test_stale_items_are_deleted(deque):
     buffer.use(staleness_check(buffer, max_staleness=2))
     for k in range(5):
         buffer.push(item(k), meta={"train_iter_data_collected": k})
-    found = buffer.sample(2, train_iter_sample_data=5)
-    assert {one.meta["staleness"] for one in found} <= {1, 2}
+    entries = buffer.sample(2, train_iter_sample_data=5)
+    assert {entry.meta["staleness"] for entry in entries} <= {1, 2}
     assert data(buffer) == [3, 4]
     with pytest.raises(AssertionError, match="train_iter_data_collected"):
         buffer.push(item(9))
@@ -584,17 +591,17 @@ def test_priorities_are_set_together_and_kept(deque):
     buffer.use(per)
     for k in range(4):
         buffer.push(item(k), meta={"priority": float(k == 2), "group": k})
-    found = buffer.sample(3)
-    assert data(found) == [2, 2, 2]
-    assert found[0].data["priority_IS"].item() == pytest.approx(found[0].meta["priority_IS"])
+    entries = buffer.sample(3)
+    assert data(entries) == [2, 2, 2]
+    assert entries[0].data["priority_IS"].item() == pytest.approx(entries[0].meta["priority_IS"])
     pushed = {**item(5), "priority": 0.0}
     buffer.push(pushed)
     assert "priority" in pushed
-    for one in buffer:
-        one.meta["priority"] = float(one.data["k"] == 1)
-        assert buffer.update(one.index, data=None, meta=one.meta)
+    for entry in buffer:
+        entry.meta["priority"] = float(entry.data["k"] == 1)
+        assert buffer.update(entry.index, data=None, meta=entry.meta)
     assert data(buffer.sample(50))[5:] == [1] * 45
-    buffer.delete(found[0].index)
+    buffer.delete(entries[0].index)
     assert per.state_dict() == {
         "max_priority": 1.0, "IS_weight_power_factor": pytest.approx(0.4 + 2 * 0.6e-5),
     }  # fmt: skip
@@ -604,12 +611,12 @@ def test_a_priority_is_returned_as_it_was_given(deque):
     buffer = deque()
     buffer.use(PriorityExperienceReplay(buffer))
     buffer.push(item(0), meta={"priority": 0.1})
-    (one,) = buffer.sample(1)
-    assert one.meta["priority"] == 0.1
-    one.meta["priority"] = 3.0
-    buffer.update(one.index, one.data, one.meta)
+    (entry,) = buffer.sample(1)
+    assert entry.meta["priority"] == 0.1
+    entry.meta["priority"] = 3.0
+    buffer.update(entry.index, entry.data, entry.meta)
     assert buffer.sample(1)[0].meta["priority"] == 3.0
-    buffer.update(one.index, meta={**one.meta, "priority": 0.0})
+    buffer.update(entry.index, meta={**entry.meta, "priority": 0.0})
     assert buffer.sample(1)[0].meta["priority"] == 0.0
 
 
@@ -619,12 +626,12 @@ def test_items_keep_their_order_when_they_are_updated(deque):
     buffer.update(pushed[1].index, item(10))
     buffer.update(pushed[3].index, item(30), {"group": 0})
     buffer.update(pushed[1].index, item(11))
-    assert numbers([one.data for one in buffer.storage]) == [0, 11, 2, 30, 4, 5]
+    assert numbers([entry.data for entry in buffer.storage]) == [0, 11, 2, 30, 4, 5]
     assert buffer[1].data["k"] == 11
     assert set(numbers(data_of(buffer.sample(50, replace=True, sample_range=slice(1, 2))))) == {11}
     groups = buffer.sample(2, groupby="group")
     assert sorted(numbers(data_of(group)) for group in groups) == [[0, 2, 30, 4], [11, 5]]
-    assert [buffer.indices.get(one.index) for one in pushed] == list(range(6))
+    assert [buffer.indices.get(entry.index) for entry in pushed] == list(range(6))
     before = buffer.items.pushed
     buffer.update(pushed[2].index, buffer[2].data, {"group": 7})  # the same data: nothing is moved
     assert buffer.items.pushed == before
@@ -632,8 +639,8 @@ def test_items_keep_their_order_when_they_are_updated(deque):
     assert buffer.items.database.check() == []
 
 
-def data_of(found):
-    return [one.data for one in found]
+def data_of(entries):
+    return [entry.data for entry in entries]
 
 
 def test_public_attributes_are_those_of_the_original(deque):
@@ -644,7 +651,7 @@ def test_public_attributes_are_those_of_the_original(deque):
     assert (len(buffer.indices), buffer.indices.has(pushed[0].index)) == (3, False)
     assert buffer.indices.get(pushed[4].index) == 2
     per = PriorityExperienceReplay(buffer)
-    assert per.buffer_idx == {k: one.index for k, one in enumerate(pushed[2:])}
+    assert per.buffer_idx == {k: entry.index for k, entry in enumerate(pushed[2:])}
 
 
 def test_a_process_killed_while_it_replaces_an_item_leaves_a_whole_buffer(
@@ -683,11 +690,11 @@ def set_once():
 
 
 def test_groups_follow_what_other_handles_update(deque, tmp_path):
-    one, other = (deque(size=8, location=tmp_path / "shared.db") for _ in range(2))
-    pushed = [one.push(item(k), {"g": "a" if k < 2 else "b"}) for k in range(4)]
-    one.items.flush()
+    first, other = (deque(size=8, location=tmp_path / "shared.db") for _ in range(2))
+    pushed = [first.push(item(k), {"g": "a" if k < 2 else "b"}) for k in range(4)]
+    first.items.flush()
     other.sample(2, groupby="g")
-    one.update(pushed[0].index, meta={"g": "b"})
+    first.update(pushed[0].index, meta={"g": "b"})
     groups = other.sample(2, groupby="g")
     assert sorted(data(group) for group in groups) == [[0, 2, 3], [1]]
 
@@ -733,7 +740,10 @@ def test_groups_are_cut_and_padded(deque):
     assert {len(group) for group in groups} == {3}
     empty = deque(7)
     empty.use(padding("none"))
-    assert sum(one.data is None for group in empty.sample(3, groupby="group") for one in group) == 2
+    assert (
+        sum(entry.data is None for group in empty.sample(3, groupby="group") for entry in group)
+        == 2
+    )
 
 
 def test_a_deque_buffer_is_there_next_week(deque, tmp_path):
@@ -757,8 +767,8 @@ def test_the_wrapper_applies_every_update(tmp_path):
     wrapper.push([item(k) for k in range(4)], 0)
     for _ in range(3):
         drawn = wrapper.sample(4)
-        assert all(0 < one["IS"] <= 1 for one in drawn)
-        wrapper.update({"priority": [float(one["k"] == 1) for one in drawn]})
+        assert all(0 < transition["IS"] <= 1 for transition in drawn)
+        wrapper.update({"priority": [float(transition["k"] == 1) for transition in drawn]})
     assert numbers(wrapper.sample(8)).count(1) >= 7
     wrapper.save_data(str(tmp_path / "s.db"))
     wrapper.close()

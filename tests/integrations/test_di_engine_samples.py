@@ -28,24 +28,27 @@ def deque(location, monkeypatch):
         return made[-1]
 
     yield deque
-    for one in made:
-        one.close()
+    for buffer in made:
+        buffer.close()
 
 
 def item(k):
     return {"obs": torch.full((2,), float(k)), "array": np.full(3, k), "k": k, "words": ["a", "b"]}
 
 
-def numbers(found):
-    return sorted(one.data["k"] for one in found)
+def numbers(entries):
+    return sorted(entry.data["k"] for entry in entries)
 
 
 def sample_until(buffer, is_seen, size=3, key="k"):
     """Sample for up to 10 s until `is_seen(metas)`; return the meta dicts by item number."""
     until = time.monotonic() + 10
     while True:
-        found = buffer.sample(20, replace=True) + buffer.sample(size)
-        metas = {one.data[key]: one.meta for one in sorted(found, key=lambda one: one.data[key])}
+        entries = buffer.sample(20, replace=True) + buffer.sample(size)
+        metas = {
+            entry.data[key]: entry.meta
+            for entry in sorted(entries, key=lambda entry: entry.data[key])
+        }
         if is_seen(metas) or time.monotonic() > until:
             return metas
 
@@ -56,11 +59,13 @@ def test_items_are_sampled_before_they_are_written(deque):
     assert numbers(buffer.sample(1)) == [0]  # writes it: a sample needs a stored item
     for k in range(1, 5):
         pushed = buffer.push(item(k), meta={"group": k % 2})
-        (found,) = [one for one in buffer.sample(k + 1) if one.index == pushed.index]
-        assert found.meta == {"group": k % 2}
-        assert found.data["obs"].tolist() == [k, k]
-        assert found.data["array"].tolist() == [k, k, k]
-        assert found.data["words"] == ["a", "b"]
+        (entry,) = [
+            candidate for candidate in buffer.sample(k + 1) if candidate.index == pushed.index
+        ]
+        assert entry.meta == {"group": k % 2}
+        assert entry.data["obs"].tolist() == [k, k]
+        assert entry.data["array"].tolist() == [k, k, k]
+        assert entry.data["words"] == ["a", "b"]
     assert other.count() == 1
     assert buffer.count() == 5
     buffer.items.flush()
@@ -76,35 +81,35 @@ def test_unwritten_items_displace_the_oldest(deque, stored, unwritten):
     buffer.items.flush()
     for k in range(stored, stored + unwritten):
         buffer.push(item(k))
-    held = min(10, stored + unwritten)
-    assert buffer.count() == held
-    newest = list(range(stored + unwritten - held, stored + unwritten))
-    assert numbers(buffer.sample(held)) == newest
-    assert {one.data["k"] for one in buffer.sample(500, replace=True)} == set(newest)
-    with pytest.raises(ValueError, match=f"less than {held + 1}"):
-        buffer.sample(held + 1)
+    size = min(10, stored + unwritten)
+    assert buffer.count() == size
+    newest = list(range(stored + unwritten - size, stored + unwritten))
+    assert numbers(buffer.sample(size)) == newest
+    assert {entry.data["k"] for entry in buffer.sample(500, replace=True)} == set(newest)
+    with pytest.raises(ValueError, match=f"less than {size + 1}"):
+        buffer.sample(size + 1)
     buffer.items.flush()
-    assert numbers(buffer.sample(held)) == newest
+    assert numbers(buffer.sample(size)) == newest
 
 
 def test_unwritten_items_are_copies(deque):
     buffer = deque()
-    given, meta = item(1), {"path": ["x"]}
-    buffer.push(given, meta=meta)
-    buffer.push(given, meta=meta)
+    transition, meta = item(1), {"path": ["x"]}
+    buffer.push(transition, meta=meta)
+    buffer.push(transition, meta=meta)
     buffer.sample(1)
-    buffer.push(given, meta=meta)
-    given["obs"][:], given["array"][:], given["words"][0] = 7, 7, "changed"
+    buffer.push(transition, meta=meta)
+    transition["obs"][:], transition["array"][:], transition["words"][0] = 7, 7, "changed"
     meta["path"].append("changed")
     for _ in range(2):  # not written yet, then written
         for _ in range(2):
-            for one in buffer.sample(3):
-                assert one.data["obs"].tolist() == [1, 1]
-                assert one.data["array"].tolist() == [1, 1, 1]
-                assert one.data["words"] == ["a", "b"]
-                assert one.meta["path"] == ["x"]
-                one.data["obs"][:], one.data["array"][:], one.data["words"][0] = 8, 8, "other"
-                one.meta["path"].append("other")
+            for entry in buffer.sample(3):
+                assert entry.data["obs"].tolist() == [1, 1]
+                assert entry.data["array"].tolist() == [1, 1, 1]
+                assert entry.data["words"] == ["a", "b"]
+                assert entry.meta["path"] == ["x"]
+                entry.data["obs"][:], entry.data["array"][:], entry.data["words"][0] = 8, 8, "other"
+                entry.meta["path"].append("other")
         buffer.items.flush()
 
 
@@ -168,12 +173,16 @@ def test_naive_buffer_samples_unwritten_items(tmp_path):
     with expdb.open(tmp_path / "experiment" / "replay.db") as db:
         for k in range(6):
             buffer.push(item(k), 0)
-            held = min(k + 1, 4)
-            found = buffer.sample(held, 0)
-            assert sorted(one["k"] for one in found) == list(range(k + 1 - held, k + 1))
+            size = min(k + 1, 4)
+            transitions = buffer.sample(size, 0)
+            assert sorted(transition["k"] for transition in transitions) == list(
+                range(k + 1 - size, k + 1)
+            )
             assert len(db.buffer("buffer")) == 1
-            assert buffer.sample(held + 1, 0) is None
-        assert [one["k"] for one in buffer.sample(1, 0, sample_range=slice(-1, None))] == [5]
+            assert buffer.sample(size + 1, 0) is None
+        assert [
+            transition["k"] for transition in buffer.sample(1, 0, sample_range=slice(-1, None))
+        ] == [5]
     buffer.close()
 
 
@@ -183,9 +192,9 @@ def test_data_may_have_any_key(deque, key):
     for k in range(4):
         buffer.push({key: np.array([k, k]), "k": k}, meta={"m": k})
     for _ in range(2):  # not written yet, then written
-        for one in (*buffer.sample(4), *buffer, buffer[2]):
-            assert one.data[key].tolist() == [one.data["k"]] * 2
-            assert one.meta["m"] == one.data["k"]
+        for entry in (*buffer.sample(4), *buffer, buffer[2]):
+            assert entry.data[key].tolist() == [entry.data["k"]] * 2
+            assert entry.meta["m"] == entry.data["k"]
         buffer.push({key: np.array([9, 9]), "k": 9}, meta={"m": 9})
 
 
@@ -220,13 +229,13 @@ def test_priorities_of_unwritten_samples_can_be_updated(deque):
         buffer.push(item(k), meta={"priority": 1.0})
         if not k:
             buffer.items.flush()
-    for one in view.sample(5):
-        assert buffer.update(one.index, meta={**one.meta, "priority": 2.0})
+    for entry in view.sample(5):
+        assert buffer.update(entry.index, meta={**entry.meta, "priority": 2.0})
     buffer.sample(1)
-    assert {one.meta["priority"] for one in view.sample(5)} == {2.0}
+    assert {entry.meta["priority"] for entry in view.sample(5)} == {2.0}
     (gone,) = view.sample(1)
     buffer.push(item(5))
-    (gone,) = [one for one in view.sample(6) if "priority_idx" not in one.meta]
+    (gone,) = [entry for entry in view.sample(6) if "priority_idx" not in entry.meta]
     buffer.delete(gone.index)
     assert not buffer.update(gone.index, meta={**gone.meta, "priority": 2.0})
 
@@ -238,7 +247,7 @@ def test_flush_stores_the_priorities_of_pushed_items(deque):
             buffer.push(item(k), priority=k + 0.5)
         buffer.items.flush()
         buffer.sample(2)
-    assert [one.meta["priority"] for one in other] == [0.5, 1.5, 2.5] * 2
+    assert [entry.meta["priority"] for entry in other] == [0.5, 1.5, 2.5] * 2
 
 
 def test_an_item_has_a_reward_that_another_handle_stored_first(deque):
@@ -248,5 +257,5 @@ def test_an_item_has_a_reward_that_another_handle_stored_first(deque):
     assert other.sample(1)[0].data == {"obs": 1}
     buffer.push({"obs": 1.5, "reward": 0.5})
     buffer.items.flush()
-    found = sample_until(other, lambda metas: len(metas) == 2, size=1, key="obs")
-    assert set(found) == {1, 1.5}
+    metas = sample_until(other, lambda metas: len(metas) == 2, size=1, key="obs")
+    assert set(metas) == {1, 1.5}

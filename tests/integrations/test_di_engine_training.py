@@ -62,10 +62,10 @@ def train(folder, prioritized, iterations):
 @pytest.mark.parametrize("prioritized", [False, True])
 def test_a_pipeline_trains_and_goes_on_with_its_buffer(tmp_path, monkeypatch, prioritized):
     monkeypatch.chdir(tmp_path)
-    before, held, updates = train(tmp_path, prioritized, 20)
+    before, stored, updates = train(tmp_path, prioritized, 20)
     assert before == 0
-    assert held > 100
+    assert stored > 100
     assert updates > 10
     before, after, _ = train(tmp_path, prioritized, 5)
-    assert before == held
-    assert after > held
+    assert before == stored
+    assert after > stored

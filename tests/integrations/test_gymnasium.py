@@ -65,13 +65,13 @@ def buffer(tmp_path):
 
 def assert_recorded(buffer, agent, lengths):
     """The complete episodes of an agent are as the counter counted."""
-    told = [
+    complete = [
         row
         for row in buffer.episodes({"agent_id": agent}).to_pylist()
         if row["status"] == "complete"
     ]
-    assert [row["length"] for row in told] == lengths
-    for k, row in enumerate(told):
+    assert [row["length"] for row in complete] == lengths
+    for k, row in enumerate(complete):
         batch = buffer.sample(
             row["length"],
             {"episode_id": row["episode_id"]},
@@ -112,11 +112,11 @@ def test_a_single_environment_is_recorded_as_it_is_played(buffer):
                 env.policy_version += 1
                 env.reset()
     assert_recorded(buffer, "a", [3, 3, 3])
-    told = buffer.episodes().to_pylist()
-    assert [row["status"] for row in told] == ["complete"] * 3 + ["aborted"]
-    assert [row["policy_version"] for row in told] == [4, 5, 6, 7]
-    assert told[0]["task_id"] == told[0]["task_name"] == "count"
-    assert [row["episode_tags"] for row in told[:2]] == [
+    episodes = buffer.episodes().to_pylist()
+    assert [row["status"] for row in episodes] == ["complete"] * 3 + ["aborted"]
+    assert [row["policy_version"] for row in episodes] == [4, 5, 6, 7]
+    assert episodes[0]["task_id"] == episodes[0]["task_name"] == "count"
+    assert [row["episode_tags"] for row in episodes[:2]] == [
         '{"kind":"test","seed":7}',
         '{"kind":"test"}',
     ]

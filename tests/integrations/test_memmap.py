@@ -36,8 +36,8 @@ def make(tmp_path):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for buffer in made:
+        buffer.close()
 
 
 def episode(buffer, task, length=3):
@@ -56,10 +56,10 @@ def test_the_page_runs_with_the_import_changed(tmp_path, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 4
     program = "\n".join(blocks).replace("from memmap_replay_buffer ", f"from {memmap.__name__} ")
-    known = {}
-    exec(compile(program, "memmap_page.md", "exec"), known)
-    known["buffer"].close()
-    known["buffer_rehydrated"].close()
+    namespace = {}
+    exec(compile(program, "memmap_page.md", "exec"), namespace)
+    namespace["buffer"].close()
+    namespace["buffer_rehydrated"].close()
 
 
 def test_steps_come_back_with_their_types_and_defaults(make):
@@ -69,7 +69,7 @@ def test_steps_come_back_with_their_types_and_defaults(make):
         last["goal"] = torch.ones(2)
     assert stored._fields == tuple(FIELDS)
     data = buffer.get_all_data()
-    assert {name: one.dtype for name, one in data.items()} == {
+    assert {name: tensor.dtype for name, tensor in data.items()} == {
         "obs": torch.float32, "action": torch.int32, "reward": torch.float32, "done": torch.bool,
         "task": torch.int32, "goal": torch.float32, "episode_lens": torch.int32,
     }  # fmt: skip
@@ -377,9 +377,9 @@ def test_a_killed_process_leaves_every_step_that_was_stored(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True
     )
-    told = len(done.stdout.split())
+    steps = len(done.stdout.split())
     buffer = ReplayBuffer.from_folder(tmp_path)
-    assert buffer.data["action"][0, :told].tolist() == list(range(30))
+    assert buffer.data["action"][0, :steps].tolist() == list(range(30))
     buffer.close()
 
 
@@ -397,17 +397,17 @@ def test_a_folder_of_the_original_is_imported_without_unpickling(tmp_path):
         ReplayBuffer(tmp_path / "old", 4, 10, FIELDS, META)
     with pytest.raises(ValueError, match="import_folder"):
         ReplayBuffer.from_folder(tmp_path / "old")
-    mine = import_folder(tmp_path / "old", tmp_path / "new", circular=True)
-    assert tasks(mine) == [2, 3, 4, 5]  # by age
+    imported = import_folder(tmp_path / "old", tmp_path / "new", circular=True)
+    assert tasks(imported) == [2, 3, 4, 5]  # by age
     order = [2, 3, 0, 1]
     for name in FIELDS:
         expected = theirs.get_all_data(fields=(name,))[name][order]
-        assert torch.equal(mine.get_all_data(fields=(name,))[name], expected)
+        assert torch.equal(imported.get_all_data(fields=(name,))[name], expected)
     with pytest.raises(ValueError, match="already holds a buffer"):
         import_folder(tmp_path / "old", tmp_path / "new", circular=True)
     with pytest.raises(ValueError, match="not a folder of memmap"):
         import_folder(tmp_path, tmp_path / "new")
-    mine.close()
+    imported.close()
 
 
 @pytest.mark.parametrize("size", [None, 1])
@@ -423,7 +423,7 @@ def test_an_episode_without_steps_is_none(make, size):
         buffer.store(a=1)
     buffer.store(a=2)
     buffer.advance_episode()
-    assert [one.meta["task"] for one in buffer.held()] == [3, 0]
+    assert [stored_episode.meta["task"] for stored_episode in buffer.held()] == [3, 0]
 
 
 def test_no_episode_begins_in_a_full_buffer(make):

@@ -36,8 +36,8 @@ def make(tmp_path, monkeypatch):
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for buffer in made:
+        buffer.close()
 
 
 def fragment(number, worker="w", length=4):
@@ -66,18 +66,18 @@ def test_a_fragment_comes_back_as_it_was(make):
     buffer = make()
     add(buffer, [3])
     ((index, id),) = buffer.fetch_fragments(1)
-    found, expected = buffer.load_fragment(id), fragment(3)
-    assert index == found.index == FragmentIndex("w", 3)
+    loaded, expected = buffer.load_fragment(id), fragment(3)
+    assert index == loaded.index == FragmentIndex("w", 3)
     for name in SampleFragment.__dataclass_fields__:
-        one, other = getattr(found, name), getattr(expected, name)
+        value, other = getattr(loaded, name), getattr(expected, name)
         if isinstance(other, dict):
-            (one,), (other,) = one.values(), other.values()
+            (value,), (other,) = value.values(), other.values()
         if name == "in_state":
-            assert [part.tolist() for part in one] == [part.tolist() for part in other]
+            assert [part.tolist() for part in value] == [part.tolist() for part in other]
         elif isinstance(other, np.ndarray):
-            assert (one.dtype, one.tolist()) == (other.dtype, other.tolist())
+            assert (value.dtype, value.tolist()) == (other.dtype, other.tolist())
         else:
-            assert one == other
+            assert value == other
 
 
 def test_a_chunk_is_fragments_of_one_worker_that_follow_each_other(make):
@@ -86,8 +86,8 @@ def test_a_chunk_is_fragments_of_one_worker_that_follow_each_other(make):
         add(buffer, [number], "a")
         add(buffer, [number + 10], "b")
     for _ in range(3):
-        found = fetched(buffer, 6)
-        for chunk in (found[:3], found[3:]):
+        fragments = fetched(buffer, 6)
+        for chunk in (fragments[:3], fragments[3:]):
             worker, first = chunk[0]
             assert chunk == [(worker, first + k) for k in range(3)]
             assert first in (0, 3, 10, 13)
@@ -208,8 +208,8 @@ def test_a_chunk_of_which_a_part_has_become_stale_begins_anew(make):
         for worker in "ABC":
             add(buffer, [number], worker, version=1)
     assert buffer.buffer.stats()["episodes"]["complete"] == 3
-    found = fetched(buffer, 6)
-    assert sorted(found) == [(worker, number) for worker in "ABC" for number in (1, 2)]
+    fragments = fetched(buffer, 6)
+    assert sorted(fragments) == [(worker, number) for worker in "ABC" for number in (1, 2)]
 
 
 def test_one_process_makes_the_buffer_and_others_attach(make, tmp_path):
@@ -267,13 +267,13 @@ def test_derived_data_is_joined_by_the_index():
     )
     fragments = [fragment(k) for k in range(3)]
     data = FragmentDataDict(
-        {one.index: {"adv": np.full(4, k), "name": f"n{k}", "list": [torch.tensor(k), 0.5]}
-         for k, one in enumerate(fragments)}
+        {part.index: {"adv": np.full(4, k), "name": f"n{k}", "list": [torch.tensor(k), 0.5]}
+         for k, part in enumerate(fragments)}
     )  # fmt: skip
     batch = data.format_batch(fragments[::-1], "cpu")
     assert batch["adv"][:, 0].tolist() == [2, 1, 0]
     assert batch["name"] == ["n2", "n1", "n0"]
-    assert [one.tolist() for one in batch["list"]] == [[2, 1, 0], [0.5, 0.5, 0.5]]
+    assert [tensor.tolist() for tensor in batch["list"]] == [[2, 1, 0], [0.5, 0.5, 0.5]]
 
 
 def test_fragments_are_in_sql(make, tmp_path):
@@ -312,19 +312,19 @@ def test_no_worker_deletes_what_is_fetched_at_that_moment(make, tmp_path, monkey
     if moment == "before the plan is kept":
         keep = buffer._plan.keep
 
-        def keep_late(*told):
+        def keep_late(*arguments):
             add(worker, range(2, 6))
-            keep(*told)
+            keep(*arguments)
 
         monkeypatch.setattr(buffer._plan, "keep", keep_late)
         plans += buffer.fetch_fragments(2)
     else:
         delete = worker.buffer.delete
 
-        def delete_late(*told, **options):
+        def delete_late(*arguments, **options):
             if not plans:
                 plans.extend(buffer.fetch_fragments(2))
-            return delete(*told, **options)
+            return delete(*arguments, **options)
 
         monkeypatch.setattr(worker.buffer, "delete", delete_late)
         add(worker, range(2, 6))
@@ -341,13 +341,15 @@ def test_what_is_in_the_plan_can_be_loaded(make, tmp_path, monkeypatch):
     rank = ReplayBufferInterface(location=tmp_path / "buffer")
     keep, delete, seen = buffer._plan.keep, buffer.buffer.delete, []
 
-    def load_all(*told, then=None, **options):
+    def load_all(*arguments, then=None, **options):
         seen.extend(rank.load_fragment(id).index for _, id in rank.prepared_fragments())
-        return then(*told, **options)
+        return then(*arguments, **options)
 
-    monkeypatch.setattr(buffer._plan, "keep", lambda *told: load_all(*told, then=keep))
+    monkeypatch.setattr(buffer._plan, "keep", lambda *arguments: load_all(*arguments, then=keep))
     monkeypatch.setattr(
-        buffer.buffer, "delete", lambda *told, **options: load_all(*told, then=delete, **options)
+        buffer.buffer,
+        "delete",
+        lambda *arguments, **options: load_all(*arguments, then=delete, **options),
     )
     buffer.fetch_fragments(2)
     assert len(seen) == 2

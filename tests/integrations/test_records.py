@@ -22,20 +22,20 @@ def kept(db, buffer, values):
     return Records(db, buffer).values(buffer.get(range(len(values))))
 
 
-def assert_same(one, other):
-    assert type(one) is type(other)
-    if isinstance(one, dict):
-        assert list(one) == list(other)
-        one, other = list(one.values()), list(other.values())
-    if isinstance(one, (list, tuple)):
-        assert len(one) == len(other)
-        for part, found in zip(one, other, strict=True):
-            assert_same(part, found)
-    elif hasattr(one, "dtype"):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+def assert_same(first, other):
+    assert type(first) is type(other)
+    if isinstance(first, dict):
+        assert list(first) == list(other)
+        first, other = list(first.values()), list(other.values())
+    if isinstance(first, (list, tuple)):
+        assert len(first) == len(other)
+        for part, other_part in zip(first, other, strict=True):
+            assert_same(part, other_part)
+    elif hasattr(first, "dtype"):
+        assert (first.dtype, first.shape) == (other.dtype, other.shape)
+        assert np.asarray(first).tobytes() == np.asarray(other).tobytes()
     else:
-        assert one == other
+        assert first == other
 
 
 VALUES = [
@@ -60,9 +60,9 @@ VALUES = [
 
 
 def test_values_come_back_as_they_were(db, buffer):
-    found = kept(db, buffer, VALUES)
-    for value, one in zip(VALUES, found, strict=True):
-        assert_same(value, one)
+    results = kept(db, buffer, VALUES)
+    for value, result in zip(VALUES, results, strict=True):
+        assert_same(value, result)
 
 
 def test_value_reverses_step_without_storing(db, buffer):
@@ -82,13 +82,15 @@ def test_tensors_come_back_as_tensors(db, buffer):
         {"reward": torch.tensor(3), "obs": torch.zeros(0, 2, dtype=torch.bool)},
         {"obs": torch.randn(2, 3).T, "many": [torch.tensor(1, dtype=torch.int8)]},
     ]
-    for value, one in zip(values, kept(db, buffer, values), strict=True):
-        assert value.keys() == one.keys()
+    for value, result in zip(values, kept(db, buffer, values), strict=True):
+        assert value.keys() == result.keys()
         for name, tensor in value.items():
-            expected, found = (tensor[0], one[name][0]) if name == "many" else (tensor, one[name])
-            assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
-            assert torch.allclose(expected.detach(), found, equal_nan=True)
-            assert not found.requires_grad
+            expected, actual = (
+                (tensor[0], result[name][0]) if name == "many" else (tensor, result[name])
+            )
+            assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
+            assert torch.allclose(expected.detach(), actual, equal_nan=True)
+            assert not actual.requires_grad
     assert db.sql("SELECT reward FROM experience WHERE buffer = 'items'")["reward"].to_pylist() == [
         1.5,
         None,
@@ -97,9 +99,9 @@ def test_tensors_come_back_as_tensors(db, buffer):
         None,
     ]
     refused = [torch.zeros(1, dtype=torch.complex64), torch.eye(2).to_sparse()]
-    for one in refused:
+    for tensor in refused:
         with pytest.raises(expdb.InvalidValue, match="'obs' is a tensor"):
-            Records(db, buffer).step({"obs": one})
+            Records(db, buffer).step({"obs": tensor})
 
 
 @pytest.mark.parametrize(
@@ -117,16 +119,16 @@ def test_what_could_not_come_back_is_refused_by_name(db, buffer, value, named):
 
 def test_shapes_that_differ_share_a_structure(db, buffer):
     values = [np.zeros(k) for k in range(50)]
-    for value, one in zip(values, kept(db, buffer, values), strict=True):
-        assert_same(value, one)
+    for value, result in zip(values, kept(db, buffer, values), strict=True):
+        assert_same(value, result)
     assert len(db.buffer("items.structures")) <= 2
 
 
 def test_another_handle_learns_what_is_new(open_db):
-    one, other = open_db(), open_db()
-    writer = Records(one, one.buffer("items"))
+    first, other = open_db(), open_db()
+    writer = Records(first, first.buffer("items"))
     reader = Records(other, other.buffer("items"))
-    one.buffer("items").store_batch([writer.step({"a": 1}), writer.step({"b": np.ones(2)})])
+    first.buffer("items").store_batch([writer.step({"a": 1}), writer.step({"b": np.ones(2)})])
     batch = other.buffer("items").get([0, 1], fields=["position", *reader.fields])
     assert_same(reader.values(batch), [{"a": 1}, {"b": np.ones(2)}])
 
@@ -165,5 +167,5 @@ def test_values_share_no_memory(db, buffer):
 def test_ordered_dictionaries_come_back_as_such(db, buffer):
     inner = OrderedDict(b=np.arange(3), a=OrderedDict(c="text"))
     values = [{"info": inner, "k": 1}, OrderedDict(x=1.5)]
-    for found, value in zip(kept(db, buffer, values), values, strict=True):
-        assert_same(found, value)
+    for result, value in zip(kept(db, buffer, values), values, strict=True):
+        assert_same(result, value)

@@ -45,9 +45,9 @@ def steps(*numbers, **columns):
 @pytest.fixture
 def close():
     made = []
-    yield lambda one: made.append(one) or one
-    for one in made:
-        one.close()
+    yield lambda buffer: made.append(buffer) or buffer
+    for buffer in made:
+        buffer.close()
 
 
 def test_the_page_runs_with_the_import_changed(capsys):
@@ -93,7 +93,7 @@ def test_columns_of_anything_are_cut_into_steps(close):
     buffer = close(ReplayBuffer(capacity=10))
     buffer.add(steps(0, 1, infos=[{"k": 0}, {"k": 1}]))
     batch = buffer.sample(20)
-    assert [one["k"] for one in batch["infos"]] == batch["a"].tolist()
+    assert [info["k"] for info in batch["infos"]] == batch["a"].tolist()
 
 
 @pytest.mark.parametrize("unit", ["timesteps", "fragments"])
@@ -204,14 +204,14 @@ def test_a_late_priority_never_reaches_another_item(close):
 
 
 def test_a_reservoir_is_a_uniform_sample_of_all(close):
-    held = []
+    numbers = []
     for _ in range(30):
         buffer = close(ReservoirReplayBuffer(capacity=5))
         for k in range(25):
             buffer.add(steps(k))
         assert (len(buffer), buffer.stats()["num_add_calls"]) == (5, 25)
-        held += set(buffer.sample(200)["a"].tolist())
-    assert 8 < np.mean(held) < 16  # 12 on average, five standard deviations
+        numbers += set(buffer.sample(200)["a"].tolist())
+    assert 8 < np.mean(numbers) < 16  # 12 on average, five standard deviations
 
 
 def test_a_reservoir_counts_on_after_a_restart(close, tmp_path):
@@ -229,7 +229,7 @@ def test_a_queue_hands_each_batch_out_once(close, tmp_path):
     for k in range(4):
         first.add(steps(k, k))
     first.flush()
-    order = [one.sample()["a"].tolist() for one in (first, second, second, first)]
+    order = [handle.sample()["a"].tolist() for handle in (first, second, second, first)]
     assert order == [[k, k] for k in range(4)]
     assert isinstance(first.sample(), MultiAgentBatch)
     assert not first._item_positions
@@ -334,13 +334,13 @@ def test_parts_of_an_episode_are_joined(kind, close):
     buffer.add(episode(0, 4, start=4))
     assert (buffer.get_num_episodes(), len(buffer)) == (2, 12)
     options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    found = buffer.sample(200, n_step=3, gamma=0.5, **options)
-    for one in found:
-        (number, t), (other, following) = one.observations[0], one.observations[1]
+    samples = buffer.sample(200, n_step=3, gamma=0.5, **options)
+    for sample in samples:
+        (number, t), (other, following) = sample.observations[0], sample.observations[1]
         assert (number, following) == (other, t + 3)
-        assert one.rewards[0] == t + (t + 1) / 2 + (t + 2) / 4
-        assert one.is_terminated == (number == 0 and following == 8)
-    starts = {(int(one.observations[0][0]), one.t_started) for one in found}
+        assert sample.rewards[0] == t + (t + 1) / 2 + (t + 2) / 4
+        assert sample.is_terminated == (number == 0 and following == 8)
+    starts = {(int(sample.observations[0][0]), sample.t_started) for sample in samples}
     assert starts == {(0, t) for t in range(6)} | {(1, 0), (1, 1)}
 
 
@@ -348,8 +348,8 @@ def test_random_numbers_of_steps_exclude_the_upper_bound(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 20))
     options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    found = buffer.sample(300, n_step=(1, 4), **options)
-    taken = {one.get_extra_model_outputs("n_step", 0) for one in found}
+    samples = buffer.sample(300, n_step=(1, 4), **options)
+    taken = {sample.get_extra_model_outputs("n_step", 0) for sample in samples}
     assert taken == {1, 2, 3}
     with pytest.raises(ValueError, match="no transitions over 30 steps"):
         buffer.sample(1, n_step=30, **options)
@@ -359,11 +359,14 @@ def test_outputs_and_infos_are_those_of_the_step_that_is_drawn(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 10))
     options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    for one in buffer.sample(
+    for sample in buffer.sample(
         20, n_step=2, include_infos=True, include_extra_model_outputs=True, **options
     ):
-        assert one.get_extra_model_outputs("logp", 0) == -one.t_started
-        assert [info["t"] for info in one.get_infos()] == [one.t_started, one.t_started + 2]
+        assert sample.get_extra_model_outputs("logp", 0) == -sample.t_started
+        assert [info["t"] for info in sample.get_infos()] == [
+            sample.t_started,
+            sample.t_started + 2,
+        ]
 
 
 def test_an_episode_that_is_refused_leaves_nothing(kind, close):
@@ -378,10 +381,10 @@ def test_an_episode_that_is_refused_leaves_nothing(kind, close):
 
 def test_rows_of_steps_with_different_structures(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
-    some = episode(0, 5)
-    some.infos[2].clear()
-    some.infos[3].clear()  # so that step 2 has no infos
-    buffer.add([some, episode(1, 5, extra={"more": [1.0] * 5})])
+    first = episode(0, 5)
+    first.infos[2].clear()
+    first.infos[3].clear()  # so that step 2 has no infos
+    buffer.add([first, episode(1, 5, extra={"more": [1.0] * 5})])
     batch = buffer.sample(30, batch_length_T=4)
     numbers, times = batch["obs"][..., 0], batch["obs"][..., 1]
     assert set(numbers.ravel().tolist()) == {0, 1}
@@ -401,76 +404,76 @@ def test_rows_of_dict_observations(close):
     )  # fmt: skip
     batch = buffer.sample(20, batch_length_T=3)
     assert batch["obs"].shape == (20, 3)
-    assert {one["t"] for one in batch["obs"][batch["is_terminated"]]} == {5}
-    assert {one["t"] for one in batch["obs"].ravel()} == set(range(6))
+    assert {observation["t"] for observation in batch["obs"][batch["is_terminated"]]} == {5}
+    assert {observation["t"] for observation in batch["obs"].ravel()} == set(range(6))
 
 
 def test_a_handle_sees_steps_and_deletions_by_another(close, tmp_path):
-    one, other = (
+    first, other = (
         close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
     )
-    one.add([episode(k, 10) for k in range(4)])
-    one.flush()
+    first.add([episode(k, 10) for k in range(4)])
+    first.flush()
     assert len(other.episodes) == 4
-    one.buffer.delete({"episode_id": "e1"})
-    one.add(episode(7, 10))  # as many steps as were deleted
-    one.flush()
+    first.buffer.delete({"episode_id": "e1"})
+    first.add(episode(7, 10))  # as many steps as were deleted
+    first.flush()
     assert sorted(episode.id_ for episode in other.episodes) == ["e0", "e2", "e3", "e7"]
-    found = other.sample(60, n_step=1, sample_episodes=True)
-    assert {episode.id_ for episode in found} == {"e0", "e2", "e3", "e7"}
+    samples = other.sample(60, n_step=1, sample_episodes=True)
+    assert {episode.id_ for episode in samples} == {"e0", "e2", "e3", "e7"}
 
 
 def test_a_restored_state_replaces_the_episodes(close):
-    one, other = (close(EpisodeReplayBuffer(capacity=100, seed=seed)) for seed in range(2))
-    one.add([episode(k, 5) for k in range(4)])
+    first, other = (close(EpisodeReplayBuffer(capacity=100, seed=seed)) for seed in range(2))
+    first.add([episode(k, 5) for k in range(4)])
     other.add([episode(k, 5) for k in range(4, 8)])
-    one.sample(50, sample_episodes=True, n_step=1)
-    one.set_state(other.get_state())
-    found = one.sample(50, sample_episodes=True, n_step=1)
-    assert {episode.id_ for episode in found} == {"e4", "e5", "e6", "e7"}
-    assert set(one.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
+    first.sample(50, sample_episodes=True, n_step=1)
+    first.set_state(other.get_state())
+    samples = first.sample(50, sample_episodes=True, n_step=1)
+    assert {episode.id_ for episode in samples} == {"e4", "e5", "e6", "e7"}
+    assert set(first.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
 
 
 def test_an_eviction_between_two_of_another_handle_is_learned(close, tmp_path):
-    one, other = (
+    first, other = (
         close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
     )
-    one.add([episode(0, 10), episode(1, 10)])
-    one.flush()
-    delete = one._stored.buffer.delete
+    first.add([episode(0, 10), episode(1, 10)])
+    first.flush()
+    delete = first._stored.buffer.delete
 
-    def delete_late(*given):
+    def delete_late(*arguments):
         other.add(episode(3, 10))
         other.flush()
-        return delete(*given)
+        return delete(*arguments)
 
-    one._stored.buffer.delete = delete_late
-    one.add(episode(2, 10))
-    one._stored.buffer.delete = delete
-    one.flush()
+    first._stored.buffer.delete = delete_late
+    first.add(episode(2, 10))
+    first._stored.buffer.delete = delete
+    first.flush()
     other.flush()
-    assert one._stored.ids == other._stored.ids
-    one.sample(8, batch_length_T=4)
-    assert [episode.id_ for episode in one.episodes] == one._stored.ids
+    assert first._stored.ids == other._stored.ids
+    first.sample(8, batch_length_T=4)
+    assert [episode.id_ for episode in first.episodes] == first._stored.ids
 
 
 def test_rows_skip_an_episode_that_is_evicted_meanwhile(close, tmp_path):
-    one, other = (
+    first, other = (
         close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
     )
-    one.add([episode(k, 10) for k in range(4)])
-    one.flush()
+    first.add([episode(k, 10) for k in range(4)])
+    first.flush()
     other.sample(4, batch_length_T=4)
-    batch_at = one._stored.batch_at
+    batch_at = first._stored.batch_at
 
     def evict_first(positions):
         other.add([episode(k, 10) for k in range(4, 8)])
         other.flush()
-        one._stored.batch_at = batch_at
+        first._stored.batch_at = batch_at
         return batch_at(positions)
 
-    one._stored.batch_at = evict_first
-    batch = one.sample(8, batch_length_T=4)
+    first._stored.batch_at = evict_first
+    batch = first.sample(8, batch_length_T=4)
     assert set(batch["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
 
 
@@ -491,14 +494,14 @@ def test_rows_of_observations_that_differ_from_the_first(close, dtype, size):
 
 
 def test_two_handles_follow_each_other(close, tmp_path):
-    one, other = (
+    first, other = (
         close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
     )
-    one.add([episode(0, 10), episode(1, 10)])
-    one.flush()
+    first.add([episode(0, 10), episode(1, 10)])
+    first.flush()
     other.sample(4, batch_length_T=4)
-    one.add(episode(2, 10))
-    one.flush()
+    first.add(episode(2, 10))
+    first.flush()
     for _ in range(5):
         assert set(other.sample(4, batch_length_T=4)["obs"][..., 0].ravel().tolist()) <= {1, 2}
     other.add(episode(3, 10))
@@ -514,26 +517,26 @@ def test_a_private_buffer_is_pickled_with_its_episodes(kind, close):
     other = close(pickle.loads(pickle.dumps(buffer)))
     other.add(episode(9, 2))
     assert (len(buffer), len(other)) == (20, 22)
-    assert [one.id_ for one in other.episodes] == ["e0", "e1", "e2", "e3", "e9"]
+    assert [stored.id_ for stored in other.episodes] == ["e0", "e1", "e2", "e3", "e9"]
 
 
 def test_the_episodes_that_are_held_are_those_that_were_added(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add([episode(k, 5) for k in range(3)])
-    for k, one in enumerate(buffer.episodes):
+    for k, stored in enumerate(buffer.episodes):
         added = episode(k, 5)
-        np.testing.assert_array_equal(one.get_observations(), added.get_observations())
-        assert list(one.get_actions()) == list(added.get_actions())
-        assert list(one.get_rewards()) == list(added.get_rewards())
-        assert (one.is_terminated, one.get_infos()) == (True, added.get_infos())
-        assert list(one.get_extra_model_outputs("logp")) == [0.0, -1.0, -2.0, -3.0, -4.0]
+        np.testing.assert_array_equal(stored.get_observations(), added.get_observations())
+        assert list(stored.get_actions()) == list(added.get_actions())
+        assert list(stored.get_rewards()) == list(added.get_rewards())
+        assert (stored.is_terminated, stored.get_infos()) == (True, added.get_infos())
+        assert list(stored.get_extra_model_outputs("logp")) == [0.0, -1.0, -2.0, -3.0, -4.0]
 
 
 def test_keys_of_extra_model_outputs_may_be_numbers(close):
     buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100))
     buffer.add(episode(0, 3, extra={7: [1.0, 2.0, 3.0]}))
-    (one,) = buffer.episodes
-    assert list(one.get_extra_model_outputs(7)) == [1.0, 2.0, 3.0]
+    (stored,) = buffer.episodes
+    assert list(stored.get_extra_model_outputs(7)) == [1.0, 2.0, 3.0]
     drawn = buffer.sample(5, n_step=1, include_extra_model_outputs=True)
     assert all(step.get_extra_model_outputs(7, -1) == step.observations[0][1] + 1 for step in drawn)
 
@@ -552,12 +555,12 @@ def test_a_state_with_data_makes_the_same_buffer(made, unit, close, tmp_path):
     private = close(pickle.loads(pickle.dumps(close(made(8, unit)))))
     private.add(steps(99))
     private.set_state(state)  # replaces what a private database holds, as RLlib's buffers do
-    for one in (other, private):
-        assert one.stats() | {"est_size_bytes": 0, "sampled_count": 0} == buffer.stats() | {
+    for restored in (other, private):
+        assert restored.stats() | {"est_size_bytes": 0, "sampled_count": 0} == buffer.stats() | {
             "est_size_bytes": 0, "sampled_count": 0
         }  # fmt: skip
         expected = set(buffer.sample(99, **options)["a"].tolist())
-        assert set(one.sample(99, **options)["a"].tolist()) == expected
+        assert set(restored.sample(99, **options)["a"].tolist()) == expected
     if made is not ReservoirReplayBuffer:  # which may leave the next item out
         other.add(steps(5))
         with pytest.raises(ValueError, match="restore the state with another location="):
@@ -663,11 +666,13 @@ def test_rows_are_filled_up_with_other_episodes(close):
 def test_slices_have_the_steps_before_them(close):
     buffer = close(EpisodeReplayBuffer(capacity=100))
     buffer.add([episode(k, 12) for k in range(3)])
-    for one in buffer.sample(30, batch_length_T=4, n_step=1, sample_episodes=True, lookback=1):
-        assert len(one) <= 4
-        assert one.get_observations(0)[1] == one.t_started
-        if one.t_started:
-            assert one.get_observations(-1, neg_index_as_lookback=True)[1] == one.t_started - 1
+    for sample in buffer.sample(30, batch_length_T=4, n_step=1, sample_episodes=True, lookback=1):
+        assert len(sample) <= 4
+        assert sample.get_observations(0)[1] == sample.t_started
+        if sample.t_started:
+            assert (
+                sample.get_observations(-1, neg_index_as_lookback=True)[1] == sample.t_started - 1
+            )
     with pytest.raises(AssertionError, match="n-step must be 1"):
         buffer.sample(1, batch_length_T=4, n_step=2, sample_episodes=True)
     with pytest.raises(AssertionError, match="n_step"):
@@ -677,15 +682,17 @@ def test_slices_have_the_steps_before_them(close):
 def test_priorities_of_the_last_sample_are_set(close):
     buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0, seed=0))
     buffer.add(episode(0, 10))
-    found = buffer.sample(50, beta=0.5)
-    buffer.update_priorities(np.array([1e9 if one.t_started == 3 else 0.0 for one in found]))
+    samples = buffer.sample(50, beta=0.5)
+    buffer.update_priorities(
+        np.array([1e9 if sample.t_started == 3 else 0.0 for sample in samples])
+    )
     again = buffer.sample(20, beta=0.5)
-    assert {one.t_started for one in again} == {3}
+    assert {sample.t_started for sample in again} == {3}
     assert again[0].get_extra_model_outputs("weights", 0) <= 1.0
     with pytest.raises(AssertionError, match="priorities for a sample"):
         buffer.update_priorities(np.ones(3))
     buffer.add(episode(1, 2), weight=1e12)
-    assert {int(one.observations[0][0]) for one in buffer.sample(30)} == {1}
+    assert {int(sample.observations[0][0]) for sample in buffer.sample(30)} == {1}
 
 
 def test_episodes_are_there_next_week_and_in_sql(kind, close, tmp_path):
@@ -749,14 +756,14 @@ def test_algorithms_train_stop_and_go_on_with_their_buffer(cluster, config, env,
 
     first = algorithm()
     first.train()
-    held = len(first.local_replay_buffer)
-    assert held >= 60
+    size = len(first.local_replay_buffer)
+    assert size >= 60
     first.local_replay_buffer.flush()
     path = first.save_to_path(str(tmp_path / "checkpoint"))
     first.stop()
     again = algorithm()
     again.restore_from_path(path)
-    assert len(again.local_replay_buffer) == held
+    assert len(again.local_replay_buffer) == size
     again.train()
-    assert len(again.local_replay_buffer) > held
+    assert len(again.local_replay_buffer) > size
     again.stop()

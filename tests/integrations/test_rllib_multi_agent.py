@@ -38,9 +38,9 @@ def close():
         return buffer
 
     yield close
-    for one in made:
-        if hasattr(one, "close"):
-            one.close()
+    for buffer in made:
+        if hasattr(buffer, "close"):
+            buffer.close()
 
 
 def game(number, length, *, agents=(0, 1), end=True, begun=None):
@@ -91,18 +91,18 @@ def test_each_module_is_sampled_on_its_own(kind, close):
     assert (buffer.get_num_timesteps("m0"), buffer.get_num_episodes("m1")) == (40, 4)
     assert (buffer.get_num_agent_timesteps(), sorted(buffer.get_module_ids())) == (80, ["m0", "m1"])
     drawn = buffer.sample(50, n_step=3, gamma=0.5)
-    assert [one.module_id for one in drawn].count("m0") == 50
-    for one in drawn:
-        assert isinstance(one, SingleAgentEpisode)
-        assert (len(one), one.module_id) == (1, f"m{one.agent_id}")
-        (number, agent, t), (_, _, later) = one.get_observations()
-        assert (agent, later, one.get_actions()[0]) == (one.agent_id, t + 3, t)
-        assert one.multi_agent_episode_id == f"e{int(number)}"
+    assert [sample.module_id for sample in drawn].count("m0") == 50
+    for sample in drawn:
+        assert isinstance(sample, SingleAgentEpisode)
+        assert (len(sample), sample.module_id) == (1, f"m{sample.agent_id}")
+        (number, agent, t), (_, _, later) = sample.get_observations()
+        assert (agent, later, sample.get_actions()[0]) == (sample.agent_id, t + 3, t)
+        assert sample.multi_agent_episode_id == f"e{int(number)}"
         expected = sum(0.5**k * (t + k + 100 * agent) for k in range(3))
-        assert one.get_rewards()[0] == pytest.approx(expected)
-        assert one.is_terminated == (later == 10)
-        assert one.extra_model_outputs["n_step"][0] == 3
-    assert {one.module_id for one in buffer.sample(5, modules_to_sample=["m1"])} == {"m1"}
+        assert sample.get_rewards()[0] == pytest.approx(expected)
+        assert sample.is_terminated == (later == 10)
+        assert sample.extra_model_outputs["n_step"][0] == 3
+    assert {sample.module_id for sample in buffer.sample(5, modules_to_sample=["m1"])} == {"m1"}
     assert buffer.get_sampled_timesteps("m1") == 55
 
 
@@ -119,7 +119,7 @@ def test_whole_games_are_evicted_and_parts_are_joined(kind, close):
     assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (2, 20)
     assert (buffer.get_num_episodes_evicted(), buffer.get_num_episodes_evicted("m0")) == (1, 1)
     drawn = buffer.sample(60)
-    assert {one.get_observations()[0][0] for one in drawn} == {1.0, 2.0}
+    assert {sample.get_observations()[0][0] for sample in drawn} == {1.0, 2.0}
 
 
 @pytest.mark.parametrize("kind", OURS)
@@ -128,7 +128,7 @@ def test_a_transition_goes_on_in_the_next_part(kind, close):
     first = game(0, 4, end=False)
     buffer.add(first)
     buffer.add(game(0, 4, begun=first.cut()))
-    starts = {int(one.get_observations()[0][2]) for one in buffer.sample(300, n_step=2)}
+    starts = {int(sample.get_observations()[0][2]) for sample in buffer.sample(300, n_step=2)}
     assert starts == set(range(7))
 
 
@@ -136,14 +136,14 @@ def test_a_transition_goes_on_in_the_next_part(kind, close):
 def test_agents_at_the_same_time(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add([game(k, 6) for k in range(3)])
-    found = buffer.sample(40, n_step=2, gamma=0.5, replay_mode="synchronized")
-    one, other = found["m0"], found["m1"]
-    assert one["obs"].shape == (40, 3)
-    np.testing.assert_array_equal(one["obs"][:, [0, 2]], other["obs"][:, [0, 2]])
-    np.testing.assert_array_equal(one["new_obs"][:, 2], one["obs"][:, 2] + 2)
-    t = one["obs"][:, 2]
-    np.testing.assert_allclose(one["rewards"], t + 0.5 * (t + 1))
-    np.testing.assert_array_equal(one["terminateds"], t == 4)
+    batches = buffer.sample(40, n_step=2, gamma=0.5, replay_mode="synchronized")
+    first, other = batches["m0"], batches["m1"]
+    assert first["obs"].shape == (40, 3)
+    np.testing.assert_array_equal(first["obs"][:, [0, 2]], other["obs"][:, [0, 2]])
+    np.testing.assert_array_equal(first["new_obs"][:, 2], first["obs"][:, 2] + 2)
+    t = first["obs"][:, 2]
+    np.testing.assert_allclose(first["rewards"], t + 0.5 * (t + 1))
+    np.testing.assert_array_equal(first["terminateds"], t == 4)
     assert set(t.tolist()) == {0, 1, 2, 3, 4}
     only = buffer.sample(10, replay_mode="synchronized", modules_to_sample=["m1"])
     assert (set(only), len(only["m1"]["n_step"])) == ({"m1"}, 10)
@@ -152,8 +152,8 @@ def test_agents_at_the_same_time(kind, close):
 def test_agents_that_take_turns_are_found_where_they_act_and_see(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     buffer.add(turns(0, 5))
-    found = buffer.sample(30, n_step=2, replay_mode="synchronized")["both"]
-    np.testing.assert_array_equal(found["new_obs"][:, 2] - found["obs"][:, 2], 2)
+    batch = buffer.sample(30, n_step=2, replay_mode="synchronized")["both"]
+    np.testing.assert_array_equal(batch["new_obs"][:, 2] - batch["obs"][:, 2], 2)
     with pytest.raises(ValueError, match="too few transitions over 1 timesteps"):
         buffer.sample(5, n_step=1, replay_mode="synchronized")
     assert len(buffer.sample(5)) == 5
@@ -164,15 +164,19 @@ def test_the_episodes_that_are_held_are_those_that_were_added(made, close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=1000))
     added = [made(k) for k in range(3)]
     buffer.add(added)
-    for one, other in zip(added, buffer.episodes, strict=True):
-        assert (one.id_, len(one), one.is_done) == (other.id_, len(other), other.is_done)
-        assert one.agent_episodes.keys() == other.agent_episodes.keys()
-        for agent, single in one.agent_episodes.items():
-            mine = other.agent_episodes[agent]
-            assert (len(single), single.module_id) == (len(mine), mine.module_id)
-            np.testing.assert_array_equal(single.get_observations(), mine.get_observations())
-            assert list(single.get_actions()) == list(mine.get_actions())
-            assert list(single.get_rewards()) == list(mine.get_rewards())
+    for expected, other in zip(added, buffer.episodes, strict=True):
+        assert (expected.id_, len(expected), expected.is_done) == (
+            other.id_,
+            len(other),
+            other.is_done,
+        )
+        assert expected.agent_episodes.keys() == other.agent_episodes.keys()
+        for agent, single in expected.agent_episodes.items():
+            stored = other.agent_episodes[agent]
+            assert (len(single), single.module_id) == (len(stored), stored.module_id)
+            np.testing.assert_array_equal(single.get_observations(), stored.get_observations())
+            assert list(single.get_actions()) == list(stored.get_actions())
+            assert list(single.get_rewards()) == list(stored.get_rewards())
 
 
 @pytest.mark.parametrize("kind", OURS)
@@ -189,7 +193,9 @@ def test_a_state_with_data_makes_the_same_buffer(kind, close, tmp_path):
             "get_added_timesteps", "get_num_agent_timesteps", "get_sampled_timesteps",
         ):  # fmt: skip
             assert getattr(other, figure)() == getattr(buffer, figure)(), figure
-        assert [one.id_ for one in other.episodes] == [one.id_ for one in buffer.episodes]
+        assert [stored.id_ for stored in other.episodes] == [
+            stored.id_ for stored in buffer.episodes
+        ]
     filled = close(kind(capacity=30, location=tmp_path / "c.db"))
     filled.add(game(9, 3))
     with pytest.raises(ValueError, match="restore the state with another location="):
@@ -200,12 +206,15 @@ def test_modules_have_priorities_of_their_own(close):
     buffer = close(MultiAgentPrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
     buffer.add(game(0, 10), weight={"m0": 1000.0, "m1": 1.0})
     drawn = buffer.sample(200, beta=1.0)
-    assert all(one.extra_model_outputs["weights"][0] == pytest.approx(1.0) for one in drawn)
-    of = {m: [one for one in drawn if one.module_id == m] for m in ("m0", "m1")}
-    wanted = [1.0 if one.get_observations()[0][2] == 3 else 0.0 for one in of["m1"]]
+    assert all(sample.extra_model_outputs["weights"][0] == pytest.approx(1.0) for sample in drawn)
+    of = {m: [sample for sample in drawn if sample.module_id == m] for m in ("m0", "m1")}
+    wanted = [1.0 if sample.get_observations()[0][2] == 3 else 0.0 for sample in of["m1"]]
     buffer.update_priorities(wanted, "m1")
     again = buffer.sample(100)
-    times = {m: {one.get_observations()[0][2] for one in again if one.module_id == m} for m in of}
+    times = {
+        m: {sample.get_observations()[0][2] for sample in again if sample.module_id == m}
+        for m in of
+    }
     assert times["m1"] == {3.0}
     assert len(times["m0"]) > 5
     with pytest.raises(AssertionError, match="of module 'm0'"):
@@ -223,7 +232,7 @@ def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
     again.set_state(state)
     assert (again.get_num_timesteps(), again.get_num_episodes("m1")) == (15, 3)
     assert (again.get_sampled_timesteps("m0"), again.get_added_timesteps("m0")) == (4, 15)
-    assert {one.agent_id for one in again.sample(20)} == {0, 1}
+    assert {sample.agent_id for sample in again.sample(20)} == {0, 1}
     with expdb.open(tmp_path / "games.db") as db:
         rows = db.sql(
             "SELECT task_id, count(*) AS n, sum(reward) AS r FROM experience "
@@ -238,15 +247,15 @@ def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
 
 @pytest.mark.parametrize("kind", OURS)
 def test_handles_know_of_each_other(kind, close, tmp_path):
-    one, other = (close(kind(capacity=12, location=tmp_path / "games.db")) for _ in range(2))
-    one.add([game(k, 5) for k in range(2)])
-    one.flush()
+    first, other = (close(kind(capacity=12, location=tmp_path / "games.db")) for _ in range(2))
+    first.add([game(k, 5) for k in range(2)])
+    first.flush()
     assert (len(other), other.get_num_episodes(), len(other.sample(3))) == (10, 2, 6)
     other.add(game(2, 5))
     other.flush()
-    one.add(game(3, 1))  # not flushed when the figures are asked for
-    assert (one.get_num_timesteps(), one.get_num_episodes()) == (11, 3)
-    one.flush()
+    first.add(game(3, 1))  # not flushed when the figures are asked for
+    assert (first.get_num_timesteps(), first.get_num_episodes()) == (11, 3)
+    first.flush()
     assert (other.get_num_timesteps(), other.get_num_timesteps("m0")) == (11, 11)
 
 
@@ -293,7 +302,7 @@ class Walk(MultiAgentEnv):
         return self._seen(), rewards, {"__all__": done}, {"__all__": False}, {}
 
     def _seen(self):
-        return {agent: np.array([one], np.float32) for agent, one in self.at.items()}
+        return {agent: np.array([position], np.float32) for agent, position in self.at.items()}
 
 
 @pytest.mark.slow
@@ -327,16 +336,16 @@ def test_dqn_of_two_policies_trains_stops_and_goes_on_with_its_buffer(kind, tmp_
     try:
         first = algorithm()
         first.train()
-        held = first.local_replay_buffer.get_num_timesteps()
-        assert held >= 60
+        timesteps = first.local_replay_buffer.get_num_timesteps()
+        assert timesteps >= 60
         assert first.local_replay_buffer.get_sampled_timesteps("left") > 0
         path = first.save_to_path(str(tmp_path / "checkpoint"))
         first.stop()
         again = algorithm()
         again.restore_from_path(path)
-        assert again.local_replay_buffer.get_num_timesteps() == held
+        assert again.local_replay_buffer.get_num_timesteps() == timesteps
         again.train()
-        assert again.local_replay_buffer.get_num_timesteps() > held
+        assert again.local_replay_buffer.get_num_timesteps() > timesteps
         again.stop()
     finally:
         ray.shutdown()

@@ -47,33 +47,37 @@ def fill(made, rows, envs, space=BOX, seed=0):
     def seen():
         drawn = [space.sample() for _ in range(envs)]
         if isinstance(space, spaces.Dict):
-            return {key: np.stack([one[key] for one in drawn]) for key in space}
+            return {key: np.stack([observation[key] for observation in drawn]) for key in space}
         return np.stack(drawn)
 
     for _ in range(rows):
         obs, following, action = seen(), seen(), rng.integers(0, 2, envs)
         reward, done = rng.normal(size=envs), rng.random(envs) < 0.2
-        infos = [{"TimeLimit.truncated": bool(one and rng.random() < 0.5)} for one in done]
+        infos = [{"TimeLimit.truncated": bool(ended and rng.random() < 0.5)} for ended in done]
         for buffer in made:
             buffer.add(obs, following, action, reward, done, infos)
 
 
-def assert_same_batches(theirs, mine, **options):
+def assert_same_batches(theirs, buffer, **options):
     for seed in range(3):
         np.random.seed(seed)
         expected = theirs.sample(32, **options)
         np.random.seed(seed)
-        found = mine.sample(32, **options)
+        batch = buffer.sample(32, **options)
         for name in expected._fields:
-            one, other = getattr(expected, name), getattr(found, name)
-            pairs = [(one[key], other[key]) for key in one] if type(one) is dict else [(one, other)]
-            for one, other in pairs:
-                if one is None:
+            first, other = getattr(expected, name), getattr(batch, name)
+            pairs = (
+                [(first[key], other[key]) for key in first]
+                if type(first) is dict
+                else [(first, other)]
+            )
+            for first, other in pairs:
+                if first is None:
                     assert other is None
                     continue
-                assert one.dtype == other.dtype
-                assert torch.equal(one, other) or (
-                    name == "rewards" and torch.allclose(one, other, atol=1e-6)
+                assert first.dtype == other.dtype
+                assert torch.equal(first, other) or (
+                    name == "rewards" and torch.allclose(first, other, atol=1e-6)
                 )
 
 
@@ -83,27 +87,27 @@ def assert_same_batches(theirs, mine, **options):
 def test_the_same_seed_draws_the_same_batches(envs, rows, handled):
     options = {"n_envs": envs, "handle_timeout_termination": handled, "device": "cpu"}
     theirs = buffers.ReplayBuffer(20 * envs, BOX, DISCRETE, **options)
-    mine = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
-    fill((theirs, mine), rows, envs)
-    assert_same_batches(theirs, mine)
-    assert (theirs.size(), theirs.pos, theirs.full) == (mine.size(), mine.pos, mine.full)
-    mine.close()
+    buffer = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+    fill((theirs, buffer), rows, envs)
+    assert_same_batches(theirs, buffer)
+    assert (theirs.size(), theirs.pos, theirs.full) == (buffer.size(), buffer.pos, buffer.full)
+    buffer.close()
 
 
 @pytest.mark.parametrize("rows", [13, 47])
 def test_dictionaries_of_observations_are_the_same_batches(rows):
     theirs = buffers.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2)
-    mine = ours.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2, location=":memory:")
-    for made in (theirs, mine):
+    buffer = ours.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2, location=":memory:")
+    for made in (theirs, buffer):
         made.action_dim = 4
     rng = np.random.default_rng(0)
     for k in range(rows):
         obs = {"camera": np.full((2, 3, 2), k % 200), "speed": rng.normal(size=(2, 1))}
-        for made in (theirs, mine):
+        for made in (theirs, buffer):
             action, done = np.full((2, 4), k / 100), np.array([k % 5 == 0, False])
             made.add(obs, obs, action, np.ones(2), done, [{}, {}])
-    assert_same_batches(theirs, mine)
-    mine.close()
+    assert_same_batches(theirs, buffer)
+    buffer.close()
 
 
 @pytest.mark.parametrize("envs", [1, 3])
@@ -111,20 +115,20 @@ def test_dictionaries_of_observations_are_the_same_batches(rows):
 def test_returns_over_several_steps_are_the_same_batches(envs, rows):
     options = {"n_envs": envs, "device": "cpu", "n_steps": 3, "gamma": 0.9}
     theirs = buffers.NStepReplayBuffer(20 * envs, BOX, DISCRETE, **options)
-    mine = ours.NStepReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
-    fill((theirs, mine), rows, envs)
-    assert_same_batches(theirs, mine)
-    mine.close()
+    buffer = ours.NStepReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+    fill((theirs, buffer), rows, envs)
+    assert_same_batches(theirs, buffer)
+    buffer.close()
 
 
 def test_vec_normalize_normalises_what_is_sampled():
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
     env.obs_rms.mean, env.ret_rms.var = np.full(4, 0.5), np.array(4.0)
     theirs = buffers.ReplayBuffer(50, BOX, DISCRETE, "cpu")
-    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
-    fill((theirs, mine), 30, 1)
-    assert_same_batches(theirs, mine, env=env)
-    mine.close()
+    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
+    fill((theirs, buffer), 30, 1)
+    assert_same_batches(theirs, buffer, env=env)
+    buffer.close()
     several = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:", n_steps=3)
     fill((several,), 5, 1)
     with pytest.raises(ValueError, match="norm_reward=False"):
@@ -133,16 +137,16 @@ def test_vec_normalize_normalises_what_is_sampled():
 
 
 def test_extend_adds_row_by_row_and_reset_empties():
-    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
+    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
     obs = np.zeros((3, 1, 4), np.float32)
-    mine.extend(obs, obs, np.zeros((3, 1)), np.ones((3, 1)), np.zeros((3, 1)), [[{}]] * 3)
-    assert mine.size() == 3
-    mine.reset()
-    assert mine.size() == 0
-    fill((mine,), 2, 1)
-    assert mine.size() == 2
-    mine.sample(4)
-    mine.close()
+    buffer.extend(obs, obs, np.zeros((3, 1)), np.ones((3, 1)), np.zeros((3, 1)), [[{}]] * 3)
+    assert buffer.size() == 3
+    buffer.reset()
+    assert buffer.size() == 0
+    fill((buffer,), 2, 1)
+    assert buffer.size() == 2
+    buffer.sample(4)
+    buffer.close()
 
 
 def trained(kind, env, steps=300, **options):
@@ -161,13 +165,13 @@ def trained(kind, env, steps=300, **options):
 def test_training_is_the_same_to_the_last_bit(kind, env, tmp_path):
     kind = getattr(sb3, kind)
     theirs = trained(kind, env)
-    mine = trained(
+    model = trained(
         kind, env, replay_buffer_class=ours.ReplayBuffer,
         replay_buffer_kwargs={"location": str(tmp_path / "runs.db")},
     )  # fmt: skip
-    for one, other in zip(theirs.policy.parameters(), mine.policy.parameters(), strict=True):
-        assert torch.equal(one, other)
-    mine.replay_buffer.close()
+    for parameter, other in zip(theirs.policy.parameters(), model.policy.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+    model.replay_buffer.close()
 
 
 def test_training_goes_on_with_its_buffer(tmp_path):
@@ -229,7 +233,7 @@ sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=50, batch_size=16, device="c
 
 @pytest.mark.slow
 def test_a_killed_training_goes_on_with_every_acknowledged_step(tmp_path):
-    path, told = tmp_path / "runs.db", 0
+    path, acknowledged = tmp_path / "runs.db", 0
     for _ in range(2):
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path)],
@@ -237,12 +241,12 @@ def test_a_killed_training_goes_on_with_every_acknowledged_step(tmp_path):
         )  # fmt: skip
         with process:
             for _ in range(6):
-                before, told = told, int(process.stdout.readline())
-                assert told > before
+                before, acknowledged = acknowledged, int(process.stdout.readline())
+                assert acknowledged > before
             process.kill()
-            told = int(([told, *process.stdout.read().split()])[-1])
+            acknowledged = int(([acknowledged, *process.stdout.read().split()])[-1])
         with expdb.open(path) as db:
-            assert len(db.buffer("replay_buffer")) >= told
+            assert len(db.buffer("replay_buffer")) >= acknowledged
             assert db.check() == []
 
 
@@ -257,12 +261,12 @@ def bits(n_bits=4):
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_hindsight_gives_goals_that_the_episode_came_to(strategy):
     env = bits()
-    mine = ours.HerReplayBuffer(
+    buffer = ours.HerReplayBuffer(
         200, env.observation_space, env.action_space, env, "cpu", n_envs=2,
         goal_selection_strategy=strategy, location=":memory:",
     )  # fmt: skip
     with pytest.raises(RuntimeError, match="end of the first episode"):
-        mine.sample(4)
+        buffer.sample(4)
     env.seed(0)
     obs, episode, achieved = env.reset(), [0, 0], {}
     rng = np.random.default_rng(0)
@@ -278,20 +282,20 @@ def test_hindsight_gives_goals_that_the_episode_came_to(strategy):
             kept["observation"] = kept["observation"].astype(np.float32)
             achieved.setdefault(tuple(marked), []).append(kept["achieved_goal"][k].tolist())
             episode[k] += bool(done[k])
-        mine.add(obs, kept, action, reward, done, infos)
+        buffer.add(obs, kept, action, reward, done, infos)
         obs = following
-    samples = mine.sample(200)
-    virtual = slice(200 - int(mine.her_ratio * 200), None)
+    samples = buffer.sample(200)
+    virtual = slice(200 - int(buffer.her_ratio * 200), None)
     goals = samples.observations["desired_goal"]
     assert torch.equal(goals, samples.next_observations["desired_goal"])
     expected = env.envs[0].compute_reward(
         samples.next_observations["achieved_goal"].numpy(), goals.numpy(), [{}] * 200
     )
     assert samples.rewards[virtual, 0].tolist() == expected[virtual].tolist()
-    known = {tuple(goal) for goals in achieved.values() for goal in goals}
-    assert {tuple(goal) for goal in goals[virtual].tolist()} <= known
+    visited = {tuple(goal) for goals in achieved.values() for goal in goals}
+    assert {tuple(goal) for goal in goals[virtual].tolist()} <= visited
     assert samples.rewards[virtual].mean() > samples.rewards[: virtual.start].mean()
-    mine.close()
+    buffer.close()
 
 
 def goal_transitions(buffer, episodes, length, infos=False):
@@ -331,12 +335,12 @@ class Rewards:
 )  # fmt: skip
 def test_goals_are_of_the_same_episode_and_where_the_strategy_says(strategy, allowed):
     env = Rewards()
-    mine = ours.HerReplayBuffer(
+    buffer = ours.HerReplayBuffer(
         100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", goal_selection_strategy=strategy,
         location=":memory:", n_sampled_goal=9, copy_info_dict=True,
     )  # fmt: skip
-    goal_transitions(mine, 20, 7, infos=True)  # 140 steps: the oldest are gone
-    samples = mine.sample(1000)
+    goal_transitions(buffer, 20, 7, infos=True)  # 140 steps: the oldest are gone
+    samples = buffer.sample(1000)
     own = samples.observations["achieved_goal"][100:].numpy()
     goals = samples.observations["desired_goal"][100:].numpy()
     assert (own[:, 0] == goals[:, 0]).all()
@@ -347,25 +351,27 @@ def test_goals_are_of_the_same_episode_and_where_the_strategy_says(strategy, all
     assert [(info["step"], info["note"]) for info in env.infos] == [
         (int(t), f"{int(e)}/{int(t)}") for e, t in own
     ]
-    assert all((info["where"] == one).all() for info, one in zip(env.infos, own, strict=True))
-    mine.close()
+    assert all(
+        (info["where"] == position).all() for info, position in zip(env.infos, own, strict=True)
+    )
+    buffer.close()
 
 
 def test_hindsight_keeps_the_last_observations_in_infos():
     env, last = Rewards(), OrderedDict(observation=np.ones(2, np.float32))
-    mine = ours.HerReplayBuffer(
+    buffer = ours.HerReplayBuffer(
         100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", copy_info_dict=True
     )
     seen = OrderedDict((key, np.zeros((1, 2), np.float32)) for key in GOALS)
     for done in (False, True):
         info = {"terminal_observation": last} if done else {}
-        mine.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([done]), [info])
-    mine.sample(50)
-    found = [one["terminal_observation"] for one in env.infos if one]
-    assert found
-    assert all(type(one) is OrderedDict for one in found)
-    np.testing.assert_array_equal(found[0]["observation"], last["observation"])
-    mine.close()
+        buffer.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([done]), [info])
+    buffer.sample(50)
+    observations = [entry["terminal_observation"] for entry in env.infos if entry]
+    assert observations
+    assert all(type(observation) is OrderedDict for observation in observations)
+    np.testing.assert_array_equal(observations[0]["observation"], last["observation"])
+    buffer.close()
 
 
 def test_hindsight_trains_and_goes_on(tmp_path):
@@ -416,31 +422,31 @@ def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
 def test_samples_include_unwritten_transitions(space, envs):
     kind = (buffers, "DictReplayBuffer") if space is DICT else (buffers, "ReplayBuffer")
     theirs = getattr(*kind)(20 * envs, space, DISCRETE, "cpu", n_envs=envs)
-    mine = getattr(ours, kind[1])(
+    buffer = getattr(ours, kind[1])(
         20 * envs, space, DISCRETE, "cpu", n_envs=envs, flush_steps=7 * envs
     )
     written = set()
     for row in range(60):
-        fill((theirs, mine), 1, envs, space, seed=row)
-        assert_same_batches(theirs, mine)
-        written.add(mine.unwritten)
+        fill((theirs, buffer), 1, envs, space, seed=row)
+        assert_same_batches(theirs, buffer)
+        written.add(buffer.unwritten)
     assert written == {envs * k for k in range(7)}
-    mine.close()
+    buffer.close()
 
 
 def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
-    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location=tmp_path / "b.db", flush_steps=8)
-    mine.database.close()
-    mine.database = expdb.open(tmp_path / "b.db", timeout=0.05)
-    mine._open_buffer()
+    buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location=tmp_path / "b.db", flush_steps=8)
+    buffer.database.close()
+    buffer.database = expdb.open(tmp_path / "b.db", timeout=0.05)
+    buffer._open_buffer()
 
     def add(number):
         seen = np.full((1, 4), number, np.float32)
-        mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
+        buffer.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
 
     for number in range(1, 4):
         add(number)
-    mine.flush()
+    buffer.flush()
     for number in range(4, 11):
         add(number)
     with sqlite3.connect(tmp_path / "b.db", isolation_level=None) as other:
@@ -448,24 +454,24 @@ def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
         with pytest.raises(expdb.DatabaseBusy):
             add(11)
         with pytest.raises(expdb.DatabaseBusy):
-            mine.sample(4)
+            buffer.sample(4)
         other.execute("ROLLBACK")
-    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(1, 12))
-    mine.close()
+    assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(1, 12))
+    buffer.close()
 
 
 def test_samples_during_add_contain_whole_transitions(monkeypatch):
-    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
+    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
 
     def add(number):
         seen = np.full((1, 4), number, np.float32)
-        mine.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
+        buffer.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
 
     add(0)
-    mine.flush()
+    buffer.flush()
     for number in range(1, 10):
         add(number)
-    draw, threads = mine.buffer.sample, []
+    draw, threads = buffer.buffer.sample, []
 
     def draw_while_another_thread_adds(*arguments, **options):
         batch = draw(*arguments, **options)
@@ -474,86 +480,86 @@ def test_samples_during_add_contain_whole_transitions(monkeypatch):
         threads[0].join(0.2)
         return batch
 
-    monkeypatch.setattr(mine.buffer, "sample", draw_while_another_thread_adds)
-    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(10))
+    monkeypatch.setattr(buffer.buffer, "sample", draw_while_another_thread_adds)
+    assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(10))
     threads[0].join()
     monkeypatch.undo()
-    assert set(mine.sample(500).rewards[:, 0].tolist()) == set(range(11))
-    mine.close()
+    assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(11))
+    buffer.close()
 
 
 def test_memory_does_not_depend_on_flush_steps():
-    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12)
-    fill((mine,), 30, 1)
-    assert len(mine._newest) == mine.unwritten == 30
-    mine.flush()
-    fill((mine,), 1, 1)
-    assert len(mine._newest) == 1
-    mine.close()
+    buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12)
+    fill((buffer,), 30, 1)
+    assert len(buffer._newest) == buffer.unwritten == 30
+    buffer.flush()
+    fill((buffer,), 1, 1)
+    assert len(buffer._newest) == 1
+    buffer.close()
 
 
 def test_truncation_ends_the_last_episode_of_each_environment():
     env = Rewards()
-    mine = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", n_envs=2)
+    buffer = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", n_envs=2)
     seen = {key: np.zeros((2, 2), np.float32) for key in GOALS}
-    mine.truncate_last_trajectory()  # nothing was added
+    buffer.truncate_last_trajectory()  # nothing was added
     for t in range(3):
-        mine.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([t == 2, False]), [{}] * 2)
+        buffer.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([t == 2, False]), [{}] * 2)
     with pytest.warns(UserWarning, match="will be truncated"):
-        mine.truncate_last_trajectory()
-    assert mine.dones[2].tolist() == [1.0, 1.0]
-    assert mine.timeouts[2].tolist() == [0.0, 1.0]
-    mine.truncate_last_trajectory()  # every episode has ended: no warning
-    mine.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([True, True]), [{}] * 2)
-    mine.flush()
-    assert mine.buffer.stats()["episodes"]["complete"] == 4
-    assert mine.database.check() == []
-    mine.close()
+        buffer.truncate_last_trajectory()
+    assert buffer.dones[2].tolist() == [1.0, 1.0]
+    assert buffer.timeouts[2].tolist() == [0.0, 1.0]
+    buffer.truncate_last_trajectory()  # every episode has ended: no warning
+    buffer.add(seen, seen, np.zeros((2, 1)), np.ones(2), np.array([True, True]), [{}] * 2)
+    buffer.flush()
+    assert buffer.buffer.stats()["episodes"]["complete"] == 4
+    assert buffer.database.check() == []
+    buffer.close()
 
 
 @pytest.mark.parametrize("kind", ["ReplayBuffer", "NStepReplayBuffer", "PrioritizedReplayBuffer"])
 def test_a_private_buffer_is_pickled_with_its_transitions(kind):
-    mine = getattr(ours, kind)(20, BOX, DISCRETE, "cpu")
-    fill((mine,), 33, 1)
+    buffer = getattr(ours, kind)(20, BOX, DISCRETE, "cpu")
+    fill((buffer,), 33, 1)
     if kind == "PrioritizedReplayBuffer":
-        mine.update_priorities(np.arange(13, 33), np.arange(20) == 4)
-    other = pickle.loads(pickle.dumps(mine))
-    same = copy.deepcopy(mine)
-    fill((mine,), 1, 1, seed=1)
-    for one in (other, same):
-        assert (one.pos, one.full, one.buffer.stats()["added"]) == (13, True, 33)
-        np.testing.assert_array_equal(one.observations[:13], mine.observations[:13])
-        assert not np.array_equal(one.observations[13], mine.observations[13])
+        buffer.update_priorities(np.arange(13, 33), np.arange(20) == 4)
+    other = pickle.loads(pickle.dumps(buffer))
+    same = copy.deepcopy(buffer)
+    fill((buffer,), 1, 1, seed=1)
+    for restored in (other, same):
+        assert (restored.pos, restored.full, restored.buffer.stats()["added"]) == (13, True, 33)
+        np.testing.assert_array_equal(restored.observations[:13], buffer.observations[:13])
+        assert not np.array_equal(restored.observations[13], buffer.observations[13])
         if kind == "PrioritizedReplayBuffer":
-            assert set(one.sample(50).positions.tolist()) == {17}
-        fill((one,), 2, 1)
-        assert one.database.check() == []
-        one.close()
-    mine.close()
+            assert set(restored.sample(50).positions.tolist()) == {17}
+        fill((restored,), 2, 1)
+        assert restored.database.check() == []
+        restored.close()
+    buffer.close()
 
 
 def test_episodes_under_way_end_in_a_pickle_and_can_be_drawn():
     env = Rewards()
-    mine = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu")
-    goal_transitions(mine, 1, 3)
+    buffer = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu")
+    goal_transitions(buffer, 1, 3)
     seen = {key: np.full((1, 2), 9, np.float32) for key in GOALS}
-    mine.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([False]), [{}])
-    other = copy.deepcopy(mine)
+    buffer.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([False]), [{}])
+    other = copy.deepcopy(buffer)
     other.set_env(env) if other.env is None else None
-    drawn = {tuple(one) for one in other.sample(200).observations["achieved_goal"].tolist()}
+    drawn = {tuple(goal) for goal in other.sample(200).observations["achieved_goal"].tolist()}
     assert drawn == {(0, 0), (0, 1), (0, 2), (9, 9)}
-    for one in (mine, other):
-        one.close()
+    for handle in (buffer, other):
+        handle.close()
 
 
 def test_data_that_cannot_be_read_leave_the_buffer_as_it_was():
-    mine = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
-    fill((mine,), 5, 1)
+    buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
+    fill((buffer,), 5, 1)
     with pytest.raises(ValueError, match="the data of the state cannot be read"):
-        mine.__setstate__(b"junk")
-    fill((mine,), 1, 1)
-    assert mine.size() == 6
-    mine.close()
+        buffer.__setstate__(b"junk")
+    fill((buffer,), 1, 1)
+    assert buffer.size() == 6
+    buffer.close()
 
 
 def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
@@ -578,45 +584,45 @@ def test_buffers_of_dictionaries_refuse_other_observations(kind):
 
 
 def test_chosen_rows_are_those_of_the_original():
-    theirs, mine = buffers.ReplayBuffer(20, BOX, DISCRETE, "cpu"), ours.ReplayBuffer(
+    theirs, buffer = buffers.ReplayBuffer(20, BOX, DISCRETE, "cpu"), ours.ReplayBuffer(
         20, BOX, DISCRETE, "cpu"
     )  # fmt: skip
-    fill((theirs, mine), 33, 1)
+    fill((theirs, buffer), 33, 1)
     rows = np.array([0, 12, 13, 19, 0])
-    expected, found = theirs._get_samples(rows), mine._get_samples(rows)
-    assert torch.equal(expected.observations, found.observations)
-    assert torch.equal(expected.dones, found.dones)
-    mine.close()
+    expected, batch = theirs._get_samples(rows), buffer._get_samples(rows)
+    assert torch.equal(expected.observations, batch.observations)
+    assert torch.equal(expected.dones, batch.dones)
+    buffer.close()
 
 
 def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
-    mine = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
+    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
     with pytest.raises(expdb.TooFewRows, match="has no transitions; add some"):
-        mine.sample(4)
+        buffer.sample(4)
     with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
-        mine.full = True
-    assert not mine.sample(4).observations.any()
-    fill((mine,), 30, 1)
-    drawn = mine.sample(200).observations.any(1).float().mean()
+        buffer.full = True
+    assert not buffer.sample(4).observations.any()
+    fill((buffer,), 30, 1)
+    drawn = buffer.sample(200).observations.any(1).float().mean()
     assert 0.4 < drawn < 0.8
-    mine.full = False
-    assert mine.sample(200).observations.any(1).all()
-    mine.close()
+    buffer.full = False
+    assert buffer.sample(200).observations.any(1).all()
+    buffer.close()
 
 
 def test_a_truncation_counts_whether_or_not_the_episode_is_done():
     options = {"n_steps": 3, "device": "cpu"}
     theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, **options)
-    mine = ours.NStepReplayBuffer(20, BOX, DISCRETE, **options)
+    buffer = ours.NStepReplayBuffer(20, BOX, DISCRETE, **options)
     for k in range(10):
-        for made in (theirs, mine):
+        for made in (theirs, buffer):
             info = {"TimeLimit.truncated": k == 4}
             made.add(
                 np.full((1, 4), k), np.full((1, 4), k + 1), np.zeros(1), np.ones(1),
                 np.zeros(1), [info],
             )  # fmt: skip
-    assert_same_batches(theirs, mine)
-    mine.close()
+    assert_same_batches(theirs, buffer)
+    buffer.close()
 
 
 # -- priorities, and mistakes ----------------------------------------------------------------------
@@ -624,13 +630,13 @@ def test_a_truncation_counts_whether_or_not_the_episode_is_done():
 
 def test_priorities_decide_what_is_drawn_and_are_kept(tmp_path):
     options = {"location": tmp_path / "p.db", "alpha": 1.0, "device": "cpu"}
-    mine = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
-    fill((mine,), 50, 1)
-    samples = mine.sample(200)
+    buffer = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
+    fill((buffer,), 50, 1)
+    samples = buffer.sample(200)
     assert samples.weights.shape == (200, 1)
-    assert mine.update_priorities(np.arange(50), torch.arange(50) == 7) == 50
-    assert set(mine.sample(100).positions.tolist()) == {7}
-    mine.close()
+    assert buffer.update_priorities(np.arange(50), torch.arange(50) == 7) == 50
+    assert set(buffer.sample(100).positions.tolist()) == {7}
+    buffer.close()
     again = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
     assert set(again.sample(100).positions.tolist()) == {7}
     again.close()
@@ -659,17 +665,17 @@ def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
 
 
 def test_a_row_is_added_whole_or_not_at_all(tmp_path):
-    mine = ours.ReplayBuffer(30, BOX, DISCRETE, "cpu", 3, location=tmp_path / "runs.db")
-    fill((mine,), 1, 3)
+    buffer = ours.ReplayBuffer(30, BOX, DISCRETE, "cpu", 3, location=tmp_path / "runs.db")
+    fill((buffer,), 1, 3)
     zero = np.zeros((3, 4))
     for rewards, infos in (([1, np.nan, 2], [{}] * 3), ([1, 1, 1], [{}] * 2)):
         with pytest.raises((expdb.InvalidValue, IndexError)):
-            mine.add(zero, zero, np.zeros(3), np.array(rewards), np.zeros(3), infos)
-    fill((mine,), 1, 3)
-    mine.flush()
-    assert mine.buffer.get(range(6), fields=["agent_id"])["agent_id"].tolist() == [
+            buffer.add(zero, zero, np.zeros(3), np.array(rewards), np.zeros(3), infos)
+    fill((buffer,), 1, 3)
+    buffer.flush()
+    assert buffer.buffer.get(range(6), fields=["agent_id"])["agent_id"].tolist() == [
         "env_0", "env_1", "env_2"] * 2  # fmt: skip
-    mine.close()
+    buffer.close()
 
 
 @pytest.mark.parametrize("envs", [1, 3])
@@ -677,73 +683,73 @@ def test_a_row_is_added_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["array", "dict"])
 def test_its_arrays_are_those_of_the_original(envs, rows, space):
     kind = "DictReplayBuffer" if space is DICT else "ReplayBuffer"
-    given = 20 * envs, space, DISCRETE, "cpu", envs
-    theirs = getattr(buffers, kind)(*given)
-    mine = getattr(ours, kind)(*given)  # without a location: a private temporary database
-    fill((theirs, mine), rows, envs, space)
-    assert (mine.pos, mine.full, mine.size()) == (theirs.pos, theirs.full, theirs.size())
+    arguments = 20 * envs, space, DISCRETE, "cpu", envs
+    theirs = getattr(buffers, kind)(*arguments)
+    buffer = getattr(ours, kind)(*arguments)  # without a location: a private temporary database
+    fill((theirs, buffer), rows, envs, space)
+    assert (buffer.pos, buffer.full, buffer.size()) == (theirs.pos, theirs.full, theirs.size())
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
-        expected, found = getattr(theirs, name), getattr(mine, name)
+        expected, actual = getattr(theirs, name), getattr(buffer, name)
         if space is BOX or not isinstance(expected, dict):
-            expected, found = {None: expected}, {None: found}
-        assert expected.keys() == found.keys()
+            expected, actual = {None: expected}, {None: actual}
+        assert expected.keys() == actual.keys()
         for key, array in expected.items():
-            assert array.dtype == found[key].dtype
-            np.testing.assert_array_equal(array, found[key])
-            assert not found[key].flags.writeable
-    mine.close()
+            assert array.dtype == actual[key].dtype
+            np.testing.assert_array_equal(array, actual[key])
+            assert not actual[key].flags.writeable
+    buffer.close()
 
 
 def test_arrays_outlive_another_number_of_environments(tmp_path):
     for envs in (1, 2):
-        mine = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
-        fill((mine,), 12, envs)
-        assert mine.rewards.shape == (20 // envs, envs)
-        assert np.count_nonzero(mine.rewards) == min(mine.size(), 20 // envs) * envs
-        mine.close()
+        buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
+        fill((buffer,), 12, envs)
+        assert buffer.rewards.shape == (20 // envs, envs)
+        assert np.count_nonzero(buffer.rewards) == min(buffer.size(), 20 // envs) * envs
+        buffer.close()
 
 
 def test_one_step_returns_have_a_tensor_of_discounts():
     theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
-    mine = ours.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
-    fill((theirs, mine), 15, 1)
-    assert_same_batches(theirs, mine)
-    assert mine.sample(4).discounts.shape == (4, 1)
-    mine.close()
+    buffer = ours.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
+    fill((theirs, buffer), 15, 1)
+    assert_same_batches(theirs, buffer)
+    assert buffer.sample(4).discounts.shape == (4, 1)
+    buffer.close()
 
 
 def test_nothing_is_allocated_for_the_capacity(tmp_path):
-    mine = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
-    mine.close()
+    buffer = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
+    buffer.close()
 
 
 def test_other_numbers_of_environments_go_on_with_a_buffer(tmp_path):
     for envs in (1, 3, 4, 1):
-        mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
-        fill((mine,), 40, envs)
-        mine.sample(8)
-        mine.close()
+        buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
+        fill((buffer,), 40, envs)
+        buffer.sample(8)
+        buffer.close()
 
 
 def test_a_pickle_means_the_same_in_another_folder(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     monkeypatch.chdir(tmp_path / "a")
-    mine = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location="runs.db")
-    fill((mine,), 5, 1)
-    stored = pickle.dumps(mine)
+    buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location="runs.db")
+    fill((buffer,), 5, 1)
+    stored = pickle.dumps(buffer)
     monkeypatch.chdir(tmp_path / "b")
     again = pickle.loads(stored)
     assert again.size() == 5
     again.close()
-    mine.close()
+    buffer.close()
 
 
 def test_a_pickle_whose_file_is_gone_is_refused(tmp_path):
-    mine = ours.ReplayBuffer(10, BOX, DISCRETE, "cpu", location=tmp_path / "runs.db")
-    fill([mine], 3, 1)
-    stored = pickle.dumps(mine)
-    mine.close()
+    buffer = ours.ReplayBuffer(10, BOX, DISCRETE, "cpu", location=tmp_path / "runs.db")
+    fill([buffer], 3, 1)
+    stored = pickle.dumps(buffer)
+    buffer.close()
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     with pytest.raises(expdb.DatabaseMissing, match=r"runs\.db any more"):

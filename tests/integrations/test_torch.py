@@ -19,9 +19,9 @@ from expdb.integrations.torch import Episodes, Loader, Minibatches, Samples, pad
 
 @pytest.fixture
 def buffer(db):
-    found = db.buffer("b")
+    filled = db.buffer("b")
     for k in range(12):
-        with found.episode(f"t{k % 3}", task_name=f"name {k % 2}") as episode:
+        with filled.episode(f"t{k % 3}", task_name=f"name {k % 2}") as episode:
             for t in range(k % 5 + 2):
                 episode.append(
                     obs=np.array([k, t], np.float32),
@@ -30,7 +30,7 @@ def buffer(db):
                     reward=1.0,
                     terminated=t == k % 5 + 1,
                 )
-    return found
+    return filled
 
 
 def seen(batches):
@@ -90,10 +90,10 @@ def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
 def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sampler):
     options = {"batch_size": None} if kind is DataLoader else {}
 
-    def drawn(persistent=False, **given):
+    def drawn(persistent=False, **sample_options):
         torch.manual_seed(3)
         loader = kind(
-            Samples(buffer, 16, sampler=sampler, batches=21, **given),
+            Samples(buffer, 16, sampler=sampler, batches=21, **sample_options),
             num_workers=2,
             persistent_workers=persistent,
             multiprocessing_context="fork",
@@ -101,18 +101,18 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
         )
         return [list(loader) for _ in range(2)]
 
-    one, two = drawn()
-    assert len(one) == len(two) == 21
-    assert len(set(seen(one + two))) == 42, "neither workers nor passes repeat each other"
-    assert seen(drawn()[0]) == seen(one)
+    first, second = drawn()
+    assert len(first) == len(second) == 21
+    assert len(set(seen(first + second))) == 42, "neither workers nor passes repeat each other"
+    assert seen(drawn()[0]) == seen(first)
     persistent = drawn(persistent=True)
     assert len(set(seen(persistent[0] + persistent[1]))) == 42
     assert {
-        tuple(value.shape) for batch in one for name, value in batch.items() if name == "obs"
+        tuple(value.shape) for batch in first for name, value in batch.items() if name == "obs"
     } == {(16, 2)}
     assert all(
         batch["text"][j] == f"{int(batch['obs'][j, 0])}/{int(batch['obs'][j, 1])}"
-        for batch in one
+        for batch in first
         for j in range(16)
     )
     parts = [frozenset((batch["episode"] % 2).tolist()) for batch in drawn(disjoint=True)[0]]
@@ -149,11 +149,11 @@ def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(op
 
 
 def test_a_loader_sends_what_a_plain_one_sends(buffer):
-    given = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
+    options = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
     torch.manual_seed(5)
     plain = list(
         DataLoader(
-            Samples(buffer, 3, **given),
+            Samples(buffer, 3, **options),
             batch_size=None,
             num_workers=1,
             multiprocessing_context="fork",
@@ -161,17 +161,19 @@ def test_a_loader_sends_what_a_plain_one_sends(buffer):
     )
     torch.manual_seed(5)
     packed = list(
-        Loader(Samples(buffer, 3, **given), num_workers=1, multiprocessing_context="fork")
+        Loader(Samples(buffer, 3, **options), num_workers=1, multiprocessing_context="fork")
     )
     assert len(plain) == len(packed) == 30
-    for one, two in zip(plain, packed, strict=True):
-        assert one.keys() == two.keys()
-        for name, value in one.items():
+    for first, second in zip(plain, packed, strict=True):
+        assert first.keys() == second.keys()
+        for name, value in first.items():
             assert (
-                value == two[name] if isinstance(value, list) else torch.equal(value, two[name])
+                value == second[name]
+                if isinstance(value, list)
+                else torch.equal(value, second[name])
             ), name
-    assert len(Loader(Samples(buffer, 3, **given))) == 30
-    assert seen(Loader(Samples(buffer, 3, **given)))
+    assert len(Loader(Samples(buffer, 3, **options))) == 30
+    assert seen(Loader(Samples(buffer, 3, **options)))
 
 
 def test_large_batches_are_shared_rather_than_sent(db):
@@ -250,9 +252,9 @@ def test_arrays_become_tensors_without_a_copy(buffer):
             buffer.sample(6, unit=unit, rng=2, empty=empty),
         )
         tensors = batch.to_torch(non_blocking=True)
-        mine = {array.__array_interface__["data"][0] for array in made}
+        addresses = {array.__array_interface__["data"][0] for array in made}
         for name in ("obs", "action", "terminated"):
-            assert tensors[name].data_ptr() in mine
+            assert tensors[name].data_ptr() in addresses
             assert tensors[name].data_ptr() == batch[name].__array_interface__["data"][0]
         for name, array in plain.items():
             assert np.array_equal(array, batch[name]), name

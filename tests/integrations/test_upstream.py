@@ -35,10 +35,10 @@ def suite_of(package, folder):
          "--no-binary", ":all:", "--dest", folder, package],
         capture_output=True, text=True,
     )  # fmt: skip
-    found = list(folder.glob("*.tar.gz"))
-    if not found:
+    archives = list(folder.glob("*.tar.gz"))
+    if not archives:
         pytest.skip(f"pip finds no source package of {package}: {fetched.stderr[-200:]}")
-    with tarfile.open(found[0]) as archive:
+    with tarfile.open(archives[0]) as archive:
         archive.extractall(folder, filter="data")
     (tests,) = folder.glob("*/tests")
     return tests
@@ -66,13 +66,13 @@ def test_the_suite_of_memmap_replay_buffer_passes(tmp_path):
 
 def with_our_import(line):
     """Return a line that imports SB3's buffers as lines that import ours."""
-    found = re.fullmatch(r"from (stable_baselines3[\w.]*) import (.*)", line)
-    if not found:
+    match = re.fullmatch(r"from (stable_baselines3[\w.]*) import (.*)", line)
+    if not match:
         return line
-    names = found[2].split(", ")
+    names = match[2].split(", ")
     theirs = [name for name in names if name not in OURS]
     ours = [name for name in names if name in OURS]
-    lines = [f"from {found[1]} import {', '.join(theirs)}"] if theirs else []
+    lines = [f"from {match[1]} import {', '.join(theirs)}"] if theirs else []
     if ours:
         lines.append(f"from expdb.integrations.stable_baselines3 import {', '.join(ours)}")
     return "\n".join(lines)
