@@ -909,12 +909,12 @@ def test_why_tells_what_has_become_of_a_step(buffer):
     assert history[1].startswith("changed since it was stored")
     assert history[2:4] == ["reward 7", "priority 0.25"]
     assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in history[4]
-    assert history[5] == "consumer 'trainer' does not hand it out now: lease 0 holds it"
+    assert history[5] == "consumer 'trainer' cannot lease it now: lease 0 has it"
     assert len(history) == 6
     lease.acknowledge(12)
     history = buffer.why(3)
     assert "; acknowledged at step 12 at" in history[4]
-    assert history[5].endswith("it was handed out once, and max_times_sampled=1")
+    assert history[5].endswith("it was leased once, and max_times_sampled=1")
     buffer.policy_version = 2
     assert buffer.why(5)[-1].endswith("store steps with policy_version=")
     buffer.consumer("whole").lease(4, unit=expdb.Episode(), sampler=expdb.Uniform(replace=False))

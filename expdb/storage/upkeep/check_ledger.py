@@ -40,7 +40,7 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
         if getattr(consumer, counter) != count:
             yield f"counts {getattr(consumer, counter)} leases as {counter}, and has {count}"
     leased: list[np.ndarray] = []
-    handed_out: list[np.ndarray] = []
+    drawn: list[np.ndarray] = []
     most = consumer.settings.max_times_sampled
     for entry in entries.read_entries(session, store, consumer, sa.true()):
         if isinstance(entry, ExpDBError):
@@ -51,8 +51,8 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
         if entry.status == "leased":
             leased.append(np.unique(entry.drawn.items))
         if most is not None and entry.status in ("leased", "acknowledged"):
-            handed_out.append(entry.drawn.items)
-    for what, parts, bound in (("held", leased, 1), ("handed out", handed_out, most)):
+            drawn.append(entry.drawn.items)
+    for what, parts, bound in (("held by open leases", leased, 1), ("leased", drawn, most)):
         if parts and bound is not None:
             positions, times = np.unique(np.concatenate(parts), return_counts=True)
             if (times > bound).any():

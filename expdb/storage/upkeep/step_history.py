@@ -44,7 +44,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         leases = [(entry, row) for entry, row in leases if not _end_of(row, now, others)]
         reason = None if step is None else _refused(consumer, state, step, leases, version)
         if reason is not None:
-            yield f"consumer {name!r} does not hand it out now: {reason}"
+            yield f"consumer {name!r} cannot lease it now: {reason}"
 
 
 def _step(store: Store, session: Session, position: int) -> dict[str, Any] | None:
@@ -147,18 +147,18 @@ def _refused(
     lease_ids = [entry.id for entry, row in leases if row.status == "leased"]
     times = sum(int(np.isin(entry.drawn.items, _names(entry, step)).sum()) for entry in counts)
     if lease_ids:
-        return f"lease {lease_ids[0]} holds it"
+        return f"lease {lease_ids[0]} has it"
     most = settings.max_times_sampled
     if most is not None and times >= most:
         often = "once" if times == 1 else f"{times} times"
-        return f"it was handed out {often}, and max_times_sampled={most}"
+        return f"it was leased {often}, and max_times_sampled={most}"
     if settings.new_only and step["position"] < consumer.began:
-        return f"it was stored before the consumer was made, at position {consumer.began}"
+        return f"it was stored before the consumer was created, at position {consumer.began}"
     if settings.max_staleness is not None and version is not None:
         oldest = version - settings.max_staleness
         if step["policy_version"] is None:
             return (
-                f"it has no policy_version, and max_staleness is {settings.max_staleness}: store "
+                f"it has no policy_version, and max_staleness is {settings.max_staleness}; store "
                 "steps with policy_version="
             )
         if step["policy_version"] < oldest:
