@@ -104,7 +104,7 @@ def downgrade(location: str) -> None:
     engine = opening.SqliteEngine(location, read_only=False, durability="normal", timeout=30.0)
     try:
         with engine.writing() as session:
-            schema.run_migrations(session, schema.known_revisions()[-2], down=True)
+            schema.run_migrations(session, schema.list_revisions()[-2], down=True)
     finally:
         engine.close()
 

@@ -53,7 +53,7 @@ from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.requested_changes import checked_changes, tags_of
+from expdb.storage.writing.requested_changes import check_changes, tags_of
 from expdb.writers.open_writers import OpenWriters
 from expdb.writers.sinks import EpisodeSink, StepSink, parted
 from expdb.writers.writers import EpisodeWriter, StepWriter
@@ -489,7 +489,7 @@ class ReplayBuffer:
     def _after_fork(self) -> None:
         self._sampling.after_fork()
 
-    def _forked(self, run: str) -> None:
+    def _reset_after_fork(self, run: str) -> None:
         """Start a new run in a forked child, because the open episodes belong to the parent."""
         self._open_episodes, self._rng, self._writers = (
             OpenEpisodes(self._store, run),
@@ -497,9 +497,9 @@ class ReplayBuffer:
             OpenWriters(self._store),
         )
         self._retention = Retention(self._store, self._scan_at, self._sampling.save)
-        self._sampling.forked()
+        self._sampling.reset_after_fork()
         for consumer in list(self._consumers.values()):
-            consumer.forked()
+            consumer.reset_after_fork()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ class ReplayBuffer:
         """
         return self._sampling.revision()
 
-    def _compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
+    def _compile(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
         """Compile a query, and first write the priorities that it may compare."""
         condition = self._store.compiled(where, new_tags)
         self._sampling.save()
@@ -564,7 +564,7 @@ class ReplayBuffer:
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        condition = self._compiled(where)
+        condition = self._compile(where)
         with self._store.engine.reading() as session:
             return select.count(self._store, session, condition)
 
@@ -593,7 +593,7 @@ class ReplayBuffer:
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        condition = self._compiled(where)
+        condition = self._compile(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
 
@@ -625,7 +625,7 @@ class ReplayBuffer:
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        condition = self._compiled(where)
+        condition = self._compile(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
         return pa.Table.from_arrays(
@@ -673,7 +673,7 @@ class ReplayBuffer:
             checks.whole(number, "the page number", 1),
             checks.whole(size, "the page size", 1),
         )
-        condition = self._compiled(where)
+        condition = self._compile(where)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             offset = (number - 1) * size
@@ -775,7 +775,7 @@ class ReplayBuffer:
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
-        return self._scan(self._compiled(where), after, size, fields)
+        return self._scan(self._compile(where), after, size, fields)
 
     def _scan(
         self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None
@@ -867,7 +867,7 @@ class ReplayBuffer:
         """
         checks.choice(which, "which", "all", "last")
         required = checks.flag(required, "required")
-        changes = checked_changes(columns, checks.flag(replace_tags, "replace_tags"))
+        changes = check_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update", tags_of(changes))
         changed = change.update(self._store, condition, changes, which == "last")
         if not changed and required:
@@ -1007,7 +1007,7 @@ class ReplayBuffer:
             If `capacity` is less than 1, or less than the `min_size` of the rate limiter or of a
             consumer.
         """
-        self._engine.retry(change.set_capacity, self._store, checked_capacity(capacity))
+        self._engine.retry(change.set_capacity, self._store, check_capacity(capacity))
 
     @property
     @retry_on_restart
@@ -1104,7 +1104,7 @@ class ReplayBuffer:
         change.index(self._store, name)
 
     def _required(self, where: Where, verb: str, new_tags: Set[str] = frozenset()) -> Condition:
-        condition = self._compiled(where, new_tags)
+        condition = self._compile(where, new_tags)
         if condition is None:
             cure = (
                 "call clear() to delete every step"
@@ -1266,7 +1266,7 @@ class ReplayBuffer:
                 continue
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
-                    raise self._explained(where, error) from None
+                    raise self._explain_error(where, error) from None
             except (MemoryError, ValueError) as error:
                 checks.raise_if_too_large(size, error)
                 raise
@@ -1357,9 +1357,9 @@ class ReplayBuffer:
     def _no_items(self, where: Where, what: str) -> errors.TooFewRows:
         """Return the error for epochs without items."""
         error = errors.TooFewRows(f"no {what} for an epoch; store some first, or widen the query")
-        return self._explained(where, error)
+        return self._explain_error(where, error)
 
-    def _explained(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
+    def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with what the buffer and its writers hold."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
@@ -1477,7 +1477,7 @@ class ReplayBuffer:
 
         def draw() -> dict[str, Batch]:
             generator.bit_generator.state = before  # a retry draws the same tasks
-            return sample_tasks(self._store, n, self._compiled(where), whole, fields, generator)
+            return sample_tasks(self._store, n, self._compile(where), whole, fields, generator)
 
         return self._engine.retry(draw)
 
@@ -1888,7 +1888,7 @@ def _positions(positions: Any) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def checked_capacity(capacity: Any) -> int | None:
+def check_capacity(capacity: Any) -> int | None:
     """Check a capacity, an int from 1 or None for unlimited, and return it."""
     return None if capacity is None else checks.whole(capacity, "capacity", 1)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 import pyarrow as pa
 
 from expdb import checks, errors
-from expdb.buffer import ReplayBuffer, checked_capacity
+from expdb.buffer import ReplayBuffer, check_capacity
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.chunks.fields import Field
 from expdb.memory.budget import Budget, process_budget
@@ -350,7 +350,7 @@ class ExperienceDB:
         ['train']
         """
         catalog.check_buffer_name(name)
-        wanted = UNCHANGED if isinstance(capacity, Unchanged) else checked_capacity(capacity)
+        wanted = UNCHANGED if isinstance(capacity, Unchanged) else check_capacity(capacity)
         declared = catalog.check_declared(fields or {})
         return locked(self._lock, self._get_or_create, name, create, wanted, declared)
 
@@ -555,7 +555,7 @@ class ExperienceDB:
     def _examine_buffers(self) -> Iterator[tuple[str, str, str]]:
         for name in self.buffers():
             buffer = self.buffer(name, create=False)
-            original = catalog.copied_name(name)
+            original = catalog.source_of_copy(name)
             if original is not None:
                 yield (
                     f"unfinished copy of {original!r}", f"{len(buffer)} steps in {name!r}",
@@ -671,7 +671,7 @@ class ExperienceDB:
             self._temporary.remove()
         self._closed = True
 
-    def _forked(self) -> None:
+    def _reset_after_fork(self) -> None:
         """Begin another run in a forked child, unless `run` was passed to `open`.
 
         Open episodes and temporary files stay with the parent.
@@ -680,7 +680,7 @@ class ExperienceDB:
         if self._given_run is None:
             self.run = uuid.uuid4().hex
         for buffer in self._buffers.values():
-            buffer._forked(self.run)
+            buffer._reset_after_fork(self.run)
 
 
 _handles: WeakRegistry[ExperienceDB] = WeakRegistry()
@@ -727,7 +727,7 @@ class _Fork:
 
     def in_child(self) -> None:
         for handle in _handles.list():
-            handle._forked()
+            handle._reset_after_fork()
         self.buffers = []
         self.turn = threading.Lock()
 

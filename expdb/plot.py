@@ -88,7 +88,7 @@ def curves(
             Curve(
                 _printable(name),
                 length.cumsum(),
-                {panel: _smoothed(series, window) for panel, series in values.items()},
+                {panel: _smooth(series, window) for panel, series in values.items()},
             )
         )
     return plotted, len(groups)
@@ -194,7 +194,7 @@ def characters(plotted: list[Curve], width: int, height: int = 14) -> Iterator[s
         yield str(plotext.build())
 
 
-def _smoothed(values: np.ndarray, window: int) -> np.ndarray:
+def _smooth(values: np.ndarray, window: int) -> np.ndarray:
     """Return the mean of the known values among the last `window` values, at each value.
 
     It is NaN if none of them is known.

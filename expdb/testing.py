@@ -236,7 +236,7 @@ def check_database(location: str) -> None:
                 f"{name}: {counts[1]} steps match, but {counts[0]} on SQLite"
             )
             pages = [b.page(1, 1000, where) for b in (ours, theirs)]
-            _same(_untimed(pages[1]), _untimed(pages[0]), name)
+            _same(_without_times(pages[1]), _without_times(pages[0]), name)
             _same(theirs.tasks(where), ours.tasks(where), name)
         for unit in (expdb.Step(), expdb.NStep(2), expdb.Sequence(3), expdb.Episode()):
             for sampler in OTHERS:
@@ -380,7 +380,7 @@ def _check_mask(batch: expdb.Batch, label: str) -> None:
             )
 
 
-def _untimed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if key != "execute_time"} for row in rows]
 
 

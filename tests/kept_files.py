@@ -275,9 +275,9 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     from postgres_server import Server
 
-    from expdb.sql.schema import known_revisions
+    from expdb.sql.schema import list_revisions
 
-    revision = known_revisions()[-1]
+    revision = list_revisions()[-1]
     path = DATA / f"{revision}.db"
     path.unlink(missing_ok=True)
     write(str(path))

@@ -224,7 +224,7 @@ class Retention:
         start = time.monotonic()
         self._finish()
         if self._backlog is None:
-            self._backlog = self._planned()
+            self._backlog = self._plan_due()
         if self._backlog is not None:
             steps = self._evict_backlog(self._at_once)
             took = time.monotonic() - start
@@ -272,12 +272,12 @@ class Retention:
     def _evict(self) -> int:
         """Evict the steps that are due now, without steps that are written in the meantime."""
         count = self._finish()
-        self._backlog = self._planned()
+        self._backlog = self._plan_due()
         while self._backlog is not None:
             count += self._evict_backlog(FILE_STEPS)
         return count
 
-    def _planned(self) -> _Backlog | None:
+    def _plan_due(self) -> _Backlog | None:
         """Return the steps that are due; None for no steps or if another process is archiving."""
         store = self._store
         with store.engine.reading() as session:

@@ -372,7 +372,7 @@ def crc_of(
     return placed if buffer_id is None else _of_buffer(placed, buffer_id) | COVERS_BUFFER
 
 
-def moved_crc(crc: int, old: int, new: int) -> int:
+def crc_after_move(crc: int, old: int, new: int) -> int:
     """Return the checksum of a copy of a chunk from the buffer `old` in the buffer `new`."""
     return _of_buffer(_of_buffer(crc, old), new) if crc & COVERS_BUFFER else crc
 

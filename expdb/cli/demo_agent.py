@@ -149,7 +149,7 @@ def run(
         returns: list[float] = []
         limit = started + seconds
         while not _has_enough_data(returns, learner.updates) or (
-            time.monotonic() < limit and not _solved(returns)
+            time.monotonic() < limit and not _is_solved(returns)
         ):
             obs, _ = env.reset(seed=seed + 1000 * generation + len(returns))
             returns.append(_play(buffer, env, obs, learner, len(returns)))
@@ -206,7 +206,7 @@ def verdict(returns: list[float], ever: list[float]) -> bool:
     return mean(returns[-EVERY:]) >= 3 * mean(ever[:EVERY])
 
 
-def _solved(returns: list[float]) -> bool:
+def _is_solved(returns: list[float]) -> bool:
     return len(returns) >= 3 * EVERY and mean(returns[-EVERY:]) >= 350
 
 

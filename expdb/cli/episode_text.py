@@ -148,7 +148,7 @@ def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Ite
             if "messages" in shown:  # the next conversation begins with the agent's answer
                 shown["messages"] = [*shown["messages"], value]
         else:
-            yield from _indented(f"{name}: ", _text(value, full))
+            yield from _indent(f"{name}: ", _text(value, full))
 
 
 def _heading(row: dict[str, Any]) -> Iterator[str]:
@@ -173,25 +173,25 @@ def _is_conversation(value: Any) -> bool:
 def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
     content = message.get("content")
     if content is not None and content != "":
-        yield from _indented(f"{message['role']}: ", _text(content, full))
+        yield from _indent(f"{message['role']}: ", _text(content, full))
     calls = message.get("tool_calls") or []
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, dict) else call
         if isinstance(function, dict):
-            yield from _indented(
+            yield from _indent(
                 f"{message['role']} calls ",
                 f"{function.get('name') or function.get('tool')}"
                 f"({_text(function.get('arguments', ''), full)})",
             )
         else:
-            yield from _indented(f"{message['role']} calls ", _text(call, full))
+            yield from _indent(f"{message['role']} calls ", _text(call, full))
     rest = {
         name: value
         for name, value in message.items()
         if name not in ("role", "content", "tool_calls") and value is not None
     }
     if rest and (full or content is None):
-        yield from _indented("  ", _text(rest, full))
+        yield from _indent("  ", _text(rest, full))
 
 
 def _text(value: Any, full: bool) -> str:
@@ -209,7 +209,7 @@ def _text(value: Any, full: bool) -> str:
     return text if full or len(text) <= SHORT else f"{text[:SHORT]}… ({len(text):,} characters)"
 
 
-def _indented(head: str, text: str) -> Iterator[str]:
+def _indent(head: str, text: str) -> Iterator[str]:
     first, *rest = text.split("\n")
     yield f"  {head}{first}"
     yield from (f"    {line}" for line in rest)

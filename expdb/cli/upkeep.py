@@ -150,7 +150,7 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
             click.echo(f"Warning: {missing} eviction policy; set buffer.eviction", err=True)
         if follow:
             click.echo(f"evicting from {db.location} until interrupted", err=True)
-        with _stopped() as is_stopped:
+        with _watch_for_stop() as is_stopped:
             while not is_stopped():
                 for name in _names(db, buffer, follow):
                     with nullcontext() if follow else progress(f"evict {name}"):
@@ -170,7 +170,7 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
 
 
 @contextmanager
-def _stopped() -> Iterator[Callable[[], bool]]:
+def _watch_for_stop() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGINT or SIGTERM arrived; a second one interrupts."""
     # An Event could deadlock, if a handler sets it while its thread holds the lock of the Event.
     received: list[object] = []

@@ -109,7 +109,7 @@ class Consumer:
         if settings.max_staleness is not None and version is not None:
             oldest = version - settings.max_staleness
         groups, returns, versions, ids, lengths = _rollouts(self._buffer.episodes(where))
-        first_positions, stored_steps = _stored_parts(self._buffer, ids)
+        first_positions, stored_steps = _find_stored_parts(self._buffer, ids)
         returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
         left = self._leasing.left(first_positions)
         return figures | {"groups": unit.count(groups, returns, versions, left, oldest)}
@@ -529,7 +529,7 @@ def _request(
     return LeaseRequest(size, least, where, sampler, unit, names, empty, pin)
 
 
-def _stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first stored position of each episode, -1 for none, and its stored steps."""
     first_positions: dict[int, int] = {}
     counts: dict[int, int] = {}

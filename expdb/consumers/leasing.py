@@ -28,7 +28,7 @@ from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.request import Limits, as_text, have_same_settings, told
+from expdb.sampling.request import Limits, as_text, describe_query, have_same_settings
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
@@ -60,7 +60,7 @@ class LeaseRequest:
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """A key that differs between most requests; `have_same_settings` decides the rest."""
-        query = json.dumps(told(self.where), default=repr)
+        query = json.dumps(describe_query(self.where), default=repr)
         return repr(self.sampler), repr(self.unit), self.fields, query
 
 
@@ -130,11 +130,11 @@ class Leasing:
             follow(usage, session, self._store, self._consumer, counters)
         return usage.left(positions)
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
         self._lock = threading.RLock()
         self._serial, self._issued = next(_serials), set()
-        self._watch.forked()
+        self._watch.reset_after_fork()
         self._usage.forget()
 
     @property

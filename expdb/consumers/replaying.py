@@ -39,7 +39,7 @@ def replayed(
             raise unknown_consumer(session, store, name)
         ids = entries.acknowledged(session, store, consumer, steps, newest)
         if steps and not ids:
-            first, last = entries.acknowledged_steps(session, store, consumer)
+            first, last = entries.find_acknowledged_range(session, store, consumer)
             available = "none" if first is None else f"steps {first} to {last}"
             errors.warn(
                 f"consumer {name!r} has no batch that was acknowledged with one of the given "

@@ -35,9 +35,9 @@ class ConsumerWatch:
 
     def __init__(self, store: Store, consumer: ConsumerRecord):
         self._store, self._consumer = store, consumer
-        self.forked()
+        self.reset_after_fork()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Reset the state in a forked child, which has none of the parent's threads."""
         self._change = threading.Condition()
         self._watcher: int | None = None  # identifier of the watching thread

@@ -23,7 +23,7 @@ class Budget:
         self.limit = limit
         self._holders: WeakRegistry[Holder] = WeakRegistry()
 
-    def left_for(self, holder: Holder) -> int:
+    def bytes_left_for(self, holder: Holder) -> int:
         """Return the number of bytes that the other holders leave to `holder`."""
         return max(
             0,

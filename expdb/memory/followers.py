@@ -72,7 +72,7 @@ class Matches(Follower):
         is_match[is_match] = matching[place[is_match]] == positions[is_match]
         return is_match
 
-    def looked_at(self, epoch: int) -> np.ndarray | None:
+    def find_changed_matches(self, epoch: int) -> np.ndarray | None:
         """Return the older positions whose match may have changed since an epoch.
 
         New positions are not included. Return None if the changes are unknown.

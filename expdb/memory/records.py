@@ -72,7 +72,7 @@ class RecordArray:
             name: np.dtype((dtype, shape)) if shape else None for name, dtype, shape, _ in chosen
         }
         self.names = frozenset(self.types)  # names of the columns in the records
-        self.records = _aligned(count, self.dtype.itemsize)
+        self.records = _allocate_records(count, self.dtype.itemsize)
         self._fields = self.records.view(self.dtype)
 
     @property
@@ -132,7 +132,7 @@ def _record_size(used: int) -> int:
     return lines if lines == LINE or lines - used <= lines // 8 else used + -used % 8
 
 
-def _aligned(count: int, size: int) -> np.ndarray:
+def _allocate_records(count: int, size: int) -> np.ndarray:
     """Return uninitialized records that start at the beginning of a cache line."""
     room = np.empty(count * size + LINE, np.uint8)
     begin = -room.ctypes.data % LINE

@@ -140,7 +140,7 @@ class Resident(RowColumns):
         """Reset to the initial state, but keep the priorities, which may not be saved yet."""
         self.changing, self.complete = True, False
         if self.priorities is not None:
-            self.kept = self._known_priorities()
+            self.kept = self._get_known_priorities()
             self.priorities = None
         self.size = 0  # number of steps in memory
         self.gaps = False  # whether some positions from `low` up to `high` hold no step
@@ -345,7 +345,7 @@ class Resident(RowColumns):
 
     # -- priorities --------------------------------------------------------------------------------
 
-    def _known_priorities(self) -> Priorities:
+    def _get_known_priorities(self) -> Priorities:
         positions, rows = self.positions_and_rows()
         values, unsaved = (self.columns[name][rows] for name in (PRIORITY, UNSAVED))
         return Priorities(positions, values, unsaved, self.started)
@@ -369,7 +369,7 @@ class Resident(RowColumns):
 
     def over(self, rows: int) -> bool:
         """Return whether the fields of `rows` rows exceed the budget."""
-        return rows * self._width() > self.budget.left_for(self)
+        return rows * self._width() > self.budget.bytes_left_for(self)
 
     def _width(self) -> int:
         return sum(field.nbytes + (f"has_{n}" in self.columns) for n, field in self.fields.items())
@@ -385,7 +385,7 @@ class Resident(RowColumns):
             if self.known_fields is None
             else self.known_fields.types.keys() - self.fields.keys()
         )
-        chosen = fitting(fields, self.budget.left_for(self) / max(rows, 1), left_out)
+        chosen = fitting(fields, self.budget.bytes_left_for(self) / max(rows, 1), left_out)
         total = self.total
         for name, field in chosen.items():
             if name not in self.columns:

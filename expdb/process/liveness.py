@@ -17,7 +17,7 @@ def named(serial: int) -> str:
 
 @functools.lru_cache
 def _named(pid: int, serial: int) -> str:
-    return f"{_machine()} {pid} {_started(pid)} {serial}"
+    return f"{_machine()} {pid} {_start_time(pid)} {serial}"
 
 
 def _machine() -> str:
@@ -33,7 +33,7 @@ def _machine() -> str:
     return f"{socket.gethostname()}/{boot}/{space}"
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Return the start time of a process in clock ticks, as Linux reports it.
 
     Return an empty string if it is unknown or if the process is a zombie.
@@ -60,7 +60,7 @@ def has_ended(name: str) -> bool:
         return True
     except OSError:  # the process exists and belongs to another user
         return False
-    return bool(started) and started != _started(int(pid))
+    return bool(started) and started != _start_time(int(pid))
 
 
 class ProcessLiveness:

@@ -150,11 +150,9 @@ class Interval:
         if allowed is None:
             return drawn
         fit = allowed(drawn)
-        return drawn if np.count_nonzero(fit) == count else self._drawn_again(drawn, fit, rng)
+        return drawn if np.count_nonzero(fit) == count else self._redraw(drawn, fit, rng)
 
-    def _drawn_again(
-        self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
+    def _redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Replace the drawn positions where `fit` is False; `drawn` is changed in place."""
         first, high, allowed = self.low - len(self.early), self.high, self.allowed
         assert allowed is not None

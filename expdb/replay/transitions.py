@@ -83,7 +83,7 @@ class Stack(Unit):
         InvalidValue
             If there is no field to stack, or a name in `stack_fields` is not a field.
         """
-        return [] if self.k == 1 else stacked_fields(self.stack_fields, fields)
+        return [] if self.k == 1 else fields_to_stack(self.stack_fields, fields)
 
     @property
     def reach(self) -> int | None:
@@ -294,7 +294,7 @@ class NStep(Unit):
             If there is no field to stack, a name in `stack_fields` is not a field, or a field to
             stack has a stored ``next_<field>`` and is not in `derived`.
         """
-        names = [] if self.stack == 1 else stacked_fields(self.stack_fields, fields)
+        names = [] if self.stack == 1 else fields_to_stack(self.stack_fields, fields)
         for name in names:
             if name not in derived and f"next_{name}" in fields:
                 raise InvalidValue(
@@ -503,7 +503,7 @@ def first_repeated(frames: np.ndarray) -> np.ndarray:
     return np.where(frames == UNKNOWN, first[:, None], frames)
 
 
-def stacked_fields(names: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:
+def fields_to_stack(names: tuple[str, ...] | None, fields: Sequence[str]) -> list[str]:
     """Return the fields to stack: the given ones, or by default the observations."""
     if names is not None:
         return _named("stack_fields", names, fields)

@@ -25,7 +25,7 @@ from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized, PriorityTree
 from expdb.replay.sumtree import SumTree
-from expdb.sampling.candidates import Candidates, remembered
+from expdb.sampling.candidates import Candidates, get_or_create
 from expdb.sampling.drawing import surplus
 from expdb.sampling.extensions import is_builtin
 from expdb.sampling.request import SampleRequest
@@ -94,7 +94,7 @@ class ByPriority:
             load_priorities(self._store, session, r, self._store.state(session))
         if r.started < r.high:
             row_priorities.start_new_steps(r)
-        draws = remembered(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
+        draws = get_or_create(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
         if request.asks_priorities:
             draws.epoch = -1  # a changed priority may change whether a step matches
         if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
@@ -188,7 +188,7 @@ class ByPriority:
             return NONE
         if isinstance(request.where, np.ndarray):
             return None
-        return self._candidates.matches(session, request).looked_at(epoch)
+        return self._candidates.matches(session, request).find_changed_matches(epoch)
 
     def _weigh(
         self, draws: Draws, rows: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
@@ -269,7 +269,7 @@ class ByPriority:
         row_priorities.note_saved(r)
         self.unsaved, self._saved = False, time.monotonic()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leave unsaved priorities to the parent process."""
         row_priorities.note_saved(self._resident)
         self.unsaved = False

@@ -13,7 +13,7 @@ from expdb.memory.journal import NONE
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
-from expdb.sampling.extensions import checked_anchors, read_only
+from expdb.sampling.extensions import check_anchors, read_only
 from expdb.sampling.request import SampleRequest
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where
@@ -34,7 +34,7 @@ def remember(cache: dict[Any, Any], name: Any, value: Any) -> None:
         del cache[next(iter(cache))]
 
 
-def remembered(cache: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
+def get_or_create(cache: dict[Any, Value], name: Any, make: Callable[[], Value]) -> Value:
     """Return the value cached under a name; create it if there is none."""
     value = cache.get(name)
     if value is None:
@@ -77,7 +77,7 @@ class Candidates:
 
     def condition(self, key: str, where: Where) -> Condition | None:
         """Return the compiled query, which is cached by its key."""
-        return remembered(self._conditions, key, lambda: self._store.compiled(where))
+        return get_or_create(self._conditions, key, lambda: self._store.compiled(where))
 
     def are_current(self, request: SampleRequest) -> bool:
         """Return whether the data in memory suffices to draw without reading the database."""
@@ -110,7 +110,7 @@ class Candidates:
         if owners is not None and owners.is_current:
             r.owners = owners.by_name
             return
-        owners = remembered(self._owners, reads, lambda: Owners(r, reads))
+        owners = get_or_create(self._owners, reads, lambda: Owners(r, reads))
         assert session is not None
         owners.follow(self._store, session)
         r.owners = owners.by_name
@@ -184,7 +184,7 @@ class Candidates:
         if request.limits is not None:
             rows = rows[request.limits.allow(r, rows)]
         if request.unit_is_checked:
-            anchors = checked_anchors(unit, unit.anchors(r, read_only(rows)), rows)
+            anchors = check_anchors(unit, unit.anchors(r, read_only(rows)), rows)
         else:
             anchors = unit.anchors(r, rows)
         first = anchors if anchors.ndim == 1 else anchors[:, 0]
@@ -216,7 +216,9 @@ class Candidates:
         assert request.key is not None
         assert request.condition is not None
         condition = request.condition
-        matches = remembered(self._matches, request.key, lambda: Matches(self._resident, condition))
+        matches = get_or_create(
+            self._matches, request.key, lambda: Matches(self._resident, condition)
+        )
         if not matches.is_current or request.asks_priorities:
             assert session is not None
             matches.follow(self._store, session)

@@ -85,14 +85,14 @@ class SampleEngine:
         if lock is not None:
             lock.release()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Prepare the child process: keep the rows if `before_fork` took their lock."""
         if self._held is not self.resident.lock:
             self.start_anew()
             return
         self.resident.lock = threading.RLock()
         self._seen = None  # the child opens its own connections
-        self._by_priority.forked()
+        self._by_priority.reset_after_fork()
 
     @property
     def nbytes(self) -> int:
@@ -309,14 +309,14 @@ class SampleEngine:
             condition = None if key is None else self._candidates.condition(key, where)
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
-            plan = self._planned(
+            plan = self._plan_due(
                 SampleRequest(size, key, where, condition, sampler, unit, names, part, limits)
             )
             if asked is not None:
                 remember(plans, asked, plan)
         return plan
 
-    def _planned(self, request: SampleRequest) -> SamplePlan:
+    def _plan_due(self, request: SampleRequest) -> SamplePlan:
         return SamplePlan(
             request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
         )
@@ -396,7 +396,7 @@ class SampleEngine:
     ) -> Recorded:
         plan, store = self._plan(*asked), self._store
         if session is not None:
-            state = self._prepared(session, plan, None)
+            state = self._prepare_plan(session, plan, None)
             return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
         if self._by_priority.unsaved:
             self._save_for(plan)
@@ -404,7 +404,7 @@ class SampleEngine:
         if changed is None and plan.is_in_memory:
             return plan.draw_recorded(rng, layout_rng, number, empty, None, None, wants_least)
         with store.engine.reading() as session:
-            state = self._prepared(session, plan, changed)
+            state = self._prepare_plan(session, plan, changed)
             return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
 
     def _again(
@@ -414,16 +414,16 @@ class SampleEngine:
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
     ) -> Recorded:
-        plan = self._planned(
+        plan = self._plan_due(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
         )
         # Look for changes first: a later look could report commits that the session does not see.
         changed = self._look_for_changes()
         with self._store.engine.reading() as session:
-            state = self._prepared(session, plan, changed)
+            state = self._prepare_plan(session, plan, changed)
             return plan.draw_given(drawn, rng, session, state)
 
-    def _prepared(self, session: Session, plan: SamplePlan, changed: object) -> State:
+    def _prepare_plan(self, session: Session, plan: SamplePlan, changed: object) -> State:
         """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
         state = self._store.state(session)
         self._refresh(session, state, changed)
@@ -437,7 +437,7 @@ class SampleEngine:
         check_size(state.size, 1, plan.request.unit.what, replace=True)
         if not plan.keys.in_memory:
             self._gatherer.cache.evict(r.low)
-            self._gatherer.cache.limit = max(0, self._budget.left_for(r) - self._nbytes)
+            self._gatherer.cache.limit = max(0, self._budget.bytes_left_for(r) - self._nbytes)
 
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None

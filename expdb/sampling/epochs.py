@@ -67,8 +67,8 @@ class Epochs(Iterator[Batch]):
             check_empty(empty)
         self._sampling, self._retry, self._explain, self._empty = sampling, retry, explain, empty
         self._batch_size = checks.rows(batch_size, "batch_size")
-        self._n = None if n is None else _checked_n(n)
-        self._seed = _checked_seed(seed)
+        self._n = None if n is None else _check_epoch_count(n)
+        self._seed = _check_seed(seed)
         self._drop_last = checks.flag(drop_last, "drop_last")
         self._refresh = checks.flag(refresh, "refresh")
         where, unit, fields, shard = request_args
@@ -263,7 +263,7 @@ class Epochs(Iterator[Batch]):
             self.skipped = skipped
 
 
-def _checked_n(n: Any) -> int:
+def _check_epoch_count(n: Any) -> int:
     """Return a number of epochs; raise InvalidValue for any other value."""
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
         return checks.whole(n, "n", 1)
@@ -271,7 +271,7 @@ def _checked_n(n: Any) -> int:
     raise InvalidValue(f"n must be a number of epochs from 1, or None for no end, got {n!r}{query}")
 
 
-def _checked_seed(seed: Any) -> int:
+def _check_seed(seed: Any) -> int:
     """Return a seed; raise InvalidValue for any other value."""
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
         return checks.whole(seed, "seed", 0)

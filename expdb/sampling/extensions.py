@@ -111,7 +111,7 @@ def unknown_column(name: str) -> InvalidValue:
     return InvalidValue(f"{name!r} is not a column of episodes; {cure}")
 
 
-def checked_draw(
+def check_draw(
     sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
     """Return a copy of what a user's sampler drew; raise InvalidValue if it is invalid."""
@@ -138,14 +138,14 @@ def checked_draw(
     return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
-def checked_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
+def check_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
     """Check the result of `may_start` of a user's unit, and return it."""
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):
         raise InvalidValue(f"{_name(unit)}.may_start must return an array of bool, one per row")
     return mask
 
 
-def checked_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
+def check_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
     """Check the result of `anchors` of a user's unit, and return it as int64."""
     if isinstance(anchors, np.ndarray) and not len(anchors.reshape(-1)):
         return rows[:0]
@@ -165,7 +165,7 @@ def checked_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
     return anchors  # type: ignore[no-any-return]
 
 
-def checked_layout(
+def check_layout(
     unit: Unit, layout: Any, rows: np.ndarray, r: Resident, window: np.ndarray | None
 ) -> Layout:
     """Check the result of `layout` of a user's unit, and return it with copied arrays.
@@ -226,7 +226,7 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
     return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
 
 
-def checked_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
+def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
     """Check the result of `assemble` of a user's unit; return it with `drawn`, and its length.
 
     Raise InvalidValue if the lengths differ, or if `drawn` is missing or out of range.

@@ -64,7 +64,7 @@ class Gatherer:
                 out[key] = r.arrays.taken(taken, rows) if empty is np.empty else taken[rows]
         if empty is not np.empty:
             for key in [key for key, array in out.items() if array is not None]:
-                out[key] = _copied(out[key], empty)
+                out[key] = _copy_into(out[key], empty)
         stored: dict[str, dict[str, np.ndarray]] = {}
         if not keys.in_memory:
             assert session is not None
@@ -136,7 +136,7 @@ class Gatherer:
                 session, state, keys.of_episodes, positions, layout
             )
         if keys.following:
-            by_source["next_stored"] = self._stored_after(session, state, keys.following, layout)
+            by_source["next_stored"] = self._read_next(session, state, keys.following, layout)
         if keys.last:
             assert layout.last_rows is not None
             by_source["last_stored"] = self._stored(
@@ -225,7 +225,7 @@ class Gatherer:
             self._store, session, state, positions, names, cache=self.cache, empty=empty
         )
 
-    def _stored_after(
+    def _read_next(
         self, session: Session, state: State, names: list[str], layout: Layout
     ) -> dict[str, np.ndarray]:
         """Read fields of the rows that follow steps from the database.
@@ -289,7 +289,7 @@ def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     return out
 
 
-def _copied(array: np.ndarray, empty: Empty) -> np.ndarray:
+def _copy_into(array: np.ndarray, empty: Empty) -> np.ndarray:
     """Return a copy in an array that `empty` allocates; raise InvalidValue if it is unsuitable."""
     out = empty(array.shape, array.dtype)
     if (

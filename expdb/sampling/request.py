@@ -17,7 +17,7 @@ from expdb.memory.usage import Usage
 from expdb.replay.layout import Trajectories
 from expdb.replay.samplers import Sampler
 from expdb.replay.units import Unit
-from expdb.sampling.extensions import checked_starts, is_builtin, read_only
+from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
 
@@ -144,7 +144,7 @@ class SampleRequest:
         around = resident if trajectories is None else trajectories
         if self.unit_is_checked:
             returned = self.unit.may_start(around, read_only(rows) if around is resident else rows)
-            mask = checked_starts(self.unit, returned, len(rows))
+            mask = check_starts(self.unit, returned, len(rows))
         else:
             mask = self.unit.may_start(around, rows)
         if self.limits is not None:
@@ -218,14 +218,14 @@ def as_text(
     description = {
         "unit": settings_of(unit),
         "sampler": settings_of(sampler),
-        "where": told(where),
+        "where": describe_query(where),
         "fields": names,
         "columns": columns,
     }
     return json.dumps(description, default=_plain)
 
 
-def told(where: Where) -> Any:
+def describe_query(where: Where) -> Any:
     """Return a query as plain JSON values; an array of positions becomes only its length."""
     plain = plain_where(where)
     if isinstance(plain, np.ndarray):

@@ -21,9 +21,9 @@ from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.drawing import draw_within
 from expdb.sampling.extensions import (
-    checked_assembly,
-    checked_draw,
-    checked_layout,
+    check_assembly,
+    check_draw,
+    check_layout,
     read_only,
     unknown_column,
 )
@@ -263,7 +263,7 @@ class SamplePlan:
         if not self.request.sampler_is_checked:
             return sampler.draw(population, size, rng)
         check_size(population.size, 1, self.request.unit.what, replace=True)
-        return checked_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
+        return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""
@@ -325,9 +325,9 @@ class SamplePlan:
         """Return the layout that a user's unit makes of drawn rows, after checking it."""
         r, unit = self.resident, self.request.unit
         if window is None:
-            return checked_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
+            return check_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
         layout = unit.layout(window, window.drawn, rng)
-        return checked_layout(unit, layout, rows, r, window.rows)
+        return check_layout(unit, layout, rows, r, window.rows)
 
     def _made(
         self,
@@ -366,7 +366,7 @@ class SamplePlan:
                 f"{type(unit).__name__}.assemble needs a key that fields= does not name "
                 f"({error}); add it to fields="
             ) from error
-        arrays, size = checked_assembly(unit, assembled, count)
+        arrays, size = check_assembly(unit, assembled, count)
         for name, array in columns.items():
             arrays.setdefault(name, array[arrays["drawn"]])
         arrays["position"] = positions[arrays["drawn"]]

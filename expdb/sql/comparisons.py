@@ -97,12 +97,12 @@ def column_test(
     if is_flag:
         if op != "eq":
             raise QueryError(f"{name!r} is True or False; compare it with eq() or ne()")
-        return _compared(column, op, sa.literal(bool(fitted), column.type))
+        return _build_comparison(column, op, sa.literal(bool(fitted), column.type))
     if numeric:
         op, fitted = _exact(name, op, fitted)
         if op in ("all", "none"):
             return column.is_not(None) if op == "all" else sa.false()
-    return _compared(column, op, dialect.bound(fitted))
+    return _build_comparison(column, op, dialect.bound(fitted))
 
 
 def _fitting(name: str, value: Any) -> Any:
@@ -154,7 +154,7 @@ def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
     return (op if whole == value else "none" if op == "eq" else _NEXT_UP[op]), whole
 
 
-def _compared(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
+def _build_comparison(left: sa.ColumnElement[Any], op: str, right: Any) -> sa.ColumnElement[bool]:
     comparison: sa.ColumnElement[bool] = _OPERATORS[op](left, right)
     return comparison
 
@@ -204,5 +204,5 @@ def tag_test(
     if op == "like":
         return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)
     if isinstance(checked, str):
-        return sa.and_(_compared(text, op, dialect.bound(checked)), is_text)
-    return sa.and_(_compared(number, op, dialect.bound_number(checked)), is_number)
+        return sa.and_(_build_comparison(text, op, dialect.bound(checked)), is_text)
+    return sa.and_(_build_comparison(number, op, dialect.bound_number(checked)), is_number)

@@ -24,7 +24,7 @@ def migrations_dir() -> Path:
 
 
 @functools.cache
-def known_revisions() -> tuple[str, ...]:
+def list_revisions() -> tuple[str, ...]:
     """Return the revisions that this expdb knows, oldest first.
 
     They are read from file names, because importing Alembic takes longer than opening a database.
@@ -34,7 +34,7 @@ def known_revisions() -> tuple[str, ...]:
 
 
 @functools.cache
-def made_by_migrations(dialect: str) -> dict[str, str]:
+def read_migrated_schema(dialect: str) -> dict[str, str]:
     """Return the SQL of every view, trigger and function, as the newest migration creates it.
 
     The text is exact, except for the comment at the head of each file, because databases store it
@@ -67,7 +67,7 @@ def _run_migrations(session: Session, revision: str, down: bool) -> None:
     (command.downgrade if down else command.upgrade)(config, revision)
 
 
-def stored_revision(session: Session, dialect: Dialect) -> str | None:
+def read_revision(session: Session, dialect: Dialect) -> str | None:
     """Return the revision of the schema, or None if there is no schema."""
     if not session.ask(dialect.HAS_TABLE, "expdb_version"):
         return None
@@ -79,8 +79,8 @@ def check_revision(session: Session, engine: Engine) -> None:
     """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
     path, stored, revisions = (
         engine.location,
-        stored_revision(session, engine.dialect),
-        known_revisions(),
+        read_revision(session, engine.dialect),
+        list_revisions(),
     )
     if stored == revisions[-1]:
         problems = engine.dialect.schema_problems(session)
@@ -117,7 +117,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
     dialect = engine.dialect
     with engine.writing() as session:
         dialect.lock_migrations(session)
-        before, revisions = stored_revision(session, dialect), known_revisions()
+        before, revisions = read_revision(session, dialect), list_revisions()
         if before is not None and before not in revisions:
             check_revision(session, engine)
         if before is None and session.ask(dialect.HAS_TABLE, "buffers"):
@@ -131,7 +131,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
             except ValueError as error:  # migrations must not import expdb, including its errors
                 raise errors.DatabaseDamaged(f"{engine.location}: {error}") from error
         if before is not None and (before != revisions[-1] or dialect.schema_problems(session)):
-            for name, sql in made_by_migrations(dialect.NAME).items():
+            for name, sql in read_migrated_schema(dialect.NAME).items():
                 dialect.remake(session, name, sql)
         problems = [*dialect.schema_problems(session), *column_problems(session, engine)]
         if problems:
@@ -147,10 +147,10 @@ def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
     """Return the error for a schema that a newer expdb has upgraded, or None."""
     try:
         with engine.reading() as session:
-            revision = stored_revision(session, engine.dialect)
+            revision = read_revision(session, engine.dialect)
     except errors.ExpDBError:  # a corrupted or unreachable database has another error
         return None
-    if revision is None or revision in known_revisions():
+    if revision is None or revision in list_revisions():
         return None
     return _too_new(engine, revision)
 
@@ -158,6 +158,6 @@ def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
 def _too_new(engine: Engine, revision: str) -> errors.SchemaTooNew:
     return errors.SchemaTooNew(
         f"{engine.location} has schema {revision}, newer than this expdb's "
-        f"{known_revisions()[-1]}; install the newer expdb from its checkout and restart this "
+        f"{list_revisions()[-1]}; install the newer expdb from its checkout and restart this "
         "process"
     )

@@ -159,12 +159,12 @@ class Transaction(AbstractContextManager[Session]):
         """
 
     @abstractmethod
-    def _translated(self, error: BaseException) -> BaseException:
+    def _translate_errors(self, error: BaseException) -> BaseException:
         """Return the expdb error for a driver's error, or the error itself if there is none."""
 
     def _tell(self, error: BaseException) -> None:
         """Raise the expdb error for a driver's error, if there is one."""
         if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
-            translated = self._translated(error)
+            translated = self._translate_errors(error)
             if isinstance(translated, errors.ExpDBError):
                 raise translated from error

@@ -87,7 +87,7 @@ def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] |
     return id, capacity, Fields.from_text(fields, version)
 
 
-def copied_name(name: str) -> str | None:
+def source_of_copy(name: str) -> str | None:
     """Return the buffer of which `name` is an unfinished copy, or None for other names."""
     match = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
     return match and match[1]

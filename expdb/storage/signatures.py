@@ -55,7 +55,7 @@ class Signatures:
         with self._engine.reading() as session:
             self.take(session.ask(SIGNATURES, self._buffer_id))
 
-    def known_ids(self) -> Any:
+    def list_known_ids(self) -> Any:
         """Return the ids of the known signatures as one parameter."""
         return self._engine.dialect.as_list(np.array(list(self._decoders), np.int64))
 

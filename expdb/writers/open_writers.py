@@ -46,7 +46,7 @@ class OpenWriters:
         # First of all. If an interrupt stops the rest, the writer is ended when the handle is
         # closed.
         self._waiting.append(writer)
-        if _is_running(_interrupted_frame()):
+        if _is_running(_find_interrupted_frame()):
             return
         self._end_collected([writer])
         self._store.engine.release()  # the database may have been collected with the writer
@@ -96,7 +96,7 @@ class OpenWriters:
             raise left.error
 
 
-def _interrupted_frame() -> Any:
+def _find_interrupted_frame() -> Any:
     """Return the frame that the finalizer of a writer interrupted.
 
     Return None if no Python code was running.

@@ -109,9 +109,9 @@ class BufferedWriter(ABC):
         """
         if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
-        return locked(self._lock, self._checked_flush)
+        return locked(self._lock, self._check_flush_limits)
 
-    def _checked_flush(self) -> np.ndarray:
+    def _check_flush_limits(self) -> np.ndarray:
         if not self.is_open:
             self._refuse()
         return self._flush()

@@ -86,13 +86,13 @@ def test_a_draft_of_another_archiver_is_left_alone(filled, tmp_path, monkeypatch
     first, second = filled
     scan, seen = first._retention._scan, []
 
-    def looked_at(positions, names):
+    def find_changed_matches(positions, names):
         for batch in scan(positions, names):
             yield batch
             assert second.evict() == 0
             seen.append(len(drafts(tmp_path)))
 
-    monkeypatch.setattr(first._retention, "_scan", looked_at)
+    monkeypatch.setattr(first._retention, "_scan", find_changed_matches)
     assert first.evict() == 30
     assert seen == [1]
     assert archived(tmp_path) == list(range(30))

@@ -111,9 +111,9 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(path):
 
 def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
     scripts = ScriptDirectory(str(schema.migrations_dir()))
-    assert scripts.get_heads() == [schema.known_revisions()[-1]]
+    assert scripts.get_heads() == [schema.list_revisions()[-1]]
     assert sorted(script.revision for script in scripts.walk_revisions()) == list(
-        schema.known_revisions()
+        schema.list_revisions()
     )
 
 
@@ -133,7 +133,7 @@ def test_opening_a_file_of_an_older_schema_names_the_cure_and_upgrade_is_it(path
     migrate(path, "base", down=True)
     with pytest.raises(expdb.SchemaOutdated, match="expdb upgrade"):
         expdb.open(path)
-    assert expdb.upgrade(path) == (None, schema.known_revisions()[-1])
+    assert expdb.upgrade(path) == (None, schema.list_revisions()[-1])
     assert fill(path)[1] == 10
 
 
@@ -233,7 +233,7 @@ def test_processes_that_upgrade_at_once_take_turns(path):
     revisions = [results.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
-    head = schema.known_revisions()[-1]
+    head = schema.list_revisions()[-1]
     assert sorted(revisions, key=str) == [*[(head, head)] * 3, (None, head)]
     assert fill(path)[1] == 10
 

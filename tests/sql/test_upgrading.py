@@ -9,7 +9,7 @@ from test_migrations import execute, is_server, migrate, path  # noqa: F401  (a 
 import expdb
 from expdb.sql import opening, schema
 
-OLD, NEW = schema.known_revisions()[-2:]
+OLD, NEW = schema.list_revisions()[-2:]
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def old(path):  # noqa: F811
     return path
 
 
-def stored_revision(location):
+def read_revision(location):
     named = opening.location_of(location)
     kind = opening._server_engine if is_server(location) else opening.SqliteEngine
     engine = kind(named, read_only=False, durability="normal", timeout=30.0)
     try:
         with engine.reading() as session:
-            return schema.stored_revision(session, engine.dialect)
+            return schema.read_revision(session, engine.dialect)
     finally:
         engine.close()
 
@@ -48,7 +48,7 @@ def test_an_upgrade_that_does_not_give_the_newest_schema_changes_nothing(old, da
     in_schema(old, damage)
     with pytest.raises(expdb.DatabaseDamaged):
         expdb.upgrade(old)
-    assert stored_revision(old) == OLD
+    assert read_revision(old) == OLD
 
 
 def test_an_upgrade_makes_altered_views_anew(old):
@@ -76,7 +76,7 @@ def test_an_upgrade_refuses_a_trigger_that_is_not_ours(old):
     in_schema(old, "CREATE TRIGGER mine AFTER INSERT ON steps BEGIN SELECT 1; END")
     with pytest.raises(expdb.DatabaseDamaged, match="the trigger mine does not belong to expdb"):
         expdb.upgrade(old)
-    assert stored_revision(old) == OLD
+    assert read_revision(old) == OLD
 
 
 def test_check_names_a_missing_column(path):  # noqa: F811

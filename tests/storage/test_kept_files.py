@@ -67,12 +67,12 @@ def open_location(kept, request, tmp_path):
 
 
 def test_every_revision_has_files_of_its_own():
-    assert list(schema.known_revisions()) == REVISIONS
+    assert list(schema.list_revisions()) == REVISIONS
 
 
 def test_every_value_is_there_after_the_upgrade(kept, revision):
     location, values = kept
-    assert expdb.upgrade(location) == (revision, schema.known_revisions()[-1])
+    assert expdb.upgrade(location) == (revision, schema.list_revisions()[-1])
     with expdb.open(location, create=False) as db:
         assert db.check() == []
         actual = read(db)

@@ -54,7 +54,7 @@ def test_queries_and_columns_return_every_priority_exactly(filled):
 
 def test_db_sql_replaces_the_slow_priorities_of_the_view():
     """The replacement is by text, so it must still be in the newest view."""
-    view = schema.made_by_migrations("postgresql")["experience"]
+    view = schema.read_migrated_schema("postgresql")["experience"]
     assert view.count(adhoc._PRIORITY) == 1
     connection = sqlite3.connect(":memory:")
     connection.create_function("expdb_priority", 1, lambda data: None)

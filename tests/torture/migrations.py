@@ -64,7 +64,7 @@ def seen(location: str) -> tuple[str | None, list[str]]:
     engine = engine_of(location)
     try:
         with engine.reading() as session:
-            return schema.stored_revision(session, engine.dialect), engine.dialect.schema_problems(
+            return schema.read_revision(session, engine.dialect), engine.dialect.schema_problems(
                 session
             )
     finally:
@@ -92,7 +92,7 @@ def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
         0,
         list[str](),
     )
-    head = schema.known_revisions()[-1]
+    head = schema.list_revisions()[-1]
     for number in range(rounds):
         expdb.open(location).close()
         for after in itertools.count((place.seed + number) % 3, 3):

@@ -43,7 +43,7 @@ def rows(columns):
     ]
 
 
-def told(buffer):
+def contents(buffer):
     """Return everything that is stored, but for the times and the names of episodes."""
     read = buffer.get(range(len(buffer)), fields=[
         "step", "reward", "terminated", "truncated", "agent_id", "episode", "obs", "action",
@@ -62,9 +62,9 @@ def test_columns_are_stored_as_their_rows_are(column_batches):
         for columns in column_batches:
             assert first.store_batch(columns).tolist() == other.store_batch(rows(columns)).tolist()
             writer.extend(columns)
-        assert repr(told(first)) == repr(told(other))  # NaN is not equal to itself
+        assert repr(contents(first)) == repr(contents(other))  # NaN is not equal to itself
         writer.flush()
-        assert repr(told(third)) == repr(told(other))
+        assert repr(contents(third)) == repr(contents(other))
         writer.close()
         assert db.check() == []
 

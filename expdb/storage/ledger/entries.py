@@ -58,7 +58,7 @@ def acknowledged(
     return [id for (id,) in reversed(session.rows(ordered))]
 
 
-def acknowledged_steps(
+def find_acknowledged_range(
     session: Session, store: Store, consumer: ConsumerRecord
 ) -> tuple[int | None, int | None]:
     """Return the first and the last trainer step of the acknowledged leases."""

@@ -90,7 +90,7 @@ def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Lock a consumer, so that no other transaction changes its leases; return its counters."""
     rows = session.ask(*_lock_statement(store, consumer))
     if not rows:
-        raise _dropped(session, store, consumer)
+        raise _dropped_error(session, store, consumer)
     return Counters(*rows[0])
 
 
@@ -125,7 +125,7 @@ def hold_and_acknowledge(
         _lock_statement(store, consumer), (statement, step, *key, id, holder, step, *key)
     )
     if not counter_rows:
-        raise _dropped(session, store, consumer)
+        raise _dropped_error(session, store, consumer)
     return Counters(*counter_rows[0]), int(version_rows[0][0]) if version_rows else None
 
 
@@ -141,7 +141,7 @@ def glance(
         with store.engine.appending() as session:
             ((numbers,),) = session.ask(wait, *key, seen or [], seconds)
             if numbers is None:
-                raise _dropped(session, store, consumer)
+                raise _dropped_error(session, store, consumer)
             return list(numbers)
     with store.engine.reading() as session:
         rows = session.ask(
@@ -151,7 +151,7 @@ def glance(
             *key,
         )
     if not rows:
-        raise _dropped(session, store, consumer)
+        raise _dropped_error(session, store, consumer)
     return list(rows[0])
 
 
@@ -345,7 +345,7 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
             "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
         )
         if not counted:
-            raise _dropped(session, store, consumer)
+            raise _dropped_error(session, store, consumer)
         raise errors.LeaseLost(
             f"consumer {consumer.name!r} has no lease {id}; it has made {counted[0][0]} leases, "
             "numbered from 0"
@@ -371,7 +371,7 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
     return errors.LeaseLost(f"{what} was given back; lease another batch")
 
 
-def _dropped(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:
+def _dropped_error(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:
     """Return the error for a consumer that was dropped, alone or with its buffer."""
     if is_dropped(session, store):
         return store.dropped()

@@ -89,7 +89,11 @@ def locate_and_read(
         )
     rows, schemas = session.ask_all(
         (statement, store.dialect.as_list(np.unique(positions)), store.id, store.id),
-        (f"{SIGNATURES} AND NOT id {store.dialect.AMONG}", store.id, store.signatures.known_ids()),
+        (
+            f"{SIGNATURES} AND NOT id {store.dialect.AMONG}",
+            store.id,
+            store.signatures.list_known_ids(),
+        ),
         last=last,
     )
     store.signatures.take(schemas)
@@ -141,7 +145,7 @@ def steps(
     if not len(positions):
         return {key: array for name in names for key, array in _empty(store, name)}
     last = last and not of_tables and not state.gaps
-    segments, index, chunks = _located(store, session, positions, segments, in_chunks, last, cache)
+    segments, index, chunks = _locate(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
     rows = (
@@ -178,7 +182,7 @@ def steps(
     return out
 
 
-def _located(
+def _locate(
     store: Store,
     session: Session,
     positions: np.ndarray,

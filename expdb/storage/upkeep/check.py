@@ -91,7 +91,7 @@ def check_owners(session: Session) -> list[str]:
 
 def check_buffer(store: Store, session: Session) -> list[str]:
     """Return the problems of a buffer, one line each; empty if there are none."""
-    original = catalog.copied_name(store.name)
+    original = catalog.source_of_copy(store.name)
     if original is not None:
         return [f"the copy of {original!r} is not finished; copy it again, or drop {store.name!r}"]
     try:

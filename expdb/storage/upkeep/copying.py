@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.chunks.chunk import moved_crc
+from expdb.chunks.chunk import crc_after_move
 from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
@@ -137,7 +137,7 @@ def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) 
     with target.writing() as writer:
         _require_free(writer, name, target)
         for other in catalog.list_buffers(writer):
-            if catalog.copied_name(other) == name and other != draft:
+            if catalog.source_of_copy(other) == name and other != draft:
                 catalog.drop_buffer(writer, other)
         buffer = catalog.find_buffer(writer, draft)
         if buffer is None:
@@ -182,7 +182,7 @@ def _copy_chunks(
 def _moved(row: Any, old: int, new: int) -> list[Any]:
     """Return the row of a chunk with the checksum for another buffer."""
     values = list(row)
-    values[_PLACE["crc"]] = moved_crc(values[_PLACE["crc"]], old, new)
+    values[_PLACE["crc"]] = crc_after_move(values[_PLACE["crc"]], old, new)
     return values
 
 

@@ -32,7 +32,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         gone = "evicted" if position < state.oldest else "deleted"
         yield f"{gone}: the buffer holds {state.size} steps, from position {state.oldest} on"
     else:
-        yield from _described(step)
+        yield from _describe_step(step)
     version, others = consumers.policy_version(session, store), ProcessLiveness()
     ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
     for name in consumers.list_consumers(session, store):
@@ -42,7 +42,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         for entry, row in leases:
             yield f"{time_of(row.leased)}: {_lease_text(name, entry, row, now, others)}"
         leases = [(entry, row) for entry, row in leases if not _end_of(row, now, others)]
-        reason = None if step is None else _refused(consumer, state, step, leases, version)
+        reason = None if step is None else _refusal_reason(consumer, state, step, leases, version)
         if reason is not None:
             yield f"consumer {name!r} cannot lease it now: {reason}"
 
@@ -72,7 +72,7 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
     return dict(rows[0]._mapping) if rows else None
 
 
-def _described(step: dict[str, Any]) -> Iterator[str]:
+def _describe_step(step: dict[str, Any]) -> Iterator[str]:
     """Yield lines that describe a step and its later changes."""
     yield (
         f"{time_of(step['execute_time'])}: stored as step {step['step']} of episode "
@@ -134,7 +134,7 @@ def _lease_text(name: str, entry: Entry, row: Any, now: float, others: ProcessLi
     return f"{what}; given back at {time_of(row.ended)}"
 
 
-def _refused(
+def _refusal_reason(
     consumer: ConsumerRecord,
     state: State,
     step: dict[str, Any],

@@ -9,7 +9,7 @@ import pyarrow as pa
 from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
 from expdb.names import COLUMNS, EPISODE_KEYS
-from expdb.storage.writing.mappings import flattened
+from expdb.storage.writing.mappings import flatten_step
 
 
 def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
@@ -180,13 +180,13 @@ def _broadcast(batch: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 def _leaves(batch: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield columns by their names; {"obs": {"image": array}} has the column "obs.image".
 
-    `flattened` also handles the rows of such batches, so both raise the same errors.
+    `flatten_step` also handles the rows of such batches, so both raise the same errors.
     """
     for name, value in batch.items():
         if not isinstance(name, str):
             raise InvalidValue(f"column name must be text, got {name!r}")
         if isinstance(value, Mapping) and name not in COLUMNS:
-            yield from flattened({name: value}, {}, ()).items()
+            yield from flatten_step({name: value}, {}, ()).items()
         else:
             yield name, value
 

@@ -16,7 +16,7 @@ from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.final import check_final
-from expdb.storage.writing.mappings import flattened, new_types
+from expdb.storage.writing.mappings import flatten_step, new_types
 
 _NONE = [None, None]
 
@@ -143,7 +143,7 @@ class EncodedSteps:
         if tags is not None:
             tags = encode_tags(tags, "tags")
         if versions != _NONE:
-            versions = self._checked_versions(episode, *versions)
+            versions = self._check_versions(episode, *versions)
         entry = (
             episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions
         )  # fmt: skip
@@ -199,7 +199,7 @@ class EncodedSteps:
         self.ended, self.details = mark.ended, mark.details
         self.rows.cut_back(mark.row_count, mark.columns)
 
-    def _checked_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
+    def _check_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's checked versions; the plan omits those that equal the episode's."""
         if first is not None:
             first = checks.whole(first, "policy_version")
@@ -230,7 +230,7 @@ class EncodedSteps:
         """Append a row with new fields; keep their types only if the whole row is accepted."""
         before, count = (self._types, self.fields), self.rows.count
         try:
-            self.rows.append(self._flattened(values), self._types)
+            self.rows.append(self._flatten_values(values), self._types)
         except BaseException:
             if self.rows.count == count:
                 self._types, self.fields = before
@@ -264,7 +264,7 @@ class EncodedSteps:
         """Accept the observation after the last step of the only episode here."""
         check_final(values.keys(), self._types)
         if not values.keys() <= self._types.keys():
-            values = self._flattened(values)
+            values = self._flatten_values(values)
         final = {name: value for name, value in values.items() if value is not None}
         trial = Rows()
         trial.append(final, self._types)
@@ -302,7 +302,7 @@ class EncodedSteps:
         """The fields of the final observation."""
         return {name: self._types[name] for name in self.final or ()}
 
-    def found_fields(self, stored: Fields) -> tuple[dict[str, Field], set[str]]:
+    def collect_fields(self, stored: Fields) -> tuple[dict[str, Field], set[str]]:
         """Return the fields that the steps have, and the known ones that some of them lack."""
         fields: dict[str, Field] = {}
         lacking: set[str] = set()
@@ -353,9 +353,9 @@ class EncodedSteps:
         ]
         return sum(rewards) if rewards else None
 
-    def _flattened(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _flatten_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values with nested mappings flattened; add the types of new fields."""
-        flat = flattened(values, self._types, self.fields.nested)
+        flat = flatten_step(values, self._types, self.fields.nested)
         new = new_types(flat, self._types)
         if new:
             # A trial column: the type must not be kept if the value it was inferred from is

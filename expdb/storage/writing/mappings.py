@@ -8,7 +8,7 @@ from expdb.chunks.fields import Field, check_name, warn_of_likely_name
 from expdb.chunks.infer import holds_array, infer
 
 
-def flattened(
+def flatten_step(
     values: Mapping[str, Any], types: Mapping[str, Field], nested: Container[str]
 ) -> dict[str, Any]:
     """Return the values of a step by field: {"obs": {"x": array}} has the field "obs.x".

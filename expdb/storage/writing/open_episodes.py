@@ -315,14 +315,16 @@ class OpenEpisodes:
         details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
-            episode = gathering.opened[key] = self._unnamed(key, gathering, details)
+            episode = gathering.opened[key] = self._find_open_episode(key, gathering, details)
         else:
             episode = self._by_name(row, gathering, details)
         if details:
             self._add_details(episode, details, gathering.pending)
         return episode
 
-    def _unnamed(self, key: Key, gathering: PendingSteps, details: dict[str, Any]) -> EpisodeRecord:
+    def _find_open_episode(
+        self, key: Key, gathering: PendingSteps, details: dict[str, Any]
+    ) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one."""
         task_id, agent_id = key
         try:

@@ -12,7 +12,7 @@ TAGS = frozenset(("tags", "episode_tags"))
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
 
 
-def checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
+def check_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, Any]:
     """Return checked columns to update; tags that are merged become a mapping."""
     changes = dict(columns)
     for name in columns:
@@ -41,7 +41,7 @@ def checked_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str,
             encoded = encode_tags(changes[name], name)  # raises
             changes[name] = encoded if replace_tags else json.loads(encoded)
     return {
-        name: value if name in TAGS else _checked_column(name, value)
+        name: value if name in TAGS else _check_column(name, value)
         for name, value in changes.items()
     }
 
@@ -58,7 +58,7 @@ def tags_of(changes: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _checked_column(name: str, value: Any) -> Any:
+def _check_column(name: str, value: Any) -> Any:
     if value is None and name not in ("terminated", "truncated"):
         return None
     if name == "reward":

@@ -33,7 +33,7 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
         return None
     if pending.final and not pending.final_is_in_block:
         return None
-    decoders = _known_decoders(store, pending)
+    decoders = _find_decoders(store, pending)
     if decoders is None:
         return None
     plan = make_plan(pending)
@@ -59,10 +59,10 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
     return Commit(first, plan, store.fields, counters, transaction.commit_versions)
 
 
-def _known_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
+def _find_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
     """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
     stored = store.fields
-    fields, lacking = pending.found_fields(stored)
+    fields, lacking = pending.collect_fields(stored)
     if fields.items() - stored.types.items() or lacking - stored.optional:
         return None
     for attempt in (0, 1):
@@ -107,7 +107,7 @@ def _parameters(
         json.dumps(episodes),
         np.array(plan.step, np.int64),
         np.array(plan.place, np.int64) if several else None,
-        *map(_sent, PlannedSteps._fields[2:], plan.columns),
+        *map(_column_to_send, PlannedSteps._fields[2:], plan.columns),
         np.array(plan.segments, np.int64).reshape(-1),
         np.array(numbers, np.int64),
         messages,
@@ -138,7 +138,7 @@ def _chunks(
     return numbers, messages
 
 
-def _sent(name: str, column: tuple[Any, ...]) -> Any:
+def _column_to_send(name: str, column: tuple[Any, ...]) -> Any:
     """Return a column as it is sent; None if every step has the default value."""
     if COLUMN_KINDS[name] == "real":
         return np.array(column, np.float64)

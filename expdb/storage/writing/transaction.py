@@ -118,12 +118,12 @@ def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit 
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
     fields or if an earlier attempt had already written the steps.
     """
-    draft = _drafted(store, pending)  # before the lock, which makes other writers wait
+    draft = _build_draft(store, pending)  # before the lock, which makes other writers wait
     writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
     positions, plan, counters = None, None, None
     try:
         with writing as (session, outcome):
-            positions = _written(store, session, pending) if again else None
+            positions = _find_written(store, session, pending) if again else None
             if positions is None:
                 positions, plan, counters = _write(store, session, pending, draft, outcome)
         pending.stored = positions
@@ -182,7 +182,7 @@ def _end_stored(
     episodes.end(store, session, outcome, episode.id, status, pending.final, types)
 
 
-def _written(store: Store, session: Session, pending: EncodedSteps) -> np.ndarray | None:
+def _find_written(store: Store, session: Session, pending: EncodedSteps) -> np.ndarray | None:
     """Return the positions of a write with an unknown outcome, or None if it was not committed."""
     ((last,),) = session.ask(
         "SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?",
@@ -216,16 +216,16 @@ class _Draft:
     fields: Fields
     fields_of_steps: tuple[
         dict[str, Field], set[str]
-    ]  # returned by `EncodedSteps.found_fields` for `fields`
+    ]  # returned by `EncodedSteps.collect_fields` for `fields`
 
 
-def _drafted(store: Store, pending: EncodedSteps) -> _Draft:
+def _build_draft(store: Store, pending: EncodedSteps) -> _Draft:
     fields, plan = store.fields, make_plan(pending)
     for chunk in plan.chunks:
         decoder = store.signatures.of_fields(chunk.block.fields)
         if decoder is not None:
             chunk.message(decoder.templates)
-    return _Draft(plan, fields, pending.found_fields(fields))
+    return _Draft(plan, fields, pending.collect_fields(fields))
 
 
 def _write(
@@ -241,7 +241,7 @@ def _write(
     first = added - count
     fields = store.fields_at(session, version)
     fields_of_steps = (
-        draft.fields_of_steps if fields is draft.fields else pending.found_fields(fields)
+        draft.fields_of_steps if fields is draft.fields else pending.collect_fields(fields)
     )
     store.settle_fields(session, fields, *fields_of_steps, first == 0, outcome)
     plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)

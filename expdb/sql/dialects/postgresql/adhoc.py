@@ -92,7 +92,7 @@ def run_sql(
             "the query and params must not have a lone surrogate; stored text never has one"
         ) from None
     except psycopg.Error as error:
-        meant = _meant(error)
+        meant = _translate_error(error)
         if meant is None:
             raise
         raise meant from error
@@ -134,7 +134,7 @@ def _decode_priorities(session: Any) -> None:
     """
     ((may,),) = session.ask("SELECT has_database_privilege(current_database(), 'TEMP')")
     if may:
-        view = schema.made_by_migrations("postgresql")["experience"]
+        view = schema.read_migrated_schema("postgresql")["experience"]
         joined = view.replace(_PRIORITY, "p.priority") + _JOIN
         session.ask(joined.replace("CREATE VIEW", "CREATE TEMPORARY VIEW", 1))
         session.ask("SELECT set_config('search_path', 'pg_temp, expdb, public', true)")
@@ -151,7 +151,7 @@ def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
     )
 
 
-def _meant(error: psycopg.Error) -> errors.ExpDBError | None:
+def _translate_error(error: psycopg.Error) -> errors.ExpDBError | None:
     """Return the expdb error for a server's error about the query, or None for other errors."""
     state, message = error.sqlstate or "", first_line(error)
     if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in message:

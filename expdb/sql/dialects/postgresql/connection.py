@@ -29,7 +29,7 @@ class BinaryCursor(psycopg.Cursor[Any]):
         self.format = psycopg.pq.Format.BINARY
 
 
-def pooled(url: sa.URL, timeout: float) -> sa.Engine:
+def create_pool(url: sa.URL, timeout: float) -> sa.Engine:
     """Return a pool of connections that are checked before use."""
     seconds = max(2, int(timeout))
     network: dict[str, Any] = {

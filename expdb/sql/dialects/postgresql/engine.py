@@ -17,7 +17,7 @@ from expdb import errors
 from expdb.process.locks import locked
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.postgresql import statements as postgresql
-from expdb.sql.dialects.postgresql.connection import pooled
+from expdb.sql.dialects.postgresql.connection import create_pool
 from expdb.sql.dialects.postgresql.examine import examined
 from expdb.sql.dialects.postgresql.session import PostgresqlSession
 from expdb.sql.dialects.postgresql.translate import connect_error, translated
@@ -66,7 +66,7 @@ class PostgresqlTransaction(Transaction):
         self._session = None  # before it is given back, which must happen only once
         session.release(self._unlock)
 
-    def _translated(self, error: BaseException) -> BaseException:
+    def _translate_errors(self, error: BaseException) -> BaseException:
         translated_error = translated(getattr(error, "orig", None) or error, self._engine.location)
         if isinstance(translated_error, errors.DatabaseDamaged):
             return newer_schema(self._engine) or translated_error
@@ -107,7 +107,7 @@ class PostgresqlEngine(Engine):
             "SELECT set_config('search_path', 'expdb, public, pg_temp', true), "
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
-        self._connections = pooled(url, timeout)
+        self._connections = create_pool(url, timeout)
         # For a handle that is dropped without being closed.
         weakref.finalize(self, self._connections.dispose)
         _engines.add(self)
@@ -263,10 +263,10 @@ class PostgresqlEngine(Engine):
 _engines: "weakref.WeakSet[PostgresqlEngine]" = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     for engine in list(_engines):
         engine.forget_connections()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -66,12 +66,12 @@ class PostgresqlSession(Session):
 
     def ask(self, statement: str, *params: Any) -> list[Any]:
         """Run a plain statement and fetch all rows."""
-        return self._run(postgresql.translated_statement(statement), params)
+        return self._run(postgresql.translate_statement(statement), params)
 
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements in one round trip; `last` also ends the transaction."""
         translated = [
-            (postgresql.translated_statement(statement), params) for statement, *params in questions
+            (postgresql.translate_statement(statement), params) for statement, *params in questions
         ]
         closing = [(self._closing, ())] if last else []
         return self._send(*translated, *closing)[: len(questions)]
@@ -79,17 +79,17 @@ class PostgresqlSession(Session):
     def tell(self, statement: str, *params: Any) -> None:
         """Queue a plain statement; the next one sends it, and raises its errors."""
         self._is_queued = True
-        self._queue.append((postgresql.translated_statement(statement), params))
+        self._queue.append((postgresql.translate_statement(statement), params))
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
         """Queue a plain statement; the next one raises `missing()` if it returns no row."""
         self._required.append((len(self._queue), missing))
-        self._queue.append((postgresql.translated_statement(statement), params))
+        self._queue.append((postgresql.translate_statement(statement), params))
 
     def many(self, statement: str, rows: Any) -> int:
         """Run a plain statement once per row of parameters; return the number of affected rows."""
         with self.driver.cursor() as cursor:
-            cursor.executemany(postgresql.translated_statement(statement), list(rows))
+            cursor.executemany(postgresql.translate_statement(statement), list(rows))
             return max(0, cursor.rowcount)
 
     def _run(self, statement: str, params: Any) -> list[Any]:

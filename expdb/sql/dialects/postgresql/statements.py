@@ -124,7 +124,7 @@ def schema_problems(session: Any) -> list[str]:
 
     Views are only checked for existence, because the server stores them in rewritten form.
     """
-    made = schema.made_by_migrations("postgresql")
+    made = schema.read_migrated_schema("postgresql")
     bodies = {name: sql.split("$$")[1] for name, sql in made.items() if "CREATE FUNCTION" in sql}
     functions, triggers, views = session.ask_all(
         ("SELECT proname, prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('expdb')",),
@@ -189,7 +189,7 @@ def estimate(session: Any, table: str, index: str) -> None:
 
 
 @lru_cache(1024)
-def translated_statement(statement: str) -> str:
+def translate_statement(statement: str) -> str:
     """Return a plain statement with the driver's placeholders.
 
     expdb's statements have no other `?`. Lists of bytes are sent in binary: the driver prefers

@@ -81,7 +81,7 @@ def _run_sql(
             "the query and params must not have a lone surrogate; stored text never has one"
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
-        meant = _meant(driver, error)
+        meant = _translate_error(driver, error)
         if failed is None and "user-defined function raised exception" in str(error):
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt from error  # before the function could catch it
@@ -93,7 +93,7 @@ def _run_sql(
         raise meant from error
 
 
-def _meant(driver: Any, error: BaseException) -> errors.ExpDBError | None:
+def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | None:
     """Return the expdb error for a driver's error about the query, or None for other errors."""
     message = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):

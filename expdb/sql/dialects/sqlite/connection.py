@@ -129,7 +129,7 @@ def decode_priorities(connection: Any) -> None:
 
     The view in the file computes them in plain SQL, for other programs, which takes longer.
     """
-    view = schema.made_by_migrations("sqlite")["experience"]
+    view = schema.read_migrated_schema("sqlite")["experience"]
     decoded = view.replace(
         "(SELECT p.priority FROM step_priorities p "
         "WHERE p.buffer_id = s.buffer_id AND p.position = s.position)",

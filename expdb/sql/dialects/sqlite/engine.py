@@ -111,7 +111,7 @@ class SqliteTransaction(Transaction):
         self._session = None  # before it is given back, which must happen only once
         self._engine.give_back(self._kind, session, usable)
 
-    def _translated(self, error: BaseException) -> BaseException:
+    def _translate_errors(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
         if isinstance(translated, errors.DatabaseDamaged):
             return newer_schema(self._engine) or translated

@@ -67,16 +67,16 @@ def other_names(path: str) -> str | None:
             f"{links} names (hard links; `find / -samefile {path}` lists them); remove the "
             "others, or copy the file instead of linking it"
         )
-    if path in _mounted_on():
+    if path in _mount_points():
         return "another name, because it is mounted as a single file; mount its folder instead"
     return None
 
 
-def _mounted_on() -> set[str]:
+def _mount_points() -> set[str]:
     """Return the mount points; empty if the system does not report them."""
     try:
         return {
-            _unescaped(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()
+            _unescape(line.split()[1]) for line in Path("/proc/mounts").read_text().splitlines()
         }
     except OSError:
         return set()
@@ -134,13 +134,11 @@ def file_system(path: str) -> str | None:
     except OSError:
         return None
     here = os.path.realpath(path)
-    holding = [
-        (_unescaped(point), kind) for point, kind in mounts if _holds(_unescaped(point), here)
-    ]
+    holding = [(_unescape(point), kind) for point, kind in mounts if _holds(_unescape(point), here)]
     return max(holding, key=lambda mount: len(mount[0]))[1] if holding else None
 
 
-def _unescaped(point: str) -> str:
+def _unescape(point: str) -> str:
     return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), point)
 
 

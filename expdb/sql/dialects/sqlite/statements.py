@@ -44,7 +44,7 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
 
 def schema_problems(session: Any) -> list[str]:
     """Return missing or altered triggers and views, and foreign ones that SQLite would use."""
-    made = schema.made_by_migrations("sqlite")
+    made = schema.read_migrated_schema("sqlite")
     rows = session.ask(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
     )
