@@ -1,4 +1,7 @@
-"""Check the docstrings of all public names with numpydoc: `python3 dev.py lint`.
+"""Check the docstrings of all public names with numpydoc and ruff: `python3 dev.py lint`.
+
+numpydoc checks sections, parameters and returned values. Ruff checks that each exception that a
+function raises itself is in its section `Raises`.
 
 Public names are those of `expdb`, `expdb.testing` and the integrations whose frameworks are
 installed, and the public members of their classes.
@@ -6,6 +9,7 @@ installed, and the public members of their classes.
 
 import importlib
 import inspect
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -79,9 +83,8 @@ def _has_docstring(member: Any) -> bool:
     return inspect.isfunction(member) or isinstance(member, (property, classmethod, staticmethod))
 
 
-def list_problems(path: str) -> Iterator[str]:
+def list_problems(path: str, result: dict[str, Any]) -> Iterator[str]:
     """Yield the failed checks of a name."""
-    result = validate(path)
     for code, message in result["errors"]:
         is_internal = path in NOT_CONSTRUCTED and code.startswith("PR")
         if code in CHECKS and not is_internal:
@@ -90,9 +93,13 @@ def list_problems(path: str) -> Iterator[str]:
 
 def main() -> None:
     """Print the problems, and exit with status 1 if there are any."""
-    problems = [problem for path in dict.fromkeys(list_names()) for problem in list_problems(path)]
+    results = {path: validate(path) for path in list_names()}
+    problems = [problem for item in results.items() for problem in list_problems(*item)]
     print(*problems, sep="\n")
-    sys.exit(bool(problems))
+    files = sorted({result["file"] for result in results.values()})
+    ruff = [sys.executable, "-m", "ruff", "check", "--quiet", "--preview", "--select=DOC501"]
+    options = ["--config=lint.pydoclint.ignore-one-line-docstrings=true", *files]
+    sys.exit(bool(problems) | subprocess.run([*ruff, *options], check=False).returncode)
 
 
 if __name__ == "__main__":

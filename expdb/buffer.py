@@ -716,7 +716,7 @@ class ReplayBuffer:
             message names up to five such positions.
         QueryError
             If `fields` has an unknown name.
-        """
+        """  # noqa: DOC501
         wanted = _positions(positions)
         batch = self._sampling.get(wanted, fields)
         if batch is not None:
@@ -1246,7 +1246,7 @@ class ReplayBuffer:
         --------
         >>> unit = expdb.NStep(3, gamma=0.99)  # doctest: +SKIP
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
-        """
+        """  # noqa: DOC501
         if empty is not np.empty:
             check_empty(empty)
         generator = self._rng if rng is None and self._rng is not None else self._generator(rng)
@@ -1404,7 +1404,7 @@ class ReplayBuffer:
         ------
         InvalidValue
             If `state` is not such a result, or belongs to a buffer with another name.
-        """
+        """  # noqa: DOC501
         try:
             if state["format"] != 1:
                 raise ValueError(f"format {state['format']}")

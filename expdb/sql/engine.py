@@ -97,10 +97,7 @@ class Engine(ABC):
     def retry(
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
     ) -> Result:
-        """Retry `work` while the server restarts, for up to `timeout` seconds.
-
-        With `at_most_once`, do not retry after a commit whose outcome is unknown.
-        """
+        """Retry `work` while the server restarts; with `at_most_once`, not a commit in doubt."""
         attempts = Attempts(self.timeout)
         while True:
             try:

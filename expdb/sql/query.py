@@ -420,10 +420,7 @@ def _listed(field: str, values: Any) -> list[Any]:
 
 
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
-    """Convert a list of positions to an array, and return every other query unchanged.
-
-    Raise QueryError if a list holds anything other than integers of 64 bits.
-    """
+    """Convert a list of positions to an array; raise QueryError if it is not a list of integers."""
     if not isinstance(where, (list, tuple, range)):
         return where  # type: ignore[return-value]  # other sequences are refused below
     if not all(

@@ -68,7 +68,7 @@ def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
         len(Samples(buffer, 8))
     endless = iter(DataLoader(Samples(buffer, 8), batch_size=None))
     assert len([next(endless) for _ in range(20)]) == 20
-    with pytest.raises(expdb.InvalidValue, match=r"batches must be .*, got 0"):
+    with pytest.raises(expdb.InvalidValue, match="batches is 0"):
         Samples(buffer, 8, batches=0)
 
 

@@ -154,11 +154,7 @@ def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
 def set_policy(
     session: Session, store: Store, policy: Eviction | None, marker: str | None = None
 ) -> None:
-    """Store a policy, or None to remove it, in a transaction that has locked the buffer.
-
-    `marker` is the id of the archive's folder: see archive_folder.py. Raise DatabaseBusy if another
-    process archives steps of the buffer.
-    """
+    """Store a policy and the id of its archive folder, in a transaction that locked the buffer."""
     if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
         raise errors.DatabaseBusy(
             f"another process archives steps of buffer {store.name!r}; set the policy again when "
