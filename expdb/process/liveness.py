@@ -46,6 +46,12 @@ def _start_time(pid: int) -> str:
     return "" if values[0] in "ZX" else values[19]
 
 
+def describe_process(name: str) -> str:
+    """Return the process id and the host of a name, as text for people."""
+    machine, pid, *_ = *name.split(" "), ""
+    return f"process {pid} on {machine.partition('/')[0]}" if pid else name
+
+
 def has_ended(name: str) -> bool:
     """Return whether the process of a name is known to have ended.
 

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -909,6 +910,7 @@ def test_why_tells_what_has_become_of_a_step(buffer):
     assert history[1].startswith("changed since it was stored")
     assert history[2:4] == ["reward 7", "priority 0.25"]
     assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in history[4]
+    assert history[4].endswith(f"by process {os.getpid()} on {socket.gethostname()}")
     assert history[5] == "consumer 'trainer' cannot lease it now: lease 0 has it"
     assert len(history) == 6
     lease.acknowledge(12)

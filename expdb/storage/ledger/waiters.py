@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.process.liveness import has_ended, named
+from expdb.process.liveness import describe_process, has_ended, named
 from expdb.sql import tables
 from expdb.storage.store import Store
 
@@ -69,7 +69,11 @@ def waiting(store: Store) -> list[dict[str, Any]]:
             sa.select(W.holder, W.since, W.what).where(W.buffer_id == store.id).order_by(W.since)
         )
     return [
-        {"who": row.holder, "seconds": max(0.0, time.time() - row.since), "for": row.what}
+        {
+            "who": describe_process(row.holder),
+            "seconds": max(0.0, time.time() - row.since),
+            "for": row.what,
+        }
         for row in rows
         if not has_ended(row.holder)
     ]

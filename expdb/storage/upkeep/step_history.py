@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import DatabaseDamaged
-from expdb.process.liveness import ProcessLiveness
+from expdb.process.liveness import ProcessLiveness, describe_process
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
@@ -127,7 +127,7 @@ def _lease_text(name: str, entry: Entry, row: Any, now: float, others: ProcessLi
     if end := _end_of(row, now, others):
         return f"{what}; {end}, so the next lease releases it"
     if row.status == "leased":
-        return f"{what}; held until {time_of(row.expires)} by {row.holder}"
+        return f"{what}; held until {time_of(row.expires)} by {describe_process(row.holder)}"
     if row.status == "acknowledged":
         step = "" if row.trainer_step is None else f" at step {row.trainer_step}"
         return f"{what}; acknowledged{step} at {time_of(row.ended)}"
