@@ -7,10 +7,12 @@ the temporary name contains a hash of the source's state.
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
@@ -162,12 +164,7 @@ def _copy_chunks(
     low = min(row[_PLACE["first"]] for row in chunks)
     within = sa.and_(G.buffer_id == old, G.last.between(low, ids[-1]), among(G.chunk, ids))
     segments = reader.fetch(sa.select(tables.segments).where(within).order_by(G.last))
-    steps = reader.fetch(
-        sa.select(tables.steps)
-        .select_from(tables.STEPS_OF_SEGMENTS)
-        .where(within)
-        .order_by(S.position)
-    )
+    steps = _steps_of_segments(reader, old, segments)
     with target.writing() as writer:
         draft.hold(writer, target)
         for table, rows in (
@@ -177,6 +174,23 @@ def _copy_chunks(
         ):
             _insert(writer, target, table, draft.id, rows)
     draft.last = ids[-1]
+
+
+def _steps_of_segments(reader: Session, old: int, segments: list[Any]) -> list[Any]:
+    """Return the steps of segments that are ordered by position.
+
+    For a join of the tables, planners read every step of a long episode.
+    """
+    names = tables.segments.columns.keys()
+    first, last = (
+        np.array([row[names.index(name)] for row in segments]) for name in ("first", "last")
+    )
+    within = S.buffer_id == old, S.position.between(int(first.min()), int(last.max()))
+    rows = reader.fetch(sa.select(tables.steps).where(*within).order_by(S.position))
+    column = tables.steps.columns.keys().index("position")
+    positions = np.array([row[column] for row in rows], np.int64)
+    is_inside = first[np.searchsorted(last, positions)] <= positions
+    return list(itertools.compress(rows, is_inside.tolist()))
 
 
 def _moved(row: Any, old: int, new: int) -> list[Any]:
