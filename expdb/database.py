@@ -311,10 +311,10 @@ class ExperienceDB:
             Name of the buffer, of 1 to 255 bytes in UTF-8.
         create : bool, default True
             Whether to create the buffer if it does not exist.
-        capacity : int, None or KEEP, default KEEP
-            Number of steps to keep; the oldest are evicted first. None keeps all. With `KEEP` an
-            existing buffer keeps its capacity, and a new one keeps all steps. A capacity above the
-            stored one is set.
+        capacity : int, None or UNCHANGED, default UNCHANGED
+            Number of steps to keep; the oldest are evicted first. None keeps all. With `UNCHANGED`,
+            an existing buffer keeps its capacity, and a new one keeps all steps. A capacity above
+            the stored one is set.
         fields : mapping of str to Field or str, optional
             Types of fields that the first value does not determine, such as
             ``{"tokens": Field("int32", shape=(None,))}``. The name of a dtype declares a scalar.

@@ -70,7 +70,7 @@ OPTIONS = {"torch": "--torch", "stable_baselines3": "--torch", "ray": "--ecosyst
 
 def pages():
     """Return the pages with blocks that run."""
-    for page in sorted(DOCS.glob("*/*.md")):
+    for page in sorted([*DOCS.glob("*.md"), *DOCS.glob("*/*.md")]):
         if re.search(r"^```(python|sh)$", page.read_text(), re.MULTILINE):
             yield pytest.param(page, id=f"{page.parent.name}/{page.stem}")
 

@@ -147,7 +147,7 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             or nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ")
             or (
                 "a query uses columns of the view experience, tags.<key> and episode_tags.<key>; "
-                "tag steps by a field such as action, or select field(payload, 'action') with "
+                f"store a field as a tag to query it, or select field(payload, {name!r}) with "
                 "db.sql"
             )
         )

@@ -227,7 +227,7 @@ class EpisodeWriter(BufferedWriter):
 
     @property
     def begun_at(self) -> str:
-        """The line of the program that began the episode, a str of the form "file:line"."""
+        """The line of the program that began the episode, a str such as ``train.py:12``."""
         return f"{self._begun_at[0]}:{self._begun_at[1]}"
 
     @property

@@ -190,5 +190,5 @@ def set_policy_version(store: Store, version: int) -> None:
             stored = policy_version(session, store)
         raise errors.InvalidValue(
             f"policy_version must not decrease, got {version} after {stored} in buffer "
-            f"{store.name!r}; use another buffer for a new training run"
+            f"{store.name!r}; omit the assignment to continue, or use another buffer for a new run"
         )
