@@ -290,7 +290,7 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
     consumer = open_db().buffer("train").consumer("trainer")
     assert consumer.last_step == 0
     lease = consumer.lease(20, step=1)
-    assert "holds it" in buffer.why(positions[0])[-1]
+    assert "lease 2 has it" in buffer.why(positions[0])[-1]
     assert items(lease.batch) == positions
     assert lease.number == 1
     assert lease.id == 2
