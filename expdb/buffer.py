@@ -828,11 +828,11 @@ class ReplayBuffer:
         required : bool, default False
             Whether to raise `TooFewRows` if no step matches.
         **columns
-            New values of `reward`, `terminated`, `truncated` and `tags`, and for the whole episode
-            of `episode_tags` and `policy_version`. `tags` and `episode_tags` are merged into the
-            stored tags: other keys stay, and a key with the value None is removed. A single tag can
-            be given as ``**{"tags.judge": 1.0}``. If `tags` or `episode_tags` itself is None, all
-            tags are removed.
+            New values of `reward`, `terminated`, `truncated` and `tags`. New values of
+            `episode_tags` and `policy_version` apply to the whole episode. `tags` and
+            `episode_tags` are merged into the stored tags: other keys stay, and a key with the
+            value None is removed. A single tag can be given as ``**{"tags.judge": 1.0}``. If
+            `tags` or `episode_tags` itself is None, all tags are removed.
 
         Returns
         -------

@@ -35,8 +35,9 @@ def export(
     """Write the matching steps of a buffer into a new Parquet file.
 
     The file has one row per step with the columns of the step and of its episode, and every field.
-    Arrays of one shape are Arrow tensors, which other readers see as lists; arrays of varying shape
-    are lists; tags and JSON are text; missing values are null.
+    Arrays of a fixed shape are stored as Arrow tensors, which other readers see as lists. Arrays of
+    varying shape are stored as lists. Tags and JSON values are stored as text, and missing values
+    as null.
 
     Parameters
     ----------

@@ -162,9 +162,7 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
 @click.option("--count", "what", flag_value="count", help="Print how many steps match.")
 @click.option("--tasks", "what", flag_value="tasks", help="Print the tasks that match.")
 @click.option("--episodes", "what", flag_value="episodes", help="Print the episodes that match.")
-@click.option(
-    "--page", "number", default=1, show_default=True, help="Which page of matching steps to print."
-)
+@click.option("--page", "number", default=1, show_default=True, help="Number of the page to print.")
 @click.option("--size", default=20, show_default=True, help="Steps per page.")
 @as_json
 def query(

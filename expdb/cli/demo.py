@@ -34,7 +34,7 @@ ORDER BY min(started)"""
 def demo(path: str, seconds: float, as_json: bool) -> None:
     """Train a CartPole agent from a database, then query the stored experience.
 
-    Run it twice: the second run continues from the stored steps. It plays for about --seconds, or
+    Run it twice: the second run continues from the stored steps. It trains for about --seconds, or
     longer until there are 20 episodes and 10,000 updates. The exit status is 1 if the mean return
     of the last 20 episodes is below 3 times that of the first 20 episodes in the file.
 

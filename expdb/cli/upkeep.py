@@ -26,7 +26,7 @@ from expdb.cli.progress import progress
 def check(location: str, as_json: bool) -> None:
     """Check a database for corruption: counters, rows, chunks and checksums.
 
-    Exits with status 1 if problems are found.
+    The exit status is 1 if problems are found.
 
     Example: expdb check runs.db
     """
@@ -45,8 +45,8 @@ def check(location: str, as_json: bool) -> None:
 def doctor(location: str, as_json: bool) -> None:
     """Diagnose a database and its environment.
 
-    Reports the SQLite library or server, the write-ahead log, locks and the processes that hold
-    them, the file system and free space. Changes nothing and takes no locks. Exits with status 1 if
+    Report the SQLite library or server, the write-ahead log, locks and the processes that hold
+    them, the file system and free space. Change nothing and take no locks. The exit status is 1 if
     any finding has advice.
 
     Example: expdb doctor runs.db
@@ -229,10 +229,8 @@ FOLLOW_SECONDS = 1.0
 
 @verb
 @click.argument("location")
-@click.option(
-    "--actor", multiple=True, help="A role that may write, delete and sample; may be repeated."
-)
-@click.option("--reader", multiple=True, help="A role that may sample and query; may be repeated.")
+@click.option("--actor", multiple=True, help="Role that may write, delete and sample (repeatable).")
+@click.option("--reader", multiple=True, help="Role that may sample and query (repeatable).")
 @as_json
 def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_json: bool) -> None:
     """Grant PostgreSQL roles the privileges that they need, now and after upgrades.
@@ -275,7 +273,7 @@ def backup(location: str, target: str, as_json: bool) -> None:
 @click.option("--buffer", help="Copy only this buffer.")
 @as_json
 def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
-    """Copy buffers into another database: from a file to a server, from a server to a file.
+    """Copy buffers into another database, for example from a file to a server.
 
     Positions, episodes and chunks are copied unchanged. If the copy is interrupted, run the same
     command again to resume it.

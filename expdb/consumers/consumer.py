@@ -152,7 +152,7 @@ class Consumer:
             of the unit or the sampler. By default, the batch has all fields, the usual columns and
             all keys of the unit and the sampler.
         at_least : int, optional
-            Accept a batch of fewer items, but at least this many. Defaults to `size`.
+            Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
         seconds : float, default 300.0
             Seconds until the lease expires.
         step : int, optional

@@ -183,7 +183,7 @@ def check_layout(
         or layout_rows.dtype.kind not in "iu"
         or len(layout_rows) != count
     ):
-        raise InvalidValue(f"{what} rows as integers [{count}] or [{count}, ...]")
+        raise InvalidValue(f"{what} rows as an integer array of shape [{count}] or [{count}, ...]")
     if mask is None:
         first = rows if rows.ndim == 1 else rows[:, 0]
         if layout_rows.ndim != 1 or not np.array_equal(layout_rows, first):
@@ -198,7 +198,7 @@ def check_layout(
     elif "mask" not in tuple(unit.keys()) or not np.array_equal(
         layout.columns.get("mask", mask), mask
     ):
-        raise InvalidValue(f"{what} its mask as the key 'mask'; add 'mask' to keys()")
+        raise InvalidValue(f"{what} its mask under the key 'mask'; add 'mask' to keys()")
     else:
         layout.columns.setdefault("mask", mask)
     for name in ("next_rows", "last_rows"):
@@ -209,7 +209,7 @@ def check_layout(
     ):
         names = ", ".join(keys) or "nothing"
         raise InvalidValue(
-            f"{what} columns that are arrays [{count}, ...] with the names of keys(): {names}"
+            f"{what} one array of shape [{count}, ...] for each name in keys(): {names}"
         )
     # Copy the arrays, because a unit may fill them again for the next sample.
     if layout_rows is not window:
@@ -243,7 +243,7 @@ def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.n
                 f"{type(array).__name__}"
             )
     if not columns.keys() - {"drawn"}:
-        raise InvalidValue(f"{what} at least one array beside 'drawn', got none")
+        raise InvalidValue(f"{what} at least one array besides 'drawn', got none")
     lengths = {name: len(array) for name, array in columns.items()}
     rows = next(iter(lengths.values()))
     if not rows:

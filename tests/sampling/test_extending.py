@@ -558,7 +558,7 @@ def test_a_mask_is_a_key_of_its_unit_and_the_same_there(buffer):
         pairs = np.column_stack((rows, trajectories.next_steps(rows)))
         return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
 
-    with pytest.raises(expdb.InvalidValue, match="its mask as the key 'mask'"):
+    with pytest.raises(expdb.InvalidValue, match="its mask under the key 'mask'"):
         buffer.sample(20, unit=Asks(other), rng=0)
 
 
@@ -794,7 +794,7 @@ class Assembles(Answers):
     [
         ("a list", "a mapping of names to arrays, got list"),
         ("no array", "'mask' is int"),
-        ("nothing", "at least one array beside 'drawn'"),
+        ("nothing", "at least one array besides 'drawn'"),
         ("no rows", "at least one row, got none for 4 items"),
         ("lengths", "arrays of one length, but 'input_ids' has 8 rows and 'mask' has 1"),
         ("no drawn", "'drawn' if the number of rows changes; got 8 rows for 4 items"),

@@ -122,7 +122,7 @@ class ReplayBuffer:
         Returns
         -------
         object
-            The converted sample; by default a dict of lists of rows by task id.
+            The converted sample; by default, a dict that maps each task id to a list of rows.
         """
         sampler, converter = sampler or RandomTaskSample(), converter or DefaultConverter()
         return converter.to_dataset_row(sampler.sample(self._storage, batch_size, query_condition))

@@ -67,7 +67,7 @@ class Buffer(BufferBase):
     Parameters
     ----------
     size : int
-        Largest number of items.
+        Maximum number of items.
     """
 
     def __init__(self, size: int):
@@ -146,7 +146,7 @@ class DequeBuffer(Buffer):
     Parameters
     ----------
     size : int
-        Largest number of items.
+        Maximum number of items.
     sliced : bool
         Whether windows of `unroll_len` items start at multiples of `unroll_len`. The last window
         may start earlier.

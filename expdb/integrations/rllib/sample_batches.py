@@ -350,7 +350,7 @@ class ReplayBuffer(StoredSamples):
     Parameters
     ----------
     capacity : int
-        Number of timesteps, as in RLlib's buffer.
+        Maximum number of timesteps, as in RLlib's buffer.
     storage_unit : str or StorageUnit
         What an item is: `"timesteps"`, `"sequences"`, `"episodes"` or `"fragments"`.
     location : str or path-like

@@ -317,7 +317,7 @@ class StoredEpisodes(rllib.EpisodeReplayBuffer):
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of timesteps added by this handle and before it was opened.
+        """Return the number of timesteps added so far, also before this handle was opened.
 
         Parameters
         ----------

@@ -89,7 +89,7 @@ def run_sql(
             session.ask("CLOSE expdb_sql")
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "the query and params must not have a lone surrogate; stored text never has one"
+            "the query and params must not contain lone surrogates; stored text never has one"
         ) from None
     except psycopg.Error as error:
         meant = _translate_error(error)
@@ -110,8 +110,8 @@ def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
         )
     if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
         raise errors.SqlRefused(
-            "db.sql runs one SELECT (or WITH ... SELECT): change data with the methods of the "
-            "buffer"
+            "db.sql runs one SELECT or WITH ... SELECT statement; change data with the methods of "
+            "the buffer"
         )
 
 

@@ -73,7 +73,7 @@ def _run_sql(
         cursor = driver.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused(
-                "db.sql runs one SELECT (or WITH ... SELECT): this statement returns no rows"
+                "db.sql runs one SELECT or WITH ... SELECT; this statement returns no rows"
             )
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:

@@ -279,7 +279,7 @@ class SqliteEngine(Engine):
         """Wait for the lock with which one thread of this handle writes at a time."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(
-                f"{self.path} is locked by a write of another thread; try again, or raise timeout"
+                f"{self.path} is locked by another thread that writes; try again, or raise timeout"
             )
         self._turn = transaction
         self._log.warn()  # before writing: a filter may turn the warning into an error
