@@ -194,6 +194,12 @@ class Consumer:
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
 
+        Warns
+        -----
+        ExpDBWarning
+            If the consumer has a `max_times_sampled` and this handle leases both whole episodes and
+            steps: an episode counts only at its first step.
+
         Examples
         --------
         >>> lease = consumer.lease(64, at_least=1, step=100)  # doctest: +SKIP

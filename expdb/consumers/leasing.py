@@ -101,6 +101,7 @@ class Leasing:
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests
+        self._leases_episodes: set[bool] = set()  # whether units of whole episodes were leased
         self._others = ProcessLiveness()
         self._lock = threading.RLock()
         self._watch = ConsumerWatch(store, consumer)
@@ -163,6 +164,7 @@ class Leasing:
     def _lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> Leased | None:
+        self._warn_of_mixed_units(request.unit.by_episode)
         if not self._sampling.resident.complete:
             self._sampling.load()
         if request.sampler.asks_database:
@@ -188,6 +190,7 @@ class Leasing:
             raise made
         lease, version, request_id, batch = made
         self._stored.add(request_id)
+        self._leases_episodes.add(request.unit.by_episode)
         self._take_in(lease, version)
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
@@ -195,6 +198,15 @@ class Leasing:
         if request.pin:
             self._pinning.add(lease.id)
         return Leased(lease.id, lease.number, batch)
+
+    def _warn_of_mixed_units(self, by_episode: bool) -> None:
+        """Warn once if this consumer leases episodes and steps, which it counts separately."""
+        if self._consumer.settings.max_times_sampled and self._leases_episodes == {not by_episode}:
+            errors.warn(
+                f"consumer {self.name!r} leases both whole episodes and single steps; an episode "
+                "counts only at its first step, so its other steps are leased again; use a "
+                "consumer of its own for each"
+            )
 
     def _in_transaction(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None

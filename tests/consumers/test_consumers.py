@@ -1041,3 +1041,15 @@ def test_a_lease_that_was_acknowledged_says_so(db):
     lease.acknowledge()
     with pytest.raises(expdb.LeaseLost, match="already acknowledged; lease another batch"):
         consumer.shared(lease.id)
+
+
+def test_a_consumer_that_mixes_episodes_and_steps_is_warned_of_once(buffer):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    consumer.lease(2, unit=expdb.Episode()).acknowledge()
+    with pytest.warns(expdb.ExpDBWarning, match="both whole episodes and single steps"):
+        consumer.lease(2).acknowledge()
+    consumer.lease(1, unit=expdb.Episode()).acknowledge()
+    unlimited = buffer.consumer("unlimited")
+    unlimited.lease(2, unit=expdb.Episode()).acknowledge()
+    unlimited.lease(2).acknowledge()
