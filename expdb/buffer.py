@@ -216,7 +216,7 @@ class ReplayBuffer:
         tags : mapping of str to JSON values, optional
             Labels of the step, which queries know as ``tags.<key>``.
         episode_tags : mapping of str to JSON values, optional
-            Labels of the episode, which queries know as ``episode_tags.<key>``.
+            Labels of the episode. Queries name them ``episode_tags.<key>``.
         **fields
             Observations, actions and other data under any name: arrays, numbers, text, bytes,
             dicts, lists of messages, dataclasses or pydantic models. The first value of a field
@@ -360,7 +360,7 @@ class ReplayBuffer:
         policy_version : int, optional
             Version of the policy that generates the episode.
         episode_tags : mapping of str to JSON values, optional
-            Labels of the episode, which queries know as ``episode_tags.<key>``.
+            Labels of the episode. Queries name them ``episode_tags.<key>``.
         tags : None
             Not accepted: tags belong to a step, so pass them to `EpisodeWriter.append`.
         flush_steps : int, default 256

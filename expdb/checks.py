@@ -195,6 +195,6 @@ def shard(value: Any) -> tuple[int, int]:
     )
     if not sound or not 0 <= value[0] < value[1]:
         raise InvalidValue(
-            f"shard must be (k, n), the k-th of n parts, from (0, n) to (n - 1, n), got {value!r}"
+            f"shard must be a pair (k, n) of integers with 0 <= k < n, got {value!r}"
         )
     return int(value[0]), int(value[1])

@@ -839,7 +839,7 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     Raises
     ------
     InvalidValue
-        If the location is invalid, or a temporary database.
+        If the location is invalid or is a temporary database.
     DatabaseMissing
         If the file, or the database of the server, does not exist.
     NotAnExperienceDatabase

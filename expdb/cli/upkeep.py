@@ -46,8 +46,8 @@ def doctor(location: str, as_json: bool) -> None:
     """Diagnose a database and its environment.
 
     Report the SQLite library or server, the write-ahead log, locks and the processes that hold
-    them, the file system and free space. Change nothing and take no locks. The exit status is 1 if
-    any finding has advice.
+    them, the file system and free space. This command changes nothing and takes no locks. The
+    exit status is 1 if the report contains advice.
 
     Example: expdb doctor runs.db
     """

@@ -130,7 +130,7 @@ class Consumer:
         pin: bool = False,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Lease:
-        """Draw a batch that no other learner of the consumer holds, and lease it.
+        """Lease a batch of items that no other learner of the consumer has leased.
 
         A lease lasts until it is acknowledged, released or expired. Its items may be drawn again
         after it is released, after it has expired, or as soon as its process has ended if that

@@ -192,7 +192,7 @@ class NStep(Unit):
     Raises
     ------
     InvalidValue
-        If a parameter has another type or is out of range.
+        If a parameter has the wrong type or is out of range.
 
     Examples
     --------
