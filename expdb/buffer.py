@@ -1253,12 +1253,12 @@ class ReplayBuffer:
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
             fields = field_names(fields)  # only once: it may be an iterator
+        asked = size, where, sampler, unit, fields, shard, generator, empty
+        before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:
             try:
-                return self._sampling.sample(
-                    size, where, sampler, unit, fields, shard, generator, empty
-                )
+                return self._sampling.sample(*asked)
             except errors.ConnectionLost as error:
                 attempts = attempts or Attempts(self._engine.timeout)
                 if not attempts.again(error):
@@ -1267,6 +1267,7 @@ class ReplayBuffer:
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
                     raise self._explain_error(where, error) from None
+                generator.bit_generator.state = before  # the number of attempts must not matter
             except (MemoryError, ValueError) as error:
                 checks.raise_if_too_large(size, error)
                 raise

@@ -32,7 +32,8 @@ def _checked(name: str, value: Any) -> Any:
         raise QueryError(f"cannot compare {name!r} with {value}; use is_null() or is_not_null()")
     if not isinstance(value, (str, int, float)):
         raise QueryError(
-            f"cannot compare {name!r} with a {type(value).__name__}; pass text, a number or a bool"
+            f"cannot compare {name!r} with a value of type {type(value).__name__}; pass text, a "
+            "number or a bool"
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(

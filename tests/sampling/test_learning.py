@@ -714,6 +714,26 @@ def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
     writer.join()
 
 
+def test_a_seed_gives_the_same_sample_however_long_it_waits(db):
+    import threading
+
+    buffer = db.buffer("b")
+    with buffer.episode("t") as episode:
+        episode.append(x=0)
+        episode.flush()
+
+        def write():
+            for x in range(1, 6):
+                episode.append(x=x)
+            episode.flush()
+
+        writer = threading.Timer(0.2, write)
+        writer.start()
+        waited = buffer.sample(8, unit=NStep(1), rng=7, wait=20)
+        writer.join()
+        assert buffer.sample(8, unit=NStep(1), rng=7)["x"].tolist() == waited["x"].tolist()
+
+
 @pytest.mark.parametrize(
     "sampler", [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)], ids=cell
 )
