@@ -1,24 +1,24 @@
-"""Run and test expdb from a checkout with nothing but Python and pip.
+"""Run and test expdb from a checkout. dev.py requires only Python and pip.
 
-    python3 dev.py run COMMAND [ARGS] the command line: `run demo`, `run info runs.db`, ...
-    python3 dev.py test [ARGS]        the tests without the slow ones; ARGS go to pytest
-                --torch               with PyTorch, which is a large download
-                --slow                with the slow ones: faults, training runs
-                --ecosystems          and those of RLlib, DI-engine, AWorld and Datasette, in
-                                      environments of their own: large downloads
-                --newest              with the newest versions, not those of constraints.txt
-    python3 dev.py lint               ruff, mypy --strict and the docstrings of public names
-    python3 dev.py docs               the documentation site, in docs/_build/html
-                --browser             and load each page in Chromium, with screenshots
-    python3 dev.py torture [ARGS]     every fault in one table: kills, power loss, full disks, ...
-    python3 dev.py bench [ARGS]       the benchmarks
-    python3 dev.py scale              what breaks first with 10, 1,000 and 100,000 actors
-    python3 dev.py peers [ARGS]       expdb beside other replay buffers, each in its environment
+    python3 dev.py run COMMAND [ARGS] run an expdb command: `run demo`, `run info runs.db`, ...
+    python3 dev.py test [ARGS]        run the fast tests; ARGS go to pytest
+                --torch               install PyTorch and run the tests that need it
+                --slow                also run the slow tests: faults, training runs
+                --ecosystems          also test with RLlib, DI-engine, AWorld and Datasette, each
+                                      in its own environment (large downloads)
+                --newest              install the newest versions instead of constraints.txt
+    python3 dev.py lint               run ruff, mypy --strict and the docstring checks
+    python3 dev.py docs               build the documentation site in docs/_build/html
+                --browser             also load each page in Chromium and save screenshots
+    python3 dev.py torture [ARGS]     run all fault tests: kills, power loss, full disks, ...
+    python3 dev.py bench [ARGS]       run the benchmarks
+    python3 dev.py scale              compute which limit 10, 1,000 and 100,000 actors reach first
+    python3 dev.py peers [ARGS]       compare expdb with other replay buffers
 
-The first call makes the environment `.venv` in the checkout and installs what the command needs;
-nothing outside the checkout is changed. It needs neither a venv module nor root, and it works where
-the system's Python is externally managed (PEP 668): `pip install --target` is exempt from that, so
-virtualenv can be fetched with it.
+The first command creates the environment `.venv` in the checkout. Each command installs the
+packages that it needs, and changes nothing outside the checkout. dev.py requires neither root nor
+the venv module. If that module is missing, dev.py installs virtualenv with `pip install --target`,
+which also works with an externally managed Python (PEP 668).
 """
 
 import hashlib
@@ -49,7 +49,7 @@ NEEDS = {
 }
 
 
-# The groups of pyproject.toml that cannot live with the others, and what is tested with them.
+# Dependency groups that conflict with the other groups, and the pytest arguments for their tests.
 ECOSYSTEMS = {
     "rllib": [
         "tests/integrations/test_rllib.py",
@@ -68,9 +68,9 @@ ECOSYSTEMS = {
 
 
 class Environment:
-    """A virtual environment in the checkout, with expdb in it, editable.
+    """A virtual environment in the checkout with an editable installation of expdb.
 
-    With `extras` of expdb, and the versions of constraints.txt by default.
+    By default, it contains the versions of constraints.txt and the extras cli, gym and postgres.
     """
 
     def __init__(self, folder: Path, *, newest: bool = False, alone: bool = False):
@@ -79,9 +79,9 @@ class Environment:
         self.temporary = folder / "tmp"
 
     def provide(self, groups: list[str]) -> None:
-        """Install what the dependency groups of pyproject.toml name.
+        """Install dependency groups of pyproject.toml.
 
-        Make the environment where it is missing.
+        If the environment does not exist, create it first.
         """
         stamp = self.folder / f"stamp-{'-'.join(['run', *groups])}"
         files = [ROOT / "pyproject.toml", CONSTRAINTS]
@@ -90,7 +90,7 @@ class Environment:
         ).hexdigest()
         if stamp.exists() and stamp.read_text() == wanted:
             return
-        print(f"preparing {self.folder} (once; a minute or so)", file=sys.stderr, flush=True)
+        print(f"preparing {self.folder} (once; about a minute)", file=sys.stderr, flush=True)
         if not list(self.folder.glob("stamp-*")):
             self._make()
         options = [
@@ -134,10 +134,7 @@ class Environment:
         )  # fmt: skip
 
     def call(self, *arguments: object, cwd: Path = ROOT) -> None:
-        """Run the environment's Python.
-
-        Which leaves its temporary files and caches in the environment.
-        """
+        """Run the Python of the environment, with temporary files and caches in its folder."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(parents=True)
         places = {
@@ -160,7 +157,7 @@ def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
 def requirements(groups: list[str]) -> list[str]:
     """List the requirements of dependency groups of pyproject.toml.
 
-    Pip knows groups only since 25.1.
+    pip supports dependency groups only since version 25.1.
     """
     table = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     found: list[str] = []
@@ -171,14 +168,14 @@ def requirements(groups: list[str]) -> list[str]:
 
 
 def test(arguments: list[str]) -> None:
-    """Run the tests, by one process more than there are cores, up to four."""
+    """Run the tests in one process more than there are cores, up to four processes."""
     chosen = {"--torch", "--slow", "--newest", "--ecosystems"} & set(arguments)
     newest = "--newest" in chosen
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
     environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
     options = [
         f"--basetemp={environment.folder / 'tests'}",
-        f"--numprocesses={min(4, (os.cpu_count() or 1) + 1)}",  # as many tests wait for others
+        f"--numprocesses={min(4, (os.cpu_count() or 1) + 1)}",  # many tests wait for subprocesses
         "--dist=worksteal",
     ]
     options += ["-m", ""] if "--slow" in chosen else []
@@ -186,13 +183,13 @@ def test(arguments: list[str]) -> None:
     for name, tests in ECOSYSTEMS.items() if "--ecosystems" in chosen else ():
         other = Environment(ROOT / f".venv-{name}", alone=True)
         other.provide([name])
-        # These libraries warn of each other's versions, from their imports on.
+        # When imported, these libraries warn about each other's versions.
         options = [f"--basetemp={other.folder / 'tests'}", "-m", "", "-W", "default"]
         other.call("-m", "pytest", *options, *tests)
 
 
 def main(arguments: list[str]) -> None:
-    """Do what the first argument says."""
+    """Run the command that the first argument names."""
     environment = Environment(ROOT / ".venv")
     match arguments:
         case ["run", *rest]:

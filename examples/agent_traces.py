@@ -1,4 +1,4 @@
-"""Store the traces of tool-using agents, add their rewards later, and sample hard tasks."""
+"""Store the messages and tool calls of agents, set rewards later, and sample hard tasks."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ class ToolCall:
 
 
 def turns(task_id):
-    """Yield the messages of an agent in OpenAI's format: a tool call, then an answer."""
+    """Yield two agent messages in OpenAI's format: a tool call, then an answer."""
     yield {
         "role": "assistant",
         "content": None,
@@ -39,7 +39,7 @@ def turns(task_id):
 def run_agent(buffer, task_id, attempt):
     """Run an agent, and store each turn with all previous messages.
 
-    A chunk stores each distinct message once, not once per turn.
+    expdb stores a message that occurs in several turns once per chunk (block of encoded steps).
     """
     name, difficulty = TASKS[task_id]
     messages = [

@@ -1,6 +1,6 @@
 """Train double DQN on CartPole with prioritized replay and n-step returns.
 
-If you stop the program, run it again to continue.
+After a stop, run the program again to continue from the last checkpoint.
 """
 
 import argparse
@@ -33,11 +33,11 @@ class Learner:
 
     @torch.no_grad()
     def act(self, obs):
-        """Return the best action."""
+        """Return the action with the highest Q value."""
         return int(self.online(torch.from_numpy(obs)).argmax())
 
     def learn(self, batch):
-        """Take one gradient step, and return the temporal-difference errors."""
+        """Take one gradient step and return the temporal-difference (TD) errors."""
         with torch.no_grad():
             best = self.online(batch["next_obs"]).argmax(1, keepdim=True)
             goal = (
@@ -59,7 +59,7 @@ class Learner:
 
 
 def evaluate(learner, seeds):
-    """Return the mean return without exploration, over one episode per seed."""
+    """Play one episode per seed without exploration, and return the mean return."""
     env, total = gym.make("CartPole-v1"), 0.0
     for seed in seeds:
         (obs, _), ended = env.reset(seed=seed), False
@@ -70,7 +70,7 @@ def evaluate(learner, seeds):
 
 
 def train(buffer, checkpoint, goal, max_steps):
-    """Train until an evaluation reaches the goal, or for `max_steps`. Return the learner."""
+    """Train until the mean return is at least `goal`, or for `max_steps`; return the learner."""
     learner, rng, start, sampler = (
         Learner(),
         np.random.default_rng(0),
@@ -92,7 +92,7 @@ def train(buffer, checkpoint, goal, max_steps):
                 int(rng.integers(2)) if explore else learner.act(obs)
             )
             if terminated or truncated:
-                env.policy_version = step // 1000  # one version per 1,000 steps
+                env.policy_version = step // 1000  # increases every 1,000 steps
                 obs, _ = env.reset()
             if step >= WARM_UP:
                 batch = buffer.sample(BATCH, sampler=sampler, unit=NStep(3, gamma=GAMMA))

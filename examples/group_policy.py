@@ -1,4 +1,7 @@
-"""Train a policy to add two digits with GRPO: groups of rollouts per prompt, and late rewards."""
+"""Train a policy to add two digits with GRPO.
+
+The program samples a group of rollouts per prompt, and sets the rewards after the rollouts.
+"""
 
 import argparse
 
@@ -13,7 +16,7 @@ PROMPTS, ROLLOUTS, DIGITS, CLIP, ENTROPY = 24, 16, 10, 0.2, 0.2
 
 
 class Policy(nn.Module):
-    """A network that writes the sum of two digits, one digit after the other."""
+    """A network that writes the two-digit sum of two digits, one digit at a time."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +31,8 @@ class Policy(nn.Module):
     def forward(self, obs):
         """Return the log-probabilities of the next digit.
 
-        `obs` is [..., 4]: both addends, the place, and the previous digit.
+        `obs` has the shape [..., 4]: both addends, the place of the digit (0 for tens, 1 for
+        ones), and the previous digit.
         """
         parts = [nn.functional.one_hot(obs[..., k], DIGITS) for k in (0, 1, 3)]
         return self.layers(
@@ -37,7 +41,7 @@ class Policy(nn.Module):
 
 
 def write_answers(policy, prompts, greedy=False):
-    """Return observations [B, 2, 4], written digits [B, 2] and their log-probabilities."""
+    """Return observations [B, 2, 4], digits [B, 2] and the log-probabilities of the digits."""
     before, obs, actions, logprobs = torch.zeros(len(prompts), dtype=torch.int64), [], [], []
     for place in range(2):
         obs.append(
@@ -52,7 +56,7 @@ def write_answers(policy, prompts, greedy=False):
 
 
 def play(buffer, policy, version, rng):
-    """Store a group of rollouts for each of some random prompts, without rewards."""
+    """Store one group of rollouts per random prompt, without rewards."""
     prompts = torch.from_numpy(rng.integers(0, DIGITS, (PROMPTS, 2))).repeat_interleave(ROLLOUTS, 0)
     obs, actions, logprobs = (values.numpy() for values in write_answers(policy, prompts))
     name = [f"{a}+{b}" for a, b in prompts.tolist()]
@@ -68,7 +72,7 @@ def play(buffer, policy, version, rng):
 
 
 def verify(buffer, version):
-    """Set the rewards of the answers: 0.5 for each correct digit."""
+    """Set the reward of each answer to 0.5 per correct digit."""
     where = QueryBuilder().eq("run", run).and_().eq("policy_version", version)
     correct = {}
     for batch in buffer.scan(where, fields=["episode_id", "obs", "action", "step"]):

@@ -1,4 +1,4 @@
-"""Record Gymnasium environments: a single one, and vectorized ones in each autoreset mode."""
+"""Record a single Gymnasium environment, and vectorized environments in each autoreset mode."""
 
 import sys
 

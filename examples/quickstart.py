@@ -1,6 +1,6 @@
 """Store, query, sample and update steps, and run SQL.
 
-Run it twice: the second run starts with the stored steps.
+Run the program twice: the second run finds the steps of the first run.
 """
 
 import sys
@@ -15,9 +15,9 @@ rng = np.random.default_rng()
 
 with expdb.open(path) as db:
     buffer = db.buffer("train", capacity=100_000)
-    print(f"{path} holds {len(buffer)} steps")
+    print(f"{path} contains {len(buffer)} steps")
 
-    # Store one step, which is durable when store() returns. Fields can have any name.
+    # Store one step. The step is durable when store() returns. You choose the names of fields.
     position = buffer.store(
         task_id="task_1",
         task_name="book flight",
@@ -30,7 +30,7 @@ with expdb.open(path) as db:
     )
     print("stored at position", position)
 
-    # Store an episode. Its steps are written in chunks. The end of the block completes it.
+    # Store an episode. At the end of the block, expdb has written all its steps.
     control = db.buffer("control", capacity=100_000)
     with control.episode("pendulum/1", task_name="pendulum") as episode:
         obs = rng.standard_normal(3, dtype=np.float32)

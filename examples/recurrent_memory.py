@@ -1,6 +1,6 @@
-"""Train a recurrent double Q-learner on a memory task.
+"""Train a recurrent double Q-learner (R2D2) on a memory task.
 
-It trains on sequences with burn-in and stored states (R2D2).
+The learner trains on sequences with burn-in and with the stored memory of the actor.
 """
 
 import argparse
@@ -20,9 +20,9 @@ CUES, LENGTH, HIDDEN, GAMMA, ENVS, BURN_IN = 4, 12, 48, 0.9, 32, 4
 
 
 class Recall(gym.Env):
-    """Show one of four cues at a random step of the first half.
+    """An environment that shows one of four cues at a random step of the first half.
 
-    The reward is 1 if the last action names the cue.
+    The last reward is 1 if the last action is the number of the cue.
     """
 
     observation_space = gym.spaces.Box(0, 1, (CUES + 1,), np.float32)
@@ -39,7 +39,7 @@ class Recall(gym.Env):
         return self.observe(), {}
 
     def observe(self):
-        """Return the one-hot cue, at its step only, and whether this is the last step."""
+        """Return the cue as one-hot vector (zeros at other steps), and 1 at the last step."""
         obs = np.zeros(CUES + 1, np.float32)
         obs[self.cue], obs[CUES] = self.t == self.shown, self.t == LENGTH - 1
         return obs
@@ -57,14 +57,14 @@ class Recall(gym.Env):
 
 
 class Network(nn.Module):
-    """A GRU with one value per action."""
+    """A GRU that estimates one Q value per action."""
 
     def __init__(self):
         super().__init__()
         self.cell, self.head = nn.GRUCell(CUES + 1, HIDDEN), nn.Linear(HIDDEN, CUES)
 
     def forward(self, obs, memory, mask):
-        """Return the values of sequences [B, L, CUES].
+        """Return the Q values of sequences, with the shape [B, L, CUES].
 
         The memory does not change at padded steps.
         """
@@ -88,7 +88,7 @@ def loss_of(online, target, batch):
     taken = values.gather(2, batch["action"][:, :, None])[:, :, 0]
     inside = batch["mask"].clone()
     inside[:, :BURN_IN] = False
-    inside[:, -1] &= batch["terminated"][:, -1]  # its next value is unknown
+    inside[:, -1] &= batch["terminated"][:, -1]  # unknown next value
     return ((goal - taken)[inside] ** 2).mean()
 
 
@@ -124,7 +124,7 @@ if __name__ == "__main__":
         for version in range(60 if arguments.quick else 150):
             recorded.policy_version = version
             play(recorded, online, max(0.1, 1 - version / 40), rng)
-            # Older steps have memories of a network that has changed too much.
+            # The network has changed too much since it computed the memories of older steps.
             fresh = QueryBuilder().eq("run", db.run).and_().gte("policy_version", version - 50)
             for _ in range(8):
                 batch = buffer.sample(
@@ -140,7 +140,7 @@ if __name__ == "__main__":
                     slow.data.lerp_(fast.data, 0.02)
             if version % 20 == 19:
                 print(
-                    f"{version + 1} episodes in each environment: mean return "
+                    f"{version + 1} episodes per environment: mean return "
                     f"{play(envs, online, 0.0, rng):.2f}",
                     flush=True,
                 )

@@ -2,9 +2,9 @@
 
     python examples/resumable_training.py runs.db [steps]
 
-The program saves its parameters every 25 steps. The ledger of the consumer records each later
-batch. After a restart, the program loads the parameters, replays the batches up to
-`consumer.last_step`, and continues. Kill it with `kill -9` and start it again to try this.
+The program saves its parameters every 25 steps. The database records the batch of each step. After
+a restart, the program loads the parameters, replays the later batches up to `consumer.last_step`,
+and continues. To try this, kill the program with `kill -9` and start it again.
 """
 
 import os
@@ -18,7 +18,7 @@ SAVE_EVERY, BATCH, RATE, GAMMA = 25, 32, 0.05, 0.9
 
 
 def walk(buffer: expdb.ReplayBuffer) -> None:
-    """Store the missing ones of 200 random walks over seven states; the right end rewards 1."""
+    """Store 200 random walks over seven states, except stored walks; the right end rewards 1."""
     stored = set(buffer.episodes()["episode_id"].to_pylist())
     for number in range(200):
         if f"walk {number}" in stored:
@@ -42,7 +42,7 @@ def update(values: np.ndarray, batch: expdb.Batch) -> np.ndarray:
 
 
 def save(path: str, step: int, values: np.ndarray) -> None:
-    """Save the parameters and their step atomically."""
+    """Save the parameters and the step atomically."""
     with open(f"{path}.new", "wb") as file:
         np.savez(file, step=step, values=values)
         file.flush()
@@ -51,7 +51,7 @@ def save(path: str, step: int, values: np.ndarray) -> None:
 
 
 def main(location: str, steps: int) -> np.ndarray:
-    """Train up to `steps` steps, from the last one. Return the values of the states."""
+    """Train from the last step until `steps` steps are done; return the values of the states."""
     path = f"{location}.npz"
     with expdb.open(location) as db:
         buffer = db.buffer("walks")

@@ -1,4 +1,4 @@
-"""The command line `expdb VERB`, with one module per group of verbs."""
+"""The command line `expdb COMMAND`, with one module per group of commands."""
 
 from expdb.cli import data, demo, upkeep
 from expdb.cli.main import main

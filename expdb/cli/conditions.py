@@ -28,12 +28,12 @@ _CONDITION = re.compile(r"\s*([\w.]+)\s*(!=|>=|<=|==|=|>|<|~)\s*(.*?)\s*", re.DO
 
 
 def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any:
-    """Return the query from conditions or from the values of --where, or None if both are empty."""
+    """Return a query built from conditions or --where options, or None if there are none."""
     if where_options and conditions:
-        raise click.UsageError("conditions and --where cannot be combined; pass one of them")
+        raise click.UsageError("conditions and --where cannot be combined; remove one of the two")
     is_json = [option.lstrip()[:1] in ("{", "[") for option in where_options]
     if any(is_json) and len(where_options) > 1:
-        raise click.UsageError("a query as JSON must be the only --where")
+        raise click.UsageError("a JSON query must be the only --where option; remove the others")
     if not any(is_json):
         conditions = [*conditions, *where_options]
     else:
@@ -42,7 +42,7 @@ def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any
         except ValueError as error:
             raise click.BadParameter(
                 f"--where is not valid JSON ({error}); write a condition such as "
-                '"reward >= 0.5", or a query as JSON'
+                '"reward >= 0.5", or a JSON query'
             ) from None
     built = expdb.QueryBuilder()
     for index, text in enumerate(conditions):
@@ -65,7 +65,7 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 
 def value_of(text: str) -> Any:
-    """Return the value of text: JSON, True, False, None or quoted text, else the text itself."""
+    """Parse text as JSON, True, False, None or quoted text; return any other text unchanged."""
     if text in _PYTHON:
         return _PYTHON[text]
     if len(text) > 1 and text[0] == text[-1] == "'":  # as in SQL

@@ -32,7 +32,8 @@ from expdb.cli.progress import progress
 WHERE = click.option(
     "--where",
     multiple=True,
-    help='Condition such as "reward >= 0.5" (repeatable; all must hold), or one query as JSON.',
+    help='Condition such as "reward >= 0.5", or a JSON query. '
+    "If you repeat this option, all conditions must hold.",
 )
 
 
@@ -40,7 +41,7 @@ WHERE = click.option(
 @click.argument("location")
 @as_json
 def info(location: str, as_json: bool) -> None:
-    """Show the buffers of a database: counts, sizes, fields.
+    """Show the size, counts and fields of each buffer in a database.
 
     Example: expdb info runs.db
     """
@@ -52,10 +53,10 @@ def info(location: str, as_json: bool) -> None:
     click.echo(f"{db.location}: {counted(nbytes, 'byte')}, {counted(len(stats), 'buffer')}")
     if not stats:
         copied = (
-            " If the file was copied while a program had it open, its write-ahead log is missing; "
-            "make copies with `expdb backup`."
+            " If this file was copied while a program used the original, the copy lacks the "
+            "write-ahead log; make copies with `expdb backup`."
         )
-        click.echo(f"Nothing was stored.{copied * os.path.exists(location)}")
+        click.echo(f"The database has no buffers.{copied * os.path.exists(location)}")
     for buffer in stats:
         episodes = buffer["episodes"]
         gap = "\n" if sys.stdout.isatty() else ""
@@ -84,21 +85,29 @@ def info(location: str, as_json: bool) -> None:
 @click.argument("location")
 @click.argument("query")
 @click.option(
-    "--param", "params", multiple=True, metavar="NAME=VALUE", help="A value for :NAME in the query."
+    "--param",
+    "params",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of the parameter :NAME in the query (repeatable).",
 )
 @click.option(
     "--csv", "forms", multiple=True, flag_value="csv", help="Print comma-separated values."
 )
 @click.option("--tsv", "forms", multiple=True, flag_value="tsv", help="Print tab-separated values.")
-@click.option("--jsonl", "forms", multiple=True, flag_value="jsonl", help="Print JSON lines.")
+@click.option(
+    "--jsonl", "forms", multiple=True, flag_value="jsonl", help="Print one JSON object per row."
+)
 @click.option(
     "--to",
     "target",
     metavar="FILE",
-    help="Write a new .csv, .tsv, .jsonl or .parquet file; - is stdout.",
+    help="Write to a new .csv, .tsv, .jsonl or .parquet file, or to stdout if FILE is -.",
 )
 @click.option(
-    "--timestamps", is_flag=True, help="Show started, ended and execute_time as times in UTC."
+    "--timestamps",
+    is_flag=True,
+    help="Show started, ended and execute_time as UTC timestamps instead of Unix seconds.",
 )
 @as_json
 def sql(
@@ -112,7 +121,8 @@ def sql(
 ) -> None:
     """Run one read-only SQL query.
 
-    The view `experience` has one row per step. If QUERY is -, the query is read from stdin.
+    The view `experience` has one row per step. The view `experience_episodes` has one row per
+    episode. If QUERY is -, expdb reads the query from stdin.
 
     Example: expdb sql runs.db "SELECT task_name, avg(reward) FROM experience GROUP BY 1"
     """
@@ -135,21 +145,23 @@ def sql(
 
 
 def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str | None:
-    """Return the output format from the option or the file name; None for a table."""
+    """Return the output format that an option or the file name selects, or None for a table."""
     if len({*forms, *(["json"] if as_json else [])}) > 1 or (as_json and target):
         raise click.UsageError(
-            "--json, --csv, --tsv and --jsonl cannot be combined, nor --json with --to; use one"
+            "--json, --csv, --tsv and --jsonl cannot be combined, nor --json and --to; pass one"
         )
     form = forms[0] if forms else None
     if target in (None, "-"):
         return form or ("csv" if target else None)
     named = ENDINGS.get(Path(target).suffix.lower())
     if form is not None and named not in (None, form):
-        raise click.UsageError(f"{target} would be written as {form}; leave out --{form}")
+        raise click.UsageError(
+            f"{target} cannot be written as {form}; remove --{form} or rename the file"
+        )
     if form is None and named is None:
         raise click.BadParameter(
-            f"the file name must end in {', '.join(ENDINGS)}, got {target!r}; rename it or add one "
-            f"of {', '.join(f'--{option}' for option in FORMATS)}"
+            f"the file name must end in {', '.join(ENDINGS)}, got {target!r}; rename the file or "
+            f"pass one of {', '.join(f'--{option}' for option in FORMATS)}"
         )
     return form or named
 
@@ -159,9 +171,13 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
 @click.argument("buffer")
 @click.argument("conditions", nargs=-1)
 @WHERE
-@click.option("--count", "what", flag_value="count", help="Print how many steps match.")
-@click.option("--tasks", "what", flag_value="tasks", help="Print the tasks that match.")
-@click.option("--episodes", "what", flag_value="episodes", help="Print the episodes that match.")
+@click.option("--count", "what", flag_value="count", help="Print the number of matching steps.")
+@click.option(
+    "--tasks", "what", flag_value="tasks", help="Print the ids of tasks with a matching step."
+)
+@click.option(
+    "--episodes", "what", flag_value="episodes", help="Print the episodes with a matching step."
+)
 @click.option("--page", "number", default=1, show_default=True, help="Number of the page to print.")
 @click.option("--size", default=20, show_default=True, help="Steps per page.")
 @as_json
@@ -175,10 +191,13 @@ def query(
     size: int,
     as_json: bool,
 ) -> None:
-    """Show the steps, tasks or episodes of a buffer that meet all conditions.
+    """Show the steps of a buffer that meet all conditions.
 
-    A condition is NAME OP VALUE. OP is =, !=, >, >=, <, <= or ~ (SQL LIKE). VALUE is parsed as JSON
-    if possible (0.5, true, null, "5"), otherwise as text.
+    With --tasks or --episodes, show the tasks or episodes that have such a step.
+
+    A condition has the form NAME OP VALUE. NAME is a column, or a tag such as tags.judge. OP is =,
+    !=, >, >=, <, <= or ~ (SQL LIKE). VALUE is JSON, such as 0.5, true, null or "5"; any other VALUE
+    is text.
 
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """
@@ -201,7 +220,7 @@ def query(
 
 
 def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of an episode that fit into a table."""
+    """Return the columns of an episode that the table shows."""
     episode_return, started = row["episode_return"], row["started"]
     return {
         "episode_id": row["episode_id"],
@@ -218,9 +237,12 @@ def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
 @verb
 @click.argument("location")
 @click.argument("episode", required=False)
-@click.option("--buffer", help="Buffer that contains the episode; EPISODE can then be its number.")
 @click.option(
-    "--last", "which", multiple=True, flag_value="last", help="Show the episode that began last."
+    "--buffer",
+    help="Search only this buffer. EPISODE can then also be a number from the column `episode`.",
+)
+@click.option(
+    "--last", "which", multiple=True, flag_value="last", help="Show the episode that started last."
 )
 @click.option(
     "--worst",
@@ -237,7 +259,7 @@ def _episode_row(row: dict[str, Any]) -> dict[str, Any]:
     help="Show the episode with the highest return.",
 )
 @WHERE
-@click.option("--full", is_flag=True, help="Print long texts and arrays whole.")
+@click.option("--full", is_flag=True, help="Do not shorten long texts and arrays.")
 @as_json
 def show(
     location: str,
@@ -248,10 +270,13 @@ def show(
     full: bool,
     as_json: bool,
 ) -> None:
-    """Show an episode as a conversation: messages, tool calls, rewards, and every other field.
+    """Show an episode as a conversation.
 
-    EPISODE is an episode_id. --last, --worst and --best choose from all episodes. With --where,
-    they choose from the episodes that have a matching step; --where alone shows the last one.
+    The output contains the messages, tool calls, reward and other fields of each step.
+
+    EPISODE is an `episode_id`. Instead of EPISODE, pass --last, --worst, --best or --where. With
+    --where, expdb considers only episodes that have a matching step. --where alone shows the last
+    matching episode. Episodes without a known return are never the worst or best.
 
     Example: expdb show runs.db --worst --where "task_name = refund"
     """
@@ -259,7 +284,8 @@ def show(
 
     if (episode is None) == (not which and not where) or len(which) > 1:
         raise click.UsageError(
-            "expected EPISODE, or one of --last, --worst and --best, or --where, but not both"
+            "expected EPISODE, or one of --last, --worst and --best, or --where; "
+            "EPISODE cannot be combined with these options"
         )
     condition = condition_of((), where)
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
@@ -273,7 +299,7 @@ def show(
     if sys.stdout.isatty():
         return click.echo_via_pager(f"{line}\n" for line in conversation.lines(row, rows, full))
     for line in conversation.lines(row, rows, full):
-        if line:  # empty lines are only for terminals
+        if line:  # only terminals get empty lines
             click.echo(line)
 
 
@@ -283,8 +309,12 @@ def show(
 @click.argument("conditions", nargs=-1)
 @click.argument("assignment", metavar="KEY=VALUE")
 @WHERE
-@click.option("--episode", is_flag=True, help="Tag the episodes of the matching steps.")
-@click.option("--required", is_flag=True, help="Fail if no step matches.")
+@click.option(
+    "--episode",
+    is_flag=True,
+    help="Tag the episodes of the matching steps instead of the steps.",
+)
+@click.option("--required", is_flag=True, help="Exit with status 1 if no step matches.")
 @as_json
 def tag(
     location: str,
@@ -296,24 +326,26 @@ def tag(
     required: bool,
     as_json: bool,
 ) -> None:
-    """Set a tag of the steps that meet all conditions; other tags do not change.
+    """Set one tag of each step that meets all conditions.
 
-    Conditions have the same syntax as in `expdb query`. VALUE is stored as JSON if it parses as
-    JSON, otherwise as text. KEY=null removes the tag.
+    Other tags do not change. Conditions have the same syntax as in `expdb query`. If VALUE is not
+    valid JSON, expdb stores it as text. KEY=null removes the tag.
 
     Example: expdb tag runs.db train "episode_id = refund-7/attempt-1" judge=0.7
     """
     column, key, value = _tag_of(assignment, "episode_tags" if episode else "tags")
     condition = condition_of(conditions, where)
     if condition is None:
-        raise click.UsageError('no condition given; pass one, such as "episode_id = a-1"')
+        raise click.UsageError(
+            'expected a condition, got none; pass a condition such as "episode_id = a-1"'
+        )
     with expdb.open(location, create=False) as db:
         chosen = db.buffer(buffer, create=False)
         named = assignment.partition("=")[0].strip()
         if named in db.sql("SELECT * FROM experience LIMIT 0").column_names:
             raise click.UsageError(
                 f"{named} is a column, not a tag; end the command with the tag to set, such as "
-                f"judge=0.7, or write {column}.{named}=... for a tag of this name"
+                f"judge=0.7; to set a tag of this name, write {column}.{named}=..."
             )
         count = chosen.update(condition, required=required, **{f"{column}.{key}": value})
     if as_json:
@@ -325,7 +357,7 @@ def tag(
 
 
 def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
-    """Return the column, the key and the value of KEY=VALUE; the key may begin with the column."""
+    """Return the column, the key and the value of KEY=VALUE, without the column in the key."""
     key, equals, text = (part.strip() for part in assignment.partition("="))
     if not equals or not key or re.match(r"[^=]*(\s=|=\s|[!<>]=|==)", assignment):
         raise click.BadParameter(
@@ -338,10 +370,14 @@ def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
         option = "remove --episode" if head == "tags" else "add --episode"
         raise click.BadParameter(f"{key} is not a tag of {column}; {option}, or rename the key")
     if not text:
-        raise click.BadParameter(f"{assignment!r} has no value; {key}=null removes the tag")
+        raise click.BadParameter(
+            f"{assignment!r} has no value; write KEY=VALUE, or {key}=null to remove the tag"
+        )
     value = value_of(text)
     if isinstance(value, str) and text[0] in "{[":
-        raise click.BadParameter(f"{text!r} is not valid JSON; write text as {json.dumps(text)!r}")
+        raise click.BadParameter(
+            f"{text!r} is not valid JSON; to store text, write {json.dumps(text)!r}"
+        )
     return column, key, value
 
 
@@ -352,7 +388,9 @@ def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
 @click.argument("conditions", nargs=-1)
 @WHERE
 @click.option(
-    "--timestamps", is_flag=True, help="Write started, ended and execute_time as times in UTC."
+    "--timestamps",
+    is_flag=True,
+    help="Write started, ended and execute_time as UTC timestamps instead of Unix seconds.",
 )
 @as_json
 def export(
@@ -364,10 +402,10 @@ def export(
     timestamps: bool,
     as_json: bool,
 ) -> None:
-    """Write the steps that meet all conditions into a new Parquet file, one row per step.
+    """Write the steps that meet all conditions to a new Parquet file.
 
-    Conditions have the same syntax as in `expdb query`. If TARGET is -, the file is written to
-    stdout.
+    The file has one row per step. Without conditions, it contains every step of the buffer.
+    Conditions have the same syntax as in `expdb query`. If TARGET is -, expdb writes to stdout.
 
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
@@ -410,7 +448,7 @@ def _export(location: str, buffer: str, path: str, condition: Any, timestamps: b
 @click.option(
     "--smooth",
     type=click.IntRange(1),
-    help="Number of episodes in the moving average. Default: 1/50 of a curve's episodes.",
+    help="Episodes per moving average. Default: 1/50 of the episodes of the curve, at least 1.",
 )
 @click.option(
     "--to",
@@ -428,10 +466,10 @@ def plot(
     target: str | None,
     as_json: bool,
 ) -> None:
-    """Plot returns, lengths and rewards of the complete episodes of a buffer.
+    """Plot the returns, lengths and rewards of complete episodes.
 
-    With conditions, plot only episodes that have a step matching all of them. BUFFER is optional if
-    the database has only one buffer. Needs the extra `plot`.
+    With conditions, plot only episodes that have a step that meets all conditions. BUFFER is
+    optional if the database has only one buffer. The command requires the extra `plot`.
 
     Example: expdb plot runs.db train --by run --to curves.png
     """
@@ -477,8 +515,8 @@ def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> exp
         )
     if name is not None and name not in names:
         raise click.UsageError(
-            f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; name it before "
-            "the conditions"
+            f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; pass the buffer "
+            "before the conditions"
         )
     return db.buffer(name or names[0])
 

@@ -1,4 +1,4 @@
-"""The command demo: train a CartPole agent, and query the stored experience."""
+"""The command demo: train a CartPole agent, then query its stored experience."""
 
 import json
 import sys
@@ -28,15 +28,18 @@ ORDER BY min(started)"""
     default=20.0,
     show_default=True,
     type=click.FloatRange(0),
-    help="Training time in seconds.",
+    help="Time limit of the training in seconds.",
 )
 @as_json
 def demo(path: str, seconds: float, as_json: bool) -> None:
-    """Train a CartPole agent from a database, then query the stored experience.
+    """Train a CartPole agent, then query its stored experience.
 
-    Run it twice: the second run continues from the stored steps. It trains for about --seconds, or
-    longer until there are 20 episodes and 10,000 updates. The exit status is 1 if the mean return
-    of the last 20 episodes is below 3 times that of the first 20 episodes in the file.
+    If you run the command again, the new agent first trains on the stored steps. Training stops
+    after --seconds, or after 60 episodes if the mean return of the last 20 episodes is at least
+    350. A run always has at least 20 episodes and 10,000 updates, even if they take longer.
+
+    The exit status is 1 if the agent did not learn. The agent learned if the mean return of its
+    last 20 episodes is at least 3 times that of the first 20 episodes in the file.
 
     Example: expdb demo --file demo.db
     """
@@ -52,11 +55,11 @@ def demo(path: str, seconds: float, as_json: bool) -> None:
 
 
 def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
-    click.echo("\nReturn by episode, this run:")
+    click.echo("\nReturns of the episodes in this run:")
     click.echo("\n".join(curve))
     with expdb.open(figures["file"], create=False) as db:
         buffer = db.buffer("cartpole")
-        click.echo(f"\nA question in SQL:\n{textwrap.indent(QUESTION, '  ')}")
+        click.echo(f"\nSQL query:\n{textwrap.indent(QUESTION, '  ')}")
         print_rows(db.sql(QUESTION).to_pylist())
         good = (
             expdb.QueryBuilder()
@@ -65,13 +68,13 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
             .gte("episode_return", figures["last"])
         )
         click.echo(
-            f"\nA query, episode_return >= {figures['last']}: {buffer.count(good)} steps in "
-            f"{len(buffer.tasks(good))} tasks"
+            f"\nThe query episode_return >= {figures['last']} matches {buffer.count(good)} steps "
+            f"in {len(buffer.tasks(good))} tasks"
         )
         tasks = buffer.sample_tasks(
             min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0
         )
-        click.echo("A sample of tasks among them:")
+        click.echo("A sample of these tasks:")
         print_rows(
             [
                 {
@@ -87,17 +90,17 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
 
 
 def _outcome(figures: dict[str, Any]) -> str:
-    verdict = "It learned" if figures["learned"] else "It did NOT learn"
+    verdict = "The agent learned" if figures["learned"] else "The agent did NOT learn"
     file, stored = figures["file"], f"{figures['stored']:,}"
     if figures["stored_at_start"]:
         return (
             f"\n{verdict}: the mean return was {figures['first_ever']} in the first 20 episodes of "
-            f"{file}, {figures['first']} in the first 20 of this run and {figures['last']} in its "
-            f"last 20.\n{file} held {figures['stored_at_start']:,} steps at the start and holds "
-            f"{stored} now."
+            f"{file}, {figures['first']} in the first 20 episodes of this run and "
+            f"{figures['last']} in the last 20 episodes of this run.\n{file} contained "
+            f"{figures['stored_at_start']:,} steps at the start and now contains {stored} steps."
         )
     return (
         f"\n{verdict}: the mean return was {figures['first']} in the first 20 episodes and "
-        f"{figures['last']} in the last 20.\n{file} holds {stored} steps. Run the demo again to "
-        "continue from them."
+        f"{figures['last']} in the last 20 episodes.\n{file} contains {stored} steps. Run the demo "
+        "again to continue with these steps."
     )

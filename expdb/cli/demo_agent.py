@@ -1,7 +1,7 @@
-"""A DQN learner for CartPole that stores its experience in a database and learns only from it.
+"""A DQN learner for CartPole that takes all its training data from a database.
 
-The learner uses only the public API. If you run it again on the same file, it first learns from the
-stored steps, so it starts with a higher return.
+The learner uses only the public API. If you run the demo again on the same file, the learner first
+trains on the stored steps, so that its first episodes have higher returns.
 """
 
 import time
@@ -20,9 +20,9 @@ HIDDEN = 64
 SCALE = np.array([2.4, 3.0, 0.21, 3.0])  # approximate scale of the observation
 WARM_UP_STEPS = 500
 UPDATES_ON_STORED = 16_000
-WARM_UP_SHARE = 0.5  # maximum share of the time for learning from stored steps
+WARM_UP_SHARE = 0.5  # maximum fraction of the time limit for training on stored steps
 EVERY = 20  # episodes per mean
-ENOUGH_UPDATES = 10_000  # every tested seed had learned after this number of updates
+ENOUGH_UPDATES = 10_000  # with every tested seed, the agent had learned after this many updates
 
 
 class Network:
@@ -87,7 +87,7 @@ class Learner:
     def act(self, obs: np.ndarray) -> int:
         """Return the best action, or a random action with a decreasing probability.
 
-        If the buffer has steps at the start, the probability is low from the beginning.
+        If the buffer has steps at the start, the probability is constant and low.
         """
         epsilon = 0.05 if self.stored else max(0.05, 1.0 - self.steps / 2500)
         if self.rng.random() < epsilon:
@@ -123,7 +123,8 @@ def run(
 ) -> dict[str, Any]:
     """Train on a database file and return statistics.
 
-    Training takes about `seconds`, or longer until there are 20 episodes and 10,000 updates.
+    Training stops after `seconds`, or after 60 episodes if the mean return of the last 20 episodes
+    is at least 350. A run always has at least 20 episodes and 10,000 updates.
     """
     try:
         import gymnasium
@@ -138,9 +139,9 @@ def run(
         learner = Learner(buffer, seed + generation)
         stored = learner.stored
         if stored > WARM_UP_STEPS:
-            say(f"{path} holds {stored:,} steps; training on them first, then playing")
+            say(f"{path} contains {stored:,} steps; the agent trains on these steps, then plays")
         else:
-            say(f"playing and learning for about {seconds:.0f} seconds; steps go to {path}")
+            say(f"training for about {seconds:.0f} seconds; the steps are stored in {path}")
         if stored > WARM_UP_STEPS:
             enough = started + WARM_UP_SHARE * seconds
             while learner.updates < UPDATES_ON_STORED and time.monotonic() < enough:
@@ -197,12 +198,12 @@ def _play(buffer: expdb.ReplayBuffer, env: Any, obs: Any, learner: Learner, numb
 
 
 def _has_enough_data(returns: list[float], updates: int) -> bool:
-    """Return whether there are enough episodes and updates for a verdict."""
+    """Return whether there are enough episodes and updates to judge whether the agent learned."""
     return len(returns) >= EVERY and updates >= ENOUGH_UPDATES
 
 
 def verdict(returns: list[float], ever: list[float]) -> bool:
-    """Return whether the learner has learned."""
+    """Return whether the last episodes have at least 3 times the return of the first episodes."""
     return mean(returns[-EVERY:]) >= 3 * mean(ever[:EVERY])
 
 

@@ -1,4 +1,4 @@
-"""Show an episode as text: its conversation if it has one, its rewards and its other fields."""
+"""Show an episode as text: messages, tool calls, rewards and other fields of each step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags")
 def find(
     db: expdb.ExperienceDB, episode: str, buffer: str | None = None
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
-    """Return the buffer and the row of an episode with an `episode_id`.
+    """Return the buffer and the row of the episode that has an `episode_id`.
 
-    If `buffer` is given, `episode` may also be the number of the episode. Raises UnknownEpisode,
-    which names the newest episodes, or UnknownBuffer.
+    If `buffer` is given, `episode` may also be a number from the column `episode`. Raises
+    UnknownBuffer, or UnknownEpisode with the ids of the newest episodes.
     """
     names = db.buffers() if buffer is None else [buffer]
     for name in names:
@@ -53,7 +53,7 @@ def find(
     there = f"the newest are {', '.join(newest)}" if newest else "no episode is stored"
     raise expdb.UnknownEpisode(
         f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "
-        "episode by its number, name the buffer"
+        "episode by its number, pass --buffer NAME"
     )
 
 
@@ -68,8 +68,8 @@ def choose(
 ) -> tuple[expdb.ReplayBuffer, dict[str, Any]]:
     """Return the buffer and the row of the last, worst or best episode.
 
-    Only episodes with a known return can be worst or best. Raises UnknownEpisode if there is no
-    such episode that matches `where`.
+    Only episodes with a known return can be worst or best. Raises UnknownEpisode if no such episode
+    matches `where`.
     """
     candidates = [
         (_rank(row, which), chosen, row)
@@ -81,13 +81,13 @@ def choose(
     ]
     if not candidates:
         raise expdb.UnknownEpisode(
-            f"no episode of {db.location} matches; widen the condition, or store rewards"
+            f"no episode of {db.location} matches; use a wider condition, or store rewards"
         )
     _, chosen, row = max(candidates, key=lambda candidate: candidate[0])
     return chosen, row
 
 
-# Columns of episodes that the second line omits: the first line has them, or readers do not need
+# Columns of episodes that the second line omits. The first line shows them, or readers do not need
 # them.
 ELSEWHERE = {
     "episode", "episode_id", "status", "length", "episode_return", "started", "ended",
@@ -108,8 +108,8 @@ def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str,
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
     """Yield the lines of an episode.
 
-    In a conversation that grows from step to step, each message is shown once, when it is new. The
-    lines have no terminal control codes, even if the stored text has.
+    If the conversation of a step begins with the conversation of the previous step, only the new
+    messages are shown. Terminal control codes in the stored text are replaced with spaces.
     """
     for line in _lines(episode, rows, full):
         yield "".join(character if character.isprintable() else " " for character in line)
@@ -124,7 +124,7 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
     )
     yield "  " + ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     if len(rows) < episode["length"]:
-        yield f"  {episode['length'] - len(rows)} of its steps are no longer stored"
+        yield f"  {episode['length'] - len(rows)} steps of this episode are no longer stored"
     shown: dict[str, list[Any]] = {}
     for row in rows:
         yield ""
@@ -133,7 +133,7 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
 
 
 def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Iterator[str]:
-    """Yield the fields of a step; skip the messages of conversations that are in `shown`."""
+    """Yield the lines of the fields of a step; skip messages that are in `shown`."""
     for name, value in row.items():
         if name in COLUMNS or name == "position" or value is None:
             continue

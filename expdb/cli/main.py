@@ -1,8 +1,8 @@
 """The command line: each command opens a database, calls the library and prints the result.
 
-Each command is named after the method that it calls, accepts `--json`, and ends its help with an
-example. An error or a warning is one line; after an error the exit status is 1. Commands import
-the library when they run, so help, completion and usage errors are fast.
+Every command accepts `--json`, and its help ends with an example. An error or a warning is one
+line. After an error, the exit status is 1. Commands import the library only when they run, so help,
+completion and usage errors are fast.
 """
 
 import errno
@@ -21,7 +21,7 @@ LOCATION = "EXPDB_LOCATION"
 
 
 class Verb(click.Command):
-    """A verb whose first argument, a location, is optional if EXPDB_LOCATION is set."""
+    """A command that can take its location from the environment variable EXPDB_LOCATION."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; if the location is missing, insert it from the environment."""
@@ -37,7 +37,7 @@ class Verb(click.Command):
         try:
             return super().parse_args(ctx, list(args))
         except click.MissingParameter as error:
-            # The argument that looks like a location may be the next argument.
+            # The first argument may be a buffer with the name of an existing file.
             if default and args[:1] != [default]:
                 return super().parse_args(ctx, [default, *args])
             if error.param is not first:
@@ -66,16 +66,18 @@ def _is_file(path: str) -> bool:
 def main() -> None:
     """expdb: the experience database for reinforcement-learning and LLM agents.
 
-    Commands use the database in the environment variable EXPDB_LOCATION unless you pass another
-    location. In bash, `eval "$(_EXPDB_COMPLETE=bash_source expdb)"` enables completion.
+    LOCATION is a path such as runs.db, or a URL such as postgresql://user@host/database. If you set
+    the environment variable EXPDB_LOCATION, you can omit LOCATION.
+
+    In bash, `eval "$(_EXPDB_COMPLETE=bash_source expdb)"` enables completion with Tab.
     """
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def verb(function: Callable[..., Any]) -> click.Command:
-    """Create a command from a function, with the function's name and its docstring as help."""
+    """Create a command with the name of a function and its docstring as help."""
     if function.__doc__:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
     name = function.__name__.rstrip("_").replace("_", "-")
@@ -111,7 +113,7 @@ def _show(message: Warning | str, *_: Any, **__: Any) -> None:
     click.echo(f"Warning: {for_terminal(str(message))}", err=True)
 
 
-# Advice in error messages for Python programs, and its replacement for the command line.
+# Maps advice for Python programs in error messages to advice for the command line.
 _ADVICE = {
     "required=True raises an error instead": "--required fails instead",
     "open the database with a longer timeout": "select fewer steps",

@@ -48,7 +48,7 @@ _WIDE = 8
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """Print rows as a table: in a terminal with rich if it is installed, else as plain columns.
+    """Print rows as a table: with rich in a terminal if rich is installed, else as plain columns.
 
     In a terminal, rows with more than eight columns are printed as one block per row.
     """
@@ -83,7 +83,7 @@ def _print_rich(names: list[str], cells: list[list[str]]) -> bool:
     for name in names:
         table.add_column(Text(name))
     for line in cells:
-        # Use Text, because messages of agents may contain square brackets, which are markup.
+        # Text prevents rich from reading square brackets in messages of agents as markup.
         table.add_row(*map(Text, line))
     Console(file=sys.stdout).print(table)
     return True
@@ -125,9 +125,9 @@ def _field(value: Any) -> Any:
 
 @contextmanager
 def create_file(target: str) -> Iterator[str]:
-    """Yield a temporary path; then publish the file as `target`, or copy it to stdout.
+    """Yield a temporary path, then link the file to `target`, or copy it to stdout for "-".
 
-    Raises FileExistsError if the file exists.
+    Raises FileExistsError if `target` exists.
     """
     if target != "-" and os.path.exists(target):
         raise FileExistsError(f"{target} exists; name a new file")

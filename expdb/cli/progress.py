@@ -1,4 +1,7 @@
-"""Report the progress of long verbs on stderr: a bar in a terminal, else a line every 10 s."""
+"""Report the progress of long commands on stderr.
+
+A terminal shows a bar; other outputs get a line every 10 s.
+"""
 
 import sys
 import threading
@@ -8,21 +11,21 @@ from contextlib import contextmanager
 
 import click
 
-FIRST_SECONDS = 2.0  # shorter work prints nothing
+FIRST_SECONDS = 2.0  # operations that take less time print nothing
 BAR_SECONDS = 0.2
 LINE_SECONDS = 10.0
 WIDTH = 30
 
 
 class Progress:
-    """The progress of an operation; `total` is None if it is unknown."""
+    """The progress of an operation; `total` is None if the amount of work is unknown."""
 
     def __init__(self, label: str, total: int | None = None):
         self.label, self.total, self.done = label, total, 0
         self._start = time.monotonic()
 
     def add(self, count: int) -> None:
-        """Count more units of work as done."""
+        """Add finished units of work."""
         self.done += count
 
     def set(self, label: str, done: int, total: int) -> None:

@@ -24,9 +24,10 @@ from expdb.cli.progress import progress
 @click.argument("location")
 @as_json
 def check(location: str, as_json: bool) -> None:
-    """Check a database for corruption: counters, rows, chunks and checksums.
+    """Check the schema and all stored data of a database.
 
-    The exit status is 1 if problems are found.
+    expdb verifies counters, positions, episodes and the checksums of all encoded steps. The exit
+    status is 1 if the command finds a problem.
 
     Example: expdb check runs.db
     """
@@ -43,11 +44,14 @@ def check(location: str, as_json: bool) -> None:
 @click.argument("location")
 @as_json
 def doctor(location: str, as_json: bool) -> None:
-    """Diagnose a database and its environment.
+    """Report settings, locks and disk space of a database, with advice.
 
-    Report the SQLite library or server, the write-ahead log, locks and the processes that hold
-    them, the file system and free space. This command changes nothing and takes no locks. The
-    exit status is 1 if the report contains advice.
+    The report covers the SQLite library or the server, the write-ahead log, locks and the processes
+    that hold locks, the file system and free space. It also lists unfinished copies, waiting
+    processes, steps pinned by leases, and episodes open for more than a day.
+
+    The command changes nothing and takes no locks. The exit status is 1 if the report contains
+    advice.
 
     Example: expdb doctor runs.db
     """
@@ -70,7 +74,10 @@ def doctor(location: str, as_json: bool) -> None:
 @click.option("--buffer", help="Buffer name; required if the database has several buffers.")
 @as_json
 def why(location: str, position: int, buffer: str | None, as_json: bool) -> None:
-    """Show the history of a step, and why it cannot be leased now.
+    """Show when a step was stored, leased and acknowledged.
+
+    For each consumer that cannot lease the step now, the output states the reason. POSITION is the
+    value of the column `position`.
 
     Example: expdb why runs.db 1234 --buffer train
     """
@@ -88,7 +95,9 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
 @click.argument("location")
 @as_json
 def upgrade(location: str, as_json: bool) -> None:
-    """Upgrade a database to the schema of the installed expdb, in one transaction.
+    """Upgrade a database to the schema of the installed expdb version.
+
+    The upgrade is one transaction. If it fails, the database is unchanged.
 
     Example: expdb upgrade runs.db
     """
@@ -112,7 +121,9 @@ def upgrade(location: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Delete without a confirmation prompt.")
 @as_json
 def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
-    """Delete a buffer and its contents, or an unfinished copy of a buffer.
+    """Delete a buffer with its steps, episodes and consumers.
+
+    BUFFER can also be the name of an unfinished copy, as `expdb doctor` shows it.
 
     Example: expdb drop runs.db old-experiment --yes
     """
@@ -132,13 +143,16 @@ def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
 @verb
 @click.argument("location")
 @click.argument("buffer", required=False)
-@click.option("--follow", is_flag=True, help="Repeat every second until interrupted.")
+@click.option("--follow", is_flag=True, help="Evict every second until you stop the command.")
 @as_json
 def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> None:
-    """Evict the steps that the eviction policies select, and archive them if a policy says so.
+    """Evict the steps that the eviction policy of a buffer selects.
 
-    Without BUFFER, evict from all buffers. With `Eviction(by="archiver")`, run one process with
-    --follow: writers then spend no time on archiving. Stop it with Ctrl-C or SIGTERM.
+    If the policy has an archive, expdb archives the steps first. Without BUFFER, the command evicts
+    from all buffers.
+
+    If the policy is `Eviction(by="archiver")`, writers do not evict or archive steps. Run one
+    process with --follow instead. Stop the process with Ctrl-C or SIGTERM.
 
     Example: expdb evict runs.db train --follow
     """
@@ -171,8 +185,8 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
 
 @contextmanager
 def _watch_for_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT or SIGTERM arrived; a second one interrupts."""
-    # An Event could deadlock, if a handler sets it while its thread holds the lock of the Event.
+    """Yield a function that tells whether SIGINT or SIGTERM arrived; a second signal interrupts."""
+    # Event.set() in a handler could deadlock while the main thread holds the lock of the Event.
     received: list[object] = []
 
     def stop(*_: object) -> None:
@@ -204,7 +218,7 @@ def _names(db: expdb.ExperienceDB, buffer: str | None, follow: bool) -> list[str
 
 
 def _evict(db: expdb.ExperienceDB, name: str, follow: bool) -> int:
-    """Evict what is due and return the number of steps."""
+    """Evict the steps that are due and return their number."""
     try:
         return db.buffer(name, create=False).evict()
     except _transient_errors() as error:
@@ -233,7 +247,9 @@ FOLLOW_SECONDS = 1.0
 @click.option("--reader", multiple=True, help="Role that may sample and query (repeatable).")
 @as_json
 def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_json: bool) -> None:
-    """Grant PostgreSQL roles the privileges that they need, now and after upgrades.
+    """Grant PostgreSQL roles the privileges to use a database.
+
+    The user in LOCATION must own the schema `expdb`. Upgrades keep the privileges.
 
     Example: expdb grant postgresql://owner@db.example/experience --actor actor --reader analyst
     """
@@ -253,7 +269,9 @@ def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_jso
 @click.argument("target")
 @as_json
 def backup(location: str, target: str, as_json: bool) -> None:
-    """Copy a database to a new file; other processes may write to it meanwhile.
+    """Copy an SQLite database to a new file.
+
+    Other processes may write to the database during the backup.
 
     Example: expdb backup runs.db runs-monday.db
     """
@@ -273,7 +291,7 @@ def backup(location: str, target: str, as_json: bool) -> None:
 @click.option("--buffer", help="Copy only this buffer.")
 @as_json
 def copy(source: str, target: str, buffer: str | None, as_json: bool) -> None:
-    """Copy buffers into another database, for example from a file to a server.
+    """Copy buffers to another database, for example from a file to a server.
 
     Positions, episodes and chunks are copied unchanged. If the copy is interrupted, run the same
     command again to resume it.

@@ -179,7 +179,7 @@ def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
 
 def test_a_demo_that_is_given_no_time_plays_until_it_can_tell(tmp_path):
     output = run("demo", "--file", tmp_path / "demo.db", "--seconds", "0.05")
-    assert "It learned: the mean return was" in output
+    assert "The agent learned: the mean return was" in output
     assert "Run the demo again to continue" in output
     assert "SELECT run, count(*) AS episodes" in output
     with expdb.open(tmp_path / "demo.db") as db:
