@@ -20,13 +20,15 @@ consumers = sa.Table(
         nullable=False,
         comment="position of the next step when the consumer was created",
     ),
-    sa.Column("version", Integer, nullable=False, comment="number of changes to its leases"),
-    sa.Column("handed_out", Integer, nullable=False, comment="number of leases ever made"),
+    sa.Column(
+        "version", Integer, nullable=False, comment="number of changes to leases of the consumer"
+    ),
+    sa.Column("handed_out", Integer, nullable=False, comment="number of leases ever created"),
     sa.Column(
         "begun",
         Integer,
         nullable=False,
-        comment="number of batches ever begun; a batch that is drawn again counts once",
+        comment="number of batches ever leased; a batch that is drawn again counts once",
     ),
     sa.Column(
         "acknowledged", Integer, nullable=False, comment="number of leases ever acknowledged"
@@ -53,7 +55,7 @@ leases = sa.Table(
         "number",
         Integer,
         nullable=False,
-        comment="number of the batch; a released batch is drawn again under the same number",
+        comment="number of the batch; a released batch is drawn again with the same number",
     ),
     sa.Column(
         "status",
@@ -68,26 +70,35 @@ leases = sa.Table(
         "expires",
         Real,
         nullable=False,
-        comment="end of the lease in Unix seconds if it is not acknowledged or renewed",
+        comment="time at which the lease expires in Unix seconds",
     ),
     sa.Column("ended", Real, comment="time of the acknowledgement or release in Unix seconds"),
-    sa.Column("acknowledged", Integer, comment="number of leases acknowledged before this one"),
-    sa.Column("trainer_step", Integer, comment="trainer step given with the acknowledgement"),
     sa.Column(
-        "policy_version", Integer, comment="policy version of the buffer when the lease was made"
+        "acknowledged", Integer, comment="number of leases that were acknowledged before this lease"
     ),
-    sa.Column("rows", Integer, nullable=False, comment="number of rows leased"),
-    sa.Column("first", Integer, nullable=False, comment="least position in the lease"),
-    sa.Column("last", Integer, nullable=False, comment="greatest position in the lease"),
+    sa.Column(
+        "trainer_step", Integer, comment="trainer step that the learner passed when it acknowledged"
+    ),
+    sa.Column(
+        "policy_version", Integer, comment="policy version of the buffer when the lease was created"
+    ),
+    sa.Column("rows", Integer, nullable=False, comment="number of leased items"),
+    sa.Column("first", Integer, nullable=False, comment="smallest drawn position"),
+    sa.Column("last", Integer, nullable=False, comment="greatest drawn position"),
     sa.Column("positions", Blob, nullable=False, comment="drawn positions, encoded"),
-    sa.Column("columns", Blob, nullable=False, comment="columns of the sampler, encoded"),
+    sa.Column("columns", Blob, nullable=False, comment="columns that the sampler added, encoded"),
     sa.Column(
         "checksum",
         Integer,
         nullable=False,
-        comment="CRC-32 of the rows of the batch and of the values that may change",
+        comment="CRC-32 of the steps in the batch and of their columns that may change",
     ),
-    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of `positions` and `columns`"),
+    sa.Column(
+        "crc",
+        Integer,
+        nullable=False,
+        comment="CRC-32 of `number`, `request`, `positions` and `columns`",
+    ),
     sa.Column(
         "pinned", Integer, comment="steps from this position on are not evicted; NULL for none"
     ),
@@ -103,7 +114,7 @@ waiters = sa.Table(
     sa.Column("id", Integer, primary_key=True, comment="random number"),
     sa.Column("holder", Text, nullable=False, comment="process that waits"),
     sa.Column("since", Real, nullable=False, comment="start of the wait in Unix seconds"),
-    sa.Column("what", Text, nullable=False, comment="reason of the wait"),
+    sa.Column("what", Text, nullable=False, comment="reason for the wait"),
 )
 
 admissions = sa.Table(
@@ -123,7 +134,7 @@ admissions = sa.Table(
         "expires",
         Real,
         nullable=False,
-        comment="end of the admission in Unix seconds if it is not finished or renewed",
+        comment="time at which the admission expires in Unix seconds",
     ),
 )
 
@@ -131,13 +142,18 @@ evictions = sa.Table(
     "evictions",
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the eviction"),
-    sa.Column("id", Integer, primary_key=True, comment="random number, new for each owner"),
-    sa.Column("holder", Text, nullable=False, comment="process that archives"),
+    sa.Column(
+        "id",
+        Integer,
+        primary_key=True,
+        comment="random number; changes if another process takes over",
+    ),
+    sa.Column("holder", Text, nullable=False, comment="process that archives the steps"),
     sa.Column(
         "renewed",
         Real,
         nullable=False,
-        comment="time of the last sign of life in Unix seconds, by the clock of the database",
+        comment="time of the last renewal in Unix seconds, by the clock of the database",
     ),
     sa.Column("file", Text, nullable=False, comment="file that the steps are archived to"),
     sa.Column("positions", Blob, nullable=False, comment="positions to evict, encoded"),

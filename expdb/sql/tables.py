@@ -48,7 +48,9 @@ buffers = sa.Table(
         nullable=False,
         comment="number of changes to stored steps and episodes",
     ),
-    sa.Column("priorities", Integer, nullable=False, comment="number of writes of priorities"),
+    sa.Column(
+        "priorities", Integer, nullable=False, comment="number of writes to the table `priorities`"
+    ),
     sa.Column("fields", Text, nullable=False, comment="name and type of each field, JSON object"),
     sa.Column("fields_version", Integer, nullable=False, comment="number of changes to `fields`"),
     sa.Column("policy_version", Integer, comment="current version of the policy"),
@@ -59,7 +61,7 @@ buffers = sa.Table(
         "sampled",
         Integer,
         nullable=False,
-        comment="number of rows leased since the rate limiter was set",
+        comment="number of items leased since the rate limiter was set",
     ),
     sa.Column(
         "insert_limit",
@@ -84,7 +86,7 @@ buffers = sa.Table(
         "trigger_evicts",
         Flag,
         nullable=False,
-        comment="true if the database evicts; false if writers evict by the policy",
+        comment="true if a trigger enforces the capacity; false if the eviction policy enforces it",
     ),
 )
 
@@ -127,7 +129,7 @@ episodes = sa.Table(
         "episode_return", Real, comment="sum of the rewards written; NULL before the first reward"
     ),
     sa.Column(
-        "policy_version", Integer, comment="policy version of the steps that have none of their own"
+        "policy_version", Integer, comment="policy version of all steps without their own version"
     ),
     sa.Column("episode_tags", Text, comment="tags, JSON object"),
     sa.Column("started", Real, nullable=False, comment="start of the episode in Unix seconds"),
@@ -142,15 +144,19 @@ episodes = sa.Table(
         nullable=False,
         comment="newest position written; -1 before the first step",
     ),
-    sa.Column("tail_chunk", Integer, comment="chunk with the observation after the last step"),
-    sa.Column("tail_row", Integer, comment="row of that observation in `tail_chunk`"),
-    sa.Column("tail_fields", Text, comment="names of the fields of that observation, JSON array"),
+    sa.Column(
+        "tail_chunk", Integer, comment="chunk with the final observation (after the last step)"
+    ),
+    sa.Column("tail_row", Integer, comment="row of the final observation in `tail_chunk`"),
+    sa.Column(
+        "tail_fields", Text, comment="names of the fields of the final observation, JSON array"
+    ),
     sa.Column(
         "revision",
         Integer,
         comment="revision of the buffer at the last change of this row; NULL if unchanged",
     ),
-    sa.Column("first_policy_version", Integer, comment="least policy version of the steps"),
+    sa.Column("first_policy_version", Integer, comment="smallest policy version of the steps"),
     sa.Column("last_policy_version", Integer, comment="greatest policy version of the steps"),
     sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
     sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
@@ -185,12 +191,12 @@ steps = sa.Table(
     sa.Column(
         "policy_version",
         Integer,
-        comment="policy version of the step; NULL for that of its episode",
+        comment="policy version of the step; if NULL, the version of the episode applies",
     ),
     sa.Column(
         "policy_version_end",
         Integer,
-        comment="policy version that finished the step; NULL for `policy_version`",
+        comment="policy version at the end of the step; if NULL, `policy_version` applies",
     ),
 )
 # The columns that a write inserts; only changes set `revision`.
@@ -208,7 +214,7 @@ segments = sa.Table(
         "last",
         Integer,
         primary_key=True,
-        comment="last position of consecutive steps of one episode",
+        comment="last position of the segment, a range of adjacent steps of one episode",
     ),
     sa.Column("first", Integer, nullable=False, comment="first position of the segment"),
     sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
@@ -221,7 +227,7 @@ segments = sa.Table(
     sa.Column(
         "chunk", Integer, nullable=False, comment="chunk that stores the fields of the steps"
     ),
-    sa.Column("chunk_row", Integer, nullable=False, comment="row of `first` in the chunk"),
+    sa.Column("chunk_row", Integer, nullable=False, comment="row of the first step in the chunk"),
     sa.Index("segments_by_episode", "buffer_id", "episode"),
 )
 
@@ -234,7 +240,7 @@ chunks = sa.Table(
     sa.Column(
         "episode",
         Integer,
-        comment="number of the episode if all steps belong to one; NULL for several",
+        comment="number of the episode if all steps belong to one episode, otherwise NULL",
     ),
     sa.Column(
         "rows", Integer, nullable=False, comment="number of rows, including a final observation"
@@ -242,10 +248,15 @@ chunks = sa.Table(
     sa.Column("signature", Integer, nullable=False, comment="signature that describes the fields"),
     sa.Column("bytes", Integer, nullable=False, comment="size of `data`"),
     sa.Column(
-        "crc", Integer, nullable=False, comment="checksum of `data`, position, buffer and signature"
+        "crc",
+        Integer,
+        nullable=False,
+        comment="checksum of `data`, `rows`, `id`, buffer and signature",
     ),
     sa.Column(
-        "write_id", Text, comment="id of the write on PostgreSQL, used after a lost connection"
+        "write_id",
+        Text,
+        comment="id of the write on PostgreSQL; detects a write that is sent twice",
     ),
     sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
 )
@@ -259,7 +270,7 @@ priorities = sa.Table(
         "version",
         Integer,
         nullable=False,
-        comment="value of `buffers.priorities` at the last write",
+        comment="value of `buffers.priorities` at the last write to this block",
     ),
     sa.Column(
         "data",
