@@ -26,9 +26,9 @@ ALIASES = {
 class Batch(Mapping[str, np.ndarray]):
     """Map names to NumPy arrays that have one row per sampled item.
 
-    ``batch["obs"]`` is an array of shape ``[size, *shape]``. Text, bytes, JSON and fields of
-    varying shape are object arrays. `len` counts the names, as for every mapping. An unknown name
-    raises a KeyError that lists the known names.
+    ``batch["obs"]`` is an array of shape ``[size, *shape]``, where ``shape`` is that of one
+    observation. Text, bytes, JSON and fields of varying shape are object arrays. `len` counts the
+    names, as for every mapping. An unknown name raises a KeyError that lists the known names.
 
     A batch that expdb returns shares no memory with the buffer or with another batch, so you may
     write to its arrays.
@@ -91,10 +91,10 @@ class Batch(Mapping[str, np.ndarray]):
         return f"Batch(size={self.size}, {columns})"
 
     def _columns_and_masks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
-        """Yield name and array of each column, and a mask of the rows with a value or None.
+        """Yield the name, the array and the mask of each column.
 
-        The mask is the column `has_<field>`, or marks the numbers that are not NaN. None means that
-        every row has a value.
+        The mask marks the rows with a value: it is the column `has_<field>`, or False where a
+        number is NaN. A mask of None means that every row has a value.
         """
         for name, array in self._columns.items():
             field = name.removeprefix("has_")
@@ -116,12 +116,12 @@ class Batch(Mapping[str, np.ndarray]):
     def to_list(self) -> list[dict[str, Any]]:
         """Return the rows as a list of dicts.
 
-        A scalar becomes a Python number and a tensor an array, which does not share memory with the
+        A scalar becomes a Python number. A tensor becomes an array that shares no memory with the
         batch. An unknown reward or a missing field becomes None, and its key ``has_<field>`` is
         omitted.
 
-        A row of `Sequence`, `Stack`, `Episode` or `Group` holds arrays of steps. In these an
-        unknown reward stays NaN, and ``has_<field>`` and ``mask`` tell which values exist.
+        A row of `Sequence`, `Stack`, `Episode` or `Group` holds arrays of steps. In these arrays
+        an unknown reward stays NaN, and ``has_<field>`` and ``mask`` mark the values that exist.
 
         Returns
         -------

@@ -83,7 +83,7 @@ class ReplayBuffer:
 
     - `DatabaseClosed` if the handle was closed, and `UnknownBuffer` if the buffer was dropped.
     - `ConnectionLost` if the server is unreachable for longer than the handle's `timeout`, and
-      `DatabaseBusy` if a lock or a connection is not available within it.
+      `DatabaseBusy` if a lock or a connection is not available within the `timeout`.
     - `CommitUnknown` if the connection was lost during the commit of a write.
     - `DatabaseReadOnly` or `StorageFull` if the handle or the disk does not permit a write.
     - `DatabaseDamaged` (or its subclass `ChunkDamaged`), `DatabaseUnreadable` or `DatabaseReplaced`
@@ -191,9 +191,9 @@ class ReplayBuffer:
             Name of the task, for example shared by several task ids.
         step : int, optional
             Number of the step in its episode, int64. By default, the number of steps that the
-            episode has.
+            episode already has.
         episode_id : str, optional
-            Episode of the step, unique in the buffer. The episode is created if it does not exist.
+            Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
         pre_agent : str, optional
@@ -206,7 +206,7 @@ class ReplayBuffer:
         terminated : bool, default False
             Whether the episode reached a terminal state.
         truncated : bool, default False
-            Whether the episode was cut off.
+            Whether the episode was cut off, for example by a time limit.
         policy_version : int, optional
             Version of the policy that generated the step. By default, the version of the episode,
             which is the version of its first step.
@@ -214,7 +214,7 @@ class ReplayBuffer:
             Version of the policy that finished the step, if the weights were updated while the step
             was generated.
         tags : mapping of str to JSON values, optional
-            Labels of the step, which queries know as ``tags.<key>``.
+            Labels of the step. Queries name them ``tags.<key>``.
         episode_tags : mapping of str to JSON values, optional
             Labels of the episode. Queries name them ``episode_tags.<key>``.
         **fields
@@ -230,9 +230,10 @@ class ReplayBuffer:
         Raises
         ------
         InvalidValue
-            If a value cannot be stored exactly, or an argument is positional.
+            If a value cannot be stored exactly, or is passed by position.
         ReservedName
-            If a field has the name of a column or of a batch key.
+            If a field has the name of a column or of a key that expdb adds to batches, such as
+            ``mask``.
         FieldMismatch
             If a value does not fit the dtype, shape or kind of its field.
         EpisodeEnded
@@ -240,15 +241,15 @@ class ReplayBuffer:
         EpisodeMismatch
             If the episode belongs to another task, agent or group, or has another `task_name`.
         RateLimited
-            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+            If the `rate_limiter` delays the write for longer than the handle's `timeout`.
 
         Warns
         -----
         ExpDBWarning
-            If a new field has a name like that of a column or of another field, or its first value
-            is an empty list. If two threads or asyncio tasks store steps of one episode without
-            `episode_id`. If 1,000 episodes have ended without `task_id`. If steps that are due for
-            eviction cannot be evicted.
+            If the name of a new field resembles the name of a column or of another field, or if
+            its first value is an empty list. If two threads or asyncio tasks store steps of one
+            episode without `episode_id`. If 1,000 episodes have ended without `task_id`. If steps
+            that are due for eviction cannot be evicted.
 
         Examples
         --------
@@ -285,11 +286,12 @@ class ReplayBuffer:
         Parameters
         ----------
         rows : list of mappings, mapping of columns, or table
-            Arguments of `store` for each step. In a mapping of columns, lists and arrays have one
-            row per step, and scalars, text and JSON mappings apply to every step; the batch needs
-            at least one list or array. A mapping with arrays has one column per array. A table is
-            an Arrow table or another object with ``__arrow_c_stream__``. In columns and tables, a
-            bool column ``has_<field>`` marks the steps that have the field.
+            The arguments of `store` for each step. In a mapping of columns, lists and arrays have
+            one element per step, and at least one is required. Scalars, text and JSON mappings
+            apply to every step. If a column is itself a mapping with arrays, each of its arrays
+            becomes a column. A table is an Arrow table or another object with
+            ``__arrow_c_stream__``. In columns and tables, a bool column ``has_<field>`` marks the
+            steps that have the field.
 
         Returns
         -------
@@ -302,15 +304,16 @@ class ReplayBuffer:
             If `rows` has another type, its columns differ in length, a value cannot be stored
             exactly, or there are more steps than the `rate_limiter` ever admits at once.
         ReservedName
-            If a field has the name of a column or of a batch key.
+            If a field has the name of a column or of a key that expdb adds to batches, such as
+            ``mask``.
         FieldMismatch
             If a value does not fit the dtype, shape or kind of its field.
         EpisodeEnded
-            If the episode has ended.
+            If an episode of the steps has ended.
         EpisodeMismatch
-            If the episode belongs to another task, agent or group, or has another `task_name`.
+            If an episode belongs to another task, agent or group, or has another `task_name`.
         RateLimited
-            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+            If the `rate_limiter` delays the write for longer than the handle's `timeout`.
 
         Warns
         -----
@@ -342,8 +345,8 @@ class ReplayBuffer:
     ) -> EpisodeWriter:
         """Return a writer that buffers the steps of one new episode.
 
-        Use the writer with ``with``. It writes the steps in chunks: an `EpisodeWriter.append` that
-        reaches one of the limits `flush_steps`, `flush_bytes` and `flush_seconds` flushes.
+        Use the writer with ``with``. It gathers the steps, and flushes them when an `append` or
+        `extend` reaches `flush_steps`, `flush_bytes` or `flush_seconds`.
 
         Parameters
         ----------
@@ -354,7 +357,7 @@ class ReplayBuffer:
         agent_id : str, default "agent"
             Agent of the episode.
         episode_id : str, optional
-            Name of the episode, unique in the buffer. By default, a random one.
+            Name of the episode, unique in the buffer. By default, a random name.
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
         policy_version : int, optional
@@ -368,7 +371,7 @@ class ReplayBuffer:
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Time since the last flush in seconds after which the next append flushes.
+            Seconds since the last flush after which the next append flushes.
 
         Returns
         -------
@@ -414,9 +417,9 @@ class ReplayBuffer:
         """Return a writer that buffers steps of any number of episodes.
 
         Use the writer with ``with``. It writes hundreds of steps in one transaction: an `append`
-        that reaches one of the limits flushes. Episodes that it starts without an `episode_id`
-        belong to the writer. They become complete when the writer is closed, or aborted if an
-        exception leaves the block or the writer is never closed.
+        that reaches one of the limits flushes. Closing the writer completes the episodes that it
+        began without an `episode_id`. If an exception leaves the block, or the writer is never
+        closed, these episodes are marked aborted.
 
         Parameters
         ----------
@@ -425,7 +428,7 @@ class ReplayBuffer:
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Time since the last flush in seconds after which the next append flushes.
+            Seconds since the last flush after which the next append flushes.
 
         Returns
         -------
@@ -461,7 +464,7 @@ class ReplayBuffer:
         episode_id : str
             Name of the episode.
         status : {"complete", "aborted"}, default "complete"
-            Status that the episode gets.
+            New status of the episode.
 
         Raises
         ------
@@ -516,8 +519,9 @@ class ReplayBuffer:
     def capacity(self) -> int | None:
         """Maximum number of steps, an int, or None if it is unlimited.
 
-        The buffer may hold more steps while a lease pins them, or until an `eviction` policy with
-        `whole_episodes` or `archive` evicts them. Change it with `set_capacity`.
+        The buffer may hold more steps while a lease with ``pin=True`` keeps them, or until an
+        `eviction` policy with `whole_episodes` or `archive` evicts them. Use `set_capacity` to
+        change the capacity.
         """
         with self._store.engine.reading() as session:
             return self._store.state(session).capacity
@@ -527,14 +531,14 @@ class ReplayBuffer:
     def revision(self) -> int:
         """Number of updates and deletions of stored steps and episodes, an int.
 
-        Use it to validate a cache: while it is unchanged, columns and tags that you read earlier
-        are still correct. New steps, evictions and priority updates do not increase it. Changes by
-        other processes are included up to `max_lag` seconds late.
+        Use the number to validate a cache: while it is unchanged, columns and tags that you read
+        earlier are still correct. New steps, evictions and priority updates do not increase the
+        number. It includes changes by other processes after at most `max_lag` seconds.
         """
         return self._sampling.revision()
 
     def _compile(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
-        """Compile a query, and first write the priorities that it may compare."""
+        """Compile a query, and write unsaved priorities, because the query may compare them."""
         condition = self._store.compiled(where, new_tags)
         self._sampling.save()
         return condition
@@ -653,9 +657,9 @@ class ReplayBuffer:
         Returns
         -------
         list of dict
-            Fields of each step and columns of the step and its episode, except `priority`,
-            `length`, `episode_return`, `episode_tags`, `started` and `ended`. Unknown values are
-            None. The list is empty past the last page.
+            One dict per step, with its fields and the columns of the step and its episode, except
+            `priority`, `length`, `episode_return`, `episode_tags`, `started` and `ended`. Unknown
+            values are None. The list is empty past the last page.
 
         Raises
         ------
@@ -697,8 +701,8 @@ class ReplayBuffer:
         positions : array_like of int, shape (N,)
             Positions of the steps. A position may occur more than once.
         fields : sequence of str, optional
-            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
-            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            Keys of the batch: fields, and columns of the view ``experience`` such as ``"task_id"``
+            or ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
             `truncated` and every field.
 
         Returns
@@ -739,8 +743,8 @@ class ReplayBuffer:
     ) -> Iterator[Batch]:
         """Iterate over the matching steps in batches, in the order of their positions.
 
-        Each batch is read from one snapshot. Arguments are checked at once, except the names in
-        `fields`.
+        Each batch is read from one snapshot. The call checks all arguments except the names in
+        `fields`, which the iterator checks.
 
         Parameters
         ----------
@@ -748,13 +752,13 @@ class ReplayBuffer:
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
         after : int, default -1
-            Skip positions up to this one. Pass the last position that you have seen to read newer
-            steps.
+            Skip positions up to and including this position. To read newer steps, pass the last
+            position that you have read.
         size : int, default 4096
             Maximum number of steps per batch.
         fields : sequence of str, optional
-            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
-            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            Keys of the batch: fields, and columns of the view ``experience`` such as ``"task_id"``
+            or ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
             `truncated` and every field.
 
         Returns
@@ -812,8 +816,8 @@ class ReplayBuffer:
     ) -> int:
         """Set columns of the matching steps, such as a reward that arrives late.
 
-        The return of an episode follows its rewards. A reward that is set on several steps of one
-        episode counts once per step.
+        expdb updates the return of an episode when its rewards change. If you set a reward on
+        several steps of an episode, the return counts the reward once per step.
 
         Parameters
         ----------
@@ -821,18 +825,18 @@ class ReplayBuffer:
             Query that selects the steps to update: conditions, values that columns must equal, or
             positions.
         which : {"all", "last"}, default "all"
-            With ``"last"``, update only the last step of each matching episode, which is where the
-            reward of a whole episode belongs.
+            With ``"last"``, update only the last step of each matching episode. Use it for the
+            reward of a whole episode.
         replace_tags : bool, default False
-            Whether to replace all tags instead of merging the given ones into them.
+            Whether to replace all stored tags instead of merging the new tags into them.
         required : bool, default False
             Whether to raise `TooFewRows` if no step matches.
         **columns
             New values of `reward`, `terminated`, `truncated` and `tags`. New values of
             `episode_tags` and `policy_version` apply to the whole episode. `tags` and
             `episode_tags` are merged into the stored tags: other keys stay, and a key with the
-            value None is removed. A single tag can be given as ``**{"tags.judge": 1.0}``. If
-            `tags` or `episode_tags` itself is None, all tags are removed.
+            value None is removed. To set a single tag, pass ``**{"tags.judge": 1.0}``.
+            ``tags=None`` and ``episode_tags=None`` remove all tags.
 
         Returns
         -------
@@ -852,11 +856,11 @@ class ReplayBuffer:
         Warns
         -----
         ExpDBWarning
-            If no step matches, and a writer of this process holds unwritten steps or the query
-            names an `episode_id` (another process may not have flushed its steps yet). If this
-            handle sets, for the first time, a nonzero reward on several steps of one episode. If it
-            updates, for the first time, the last step of an episode that is still open. If the
-            query names a tag that no stored step or episode has and that this call does not set.
+            If no step matches, and either a writer of this process has unwritten steps or the
+            query names an `episode_id`. If this handle sets, for the first time, a nonzero reward
+            on several steps of one episode. If this handle updates, for the first time, the last
+            step of an episode that is still open. If the query names a tag that no stored step or
+            episode has and that this call does not set.
 
         Examples
         --------
@@ -891,18 +895,19 @@ class ReplayBuffer:
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
         """Set the sampling priority of stored steps.
 
-        Positions that hold no step are ignored, so priorities that arrive late are safe. If a
-        position occurs more than once, the last value wins. If this handle samples with
-        `Prioritized`, it uses the new priorities at once, and writes them about once a second and
-        when it is closed. Otherwise they are written before the call returns.
+        Positions without a stored step are ignored, so priorities may arrive after an eviction. If
+        a position occurs more than once, the last value wins. If this handle has sampled with
+        `Prioritized`, it uses the new priorities at once. It writes them to the database about
+        once a second and when you close it. Otherwise the call writes the priorities before it
+        returns.
 
         Parameters
         ----------
         positions : array_like of int
             Positions as returned in ``batch["position"]``. Negative values (padding) are ignored.
         values : array_like of float
-            Priorities, finite and at least 0, usually the absolute TD errors. The shape must be
-            that of `positions`, apart from axes of length 1.
+            Priorities, finite and at least 0, usually the absolute TD errors. The shape must equal
+            the shape of `positions`, apart from axes of length 1.
 
         Returns
         -------
@@ -951,7 +956,7 @@ class ReplayBuffer:
             Query that selects the steps to delete: conditions, values that columns must equal, or
             positions.
         keep_pinned : bool, default False
-            Whether to keep the episodes of steps that a lease with ``pin=True`` holds. The leases
+            Whether to keep every episode that has a step in a lease with ``pin=True``. The leases
             are checked in the transaction that deletes.
 
         Returns
@@ -978,8 +983,8 @@ class ReplayBuffer:
     def clear(self) -> int:
         """Delete every step and episode and return the number of deleted steps.
 
-        New positions continue after the last one, and consumers keep their ledgers. The open
-        episodes of `store` and `writer` are forgotten, so the next step starts a new episode.
+        New steps continue after the last position. Consumers keep their ledgers, which record
+        their leases. The next step of `store` or of an open `writer` starts a new episode.
 
         Returns
         -------
@@ -993,8 +998,9 @@ class ReplayBuffer:
     def set_capacity(self, capacity: int | None) -> None:
         """Set the maximum number of steps.
 
-        Surplus steps are evicted at once, oldest first. If `eviction` has `whole_episodes` or an
-        `archive`, writing handles or `evict` evict them later instead.
+        Surplus steps are evicted at once, oldest first. If the `eviction` policy has
+        `whole_episodes` or an `archive`, they are evicted later, by handles that write or by
+        `evict`.
 
         Parameters
         ----------
@@ -1014,20 +1020,20 @@ class ReplayBuffer:
     def eviction(self) -> Eviction | None:
         """Policy that limits the buffer in addition to its capacity, an `Eviction`, or None.
 
-        Set an `Eviction` or None. Handles that write apply the policy about once a second, unless
-        it has ``by="archiver"``. Setting a policy first evicts the steps that are due under the
-        current one.
+        Assign an `Eviction` to set the policy, or None to remove it. Handles that write apply the
+        policy about once a second, unless it has ``by="archiver"``. Before expdb replaces a
+        policy, it evicts the steps that the old policy selects.
 
         Raises
         ------
         InvalidValue
             If the new value is not an `Eviction` or None.
         ArchiveFailed
-            If the new archive cannot be written, or if steps that the current policy must archive
-            cannot be archived.
+            If the archive of the new policy cannot be written, or if steps that the old policy
+            must archive cannot be archived.
         DatabaseBusy
-            If another process archives steps of the buffer, or writes faster than they are
-            archived.
+            If another process is archiving steps of the buffer, or if other processes write steps
+            faster than expdb archives them.
         """
         return self._retention.policy()
 
@@ -1044,22 +1050,22 @@ class ReplayBuffer:
         Returns
         -------
         pyarrow.Table
-            One row per run of consecutive steps of an episode that are evicted for the same reason:
-            `episode`, the positions `first` and `last`, `episode_id`, `task_id`, and the reason
-            `why`: ``"max_age"``, ``"max_steps_per_task"``, ``"max_bytes"`` or ``"capacity"``. The
-            table is empty without a policy.
+            One row per range of consecutive steps of an episode that would be evicted for the same
+            reason. The columns are `episode`, the positions `first` and `last`, `episode_id`,
+            `task_id` and the reason `why`: ``"max_age"``, ``"max_steps_per_task"``,
+            ``"max_bytes"`` or ``"capacity"``. Without a policy, the table is empty.
         """
         return self._retention.plan()
 
     def evict(self, *, forget_missing: bool = False) -> int:
-        """Evict the steps that are due by `eviction` and return their number.
+        """Evict the steps that the `eviction` policy selects, and return their number.
 
         Parameters
         ----------
         forget_missing : bool, default False
-            Whether to give up the steps of an earlier, interrupted eviction if the file that holds
-            them does not exist, for example because the disk of the archive was lost. Pass True
-            only on a machine that has the folder of the archive.
+            Whether to give up the steps of an interrupted eviction if their archive file does not
+            exist, for example because the disk of the archive was lost. Pass True only on a
+            machine that has the folder of the archive.
 
         Returns
         -------
@@ -1069,22 +1075,23 @@ class ReplayBuffer:
         Raises
         ------
         ArchiveFailed
-            If the steps cannot be archived; then they are not evicted.
+            If the archive cannot be written. Each step is then still in the buffer, or in the
+            draft file that the message names.
         InvalidValue
             If `forget_missing` is not a bool.
 
         Warns
         -----
         ExpDBWarning
-            If `forget_missing` gives steps up.
+            If steps are given up because of `forget_missing`.
         """
         return self._retention.evict(checks.flag(forget_missing, "forget_missing"))
 
     def index(self, name: str) -> None:
         """Create an index on a column or a tag.
 
-        Queries on it then read only matching steps. The index serves every buffer of the database.
-        Creating an index that exists has no effect.
+        Queries on the column or tag then read only matching steps. The index serves every buffer
+        of the database. Creating an index that exists has no effect.
 
         Parameters
         ----------
@@ -1197,7 +1204,8 @@ class ReplayBuffer:
         Parameters
         ----------
         size : int
-            Number of items to draw, from 1.
+            Number of items to draw, at least 1. An item is what the `unit` makes of one drawn
+            step.
         where : QueryBuilder, mapping or array_like of int, optional
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
@@ -1214,11 +1222,12 @@ class ReplayBuffer:
             Seed or generator of the random numbers. By default, the generator of this object, whose
             state `sampling_state` returns.
         wait : float, optional
-            Time in seconds to wait while there are too few steps. By default, do not wait.
+            Maximum time to wait while there are too few steps, in seconds. By default, do not
+            wait.
         shard : tuple of (int, int), optional
-            ``(k, n)`` draws only from part k, counted from 0, of n parts of the episodes (of the
-            groups with `Group`). Use it to give learners or loader workers different steps. By
-            default, draw from all episodes.
+            ``(k, n)`` divides the episodes (with `Group`, the groups) into n parts and draws only
+            from part k, counted from 0. Use it to give learners or loader workers different steps.
+            By default, draw from all episodes.
         empty : callable, optional
             Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
             `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
@@ -1231,7 +1240,7 @@ class ReplayBuffer:
         Raises
         ------
         TooFewRows
-            If no step matches, or without replacement fewer than `size`.
+            If no step matches, or if fewer than `size` items can be drawn without replacement.
         InvalidValue
             If an argument is invalid, or the batch does not fit in memory.
         QueryError
@@ -1267,7 +1276,7 @@ class ReplayBuffer:
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
                     raise self._explain_error(where, error) from None
-                generator.bit_generator.state = before  # the number of attempts must not matter
+                generator.bit_generator.state = before  # waiting must not change the batch
             except (MemoryError, ValueError) as error:
                 checks.raise_if_too_large(size, error)
                 raise
@@ -1290,8 +1299,9 @@ class ReplayBuffer:
     ) -> Epochs:
         """Iterate over every item once per epoch, in minibatches.
 
-        The items are listed when you request the first batch. If an item is evicted, deleted or
-        changed so that it can no longer be sampled, its epoch skips it.
+        An item is what the `unit` makes of one step. expdb lists the items when you request the
+        first batch. An epoch skips an item if a later eviction, deletion or change prevents
+        sampling it.
 
         Parameters
         ----------
@@ -1303,17 +1313,18 @@ class ReplayBuffer:
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
         unit : Unit, default Step()
-            Defines the items; see `sample`.
+            Unit that defines the items; see `sample`.
         fields : sequence of str, optional
             Keys of the batch: fields, keys of the unit, and columns of the view ``experience`` such
             as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`, `reward`,
             `terminated`, `truncated`, every field, and the keys of the unit.
         seed : int, default 0
-            Seed of the order. Each epoch has another order, derived from `seed` and its number.
+            Seed of the order. Each epoch has its own order, derived from `seed` and the number of
+            the epoch.
         shard : tuple of (int, int), optional
-            ``(k, n)`` draws only from part k, counted from 0, of n parts of the episodes (of the
-            groups with `Group`). Use it to give learners or loader workers different steps. By
-            default, draw from all episodes.
+            ``(k, n)`` divides the episodes (with `Group`, the groups) into n parts and draws only
+            from part k, counted from 0. Use it to give learners or loader workers different steps.
+            By default, draw from all episodes.
         drop_last : bool, default False
             Whether to drop the last batch of an epoch if it has fewer than `batch_size` items.
         refresh : bool, default False
@@ -1361,7 +1372,7 @@ class ReplayBuffer:
         return self._explain_error(where, error)
 
     def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
-        """Return the error with what the buffer and its writers hold."""
+        """Return the error with the numbers of stored, matching and unwritten steps."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
             explained_error = explained(self._store, session, condition, error)
@@ -1373,7 +1384,7 @@ class ReplayBuffer:
         return explained_error
 
     def sampling_state(self) -> dict[str, Any]:
-        """Return everything beside the data that determines the next samples.
+        """Return the state that, together with the stored data, determines the next samples.
 
         Pass it to `restore_sampling`. If the data are the same, the next samples are identical in
         any process.
@@ -1404,13 +1415,14 @@ class ReplayBuffer:
         Raises
         ------
         InvalidValue
-            If `state` is not such a result, or belongs to a buffer with another name.
+            If `state` is not a result of `sampling_state`, or belongs to a buffer with another
+            name.
         """  # noqa: DOC501
         try:
             if state["format"] != 1:
                 raise ValueError(f"format {state['format']}")
             if state["buffer"] != self.name:
-                raise ValueError(f"it is of buffer {state['buffer']!r}, not of {self.name!r}")
+                raise ValueError(f"it belongs to buffer {state['buffer']!r}, not {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
             self._sampling.restore(
@@ -1443,11 +1455,11 @@ class ReplayBuffer:
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
         rows : {"all", "matching"}, default "all"
-            Whether to return all steps of each task, over all agents and attempts, or only the
-            matching ones.
+            Whether to return all steps of each task, from all agents and episodes, or only the
+            matching steps.
         fields : sequence of str, optional
-            Keys of the batch: fields, columns of the view ``experience`` such as ``"task_id"`` or
-            ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
+            Keys of the batch: fields, and columns of the view ``experience`` such as ``"task_id"``
+            or ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
             `truncated` and every field.
         rng : int or numpy.random.Generator, optional
             Seed or generator of the random numbers. By default, the generator of this object.
@@ -1497,9 +1509,9 @@ class ReplayBuffer:
     ) -> Consumer:
         """Return the consumer with a name, and create it if it does not exist.
 
-        A consumer leases batches to learners that share the work. Its settings and progress are
-        stored in the database, so all learners that open the same name share them. Settings are
-        fixed when the consumer is created. For an existing consumer, leave a setting out (or pass
+        A consumer leases batches to learners that share the work. The database stores its settings
+        and progress, so all learners that open the same name share them. Settings are fixed when
+        the consumer is created. For an existing consumer, omit a setting (or pass
         `expdb.UNCHANGED`) to use the stored value.
 
         Parameters
@@ -1507,19 +1519,20 @@ class ReplayBuffer:
         name : str
             Name of the consumer, 1 to 255 bytes of UTF-8.
         max_times_sampled : int or None, optional
-            How often a step, an episode or a group can be leased at most. None means any number of
-            times, and is the default of a new consumer.
+            Maximum number of leases of a step, an episode or a group. None, the default of a new
+            consumer, means no limit.
         max_staleness : int or None, optional
-            Largest difference between the `policy_version` of the buffer and that of the leased
-            step, or of the oldest step of an item that is leased whole. None means any difference,
-            and is the default of a new consumer.
+            Largest difference between the `policy_version` of the buffer and the version of a
+            leased step. For an episode or a group, the version of its oldest step counts. None,
+            the default of a new consumer, means no limit.
         min_size : int, optional
-            Number of steps that the buffer must hold before a lease succeeds. A new consumer has 1.
+            Number of steps that the buffer must hold before a lease succeeds. The default of a new
+            consumer is 1.
         new_only : bool, optional
-            Whether to lease only steps that are stored after the consumer is created. A new
-            consumer has False.
+            Whether to lease only steps that are stored after the consumer is created. The default
+            of a new consumer is False.
         seed : int, optional
-            Seed of the drawn batches, at least 0. A new consumer has a random one.
+            Seed of the drawn batches, at least 0. The default of a new consumer is a random seed.
 
         Returns
         -------
@@ -1564,12 +1577,13 @@ class ReplayBuffer:
     def policy_version(self) -> int | None:
         """Version of the policy that is being trained, an int64, or None before it is set.
 
-        Consumers and the `pace` measure staleness by it. It never decreases.
+        Consumers and the `pace` measure staleness relative to this version. The version never
+        decreases.
 
         Raises
         ------
         InvalidValue
-            If the new version is less than the stored one, or is not an int64.
+            If the new version is less than the stored version, or is not an int64.
         """
         with self._store.engine.reading() as session:
             return consumers.policy_version(session, self._store)
@@ -1596,10 +1610,10 @@ class ReplayBuffer:
     def rate_limiter(self) -> RateLimiter | None:
         """Limit on how far writers and learners may get ahead of each other, or None.
 
-        Set `SampleToInsertRatio`, `Queue`, `MinSize`, or None for no limit. It counts the steps of
-        all writers and the leases of all consumers from the time you set it; `sample` is not
-        counted. A write that it holds back waits up to the handle's `timeout`, and then raises
-        `RateLimited`. A lease waits as its `wait` says.
+        Assign a `SampleToInsertRatio`, `Queue` or `MinSize`, or None for no limit. The limiter
+        counts the steps of all writers and the leased items of all consumers from the time you set
+        it. It does not count `sample`. A delayed write waits up to the handle's `timeout`, and
+        then raises `RateLimited`. A delayed lease waits up to the `wait` of the call.
 
         Raises
         ------
@@ -1613,7 +1627,7 @@ class ReplayBuffer:
     def rate_limiter(self, limiter: RateLimiter | None) -> None:
         if limiter is not None and not isinstance(limiter, RateLimiter):
             raise errors.InvalidValue(
-                f"rate_limiter must be None or one such as expdb.Queue(1000), got {limiter!r}"
+                f"rate_limiter must be None or, for example, expdb.Queue(1000), got {limiter!r}"
             )
         self._engine.retry(rates.set_rate_limiter, self._store, limiter)
 
@@ -1622,10 +1636,10 @@ class ReplayBuffer:
     def pace(self) -> Pace | None:
         """Limit on how far actors may get ahead of training, a `Pace`, or None.
 
-        Set ``expdb.Pace(max_staleness, groups_per_version)``. `admit` then holds back a new group
-        that would be stale when it is trained on. The pace counts from the `policy_version` at
-        which you set it, so set the version first. If you replace a pace, the groups that have
-        begun still count.
+        Assign ``expdb.Pace(max_staleness, groups_per_version)``. `admit` then delays a new group
+        of episodes that would be too stale when it is trained on. The pace counts from the
+        `policy_version` at which you set it, so set the version first. If you replace a pace,
+        groups that have already begun still count.
 
         Raises
         ------
@@ -1647,10 +1661,10 @@ class ReplayBuffer:
         """Wait until a new group of episodes may begin, and return its admission.
 
         With a `pace`, a group may begin once it can be trained on before it is too stale. Without
-        one, it begins at once. Use the admission with ``with``: leaving the block finishes the
-        group, and an exception in the block cancels it, so that another group may begin in its
-        place. The group also stops counting after `seconds`, or when another process on the same
-        machine finds that its process has ended.
+        a pace, the group begins at once. Use the admission with ``with``: leaving the block
+        finishes the group. An exception in the block cancels the group, so that another group may
+        begin in its place. The group also stops counting after `seconds`, or when another process
+        on the same machine finds that the process of the group has ended.
 
         Parameters
         ----------
@@ -1659,7 +1673,7 @@ class ReplayBuffer:
         required : bool, default True
             Whether to raise `RateLimited` after `wait` seconds. If False, return None.
         seconds : float, default 3600.0
-            Time that the group may take, in seconds. After it, the group no longer counts.
+            Maximum duration of the group, in seconds. After this time, the group no longer counts.
 
         Returns
         -------
@@ -1690,7 +1704,7 @@ class ReplayBuffer:
     async def admit_async(
         self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
     ) -> Admission | None:
-        """Do what `admit` does, without blocking the event loop.
+        """Wait for an admission as `admit` does, without blocking the event loop.
 
         If the coroutine is cancelled, the group is cancelled too.
 
@@ -1701,7 +1715,7 @@ class ReplayBuffer:
         required : bool, default True
             Whether to raise `RateLimited` after `wait` seconds. If False, return None.
         seconds : float, default 3600.0
-            Time that the group may take, in seconds.
+            Maximum duration of the group, in seconds.
 
         Returns
         -------
@@ -1731,8 +1745,9 @@ class ReplayBuffer:
         Returns
         -------
         list of dict
-            One per waiting call, longest wait first: `who`, the process by machine and process id;
-            `seconds`, the time it has waited; and `for`, what it waits for.
+            One dict per waiting call, longest wait first. The keys are `who`, the process id and
+            the machine; `seconds`, the time waited so far; and `for`, a description of the
+            condition.
         """
         return waiters.waiting(self._store)
 
@@ -1776,8 +1791,9 @@ class ReplayBuffer:
     ) -> Iterator[Batch]:
         """Yield the batches that a consumer's learners have acknowledged, bit for bit.
 
-        The batches come in the order of their acknowledgement. Without `steps` and `last`, all of
-        them are replayed. The ledger is read at once, and each batch when it is requested.
+        The batches come in the order of their acknowledgement. Without `steps` and `last`, all
+        acknowledged batches are replayed. The call reads which batches to replay, and the iterator
+        rebuilds each batch when you request it.
 
         Parameters
         ----------
@@ -1788,10 +1804,10 @@ class ReplayBuffer:
         last : int, optional
             Replay only the newest `last` of the selected batches, at least 1.
         unit : Unit, optional
-            Unit to use for all batches instead of the recorded ones.
+            Unit to use for all batches instead of the recorded units.
         units : iterable of type, optional
-            Unit classes of your own, which are found by name. A class whose module is imported is
-            found without this.
+            Your own unit classes, which `replay` finds by their recorded names. You can omit a
+            class if its module is imported.
 
         Returns
         -------
@@ -1815,7 +1831,7 @@ class ReplayBuffer:
         Warns
         -----
         ExpDBWarning
-            If `steps` is given and no batch was acknowledged with any of them.
+            If `steps` is given and no batch was acknowledged with any of these steps.
 
         Examples
         --------

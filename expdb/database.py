@@ -50,7 +50,8 @@ def open(
 ) -> "ExperienceDB":
     """Open an experience database, and create it if it does not exist.
 
-    The handle is a context manager that closes it. Opening never overwrites or deletes data.
+    Use the returned handle in a ``with`` statement, which closes it. Opening never overwrites or
+    deletes data.
 
     Parameters
     ----------
@@ -67,23 +68,24 @@ def open(
         ``"full"`` syncs every write to the disk. ``"normal"`` may lose the last seconds of writes
         to a file if the power fails, but nothing if a process is killed. PostgreSQL always syncs.
     run : str, optional
-        Name of the training run that this handle writes for. Processes of one training should
-        share it. By default the environment variable ``EXPDB_RUN``, or else a new UUID.
+        Name of the training run that this handle writes for. All processes of one training run
+        should pass the same name. By default, the value of the environment variable ``EXPDB_RUN``,
+        or else a new UUID.
     timeout : float, default 30.0
-        How many seconds to wait for other writers, and to repeat calls while a server restarts;
-        above 0 and at most 1,000,000. It also limits the duration of an SQL query.
+        Maximum time in seconds to wait for other writers, and to retry calls while a server
+        restarts; more than 0 and at most 1,000,000. It also limits the duration of an SQL query.
     resident_bytes : int, optional
         Limit in bytes of the memory that this handle uses to keep fields and chunks for sampling.
-        By default all handles of the process without a limit of their own share a quarter of the
+        By default, all handles of the process without this argument share a quarter of the
         machine's memory, at most 4 GiB.
     max_lag : float, optional
-        How many seconds a sample may lag behind the writes of other processes; by default 0.005
-        for a file and 0.1 for PostgreSQL. With 0, expdb checks for changes before every sample. A
-        sample always includes what this process wrote to a file, and what this handle wrote to
-        PostgreSQL.
+        Maximum time in seconds that a sample may lag behind the writes of other processes; by
+        default 0.005 for a file and 0.1 for PostgreSQL. With 0, expdb checks for changes before
+        every sample. A sample always includes what this process wrote to a file, and what this
+        handle wrote to PostgreSQL.
     sqlite_module : module, optional
-        SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2` of the extra
-        ``sqlite``. All handles of a process on one file must use the same library.
+        SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2`, which the
+        extra ``sqlite`` installs. All handles of a process on one file must use the same library.
 
     Returns
     -------
@@ -96,8 +98,8 @@ def open(
         If an argument is invalid, if ``":memory:"`` is opened with ``read_only=True``, or if this
         process has the file open with another SQLite library.
     DatabaseMissing
-        If the database does not exist and is not created, or the folder of a new file does not
-        exist.
+        If the database does not exist and `create` is False or `read_only` is True, or if the
+        folder of a new file does not exist.
     NotAnExperienceDatabase
         If the location is a folder, an empty file, or a database of another application.
     SchemaOutdated, SchemaTooNew
@@ -200,13 +202,14 @@ OPEN_EPISODES = (
 
 
 class ExperienceDB:
-    """Access an experience database through a handle, as `open` returns it.
+    """Access an experience database through a handle that `open` returns.
 
-    Threads can share a handle. Close it, or use it in a `with` statement. The handle can be pickled
-    to open the same database in another process, unless it is a temporary database.
+    Threads can share a handle. Close the handle, or use it in a `with` statement. A handle can be
+    pickled to open the same database in another process, unless the database is temporary.
 
-    Every method raises `DatabaseClosed` after `close`. Reading methods are repeated while a
-    PostgreSQL server restarts, for up to the handle's `timeout`; then they raise `ConnectionLost`.
+    Every method raises `DatabaseClosed` after `close`. While a PostgreSQL server restarts, expdb
+    retries methods that read for up to the handle's `timeout`; then these methods raise
+    `ConnectionLost`.
 
     Attributes
     ----------
@@ -253,9 +256,9 @@ class ExperienceDB:
         self._buffers: dict[str, ReplayBuffer] = {}
         self._lock = threading.RLock()
         self._closed = False
-        # For a handle that is collected without being closed; `_at_exit` closes open handles. The
-        # finalizer does not call `close`, because writers that are collected together with the
-        # handle still write their steps.
+        # Release the connections of a handle that is garbage-collected without being closed;
+        # `_at_exit` closes open handles. The finalizer does not call `close`, because writers that
+        # are collected together with the handle still write their steps.
         weakref.finalize(self, engine.release).atexit = False
         if temporary is not None:
             weakref.finalize(self, temporary.remove).atexit = False
@@ -303,7 +306,7 @@ class ExperienceDB:
         capacity: int | Unchanged | None = UNCHANGED,
         fields: Mapping[str, Field | str] | None = None,
     ) -> ReplayBuffer:
-        """Return the buffer of a name, and create it if it does not exist.
+        """Return the buffer with a name, and create it if it does not exist.
 
         Parameters
         ----------
@@ -312,9 +315,9 @@ class ExperienceDB:
         create : bool, default True
             Whether to create the buffer if it does not exist.
         capacity : int, None or UNCHANGED, default UNCHANGED
-            Number of steps to keep; the oldest are evicted first. None keeps all. With `UNCHANGED`,
-            an existing buffer keeps its capacity, and a new one keeps all steps. A capacity above
-            the stored one is set.
+            Maximum number of steps; the oldest steps are evicted first. None means unlimited. With
+            `UNCHANGED`, an existing buffer keeps its capacity, and a new buffer is unlimited. A
+            capacity above the stored capacity replaces it.
         fields : mapping of str to Field or str, optional
             Types of fields that the first value does not determine, such as
             ``{"tokens": Field("int32", shape=(None,))}``. The name of a dtype declares a scalar.
@@ -329,8 +332,8 @@ class ExperienceDB:
         UnknownBuffer
             If the buffer does not exist, and `create` is False or the handle is read-only.
         CapacityMismatch
-            If `capacity` is below the stored one, because a smaller capacity would delete steps.
-            Use `ReplayBuffer.set_capacity` to lower it.
+            If `capacity` is below the stored capacity, because a smaller capacity would delete
+            steps. Use `ReplayBuffer.set_capacity` to lower the capacity.
         FieldMismatch
             If a declared field is stored with another type.
         InvalidValue, ReservedName
@@ -339,7 +342,7 @@ class ExperienceDB:
         DatabaseReadOnly
             If the handle is read-only, and `capacity` or `fields` would change the buffer.
         DatabaseBusy
-            If another writer holds the database for longer than the handle's `timeout`.
+            If another process locks the database for longer than the handle's `timeout`.
 
         Examples
         --------
@@ -429,7 +432,7 @@ class ExperienceDB:
         DatabaseReadOnly
             If the handle is read-only.
         DatabaseBusy
-            If another writer holds the database for longer than the handle's `timeout`.
+            If another process locks the database for longer than the handle's `timeout`.
 
         Warns
         -----
@@ -457,8 +460,8 @@ class ExperienceDB:
         """Run one SELECT statement and return its rows as an Arrow table.
 
         The view ``experience`` has one row per step and ``experience_episodes`` one row per
-        episode. ``field(payload, 'name')`` is a field of a step as number, text, bytes or JSON
-        text, and NULL if the step does not have the field.
+        episode. ``field(payload, 'name')`` returns a field of a step as a number, text, bytes or
+        JSON text, or NULL if the step does not have the field.
 
         Parameters
         ----------
@@ -518,7 +521,7 @@ class ExperienceDB:
         Returns
         -------
         list of str
-            One line per problem; empty if the database is sound.
+            One line per problem; empty if there is none.
 
         Raises
         ------
@@ -539,7 +542,7 @@ class ExperienceDB:
         The findings cover the SQLite library or the server and its settings, durability, the
         write-ahead log, connected processes and locks, the file system, and free space. They also
         cover unfinished copies, waiting processes, steps pinned by leases, and episodes that have
-        been open for more than a day. It takes no lock of the database.
+        been open for more than a day. `doctor` does not lock the database.
 
         Returns
         -------
@@ -564,11 +567,11 @@ class ExperienceDB:
                     f"`expdb drop {self.location} {shlex.quote(name)}`",
                 )  # fmt: skip
             for waiter in buffer.waiting():
-                text = f"{waiter['who']}, for {waiter['seconds']:.0f} s, for {waiter['for']}"
+                text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
                 yield f"waiting at {name!r}", text, ""
             figures = buffer.stats()
             if figures["pinned"] is not None:
-                text = f"{figures['steps']} steps, those from position {figures['pinned']} on"
+                text = f"{figures['steps']} steps; steps from position {figures['pinned']} on"
                 yield f"pinned in {name!r}", f"{text} are kept for leases", ""
             opened = {"buffer": name, "before": time.time() - 86_400}
             if open_long := self.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
@@ -596,7 +599,7 @@ class ExperienceDB:
         DatabaseMissing
             If the folder of `path` does not exist.
         StorageFull
-            If the disk has no space left; no file remains then.
+            If the disk has no space left. The incomplete file is removed.
         InvalidValue
             If the database is on PostgreSQL. Use ``pg_dump --schema=expdb`` or `copy`.
         """
@@ -606,21 +609,22 @@ class ExperienceDB:
     def close(self) -> None:
         """Close the handle: write buffered steps, end open episodes, and close all connections.
 
-        Episodes that `ReplayBuffer.store` began without an `episode_id` are completed. Open writers
-        are flushed. Open episodes of `ReplayBuffer.episode` are marked as aborted, or as complete
-        if their last step is terminated or truncated. Calling it more than once has no effect. When
-        the program exits, expdb closes every open handle.
+        Episodes that `ReplayBuffer.store` began without an `episode_id` are completed. Open
+        writers are flushed. Open episodes of `ReplayBuffer.episode` are marked as aborted, or as
+        complete if their last step is terminated or truncated. Calling `close` again has no
+        effect. When the program exits, expdb closes every open handle.
 
         Raises
         ------
         ExpDBError
-            If the database cannot store the end of an episode. The handle is closed nevertheless.
+            If the database cannot store the end of an episode. The handle is still closed.
 
         Warns
         -----
         ExpDBWarning
-            For each writer that was not closed, with the number of its steps and of steps that
-            could not be written. After 10 of them, one warning gives the number of the others.
+            For each episode of `ReplayBuffer.episode` that was not ended, and for each writer of
+            `ReplayBuffer.writer` whose steps could not be written. After 10 warnings, one more
+            warning gives the number of the others.
         """
         locked(self._lock, self._close)
 
@@ -639,10 +643,10 @@ class ExperienceDB:
                     end()
                 except Exception as error:
                     failed = failed or error
-                # An interrupt; a second one leaves the handle open, and nothing is lost.
+                # An interrupt. A second interrupt leaves the handle open, and nothing is lost.
                 except BaseException as error:
                     failed = failed or error
-                    # Its frames may hold a transaction that is still open.
+                    # The frames of the error may hold a transaction that is still open.
                     clear_frames(error.__traceback__)
                     end()
         finally:
@@ -658,7 +662,8 @@ class ExperienceDB:
 
     def _complete(self) -> None:
         with suppress(errors.DatabaseReplaced):
-            # Writes after the replacement raised; the replaced file keeps the earlier ones.
+            # Writes after the replacement raised an error; the replaced file has the earlier
+            # writes.
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
             self._save_priorities(wait=True)
@@ -688,12 +693,12 @@ _handles: WeakRegistry[ExperienceDB] = WeakRegistry()
 
 @exits.at_exit
 def _at_exit() -> None:
-    with ExitStack() as stack:  # it closes the other handles if one fails
+    with ExitStack() as stack:  # closes the other handles if one handle fails
         for handle in _handles.list():
             stack.callback(handle.close)
 
 
-MOST_TOLD = 10  # unclosed episodes with a warning of their own
+MOST_TOLD = 10  # maximum number of separate warnings about unclosed writers
 
 FORK_SECONDS = 1.0  # how long a fork waits for other threads that sample
 
@@ -755,9 +760,9 @@ def copy(
 ) -> dict[str, int]:
     """Copy the buffers of a database to another database, also between SQLite and PostgreSQL.
 
-    Positions, episodes, chunks and the ledgers of consumers are the same in the copy. A buffer gets
-    its name in the target when it is complete. Until then its name is ``<name> (copying <id>)``. An
-    interrupted copy continues when you call `copy` again, unless the source has changed.
+    Positions, episodes, chunks and the ledgers of consumers are the same in the copy. While a
+    buffer is being copied, the copy is named ``<name> (copying <id>)``. An interrupted copy
+    continues when you call `copy` again, unless the source has changed.
 
     Parameters
     ----------
@@ -766,10 +771,10 @@ def copy(
     target : str or path-like
         Location of the database to copy to, as for `open`. It is created if it does not exist.
     buffer : str, optional
-        Name of the only buffer to copy; by default all buffers.
+        Name of the buffer to copy. By default, all buffers are copied.
     progress : callable, optional
-        Function that is called with the name of the buffer, the number of chunks copied, and the
-        number of all its chunks.
+        Function that is called with the name of the buffer, the number of copied chunks, and the
+        number of all chunks of the buffer.
 
     Returns
     -------
@@ -779,8 +784,8 @@ def copy(
     Raises
     ------
     TargetExists
-        If the target has a buffer of one of the names. Nothing is copied then, unless another
-        process creates the buffer during the copy.
+        If the target already has a buffer of the same name. In this case nothing is copied, unless
+        another process created that buffer during the copy.
     UnknownBuffer
         If the source has no buffer `buffer`.
     InvalidValue
@@ -790,7 +795,7 @@ def copy(
     DatabaseBusy
         If another process copies the same buffer to the target.
     ExpDBError
-        If `open` raises it for one of the locations.
+        If `open` raises an error for one of the locations.
     """
     with ExitStack() as stack:
         theirs = stack.enter_context(open(source, create=False, read_only=True))
@@ -851,7 +856,7 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     DatabaseReadOnly, AccessDenied
         If the user cannot write the file, or does not own the schema.
     DatabaseBusy
-        If another writer holds the database for longer than 30 seconds.
+        If another process locks the database for longer than 30 seconds.
     ConnectionLost, DriverMissing
         If the server cannot be reached, or psycopg 3 is not installed.
     """

@@ -45,10 +45,10 @@ def warn(message: str) -> None:
 class NotAnExperienceDatabase(ExpDBError, ValueError):
     """The location holds something other than an expdb database.
 
-    Raised when a database is opened, copied or upgraded: the path is a folder, an empty file, not
-    an SQLite file, or a database of another application. On PostgreSQL, the schema ``expdb``
-    belongs to another application, or the database is not encoded in UTF-8. Nothing is overwritten.
-    Choose another location, or delete the empty file.
+    Raised when a database is opened, copied or upgraded, if the path is a folder, an empty file,
+    not an SQLite file, or a database of another application. On PostgreSQL, raised if the schema
+    ``expdb`` belongs to another application, or the database is not encoded in UTF-8. Nothing is
+    overwritten. Choose another location, or delete the empty file.
     """
 
 
@@ -82,18 +82,18 @@ class AccessDenied(ExpDBError, PermissionError):
 class ConnectionLost(ExpDBError, ConnectionError):
     """The PostgreSQL server cannot be reached, or closed the connection.
 
-    expdb repeats calls that are safe to repeat for up to the handle's `timeout`, but not the first
-    connection of `open`. The call stored nothing, unless the exception is a `CommitUnknown`. Check
-    host and port, and repeat the call when the server runs.
+    For up to the handle's `timeout`, expdb retries calls that are safe to repeat, but not the
+    first connection of `open`. The call stored nothing, unless the exception is a `CommitUnknown`.
+    Check host and port, and repeat the call when the server runs.
     """
 
 
 class CommitUnknown(ConnectionLost):
     """The connection was lost during a commit, so the write may or may not be stored.
 
-    Raised by a call that expdb must not repeat, or if the server stays unreachable for longer than
-    the handle's `timeout`. Check whether the change is stored before you repeat the call. If the
-    message names a ``write_id``, look it up in the table ``chunks``.
+    Raised if expdb cannot safely repeat the call, or if the server stays unreachable for longer
+    than the handle's `timeout`. Check whether the change is stored before you repeat the call. If
+    the message names a ``write_id``, look it up in the table ``chunks``.
     """
 
 
@@ -129,7 +129,7 @@ class SchemaTooNew(ExpDBError, RuntimeError):
 class DatabaseBusy(ExpDBError, TimeoutError):
     """The call could not get a lock or a connection within the handle's `timeout`.
 
-    Raised if another writer holds the database, if another process copies the same buffer or
+    Raised if another process locks the database, if another process copies the same buffer or
     archives its steps, or if no connection to the server is left. Repeat the call, or open the
     database with a longer `timeout`.
     """
@@ -160,7 +160,7 @@ class DatabaseUnreadable(ExpDBError, OSError):
 
 
 class DatabaseReplaced(ExpDBError, RuntimeError):
-    """The database file was deleted or replaced, or its log belongs to another file.
+    """The database file was deleted or replaced, or its write-ahead log belongs to another file.
 
     Raised by an open handle after its file was deleted or replaced. Close the handle and open the
     database again. Raised by `open` if the write-ahead log beside the file belongs to another
@@ -172,7 +172,7 @@ class DatabaseReplaced(ExpDBError, RuntimeError):
 class ChunkDamaged(DatabaseDamaged):
     """A stored chunk does not match its checksum or its schema.
 
-    Raised when the fields of its steps are read. The message names the chunk. Restore a backup.
+    Raised when steps of the chunk are read. The message names the chunk. Restore a backup.
     """
 
 
@@ -186,10 +186,10 @@ class StorageFull(ExpDBError, OSError):
 class DatabaseReadOnly(ExpDBError, PermissionError):
     """The handle, the file or the server does not permit writing.
 
-    Raised by a write of a handle that was opened with ``read_only=True``, or on a replica of a
-    server. Raised by `open` if this user cannot write the file or its folder, or if the file has
-    several names such as hard links. Open the database without `read_only`, change the permissions,
-    remove the other names, or connect to the primary server.
+    Raised by a write through a handle that was opened with ``read_only=True``, or to a replica of
+    a server. Raised by `open` if this user cannot write the file or its folder, or if the file has
+    several names such as hard links. Open the database without `read_only`, change the
+    permissions, remove the other names, or connect to the primary server.
     """
 
 
@@ -234,9 +234,10 @@ class UnknownBuffer(ExpDBError, LookupError):
 
 
 class CapacityMismatch(ExpDBError, ValueError):
-    """The buffer has a larger capacity than `ExperienceDB.buffer` was called with.
+    """The stored capacity of the buffer is larger than the `capacity` of the call.
 
-    A smaller capacity would delete steps. Call `ReplayBuffer.set_capacity`, or omit `capacity`.
+    Raised by `ExperienceDB.buffer`, because a smaller capacity would delete steps. Call
+    `ReplayBuffer.set_capacity`, or omit `capacity`.
     """
 
 
@@ -265,16 +266,16 @@ class InvalidValue(ExpDBError, ValueError):
 class EpisodeEnded(ExpDBError, ValueError):
     """The episode is already complete or aborted.
 
-    Raised if a step is added to the episode, or if it is ended again. Use another `episode_id`, or
-    begin another episode.
+    Raised if a step is added to the episode, or if the episode is ended again. Use another
+    `episode_id`, or begin another episode.
     """
 
 
 class EpisodeMismatch(ExpDBError, ValueError):
     """The episode exists already, or has another task, agent, group or other detail.
 
-    Raised if a new episode has the id of an existing one, or if a step passes another detail than
-    its episode has. Pass the stored detail, or use another `episode_id`.
+    Raised if a new episode has the id of an existing episode, or if a step passes a detail that
+    differs from the stored episode. Pass the stored detail, or use another `episode_id`.
     """
 
 
@@ -302,7 +303,7 @@ class TooFewRows(ExpDBError, ValueError):
 
 
 class Evicted(ExpDBError, LookupError):
-    """Requested positions hold no step: evicted, deleted or not written yet.
+    """The steps at requested positions were evicted, deleted or not written yet.
 
     Raised when steps are read by position, or when a recorded batch is built again. The message
     names the positions.
@@ -312,8 +313,9 @@ class Evicted(ExpDBError, LookupError):
 class UnknownConsumer(ExpDBError, LookupError):
     """No consumer of the buffer has this name.
 
-    Raised if a consumer is replayed or dropped, by a consumer that was dropped, and by a read-only
-    handle, which cannot create one. Check the name.
+    Raised by `ReplayBuffer.replay`, by `ReplayBuffer.drop_consumer`, and by every method of a
+    consumer that was dropped. Also raised by `ReplayBuffer.consumer` on a read-only handle, which
+    cannot create a consumer. Check the name.
     """
 
 
@@ -325,7 +327,7 @@ class ConsumerMismatch(ExpDBError, ValueError):
 
 
 class LeaseLost(ExpDBError, RuntimeError):
-    """The lease was acknowledged, released or has expired, or another process holds it.
+    """The lease was acknowledged or released, has expired, or belongs to another process.
 
     Raised when a lease or an admission is used or renewed. Lease another batch; if leases expire,
     lease with more `seconds`, or renew them.
@@ -335,22 +337,23 @@ class LeaseLost(ExpDBError, RuntimeError):
 class ReplayMismatch(ExpDBError, ValueError):
     """A batch that is built again differs from the batch that was leased.
 
-    Rewards or other columns were changed, steps around it were deleted, its episodes have
-    continued, or its unit works differently than before.
+    Possible reasons: rewards or other columns were changed, neighbouring steps were deleted, an
+    episode of the batch was continued, or the unit was changed.
     """
 
 
 class RateLimited(ExpDBError, TimeoutError):
     """A rate limiter or a pace delayed a call for longer than its timeout.
 
-    Raised by a write after the handle's `timeout`, and by an admission after its `wait`. Sample or
-    acknowledge more, change the limiter, or wait longer.
+    Raised by a write after the handle's `timeout`, and by `ReplayBuffer.admit` after its `wait`.
+    Lease more batches or increase `policy_version`, change the limiter or the pace, or wait
+    longer.
     """
 
 
 class ArchiveFailed(ExpDBError, OSError):
     """The archive of a buffer cannot be written.
 
-    No step is lost: it is still in the buffer, or in the draft file that the message names. Make
+    No step is lost: each step is in the buffer, or in the draft file that the message names. Make
     the folder available and writable, then call `ReplayBuffer.evict`, or set another `Eviction`.
     """

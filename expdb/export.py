@@ -46,12 +46,12 @@ def export(
     target : path
         The file to create; its name ends in .parquet or .pq.
     where : query, optional
-        Selects the steps to write; all steps by default.
+        Query that selects the steps to write. By default, all steps are written.
     timestamps : bool
         Write the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of Unix
         seconds.
     progress : callable, optional
-        Called with the number of steps of each batch that was written.
+        Function that is called after each batch with the number of its steps.
 
     Returns
     -------

@@ -83,7 +83,7 @@ BATCH_KEYS = (
 )
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
-# The index of a row, or a position, that does not exist or is unknown.
+# Stands for the index of a row, or a position, that does not exist or is unknown.
 UNKNOWN = -1
 
 # Default names of the fields that contain the observation of the agent.
@@ -129,7 +129,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def build_attribute_error(
     kind: str, name: str, names: Iterable[str], instead: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error for an attribute that a class lacks, with what to use instead."""
+    """Return the error for an attribute that a class lacks, with a suggestion."""
     if name in instead:
         return AttributeError(f"{kind} has no attribute {name!r}; use {instead[name]}")
     near = nearest(
@@ -169,7 +169,7 @@ DATABASE_HINTS = {
 
 
 class _DefaultTask(str):
-    """The task of steps that were stored without one."""
+    """The task of steps that were stored without a `task_id`."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ import expdb
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 8  # curves in one picture; more cannot be distinguished
+MOST = 8  # maximum number of curves in one picture; more curves cannot be distinguished
 PANELS = {
     "return": "return of an episode",
     "length": "steps of an episode",
@@ -51,10 +51,10 @@ def curves(
     by : {"task", "run", "agent", "policy_version"}
         The grouping of the episodes. Tasks are grouped by name, or by id if they have no name.
     where : query, optional
-        Selects the episodes that have a matching step.
+        Query that selects the episodes with a matching step.
     smooth : int, optional
-        Each value is the mean of the last `smooth` episodes of its curve; by default a fiftieth of
-        them.
+        Number of episodes in each moving average. By default, a fiftieth of the episodes of the
+        curve.
 
     Returns
     -------
@@ -195,9 +195,9 @@ def characters(plotted: list[Curve], width: int, height: int = 14) -> Iterator[s
 
 
 def _smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean of the known values among the last `window` values, at each value.
+    """Return the moving average of the known values over `window` values.
 
-    It is NaN if none of them is known.
+    The average is NaN where no value of the window is known.
     """
     if window == 1:
         return values.copy()

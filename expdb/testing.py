@@ -53,9 +53,9 @@ def fill(buffer: expdb.ReplayBuffer, episodes: int = 24) -> None:
     Raises
     ------
     EpisodeMismatch
-        If the buffer has episodes of the same names, for example because it was filled before.
+        If the buffer has episodes with the same ids, for example because it was filled before.
     FieldMismatch
-        If the buffer has fields of the same names with other types.
+        If the buffer has fields with the same names but other types.
 
     Warns
     -----
@@ -104,7 +104,7 @@ def check_sampler(
 
     The sampler must be hashable and equal to its copies, draw only steps that match the query,
     return each of its keys with one value per row, and draw the same batch for the same seed.
-    Writing to a batch must not change the next one.
+    Writing to a batch must not change the next batch.
 
     Parameters
     ----------
@@ -150,11 +150,12 @@ def check_unit(
 ) -> None:
     """Check that a unit keeps its contract.
 
-    The unit must be hashable and equal to its copies, return arrays of equal length, return each of
-    its keys, and return the same batch for the same seed. Where ``mask`` is False, ``position``
-    must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides `assemble`, ``drawn``
-    must be valid for each row instead. Writing to a batch must not change the next one. Without
-    `buffer`, the check also leases and replays batches, which must be equal bit for bit.
+    The unit must be hashable and equal to its copies, return arrays of equal length, return each
+    of its keys, and return the same batch for the same seed. Where ``mask`` is False, ``position``
+    must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides `assemble`, the
+    check verifies ``drawn`` instead: all rows of a drawn item must have the position of one stored
+    step. Writing to a batch must not change the next batch. Without `buffer`, the check also
+    leases and replays batches, which must be equal bit for bit.
 
     Parameters
     ----------
@@ -304,7 +305,7 @@ def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
 def _sample(
     buffer: expdb.ReplayBuffer, size: int, where: Any, **options: Any
 ) -> tuple[expdb.Batch, int] | None:
-    """Return a batch of `size` items, or of one if there are fewer, and the number requested.
+    """Return a batch of `size` items, or of one item if there are fewer, and its size.
 
     Return None if nothing can be drawn.
     """
@@ -324,7 +325,7 @@ def _check_again(
     where: Any,
     **options: Any,
 ) -> None:
-    """Check that a seed gives the same batch, even after the first one was overwritten."""
+    """Check that a seed gives the same batch, even after the first batch was overwritten."""
     kept = {key: np.array(batch[key]) for key in batch}
     for key in batch:
         if batch[key].flags.writeable:
@@ -354,7 +355,7 @@ def _check_replay(buffer: expdb.ReplayBuffer, label: str, where: Any, **options:
 
 
 def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> None:
-    """Check that the rows of a drawn item have one position, and that a step has it."""
+    """Check that the rows of a drawn item have one position, the position of a stored step."""
     drawn, positions = batch["drawn"], batch["position"]
     stored = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
     assert set(positions.tolist()) <= stored, (
@@ -365,7 +366,7 @@ def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> 
 
 
 def _check_mask(batch: expdb.Batch, label: str) -> None:
-    """Check that masked places hold zeros, and -1 as their position."""
+    """Check that masked entries are 0, and that their position is -1."""
     if "mask" not in batch:
         return
     mask = np.asarray(batch["mask"])

@@ -18,7 +18,7 @@ from expdb.storage.writing.eviction import Eviction
 
 MARKER_FILE = "_expdb_archive"  # readers of Parquet folders skip names with an underscore
 
-_trusted: set[tuple[str, str]] = set()  # location and buffer whose policy this process has set
+_trusted: set[tuple[str, str]] = set()  # (location, buffer) if this process has set the policy
 
 
 def prepare(folder: str) -> str:
@@ -71,7 +71,8 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
 def remove_old_drafts(folder: Path) -> None:
     """Remove drafts whose final file exists, because another process has written that file.
 
-    A process leaves such a draft if it was suspended, replaced, and killed before it noticed.
+    A process leaves such a draft if it was suspended, another process took over its eviction, and
+    the process was killed before it removed the draft.
     """
     for draft in folder.glob("*/.*.parquet.*"):
         name, _, _ = draft.name[1:].rpartition(".")

@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def preload() -> None:
-    """Import the Parquet writer in advance: it takes 0.2 s, and a write should not wait for it."""
+    """Import the Parquet writer in advance, because the import would delay a write by 0.2 s."""
     import pyarrow.parquet as parquet
 
     column = _of_arrays([np.zeros(1, np.int64)], pa.list_(pa.int64()))
@@ -50,9 +50,10 @@ def write(
 ) -> int:
     """Write the steps that `scan` yields for a list of names, and return their number.
 
-    Arrays of one shape become Arrow tensors, which other readers see as lists. Arrays of varying
-    shape become lists, tags and JSON become text, and missing values become null. With `json_text`,
-    `scan` yields JSON as text. With `times`, Unix seconds are written as timestamps in UTC.
+    Arrays of a fixed shape become Arrow tensors, which other readers see as lists. Arrays of
+    varying shape become lists, tags and JSON become text, and missing values become null. With
+    `json_text`, `scan` yields JSON as text. With `times`, Unix seconds are written as timestamps
+    in UTC.
     """
     import pyarrow.parquet as parquet
 
@@ -60,7 +61,7 @@ def write(
     as_json: set[str] = set()
     if not json_text:
         as_json = {"tags", "episode_tags"} | {n for n, kind in kinds.items() if kind == "json"}
-    # Statistics and dictionaries of fields take time and save nothing.
+    # Statistics and dictionaries of fields take time and save no space.
     columns = [name for name in schema.names if name not in kinds]
     repeated = [name for name in columns if COLUMN_KINDS.get(name) == "text"]
     options = {"use_dictionary": repeated, "write_statistics": columns}

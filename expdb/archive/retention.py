@@ -1,7 +1,8 @@
 """Evict the steps that a policy selects; with an archive, write them to Parquet files first.
 
 If the process is killed at any time, every step is in the buffer or in the archive. Until the next
-eviction, steps may be in a hidden draft in the archive's folder: see storage/ledger/evictions.py.
+eviction, archived steps may be in a hidden draft in the archive folder: see
+storage/ledger/evictions.py.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from expdb.storage.writing.eviction import (
     plan_eviction,
 )
 
-LOOK_SECONDS = 1.0  # at least, between two looks of a handle that writes
-LOOK_SHARE = 20.0  # a look waits this many times the duration of the last one: 5 % of the time
-WARN_SECONDS = 60.0  # between two warnings about the same buffer
-LATE_SECONDS = 10.0  # over the capacity, after which a warning says that no archiver keeps up
-FILE_STEPS = 4_096  # steps in one file, whose deletion keeps other writers waiting
-WRITE_SECONDS = 0.03  # that one write may spend on archiving
-RENEW_SECONDS = 20.0  # between two renewals while a draft is written
-EXPIRE_SECONDS = 600.0  # without a renewal, after which another process may take over
+LOOK_SECONDS = 1.0  # minimum time between two checks of one handle for due steps
+LOOK_SHARE = 20.0  # minimum pause after a check, in durations of that check: 5 % of the time
+WARN_SECONDS = 60.0  # minimum time between two warnings about the same buffer
+LATE_SECONDS = 10.0  # time over the capacity before a warning says that no archiver keeps up
+FILE_STEPS = 4_096  # maximum steps in one file, because deleting them delays other writers
+WRITE_SECONDS = 0.03  # time that one write may spend on archiving
+RENEW_SECONDS = 20.0  # time between two renewals while a draft is written
+EXPIRE_SECONDS = 600.0  # time without a renewal after which another process may take over
 LONGEST_NAME = 180  # characters of a folder's name
-ATTEMPTS = 3  # at archiving while other processes may write, before they have to wait
+ATTEMPTS = 3  # attempts to archive while other processes write
 
 _serials = itertools.count(1)
 
@@ -74,7 +75,7 @@ class _Backlog:
     plan: EvictionPlan
 
     def take(self, count: int) -> np.ndarray:
-        """Remove about `count` steps, or the whole episodes that contain them, and return them."""
+        """Remove about `count` steps, or their whole episodes, and return the positions."""
         plan, taken = self.plan, np.zeros(len(self.plan.positions), np.bool_)
         taken[:count] = True
         if self.policy.whole_episodes:
@@ -94,7 +95,7 @@ class Retention:
         self._backlog: _Backlog | None = None
         self._has_removed_drafts = False
         self._over_since: float | None = None  # time.monotonic()
-        self._at_once = 64  # steps that one write archives; adapted to the time that they take
+        self._at_once = 64  # steps that one write archives; adapted to earlier durations
 
     def prepare(self) -> None:
         """Import the Parquet writer if the buffer has an archive."""
@@ -129,8 +130,8 @@ class Retention:
                 if not keeps:
                     raise errors.ArchiveFailed(
                         f"buffer {store.name!r} has steps that its current policy must archive "
-                        "before you replace it; correct the error, or set an Eviction with a "
-                        f"writable archive ({error})"
+                        "before you replace the policy; correct the error, or set an Eviction "
+                        f"with a writable archive ({error})"
                     ) from error
             with store.writing() as (session, _):
                 under_way = evictions.under_way(session, store)
@@ -147,19 +148,19 @@ class Retention:
                 eviction.set_policy(session, store, policy, marker)
                 return
         raise errors.DatabaseBusy(
-            f"other processes write to buffer {store.name!r} faster than it is archived; set the "
-            "policy again"
+            f"other processes write to buffer {store.name!r} faster than expdb archives it; set "
+            "the policy again"
         )
 
     def _is_to_archive(self, session: Session) -> bool:
-        """Return whether the current policy has steps to archive."""
+        """Return whether the current policy must archive steps now."""
         policy = eviction.read_policy(session, self._store)
         if policy is None or policy.archive is None:
             return False
         return len(self._due(session, policy).positions) > 0
 
     def plan(self) -> pa.Table:
-        """Return the steps that would be evicted now, one row per run of steps of an episode."""
+        """Return the steps that would be evicted now, one row per range of steps."""
         store = self._store
         names = ("episode", "first", "last", "episode_id", "task_id", "why")
         with store.engine.reading() as session:
@@ -189,7 +190,7 @@ class Retention:
     def look(self) -> None:
         """Evict due steps for a bounded time, unless the last look was too recent.
 
-        Handles call it after a successful write, so errors become warnings.
+        Handles call this method after a successful write, so errors become warnings.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -205,7 +206,7 @@ class Retention:
             self._backlog = None
             if now >= self._next_warning:
                 self._next_warning = now + WARN_SECONDS
-                errors.warn(f"steps that are due were not evicted: {error}")
+                errors.warn(f"steps that are due for eviction were not evicted: {error}")
         finally:
             took = time.monotonic() - now
             pause = 0.0 if self._backlog else max(LOOK_SECONDS, LOOK_SHARE * took)
@@ -341,7 +342,7 @@ class Retention:
         return positions if pinned is None else positions[positions < pinned]
 
     def _finish(self) -> int:
-        """Finish an eviction that a process has left; return the number of evicted steps."""
+        """Finish an eviction that a process has left, and return the number of evicted steps."""
         store = self._store
         with store.engine.reading() as session:
             archiving = evictions.under_way(session, store)
@@ -356,8 +357,8 @@ class Retention:
             return 0
         if policy is None or not _is_in_archive(archiving, policy):
             raise errors.DatabaseDamaged(
-                f"the eviction under way in buffer {store.name!r} names {archiving.file}, which is "
-                "not in the archive of its policy; restore a backup"
+                f"the unfinished eviction of buffer {store.name!r} refers to the file "
+                f"{archiving.file}, which is not in the archive of its policy; restore a backup"
             )
         archive_folder.check(store.engine.location, store.name, policy, marker)
         if archiving.committed:
@@ -453,7 +454,7 @@ class Retention:
         """Rename the draft to its final name after its steps are deleted, and end the eviction."""
         store = self._store
         path = archiving.path
-        if path.exists() and archiving.draft.exists():  # a database restored from ours wrote it
+        if path.exists() and archiving.draft.exists():  # a restored copy of this database wrote it
             path = path.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
         try:
             archiving.draft.replace(path)
@@ -464,7 +465,7 @@ class Retention:
             with store.engine.reading() as session:
                 stored = evictions.under_way(session, store)
             if stored is None or stored.id != archiving.id:
-                return  # another process has renamed it
+                return  # another process has renamed the draft
             if not archiving.path.exists():
                 raise errors.ArchiveFailed(
                     f"{archiving.draft} holds evicted steps of buffer {store.name!r} and is not "
@@ -482,7 +483,7 @@ class Retention:
     def _write_draft(
         self, archiving: Archiving, renew: Callable[[Archiving], bool]
     ) -> tuple[int, ...]:
-        """Write the steps to the draft; return their fingerprint from before the write."""
+        """Write the steps to the draft; return the fingerprint of the steps before the write."""
         store, draft = self._store, archiving.draft
         with store.engine.reading() as session:
             store.state(session)  # updates the fields

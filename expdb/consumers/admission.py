@@ -1,4 +1,4 @@
-"""Admission: permission to generate a group of episodes, given by the pace of a buffer."""
+"""Admission: permission by the pace of a buffer to generate a group of episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from expdb.storage.store import Store
 
 PAUSE = 0.035  # seconds between two checks for a commit
 PATIENCE = 60.0  # seconds after which a wait without a limit warns
-LONGEST = 1.0  # seconds after which the pace is read without a commit: a group may have expired
+LONGEST = 1.0  # seconds after which the pace is read again, because a group may have expired
 
 _serials = itertools.count()
 _others = ProcessLiveness()
@@ -62,7 +62,7 @@ class Admission:
     def finish(self) -> None:
         """Count the group as generated.
 
-        Further calls do nothing. Nothing is counted if the buffer had no `pace`.
+        Further calls have no effect. If the buffer had no `pace`, nothing is counted.
 
         Raises
         ------
@@ -81,9 +81,9 @@ class Admission:
         self._end(took_place=True)
 
     def cancel(self) -> None:
-        """Let another group begin in place of this one.
+        """Let another group begin in place of this group.
 
-        It has no effect if the group is finished, cancelled or expired.
+        The call has no effect if the group is finished, cancelled or expired.
 
         Raises
         ------
@@ -127,8 +127,8 @@ class Admission:
         Parameters
         ----------
         seconds : float, optional
-            Seconds from now until the admission expires. Defaults to the `seconds` of the last
-            `renew` that passed any, or else of `admit`.
+            Seconds from now until the admission expires. Defaults to the latest `seconds` that was
+            passed to `renew` or `admit`.
 
         Raises
         ------
@@ -187,7 +187,7 @@ def admit(
         admitted = engine.retry(admissions.admit_without_reading, store, seconds, serial, id)
     with Waiter(store) as waiter:
         while True:
-            # Read before the pace, so that every later commit ends the wait.
+            # Read `seen` before the pace, so that every later commit ends the wait.
             seen = engine.changed_since(None)
             outcome = admitted or _read_pace_and_admit(store, seconds, serial, id)
             if isinstance(outcome, Admitted):
@@ -203,7 +203,7 @@ def admit(
             while (now := time.monotonic()) < until:
                 if cancelled is not None and cancelled.is_set():
                     return None
-                time.sleep(min(PAUSE, until - now))  # also if every look finds a change (max_lag=0)
+                time.sleep(min(PAUSE, until - now))  # even if every check finds a change
                 if engine.changed_since(seen) is not None:
                     break
             if time.monotonic() >= deadline:

@@ -27,8 +27,8 @@ class Consumer:
     """Lease batches to learners, each step to one learner at a time.
 
     `ReplayBuffer.consumer` returns a consumer. Its settings and its progress are stored in the
-    database. Learners on any machine that open the consumer by its name share it, and continue
-    where it was after a restart. Threads may share a Consumer object.
+    database. Learners on any machine share a consumer if they open it by its name. After a
+    restart, they continue where the consumer stopped. Threads may share a Consumer object.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Consumer:
         }  # fmt: skip
         if unit is None:
             if where is not None:
-                raise errors.InvalidValue("where selects groups; pass unit=expdb.Group(size), too")
+                raise errors.InvalidValue("where selects groups; also pass unit=expdb.Group(size)")
             return figures
         if not isinstance(unit, Group):
             raise errors.InvalidValue(f"unit must be a Group, got {unit!r}; pass expdb.Group(size)")
@@ -132,10 +132,10 @@ class Consumer:
     ) -> Lease:
         """Lease a batch of items that no other learner of the consumer has leased.
 
-        A lease lasts until it is acknowledged, released or expired. Its items may be drawn again
-        after it is released, after it has expired, or as soon as its process has ended if that
-        process ran on the same machine. The drawn items depend only on the data, the consumer's
-        seed and the number of the batch, so a batch that is drawn again is the same.
+        A lease lasts until it is acknowledged, is released or expires. The items of a released or
+        expired lease may be drawn again. If the process of a lease has ended, learners on the same
+        machine may draw its items at once. The drawn items depend only on the data, the consumer's
+        seed and the number of the batch, so expdb draws the same batch again.
 
         Parameters
         ----------
@@ -144,20 +144,19 @@ class Consumer:
         where : QueryBuilder, mapping or array_like of int64, optional
             Query that the steps must match, or their positions. By default, every step matches.
         sampler : Sampler, default Uniform()
-            Which of the matching steps are drawn.
+            Sampler that chooses which matching steps are drawn.
         unit : Unit, default Step()
-            What each drawn step becomes.
+            Unit that defines what each drawn step becomes.
         fields : sequence of str, optional
             Keys of the batch: fields, columns of the view `experience` such as `task_id`, and keys
-            of the unit or the sampler. By default, the batch has all fields, the usual columns and
-            all keys of the unit and the sampler.
+            of the unit or the sampler. By default, the same keys as in `ReplayBuffer.sample`.
         at_least : int, optional
             Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
         seconds : float, default 300.0
             Seconds until the lease expires.
         step : int, optional
-            The trainer's own number of the training step that uses the batch. It is stored when the
-            lease is acknowledged; see `last_step`.
+            Training step that uses the batch, as numbered by the trainer. The number is stored
+            when the lease is acknowledged; see `last_step`.
         wait : float, optional
             Seconds to wait for enough items. By default, the call does not wait.
         renew : bool, default False
@@ -165,8 +164,8 @@ class Consumer:
             Lease object exists and is neither acknowledged nor released.
         pin : bool, default False
             Whether the buffer keeps the steps of the batch and all newer steps until the lease
-            ends, so that other processes can read the batch with `shared`. A buffer that would hold
-            more than twice its capacity evicts them nevertheless.
+            ends, so that other processes can read the batch with `shared`. A buffer that would
+            hold more than twice its capacity evicts these steps anyway.
         empty : callable, default numpy.empty
             Function ``empty(shape, dtype)`` that creates the arrays for fields held in memory, for
             example `expdb.integrations.torch.pinned`.
@@ -197,8 +196,8 @@ class Consumer:
         Warns
         -----
         ExpDBWarning
-            If the consumer has a `max_times_sampled` and this handle leases both whole episodes and
-            steps: an episode counts only at its first step.
+            If the consumer has a `max_times_sampled` and this handle leases both whole episodes
+            and single steps, because the lease of an episode counts only for its first step.
 
         Examples
         --------
@@ -228,10 +227,10 @@ class Consumer:
     ) -> Iterator[Batch]:
         """Yield one leased batch after another, until too few items are left.
 
-        The request for the next batch acknowledges the batch before it in the same transaction, so
-        a batch costs one commit instead of two. If you leave the loop early, or an exception ends
-        it, the current batch is released. If leasing fails with another error than `LeaseLost`, the
-        batch before it is acknowledged first.
+        Requesting the next batch acknowledges the current batch in the same transaction, so a
+        batch costs one commit instead of two. If the loop ends early or by an exception, the
+        current batch is released. If leasing the next batch fails with an error other than
+        `LeaseLost`, the current batch is acknowledged first.
 
         Parameters
         ----------
@@ -240,21 +239,21 @@ class Consumer:
         where : QueryBuilder, mapping or array_like of int64, optional
             Query that the steps must match, or their positions. By default, every step matches.
         sampler : Sampler, default Uniform()
-            Which of the matching steps are drawn.
+            Sampler that chooses which matching steps are drawn.
         unit : Unit, default Step()
-            What each drawn step becomes.
+            Unit that defines what each drawn step becomes.
         fields : sequence of str, optional
             Keys of the batches; see `lease`.
         at_least : int, optional
-            Accept batches of fewer items, but at least this many. Defaults to `size`.
+            Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
         seconds : float, default 300.0
             Seconds until each lease expires.
         first_step : int, optional
             The trainer's own step number of the first batch; each further batch has the next
             number. Defaults to ``last_step + 1``, or to 0 if `last_step` is None.
         wait : float, optional
-            Seconds to wait for the items of each batch before the iteration ends. By default, it
-            does not wait.
+            Seconds to wait for the items of each batch before the iteration ends. By default, the
+            iterator does not wait.
         renew : bool, default False
             Whether a background thread renews the lease of the current batch.
         pin : bool, default False
@@ -270,9 +269,9 @@ class Consumer:
         Raises
         ------
         LeaseLost
-            Raised by the iterator if the lease of the batch before has expired.
+            Raised by the iterator if the lease of the current batch has expired.
         InvalidValue
-            If an argument is invalid, or for the other reasons that `lease` gives.
+            If an argument is invalid, or for the other reasons that `lease` lists.
         QueryError
             Raised by the iterator if `where` is not a valid query, or `fields` has an unknown name.
         UnknownConsumer
@@ -314,7 +313,7 @@ class Consumer:
                 step += 1
         finally:
             if lease is not None:
-                with suppress(*GONE):  # the lease is released when the process ends, or was deleted
+                with suppress(*GONE):  # it was deleted, or is released when the process ends
                     lease.give_back()
 
     def _lease(
@@ -346,7 +345,7 @@ class Consumer:
                         done.end()
                         done = None
                 except errors.TooFewRows as error:
-                    if done is not None:  # the transaction has acknowledged it
+                    if done is not None:  # the transaction has acknowledged `done`
                         done.end()
                         done = None
                     if time.monotonic() >= deadline:
@@ -362,7 +361,7 @@ class Consumer:
     async def lease_async(self, size: int, where: Where = None, **arguments: Any) -> Lease:
         """Lease a batch as `lease` does, while other asyncio tasks run.
 
-        A cancelled call releases the lease if it had already been made.
+        If the call is cancelled after the lease was made, the lease is released.
 
         Parameters
         ----------
@@ -381,7 +380,7 @@ class Consumer:
         Raises
         ------
         InvalidValue
-            If an argument is unknown or invalid, or for the other reasons that `lease` gives.
+            If an argument is unknown or invalid, or for the other reasons that `lease` lists.
         TooFewRows
             If fewer than `at_least` items can be leased; see `lease`.
         QueryError
@@ -412,7 +411,7 @@ class Consumer:
     def shared(
         self, lease: int, *, shard: tuple[int, int] | None = None, unit: Unit | None = None
     ) -> Batch:
-        """Return the batch of a lease that any process holds, or a part of it, bit for bit.
+        """Return a batch that any process has leased, or a part of the batch, bit for bit.
 
         Use it for the ranks of one training run. Rank 0 leases with ``pin=True``, sends `lease.id`
         to the other ranks, and acknowledges when all ranks are done.
@@ -425,8 +424,8 @@ class Consumer:
             With ``(k, n)``, return only the rows of the drawn items k, k + n, k + 2 n and so on,
             counted from 0. By default, return all rows.
         unit : Unit, optional
-            Use this unit instead of the one that the ledger names. Pass it if the unit is of your
-            own and its module is not imported in this process.
+            Unit to use instead of the recorded unit. Pass it for a unit of your own if this
+            process has not imported its module.
 
         Returns
         -------
@@ -457,7 +456,7 @@ class Consumer:
         return Batch({name: array[in_shard] for name, array in batch.items()})
 
     def acknowledge(self, lease: Lease, step: int | None = None) -> None:
-        """Record that the batch of a lease was trained on, for good; see `Lease.acknowledge`.
+        """Record permanently that a leased batch was trained on; see `Lease.acknowledge`.
 
         Parameters
         ----------
@@ -536,7 +535,7 @@ def _request(
 
 
 def _find_stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first stored position of each episode, -1 for none, and its stored steps."""
+    """Return the first stored position of each episode (-1 for none), and its number of steps."""
     first_positions: dict[int, int] = {}
     counts: dict[int, int] = {}
     for batch in buffer.scan(fields=("episode", "position"), size=1 << 16):
@@ -580,7 +579,7 @@ def _reopened(buffer: Any, name: str) -> Consumer:
 
 @dataclass(frozen=True)
 class _How:
-    """Checked arguments that concern the duration of a lease and of the wait for it."""
+    """Checked arguments that concern the duration of a lease and the wait for the lease."""
 
     seconds: float
     wait: float

@@ -20,9 +20,9 @@ RENEWALS = 3  # renewals per duration of a lease
 class Lease:
     """Hold a batch for one learner until it is acknowledged or released, or expires.
 
-    `Consumer.lease` returns a lease. Use it in a `with` statement, which gives the batch: leaving
-    the block acknowledges the lease, and an exception in the block releases it. A lease cannot be
-    pickled. Another process reads its batch with `Consumer.shared`.
+    `Consumer.lease` returns a lease. Use it in a `with` statement, which returns the batch:
+    leaving the block acknowledges the lease, and an exception in the block releases the lease. A
+    lease cannot be pickled. Another process reads its batch with `Consumer.shared`.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Lease:
     def __reduce__(self) -> Any:
         raise errors.InvalidValue(
             "a lease belongs to the process that made it; pass its id to other processes, which "
-            "read it with consumer.shared(id)"
+            "read the batch with consumer.shared(id)"
         )
 
     @property
@@ -75,7 +75,7 @@ class Lease:
         return self._leased.batch
 
     def acknowledge(self, step: int | None = None) -> None:
-        """Record that the batch was trained on, for good, and end the lease.
+        """Record permanently that the batch was trained on, and end the lease.
 
         If the connection to the server is lost, the call is retried for up to the handle's
         `timeout`.
@@ -102,9 +102,9 @@ class Lease:
         self.end()
 
     def give_back(self) -> None:
-        """Release the batch, so that the next learner that leases draws it again.
+        """Release the lease, so that the next lease of the consumer draws the batch again.
 
-        It has no effect if the lease was already acknowledged or released.
+        Calling `give_back` after the lease was acknowledged or released has no effect.
 
         Raises
         ------
@@ -120,14 +120,15 @@ class Lease:
     def is_over(self) -> bool:
         """Whether this process has acknowledged or released the lease, a bool.
 
-        It stays False after the lease has expired.
+        The value stays False when the lease expires.
         """
         return self._is_over
 
     def end(self) -> None:
         """Mark the lease as over in this process only, and stop its renewal.
 
-        `acknowledge`, `give_back` and `Consumer.batches` call it. It does not change the database.
+        `acknowledge`, `give_back` and `Consumer.batches` call this method. It does not change the
+        database.
         """
         self._is_over = True
         self._ended.set()

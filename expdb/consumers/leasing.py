@@ -1,7 +1,8 @@
 """Lease, acknowledge, renew and release the batches of a consumer.
 
 Each operation is one transaction that locks the consumer's row. A batch is drawn within this
-transaction, so no other lease holds its items. The rows in memory are loaded before it.
+transaction, so no other lease holds its items. The rows in memory are loaded before the
+transaction.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -55,11 +56,11 @@ class LeaseRequest:
     unit: Unit
     fields: tuple[str, ...] | None
     empty: Empty
-    pin: bool = False  # whether the leased steps are kept over the capacity
+    pin: bool = False  # whether the buffer keeps the leased steps beyond its capacity
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """A key that differs between most requests; `have_same_settings` decides the rest."""
+        """A cache key; `have_same_settings` compares requests with equal keys."""
         query = json.dumps(describe_query(self.where), default=repr)
         return repr(self.sampler), repr(self.unit), self.fields, query
 
@@ -77,13 +78,13 @@ class Leased:
     batch: Batch
 
 
-# The lease, the consumer's version before it, the id of the request, and the batch.
+# The lease, the consumer's version before the lease, the id of the request, and the batch.
 _Made = tuple[leases.LeaseRecord, int, int, Batch]
 
 _serials = itertools.count()
 
 ACKNOWLEDGED = "acknowledged"
-ATTEMPTS = 100  # draws for one batch, if the unit drops every drawn item
+ATTEMPTS = 100  # maximum draws for one batch, if the unit drops every drawn item
 
 
 class Leasing:
@@ -100,8 +101,8 @@ class Leasing:
         self._pinning: set[int] = set()  # ids of the leases in `_issued` that pin steps
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
-        self._stored: set[int] = set()  # ids of requests
-        self._leases_episodes: set[bool] = set()  # whether units of whole episodes were leased
+        self._stored: set[int] = set()  # ids of requests that the database has
+        self._leases_episodes: set[bool] = set()  # leased kinds: True is whole episodes
         self._others = ProcessLiveness()
         self._lock = threading.RLock()
         self._watch = ConsumerWatch(store, consumer)
@@ -145,7 +146,7 @@ class Leasing:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the usage counts take, in bytes."""
+        """Size of the usage counts in memory, in bytes."""
         return self._usage.nbytes
 
     # -- leases ----------------------------------------------------------------------------------
@@ -203,15 +204,15 @@ class Leasing:
         """Warn once if this consumer leases episodes and steps, which it counts separately."""
         if self._consumer.settings.max_times_sampled and self._leases_episodes == {not by_episode}:
             errors.warn(
-                f"consumer {self.name!r} leases both whole episodes and single steps; an episode "
-                "counts only at its first step, so its other steps are leased again; use a "
-                "consumer of its own for each"
+                f"consumer {self.name!r} leases both whole episodes and single steps; the lease "
+                "of an episode counts only for its first step, so its other steps are leased "
+                "again; use a separate consumer for each"
             )
 
     def _in_transaction(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
     ) -> _Made | errors.TooFewRows | None:
-        """Acknowledge `done`, then lease a batch; return None if it released overdue leases."""
+        """Acknowledge `done`, then lease a batch, or release overdue leases and return None."""
         with self._store.engine.writing(outlives=done is not None) as session:
             if done is None:
                 counters = leases.hold(session, self._store, self._consumer)
@@ -261,7 +262,8 @@ class Leasing:
     ) -> _Made | errors.TooFewRows:
         """Draw a batch and record it.
 
-        If there are too few items and the transaction `goes_on`, return the TooFewRows error.
+        If there are too few items, raise TooFewRows, or return the error if the transaction
+        `goes_on`.
         """
         if counters.rate_limiter is not None and self._usage.next_number == self._usage.begun:
             check_sample(self._store, counters.rate_limiter, request.at_least)
@@ -302,7 +304,7 @@ class Leasing:
         self._pinning.discard(id)
 
     def _take_in(self, lease: leases.LeaseRecord, version: int) -> None:
-        """Apply a change of this process to the usage, unless the usage lacks earlier changes."""
+        """Apply this process's change to the usage counts, unless they lack earlier changes."""
         if lease.status != "leased":
             self._forget_given(lease.id)
         if self._usage.version == version:
@@ -338,7 +340,7 @@ class Leasing:
         else:
             raise errors.TooFewRows(
                 f"the unit left out every drawn item, {ATTEMPTS} times; use a unit that leaves "
-                f"out fewer, or lease more{limits.explained(settings.new_only)}"
+                f"out fewer items, or increase size{limits.explained(settings.new_only)}"
             )
         drawn = replace(made.drawn, attempt=attempt) if attempt else made.drawn
         repeated = self._usage.returned.get(number)
@@ -358,7 +360,7 @@ class Leasing:
     def _drawn(
         self, session: Session, request: LeaseRequest, limits: Limits, number: int, attempt: int
     ) -> Recorded:
-        """Draw the batch with a number, at an attempt."""
+        """Draw the batch with a number; each attempt draws other items."""
         rng, layout_rng = (
             generator.of_batch(number, attempt) for generator in (self._random, self._layout_random)
         )
@@ -454,7 +456,7 @@ class Leasing:
         return bool(was_returned)
 
     def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
-        """Return the batch of a lease of any process, and the index of the item of each row."""
+        """Return the batch of a lease of any process, and the item index of each row."""
         asked = self._store, self._sampling, self._consumer, id, units
         return self._store.engine.retry(shared, *asked)
 
@@ -476,7 +478,7 @@ class Leasing:
 def follow(
     usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
 ) -> None:
-    """Apply the changes of the ledger to a usage."""
+    """Apply the ledger's changes since the last call to the usage counts."""
     if usage.version == counters.version:
         return
     try:

@@ -20,7 +20,7 @@ from expdb.storage.ledger.encoding import damaged
 from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
-# A unit that replaces the one in the ledger, or classes to search for the name in the ledger.
+# A unit that replaces the recorded unit, or classes to search for the recorded name.
 Units = Unit | Iterable[type[Unit]]
 
 
@@ -67,7 +67,7 @@ def shared(
 ) -> tuple[Batch, np.ndarray]:
     """Return the batch of a lease of any process, and the index of the drawn item of each row.
 
-    Raise LeaseLost if no process holds it.
+    Raise LeaseLost if no process holds the lease.
     """
     with store.engine.reading() as session:
         entry = entries.read_entry(session, store, consumer, id)
@@ -83,7 +83,7 @@ def rebuild_batch(
 ) -> tuple[Batch, Unit]:
     """Return the batch of a ledger entry, bit for bit, and its unit.
 
-    Raise Evicted if steps of the batch are gone, and ReplayMismatch if the batch differs.
+    Raise Evicted if the buffer lacks steps of the batch, and ReplayMismatch if the batch differs.
     """
     what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
     fields = None if asked["fields"] is None else tuple(asked["fields"])
@@ -95,8 +95,8 @@ def rebuild_batch(
         raise errors.Evicted(f"{what}: {error}") from None
     if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
-            f"{what} differs from the leased batch; rewards or other columns were changed, steps "
-            "around it were deleted, its episodes were continued, or its unit works differently"
+            f"{what} differs from the leased batch; rewards or other columns were changed, "
+            "neighbouring steps were deleted, episodes were continued, or the unit was changed"
         )
     return made.batch, unit
 
@@ -140,7 +140,7 @@ def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
 
 def _class_of(name: str, units: Iterable[type[Unit]]) -> type[Unit] | None:
     candidates, (module, _, short) = list(units), name.rpartition(".")
-    # A notebook may define a class of one name several times; prefer the newest definition.
+    # A notebook may define a class several times; prefer the newest definition.
     newest = getattr(sys.modules.get(module), short, None)
     for kind in (*candidates, newest, *reversed(_subclasses(Unit))):
         if isinstance(kind, type) and issubclass(kind, Unit) and public_name(kind) == name:

@@ -16,9 +16,10 @@ from expdb.storage.ledger.leases import glance
 from expdb.storage.store import Store
 
 PAUSE = 0.035  # seconds between two polls of a file; waking up is most of the cost of a poll
-LONGEST = 1.0  # seconds of one watch: an expired lease or an ended process changes no counter
+# Maximum seconds of one watch, because an expired lease or an ended process changes no counter.
+LONGEST = 1.0
 CANCELLED_SECONDS = 0.25  # seconds between two checks of `cancelled` in a waiting thread
-PATIENCE = 5.0  # seconds of one watch until another thread also watches: the server may be stuck
+PATIENCE = 5.0  # seconds until another thread also watches, because the server may be stuck
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class ConsumerWatch:
         """Reset the state in a forked child, which has none of the parent's threads."""
         self._change = threading.Condition()
         self._watcher: int | None = None  # identifier of the watching thread
-        self._since = 0.0  # time.monotonic() at the start of its watch
+        self._since = 0.0  # time.monotonic() when that thread began to watch
         self._latest = Glance(None, [])
 
     def wait(

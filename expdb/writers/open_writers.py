@@ -43,8 +43,8 @@ class OpenWriters:
 
         If the garbage collector interrupted code of this package, the writer is ended later.
         """
-        # First of all. If an interrupt stops the rest, the writer is ended when the handle is
-        # closed.
+        # This line comes first: if an interrupt stops the rest, closing the handle ends the
+        # writer.
         self._waiting.append(writer)
         if _is_running(_find_interrupted_frame()):
             return

@@ -1,4 +1,4 @@
-"""Connect writers to their buffer, and keep the buffer alive as long as its writers."""
+"""Connect writers to their buffer, and keep a reference to the buffer."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,7 +31,7 @@ def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 class EpisodeSink:
     """Write the steps of an EpisodeWriter into the buffer.
 
-    The sink refers to the buffer, so the database lives as long as its writers.
+    The sink refers to the buffer, so the handle is not garbage-collected before its writers.
     """
 
     def __init__(self, buffer: Any):
@@ -86,9 +86,9 @@ class EpisodeSink:
 
 
 class StepSink:
-    """Write the steps of a StepWriter into episodes of its own.
+    """Write the steps of a StepWriter into the episodes of this writer.
 
-    The sink refers to the buffer, so the database lives as long as its writers.
+    The sink refers to the buffer, so the handle is not garbage-collected before its writers.
     """
 
     def __init__(self, buffer: Any, episodes: OpenEpisodes):
@@ -101,7 +101,7 @@ class StepSink:
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: PendingSteps
     ) -> None:
-        """Add a step; change nothing if it is refused."""
+        """Add a step; change nothing if the step is refused."""
         self._episodes.gather(whose, fields, columns, steps)
 
     def gather_many(self, batch: Any, steps: PendingSteps) -> None:

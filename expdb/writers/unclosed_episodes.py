@@ -9,7 +9,7 @@ class UnclosedEpisode(NamedTuple):
     episode_id: str
     begun_at: str
     status: str
-    unwritten: int  # steps that were not written before
+    unwritten: int  # steps that were not written when the episode was left open
     length: int
     in_block: bool  # whether the writer was used in a `with` statement
     error: Exception | None = None  # why the unwritten steps are lost
@@ -21,7 +21,7 @@ class UnclosedEpisode(NamedTuple):
             "never ended"
         )
         cure = (
-            "something kept its `with` block from ending it"
+            "its `with` block did not run to its end"
             if self.in_block
             else "use `with buffer.episode(...)`, or call end()"
         )
@@ -36,7 +36,7 @@ class UnclosedEpisode(NamedTuple):
                 f"steps are written only now; {cure}"
             )
         return (
-            f"{what}: it is marked {self.status}; its {self.length} steps were written before; "
+            f"{what}: it is marked {self.status}; its {self.length} steps were already written; "
             f"{cure}"
         )
 

@@ -23,9 +23,9 @@ from expdb.writers.unclosed_episodes import LostSteps, UnclosedEpisode
 class BufferedWriter(ABC):
     """Gather steps and flush them at a limit; the base of `EpisodeWriter` and `StepWriter`.
 
-    Every operation holds the lock, because another thread than the one that appends may close the
-    database. A subclass sets its own state before it calls this `__init__`, which sets `_pid` last.
-    A writer without `_pid` was interrupted during construction, and its finalizer ignores it.
+    Every operation holds the lock, because another thread may close the database during an append.
+    A subclass sets its own state before it calls this `__init__`, which sets `_pid` last. A writer
+    without `_pid` was interrupted during construction, and its finalizer ignores it.
     """
 
     def __init__(self, sink: Any, flush_steps: int, flush_bytes: int, flush_seconds: float):
@@ -86,7 +86,7 @@ class BufferedWriter(ABC):
         Raises
         ------
         EpisodeEnded
-            If the episode has ended, or another process has ended an episode of the steps.
+            If an episode of the steps has already ended, for example in another process.
         EpisodeMismatch
             If another process has begun an episode with the same `episode_id`.
         FieldMismatch
@@ -98,7 +98,8 @@ class BufferedWriter(ABC):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -134,7 +135,7 @@ class BufferedWriter(ABC):
             self._flush()
 
     def _write_in_doubt(self) -> None:
-        """Write the unchanged steps of a commit with unknown outcome again."""
+        """Write the steps of a commit with unknown outcome again, without changing them."""
         if self._in_doubt is not None:
             self._sink.write(self._in_doubt)
             self._told_of(self._in_doubt.positions)
@@ -215,11 +216,11 @@ class EpisodeWriter(BufferedWriter):
         self._episode = episode
         self._takes_steps = True
         self._whole = False  # whether the last step ends the episode
-        self._last: Any = None  # the steps of the write that ends the episode, or was to end it
+        self._last: Any = None  # the steps of the write that ends the episode or failed to end it
         self._given_up = self._in_block = False
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
         frame, _ = errors.calling_frame()
-        # Formatted only when it is read.
+        # `begun_at` formats it only when it is read.
         self._begun_at = (
             frame.f_code.co_filename,
             frame.f_lineno,
@@ -267,9 +268,9 @@ class EpisodeWriter(BufferedWriter):
             Not accepted; pass every value by keyword.
         step : int, optional
             Number of the step within its episode. Defaults to the number of steps that the episode
-            has.
+            already has.
         pre_agent : str, optional
-            Name of the agent that acted before.
+            Name of the agent that acted before this step.
         execute_time : float, optional
             Time of the step in Unix seconds. Defaults to the current time.
         reward : float, optional
@@ -279,11 +280,12 @@ class EpisodeWriter(BufferedWriter):
         truncated : bool, default False
             Whether the step ends the episode for another reason, such as a time limit.
         tags : mapping of str, optional
-            Tags of the step, stored as JSON. Queries know them as ``tags.<key>``.
+            Tags of the step, stored as JSON. Queries name them ``tags.<key>``.
         policy_version : int, optional
-            Version of the policy that generated the step. Defaults to that of the episode.
+            Version of the policy that generated the step. Defaults to the version of the episode.
         policy_version_end : int, optional
-            Version of the policy that finished the step, if the weights were updated meanwhile.
+            Version of the policy that finished the step, if the weights were updated during the
+            step.
         **fields
             Data of the agent under any names: arrays, numbers, text, bytes, dicts, lists of
             messages, dataclasses, pydantic models.
@@ -304,7 +306,8 @@ class EpisodeWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -314,7 +317,7 @@ class EpisodeWriter(BufferedWriter):
         Warns
         -----
         ExpDBWarning
-            If the name of a new field resembles that of a column or of another field.
+            If the name of a new field resembles the name of a column or of another field.
         """
         if positional:
             raise errors.InvalidValue(
@@ -353,7 +356,7 @@ class EpisodeWriter(BufferedWriter):
         ------
         EpisodeEnded
             If the episode has ended, if its last step is terminated or truncated, or if a step in
-            `columns` before the last one is.
+            `columns` other than the last step is terminated or truncated.
         EpisodeMismatch
             If a flush finds that another process has begun an episode with the same `episode_id`.
         InvalidValue
@@ -366,7 +369,8 @@ class EpisodeWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -376,7 +380,7 @@ class EpisodeWriter(BufferedWriter):
         Warns
         -----
         ExpDBWarning
-            If the name of a new field resembles that of a column or of another field.
+            If the name of a new field resembles the name of a column or of another field.
 
         Examples
         --------
@@ -407,7 +411,7 @@ class EpisodeWriter(BufferedWriter):
         Raises
         ------
         EpisodeEnded
-            If the episode has ended, also by another process.
+            If this process or another process has already ended the episode.
         InvalidValue
             If `last` is given and the episode has no step, if `last` has a column of a step or
             lacks the observation, or if a value is invalid.
@@ -421,7 +425,8 @@ class EpisodeWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -447,7 +452,7 @@ class EpisodeWriter(BufferedWriter):
         Raises
         ------
         EpisodeEnded
-            If the episode has ended, also by another process.
+            If this process or another process has already ended the episode.
         InvalidValue
             If `last` is given and the episode has no step, if `last` has a column of a step or
             lacks the observation, or if a value is invalid.
@@ -461,7 +466,8 @@ class EpisodeWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -581,7 +587,7 @@ class Whose(NamedTuple):
 
 
 class StepWriter(BufferedWriter):
-    """Write steps of any episodes in few transactions.
+    """Write the steps of any number of episodes in few transactions.
 
     Use it for vector environments and for loops that store one step at a time: hundreds of steps
     share a commit. `ReplayBuffer.writer` returns a writer. Threads may share it.
@@ -592,8 +598,8 @@ class StepWriter(BufferedWriter):
     open at the end of the program.
 
     Use the writer in a `with` statement. When the block ends, the episodes that the writer began
-    without an `episode_id` are completed. They are marked aborted if the block ends by an
-    exception, or if the writer is left open. Episodes with an `episode_id` stay open until one of
+    without an `episode_id` are completed. If the block ends by an exception, or the writer is left
+    open, these episodes are marked aborted. Episodes with an `episode_id` stay open until one of
     their steps is terminated or truncated, or until `ReplayBuffer.end_episode`.
 
     Examples
@@ -649,7 +655,7 @@ class StepWriter(BufferedWriter):
             Human-readable name of the task.
         step : int, optional
             Number of the step within its episode. Defaults to the number of steps that the episode
-            has.
+            already has.
         episode_id : str, optional
             Id of the episode, unique in the buffer. By default, the step belongs to the open
             episode of this writer, task and agent; the step after a terminated or truncated step
@@ -657,7 +663,7 @@ class StepWriter(BufferedWriter):
         group_id : str, optional
             Group of the episode, for units such as `expdb.Group`.
         pre_agent : str, optional
-            Name of the agent that acted before.
+            Name of the agent that acted before this step.
         execute_time : float, optional
             Time of the step in Unix seconds. Defaults to the current time.
         reward : float, optional
@@ -667,14 +673,15 @@ class StepWriter(BufferedWriter):
         truncated : bool, default False
             Whether the step ends the episode for another reason, such as a time limit.
         policy_version : int, optional
-            Version of the policy that generated the step. Defaults to that of the episode, which is
-            that of its first step.
+            Version of the policy that generated the step. Defaults to the version of the episode,
+            which is the version of its first step.
         policy_version_end : int, optional
-            Version of the policy that finished the step, if the weights were updated meanwhile.
+            Version of the policy that finished the step, if the weights were updated during the
+            step.
         tags : mapping of str, optional
-            Tags of the step, stored as JSON. Queries know them as ``tags.<key>``.
+            Tags of the step, stored as JSON. Queries name them ``tags.<key>``.
         episode_tags : mapping of str, optional
-            Tags of the episode, stored as JSON. Queries know them as ``episode_tags.<key>``.
+            Tags of the episode, stored as JSON. Queries name them ``episode_tags.<key>``.
         **fields
             Data of the agent under any names: arrays, numbers, text, bytes, dicts, lists of
             messages, dataclasses, pydantic models.
@@ -695,7 +702,8 @@ class StepWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -705,7 +713,7 @@ class StepWriter(BufferedWriter):
         Warns
         -----
         ExpDBWarning
-            If the name of a new field resembles that of a column or of another field, if two
+            If the name of a new field resembles the name of a column or of another field, if two
             threads or asyncio tasks add steps to one episode without an `episode_id`, or if 1,000
             episodes end without a `task_id`.
         """
@@ -740,10 +748,11 @@ class StepWriter(BufferedWriter):
         columns : mapping, table or list of mappings
             A batch as for `ReplayBuffer.store_batch`. A scalar applies to every step.
         agents : sequence of str, optional
-            The `agent_id` of each of N agents. Each column then has the shape (T, N, ...), T steps
-            per agent, such as the rollout of a vectorised environment. Columns of episodes, such as
-            `task_id`, may have one value per agent. The steps of one agent are stored at
-            consecutive positions. A step after a terminated or truncated step starts a new episode.
+            The `agent_id` of each of N agents. Each column then has the shape (T, N, ...), with T
+            steps per agent, such as the rollout of a vectorised environment. Columns of episodes,
+            such as `task_id`, may have one value per agent. The steps of one agent are stored at
+            consecutive positions. A step after a terminated or truncated step starts a new
+            episode.
 
         Raises
         ------
@@ -762,7 +771,8 @@ class StepWriter(BufferedWriter):
             If the writer belongs to the parent process.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.
@@ -772,8 +782,8 @@ class StepWriter(BufferedWriter):
         Warns
         -----
         ExpDBWarning
-            If the name of a new field resembles that of a column or of another field, or if two
-            threads or asyncio tasks add steps to one episode without an `episode_id`.
+            If the name of a new field resembles the name of a column or of another field, or if
+            two threads or asyncio tasks add steps to one episode without an `episode_id`.
 
         Examples
         --------
@@ -806,8 +816,8 @@ class StepWriter(BufferedWriter):
     def close(self) -> None:
         """Write the gathered steps and complete the episodes begun without an `episode_id`.
 
-        Further calls do nothing, and a call in a forked child does nothing. If the flush fails, the
-        writer stays open.
+        Calling `close` again, or in a forked child, has no effect. If the flush fails, the writer
+        stays open.
 
         Raises
         ------
@@ -821,7 +831,8 @@ class StepWriter(BufferedWriter):
             If the rate limiter of the buffer never allows this number of steps in one write.
         CommitUnknown
             If the connection to the server is lost during a flush and does not return within the
-            handle's `timeout`. The steps may be stored or not; the next flush finds out.
+            handle's `timeout`. The steps may or may not be stored. The next flush writes them if
+            they are missing.
         RateLimited
             If the rate limiter of the buffer does not allow the steps within the handle's
             `timeout`.

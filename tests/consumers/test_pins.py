@@ -32,7 +32,7 @@ def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
     findings = [
         finding["found"] for finding in db.doctor() if finding["what"] == "pinned in 'train'"
     ]
-    assert findings == ["140 steps, those from position 20 on are kept for leases"]
+    assert findings == ["140 steps; steps from position 20 on are kept for leases"]
     lease.acknowledge()
     assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (100, 60, None)
     assert db.check() == []
