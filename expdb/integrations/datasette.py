@@ -1,7 +1,6 @@
-"""A Datasette plugin that registers `field` and `priority` in every expdb file it serves.
+"""A Datasette plugin that adds the SQL functions `field` and `priority` to expdb databases.
 
-These are SQL functions. Datasette finds the plugin by its entry point if expdb is installed in the
-same environment:
+Datasette finds the plugin by its entry point if expdb is installed in the same environment:
 
     pip install datasette '.[cli]'   # in a checkout of expdb
     datasette serve runs.db
@@ -26,6 +25,6 @@ except ImportError as error:
 
 @hookimpl  # type: ignore[untyped-decorator]
 def prepare_connection(conn: Any) -> None:
-    """Register the functions on a connection that Datasette has opened."""
+    """Register `field` and `priority` on a connection that Datasette has opened."""
     with suppress(expdb.NotAnExperienceDatabase):  # Datasette serves other files, too
         expdb.register(conn)

@@ -41,10 +41,10 @@ def record(
 ) -> Any:
     """Wrap an environment so that every step is stored.
 
-    Use the returned environment as before. Each of its episodes becomes an episode of the buffer,
-    with the final observation. Dict and Tuple spaces become one field per leaf, such as `obs.image`
-    and `action.0`. If `reset` or `close` interrupts an episode, the episode is aborted: its
-    transitions can be sampled, but not the episode as a whole.
+    Use the returned environment as before. The buffer stores each episode of the environment as an
+    episode, including the final observation. Dict and Tuple spaces become one field per leaf, such
+    as `obs.image` and `action.0`. If `reset` or `close` interrupts an episode, the episode is
+    aborted: you can sample its transitions, but not the episode as a whole.
 
     Vector environments are supported in all three autoreset modes.
 
@@ -64,10 +64,10 @@ def record(
     policy_version : int, optional
         The policy version of the episodes.
     episode_tags : mapping, optional
-        The tags of the episodes. The seed that is passed to `reset` is added as `seed`.
+        The tags of the episodes. The seed that you pass to `reset` is stored as the tag `seed`.
     **flushing
-        `flush_bytes`, `flush_seconds`, `flush_steps` and `group_id` of `buffer.episode`. With
-        `flush_steps=1`, each step is durable and visible to learners immediately.
+        Options of `buffer.episode`: `flush_bytes`, `flush_seconds`, `flush_steps` and `group_id`.
+        With `flush_steps=1`, each step is durable and visible to learners immediately.
 
     Returns
     -------
@@ -79,8 +79,8 @@ def record(
     Raises
     ------
     InvalidValue
-        If an argument is invalid, the environment resets itself, or a space has values of changing
-        structure.
+        If an argument is invalid, the environment resets itself, or the values of a space vary in
+        structure, as in `gymnasium.spaces.Sequence`.
     """
     if not isinstance(env, (gym.Env, VectorEnv)):
         raise expdb.InvalidValue(
@@ -229,9 +229,9 @@ class Recorder(gym.Wrapper[Any, Any, Any, Any]):
         reward : float
             The reward.
         terminated : bool
-            Whether the episode has ended.
+            Whether the episode has reached a terminal state.
         truncated : bool
-            Whether the episode was cut off.
+            Whether the episode was truncated, for example by a time limit.
         info : dict
             The infos of the environment.
 
@@ -301,12 +301,12 @@ class VectorRecorder(VectorWrapper):
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all environments, or in the ones in `options["reset_mask"]`.
+        """Begin an episode in all environments, or in the environments of `options["reset_mask"]`.
 
         Parameters
         ----------
         seed : int or sequence of int, optional
-            Seed of each environment. Environment k gets `seed + k` for an int.
+            Seeds of the environments. If `seed` is an int, environment k gets `seed + k`.
         options : dict, optional
             Options of the environments, such as `reset_mask`.
 
@@ -343,9 +343,9 @@ class VectorRecorder(VectorWrapper):
         rewards : ndarray, shape (num_envs,)
             The rewards.
         terminated : ndarray of bool, shape (num_envs,)
-            Whether each episode has ended.
+            Whether each episode has reached a terminal state.
         truncated : ndarray of bool, shape (num_envs,)
-            Whether each episode was cut off.
+            Whether each episode was truncated, for example by a time limit.
         info : dict
             The infos of the environments.
 
@@ -368,7 +368,7 @@ class VectorRecorder(VectorWrapper):
         fields, self._fields = self._fields, {}
         for k, tape in enumerate(self._tapes):
             if self._ended[k]:
-                # This step only reset it, and its action was ignored.
+                # This step only reset the environment, which ignored the action.
                 tape.begin(self._seen(after, k), self.policy_version, None)
                 self._ended[k] = False
                 continue
@@ -458,9 +458,10 @@ def _named(value: Any) -> Any:
 
 
 def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
-    """Return the part of one environment from a value of a vector environment.
+    """Return the value of environment `k` from a value of a vector environment.
 
-    The value is batched leaf by leaf, or has one entry per environment.
+    The leaves of a Dict or Tuple space are batched separately. Other values have one entry per
+    environment.
     """
     if isinstance(space, gym.spaces.Tuple):
         return tuple(
@@ -472,7 +473,7 @@ def _part(value: Any, k: int, space: gym.Space[Any]) -> Any:
 
 
 def _check(space: gym.Space[Any]) -> None:
-    """Raise InvalidValue if values of a space have a changing structure, which no field stores."""
+    """Raise InvalidValue if the values of a space vary in structure, which no field can store."""
     if isinstance(space, (gym.spaces.Sequence, gym.spaces.Graph, gym.spaces.OneOf)):
         raise expdb.InvalidValue(
             f"values of a {type(space).__name__} space have varying structure; wrap the "
@@ -495,5 +496,7 @@ def _free(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields`; raise ReservedName if the recorder itself stores a field of that name."""
     for name in fields:
         if name.split(".")[0] in _TAKEN:
-            raise expdb.ReservedName(f"{name} is already recorded; annotate under another name")
+            raise expdb.ReservedName(
+                f"the recorder already stores {name}; annotate under another name"
+            )
     return fields

@@ -1,4 +1,4 @@
-"""The location of a drop-in buffer, and its contents if the location is not sufficient."""
+"""Save and restore a drop-in buffer: its location, and the contents of a private database."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PARTS = "structures", "reservoir"  # the additional buffers `<name>.<part>` of a
 
 
 def absolute(location: str | os.PathLike[str]) -> str:
-    """Return a location that stays valid if the working directory differs after unpickling."""
+    """Return a location that stays valid if unpickled in another working directory."""
     path = os.fspath(location)
     return path if "://" in path or path == PRIVATE else os.path.abspath(path)
 
 
 def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
-    """Return a buffer and its parts as the bytes of a database file."""
-    buffer.count({"priority": 0.0})  # stores the priorities that were set within the last second
+    """Return a buffer and its additional buffers `PARTS` as the bytes of a database file."""
+    buffer.count({"priority": 0.0})  # writes priorities that are not written yet
     name = buffer.name
     with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
         path = os.path.join(folder, "contents.db")
@@ -34,7 +34,7 @@ def serialize_buffer(location: str, buffer: expdb.ReplayBuffer) -> bytes:
 
 
 def check_contents(name: str, data: Any, capacity: int | None) -> None:
-    """Raise ValueError unless `data` has the buffer `name` and it fits into `capacity`."""
+    """Raise ValueError unless `data` contains the buffer `name` with at most this capacity."""
     with tempfile.TemporaryDirectory(prefix="expdb-contents-") as folder:
         path = os.path.join(folder, "contents.db")
         try:
@@ -56,7 +56,7 @@ def check_contents(name: str, data: Any, capacity: int | None) -> None:
 
 
 def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data: bytes) -> None:
-    """Replace a buffer and its parts by the result of `serialize_buffer`, with its positions."""
+    """Replace a buffer by the result of `serialize_buffer`; the steps keep their positions."""
     for part in (name, *(f"{name}.{part}" for part in PARTS)):
         if part in database.buffers():
             database.drop(part)
@@ -68,7 +68,7 @@ def restore_buffer(database: expdb.ExperienceDB, location: str, name: str, data:
 
 
 def reopened(kind: type[Any], options: dict[str, Any]) -> Any:
-    """Return an unpickled buffer; a private one is empty until `__setstate__` fills it."""
+    """Return an unpickled buffer; a private buffer is empty until `__setstate__` fills it."""
     if options["location"] != PRIVATE:
         check_there(options["location"])
     return kind(**options)

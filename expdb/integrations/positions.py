@@ -1,4 +1,4 @@
-"""Samplers that draw given steps."""
+"""Samplers that draw the steps at given positions or indices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import expdb
 
 @dataclass(frozen=True)
 class AtPositions(expdb.Sampler):
-    """Draw the steps at given positions, in their order; they are read from memory if possible."""
+    """Draw the steps at given positions, in the given order, from memory if possible."""
 
     positions: Any
 
@@ -31,7 +31,7 @@ class AtPositions(expdb.Sampler):
 
 @dataclass(frozen=True)
 class AtIndices(expdb.Sampler):
-    """Draw the steps at given indices, in their order; index 0 is the oldest step."""
+    """Draw the steps at given indices, in the given order; index 0 is the oldest step."""
 
     places: Any
 

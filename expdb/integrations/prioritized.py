@@ -13,24 +13,24 @@ import expdb
 class PrioritizedWriter:
     """Collect steps in memory, and set their priorities when they are written.
 
-    Only `flush` writes steps, because it returns their positions. Call it regularly.
+    Only `flush` writes steps and returns their positions. Call `flush` regularly.
     """
 
     def __init__(self, buffer: expdb.ReplayBuffer):
         self._buffer = buffer
         self._writer = buffer.writer(flush_steps=2**40, flush_bytes=2**50, flush_seconds=1e9)
-        # By index of the step since the last flush, so that an interrupt at any time is safe.
+        # Keys are indices of steps since the last flush, so that an interrupt at any time is safe.
         self._priorities: dict[int, float] = {}
-        self._unset: list[tuple[np.ndarray, list[float]]] = []  # priorities of written steps
+        self._unset: list[tuple[np.ndarray, list[float]]] = []  # positions and priorities to set
 
     @property
     def unwritten(self) -> int:
-        """Number of collected steps that are not written."""
+        """Number of collected steps that are not written yet."""
         return self._writer.unwritten
 
     @property
     def is_flushed(self) -> bool:
-        """Whether all steps are written, and have their priorities."""
+        """Whether all steps are written and have their priorities."""
         return not self._writer.unreturned and not self._unset
 
     @property
@@ -54,7 +54,7 @@ class PrioritizedWriter:
     def flush(self) -> np.ndarray:
         """Write the steps, set their priorities, and return their positions.
 
-        If a part of this fails, the next call completes it.
+        If an error interrupts a call, the next call completes the work.
         """
         positions = self._writer.flush()
         priorities, self._priorities = self._priorities, {}

@@ -21,16 +21,16 @@ import expdb
 
 __all__ = ["Episodes", "Loader", "Minibatches", "Samples", "pad", "pinned"]
 
-MESSAGE_BYTES = 256 << 10  # that a worker of Loader collects for one message
+MESSAGE_BYTES = 256 << 10  # a Loader worker collects about this many bytes per message
 MESSAGE_BATCHES = 64
 PIPE_BYTES = 1 << 20  # a larger message is sent through shared memory
 
 Tensors = dict[str, Any]
-Progress = dict[str, Any] | None  # of a worker in a pass: its generator and its remaining batches
+Progress = dict[str, Any] | None  # a worker's random generator and remaining batches in a pass
 
 
 class Samples(IterableDataset[Tensors]):
-    """Draw batches from a buffer: an iterable dataset of `buffer.sample(...)` as tensors.
+    """Draw batches from a buffer as tensors, as an iterable dataset over `buffer.sample(...)`.
 
     Pass it to a `DataLoader` with `batch_size=None`, because each item is a batch. Each worker,
     started by fork or spawn, draws through its own connection with its own random numbers.
@@ -62,8 +62,8 @@ class Samples(IterableDataset[Tensors]):
     disjoint : bool
         Whether each worker draws from its own part of the episodes.
     shard : (int, int)
-        The part of the episodes for all workers together, as rank and world size, if several
-        learners share the buffer.
+        The rank of this learner and the world size, if several learners share the buffer. All
+        workers together draw from the part of the episodes that belongs to the rank.
     wait : float, optional
         Seconds to wait for steps if the buffer is empty.
 
@@ -105,7 +105,7 @@ class Samples(IterableDataset[Tensors]):
         self._passes = 0
         self._before: Progress = None  # before the last draw of this process
         self._progress: Progress = None  # after the last draw of this process
-        self.resumed: dict[int, Progress] = {}  # by worker: the start of the next pass
+        self.resumed: dict[int, Progress] = {}  # worker: start of the next pass
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of this process for a checkpoint.
@@ -185,7 +185,7 @@ class Samples(IterableDataset[Tensors]):
         Yields
         ------
         tuple of dict and int
-            Up to `most` batches in one, and their number.
+            A tensor dict that contains up to `most` batches, and the number of batches in it.
         """
         info = get_worker_info()
         seed = int(torch.empty((), dtype=torch.int64).random_()) if info is None else info.seed
@@ -193,12 +193,12 @@ class Samples(IterableDataset[Tensors]):
         resumed = self.resumed.pop(worker, None)
         progress = self.initial_progress(worker, workers, seed) if resumed is None else resumed
         if resumed is None:
-            self._passes += 1  # persistent workers have the same seed in every pass
+            self._passes += 1  # a persistent worker has the same seed in every pass
         rng = np.random.default_rng(0)
         rng.bit_generator.state = progress["generator"]
         worker, left = progress["worker"], progress["left"]
         part, parts = self.shard
-        # Parts are remainders of episode numbers, so the workers' parts divide the shard.
+        # A part has the episodes with one remainder, so the parts of the workers divide the shard.
         if self.disjoint:
             part, parts = part + parts * worker, parts * workers
         self._progress = progress
@@ -224,16 +224,16 @@ class Samples(IterableDataset[Tensors]):
         Parameters
         ----------
         worker : int
-            Number of the worker.
+            Index of the worker.
         workers : int
-            Number of all workers.
+            Number of workers.
         seed : int
             Seed of the worker.
 
         Returns
         -------
         dict
-            The progress: the worker, its generator and its remaining batches.
+            The worker, the state of its random generator and the number of its remaining batches.
         """
         left = self.batches
         if left is not None:
@@ -256,10 +256,12 @@ class Samples(IterableDataset[Tensors]):
 
 
 class Minibatches(IterableDataset[Tensors]):
-    """Yield every item of a buffer once per pass, as `buffer.epochs` does, as tensors.
+    """Yield every item of a buffer once per pass as tensors, like `buffer.epochs`.
+
+    An item is a step, or what `unit` makes of a step, such as a sequence or an episode.
 
     Pass it to a `DataLoader` with `batch_size=None`, because each item of the dataset is a batch.
-    The workers divide the episodes among them. `torch.manual_seed` determines the order.
+    The workers divide the episodes among themselves. `torch.manual_seed` determines the order.
 
     An interrupted pass can continue after its last batch: save `state_dict()` with the checkpoint,
     and call `load_state_dict` before the first pass of the resumed training. With workers, use the
@@ -278,9 +280,10 @@ class Minibatches(IterableDataset[Tensors]):
     fields : sequence of str, optional
         Names of the columns and fields of a batch; all by default.
     shard : (int, int)
-        The part of the episodes for all workers together, as rank and world size.
+        The rank of this learner and the world size. All workers together read the part of the
+        episodes that belongs to the rank.
     drop_last : bool
-        Whether to leave out the last batch of a pass if it is smaller.
+        Whether to leave out the last batch of a pass if it has fewer than `size` items.
 
     Raises
     ------
@@ -338,7 +341,7 @@ class Minibatches(IterableDataset[Tensors]):
         return {"epochs": None if self._epochs is None else self._epochs.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next pass continue after the last batch before `state_dict` was called.
+        """Continue the pass after the last batch that was yielded before `state_dict` was called.
 
         Parameters
         ----------
@@ -360,12 +363,11 @@ class Minibatches(IterableDataset[Tensors]):
 class Loader(DataLoader[Tensors]):
     """Load `Samples` in workers that send many small batches per message.
 
-    A message takes about as long as ten samples of small steps, so a `DataLoader`, which sends one
-    message for each batch, is slower than sampling without workers. A worker of this loader sends
-    about 256 KB per message, so a batch costs a fraction of the time.
+    Sending a message takes about as long as drawing ten batches of small steps. A `DataLoader`
+    sends one message per batch, so it is slower than sampling without workers. A worker of this
+    loader sends about 256 KB per message, so each batch takes a fraction of that time.
 
-    The batches of a message are parts of one block of memory, which is freed when none of them is
-    in use.
+    The batches of a message share one block of memory, which is freed when no batch is in use.
 
     Parameters
     ----------
@@ -396,12 +398,12 @@ class Loader(DataLoader[Tensors]):
         } & set(options):
             raise expdb.InvalidValue(
                 f"Loader does not support {min(taken)}, because the items of Samples are batches; "
-                "leave it out"
+                "leave this option out"
             )
         self.samples = samples
-        self._skip = 0  # batches of the first message that were used before the checkpoint
-        self._last_message: tuple[_Message, int] | None = None  # and the number of used batches
-        self._progress: dict[int, Progress] = {}  # by worker: progress after its last message
+        self._skip = 0  # number of batches of the first message that precede the checkpoint
+        self._last_message: tuple[_Message, int] | None = None  # and its used batches
+        self._progress: dict[int, Progress] = {}  # progress of each worker after its last message
         dataset: Any = _Messages(samples) if num_workers else samples
         super().__init__(dataset, batch_size=None, num_workers=num_workers, **options)
 
@@ -415,7 +417,7 @@ class Loader(DataLoader[Tensors]):
             yield from super().__iter__()
             return
         skip = self._skip
-        messages: Any = super().__iter__()  # the workers have copied `resumed`
+        messages: Any = super().__iter__()  # the workers have copied `samples.resumed`
         self._progress, self.samples.resumed = dict(self.samples.resumed), {}
         for worker in range(self.num_workers):
             if worker not in self._progress:
@@ -444,12 +446,12 @@ class Loader(DataLoader[Tensors]):
         Raises
         ------
         InvalidValue
-            With `persistent_workers=True`: the seeds of the workers are unknown after the first
-            pass.
+            With `persistent_workers=True`, because the seeds of the workers are unknown after the
+            first pass.
         """
         if self.persistent_workers:
             raise expdb.InvalidValue(
-                "a loader with persistent_workers=True cannot be resumed; leave the option out"
+                "a loader with persistent_workers=True cannot be resumed; leave out this option"
             )
         if not self.num_workers:
             return {"num_workers": 0, **self.samples.state_dict()}
@@ -492,7 +494,7 @@ class Loader(DataLoader[Tensors]):
         if not self.num_workers:
             self.samples.load_state_dict(state)
             return
-        # A loader reads from its workers in order, from worker 0 on.
+        # A loader reads from its workers in turn and starts with worker 0.
         first, workers = state["first"], self.num_workers
         self.samples.resumed = {
             (worker - first) % workers: progress for worker, progress in state["progress"].items()
@@ -571,7 +573,7 @@ def _parted(batch: Tensors, count: int) -> Tensors:
 
 
 class _Message:
-    """Batches of equal shapes in one block of memory, which stores key after key."""
+    """Batches of equal shapes in one block of memory, which stores the keys one after another."""
 
     worker: int
     before: Progress
@@ -631,7 +633,7 @@ class _Message:
 class Episodes(Dataset[Tensors]):
     """A dataset of the episodes that are complete when the dataset is created.
 
-    Item k has the k-th episode as tensors [T, ...]. Episodes with evicted or deleted steps are left
+    Item k is the k-th episode as tensors [T, ...]. Episodes with evicted or deleted steps are left
     out. If an episode is evicted later, reading it raises `expdb.Evicted`.
 
     Pass it to a `DataLoader` with `collate_fn=pad`. The loader can shuffle, and its workers read
@@ -642,7 +644,7 @@ class Episodes(Dataset[Tensors]):
     buffer : ReplayBuffer
         The buffer to read.
     where : query, optional
-        Selects the episodes that have a matching step. By default, all episodes.
+        Selects the episodes that have a matching step; by default, all episodes.
     fields : sequence of str, optional
         The keys of an item, as for `buffer.get`.
 

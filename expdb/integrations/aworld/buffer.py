@@ -55,7 +55,7 @@ class ReplayBuffer:
         self._storage.add(data)
 
     def store_batch(self, data_batch: Sequence[DataRow]) -> None:
-        """Store rows: all of them or none.
+        """Store either all rows or none.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class ReplayBuffer:
         converter : Converter, optional
             Converts the sample; by default it returns the sample unchanged.
         batch_size : int
-            The size that is passed to the sampler; `RandomTaskSample` takes it as the maximum
+            The size that is passed to the sampler. For `RandomTaskSample`, this is the maximum
             number of tasks.
 
         Returns

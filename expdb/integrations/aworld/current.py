@@ -62,7 +62,7 @@ class ExperienceConfig(StorageConfig):
 class ExperienceStorage(Storage[Any]):
     """Store blocks of items in a buffer.
 
-    An item is a step: the task of the step is the block, and its tag `id` is the id of the item.
+    An item is a step. The task of the step is the block, and the tag `id` is the id of the item.
     When a method returns, its changes are durable and visible to every process. Items are AWorld's
     `Data`, or pydantic models with an `id`. Values are pydantic models or plain JSON; other values
     raise InvalidValue.
@@ -137,7 +137,7 @@ class ExperienceStorage(Storage[Any]):
         data : Data, pydantic model, list or tuple
             The item, or several items.
         block_id : str, optional
-            The block; it is used if the item has no `block_id`.
+            The block, if the item has no `block_id`.
         overwrite : bool
             Whether to replace an item with the same id.
 
@@ -209,9 +209,9 @@ class ExperienceStorage(Storage[Any]):
         data : Data or pydantic model
             The new item, whose id names the item to replace.
         block_id : str, optional
-            The block; it is used if the item has no `block_id`.
+            The block, if the item has no `block_id`.
         exists : bool
-            Whether a missing item is a failure.
+            Whether to return False if there is no such item.
 
         Returns
         -------
@@ -245,9 +245,9 @@ class ExperienceStorage(Storage[Any]):
         data : Data or pydantic model, optional
             The item, if `data_id` is not given.
         block_id : str, optional
-            The block; it is used if `data` has no `block_id`.
+            The block, if `data` has no `block_id`.
         exists : bool
-            Whether a missing item is a failure.
+            Whether to return False if there is no such item.
 
         Returns
         -------
@@ -261,7 +261,7 @@ class ExperienceStorage(Storage[Any]):
         return bool(before) or not exists
 
     async def select_data(self, condition: Any = None) -> list[Any]:
-        """Return the items of all blocks whose values match, oldest first.
+        """Return the matching items of all blocks, oldest first.
 
         Parameters
         ----------
@@ -335,7 +335,7 @@ def _json(value: Any, path: str) -> Any:
 
 
 def _plain(stored: Any) -> Any:
-    """Return the value that `_json` was given; models of modules not imported become dicts."""
+    """Undo `_json`; models whose modules are not imported become dicts."""
     if isinstance(stored, list):
         return [_plain(element) for element in stored]
     if not isinstance(stored, Mapping):

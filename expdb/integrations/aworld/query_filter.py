@@ -1,6 +1,6 @@
 """Conditions on rows, which are built with expdb's QueryBuilder.
 
-A condition is checked in Python if SQL does not know its field.
+If the field of a condition is not a column in SQL, Python checks the condition.
 """
 
 import operator
@@ -22,8 +22,8 @@ _ORDER: dict[str, Callable[[Any, Any], Any]] = {
 class QueryFilter:
     """Check rows in Python against a condition.
 
-    Fields are dotted paths such as "exp_meta.task_id". A field that a row lacks is None. `gt`,
-    `gte`, `lt`, `lte` and `like` do not match None; `ne`, `not_in` and `not_like` do. `like` tests
+    Fields are dotted paths such as "exp_meta.task_id". A field that a row lacks is None. `ne`,
+    `not_in` and `not_like` match None; `gt`, `gte`, `lt`, `lte` and `like` do not. `like` tests
     whether a string contains the value, without wildcards.
 
     Parameters

@@ -34,7 +34,7 @@ class Sampler(ABC):
 
 
 class TaskSampler(Sampler):
-    """Base class of samplers of whole tasks, which `sample_task_ids` chooses.
+    """Base class of samplers of whole tasks; `sample_task_ids` chooses the tasks.
 
     A condition selects tasks. A sample has all rows of the chosen tasks.
     """

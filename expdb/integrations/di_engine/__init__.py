@@ -1,6 +1,6 @@
 """Replay buffers for DI-engine that store items in an expdb database.
 
-Change the import, and items stay in a database after the program has ended.
+Change the import, and the items remain in a database after the program ends.
 
     from ding.worker.replay_buffer import AdvancedReplayBuffer             # before
     from ding.data.buffer import DequeBuffer

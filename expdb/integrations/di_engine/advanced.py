@@ -1,4 +1,4 @@
-"""DI-engine's prioritized buffer, which limits use, staleness and the push to sample ratio."""
+"""DI-engine's prioritized buffer, which limits uses, staleness and the push-to-sample ratio."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
     """Draw items in proportion to their priority, with stratified sampling.
 
     Items are dicts. Pushed dicts are not modified. Sampled items are copies that also have
-    `priority`, `IS`, `use`, `staleness`, `replay_unique_id` and `replay_buffer_idx`. An item is
-    never sampled more than `max_use` times, also within a sample and after a restart. An item is
-    removed if `cur_learner_iter - collect_iter >= max_staleness`.
+    `priority`, `IS` (the importance weight), `use` (how often this process has sampled the item),
+    `staleness`, `replay_unique_id` and `replay_buffer_idx`. An item is sampled at most `max_use`
+    times, even if one sample draws the item repeatedly or the program restarts. An item is removed
+    if `cur_learner_iter - collect_iter >= max_staleness`.
 
     Parameters
     ----------
@@ -43,7 +44,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
     ValueError
         If a key of `cfg` is unknown, or `push_sample_rate_limit` is invalid.
     AssertionError
-        If `alpha` or `beta` is not from 0 to 1, or `sample_min_limit_ratio` is below 1.
+        If `alpha` or `beta` is not between 0 and 1, or `sample_min_limit_ratio` is below 1.
     CapacityMismatch
         If the stored buffer is larger than `replay_buffer_size`.
     ConsumerMismatch
@@ -85,7 +86,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         self._beta_step = (1 - self._beta) / anneal if anneal else 0.0
         self._max_use, self._max_staleness = self._cfg.max_use, self._cfg.max_staleness
         self._max_priority = 1.0
-        self._uses: dict[int, int] = {}  # by position: number of samples in this process
+        self._uses: dict[int, int] = {}  # by position: how often this process has sampled the item
         limits = self._cfg.thruput_controller
         rate = limits.push_sample_rate_limit
         limited = rate["max"] != float("inf") or rate["min"] != 0
@@ -103,7 +104,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
 
     @property
     def beta(self) -> float:
-        """The exponent of the importance weights `IS`, a float; it grows to 1."""
+        """The exponent of the importance weights `IS`; with `anneal_step`, it grows to 1."""
         return self._beta
 
     @beta.setter
@@ -176,8 +177,8 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         Returns
         -------
         list of dict or None
-            Copies of the items, or None if there are too few or a limit is reached. The log has the
-            reason.
+            Copies of the items, or None if there are too few items or a limit is reached. A log
+            message then gives the reason, unless `sample_range` selects no items.
 
         Raises
         ------
@@ -292,13 +293,13 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
     # -- updates and states --------------------------------------------------------------------
 
     def update(self, info: Mapping[str, Any]) -> None:
-        """Set the priorities of sampled items. Items that are no longer stored are ignored.
+        """Set the priorities of sampled items, and ignore items that are no longer stored.
 
         Parameters
         ----------
         info : mapping
-            The lists `replay_unique_id` and `priority`. Without `priority`, nothing changes. Ids of
-            other buffers, and the list `replay_buffer_idx`, are ignored.
+            The lists `replay_unique_id` and `priority`. Without `priority`, nothing changes. The
+            buffer ignores ids of other buffers and the list `replay_buffer_idx`.
 
         Raises
         ------
@@ -328,7 +329,7 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
             self._max_priority = max(self._max_priority, float(priorities[ours].max()))
 
     def clear(self) -> None:
-        """Delete all items and reset the greatest priority to 1."""
+        """Delete all items, and reset the default priority of new items to 1."""
         super().clear()
         self._max_priority = 1.0
         self._uses.clear()
@@ -364,9 +365,9 @@ class AdvancedReplayBuffer(NaiveReplayBuffer):
         }  # fmt: skip
 
     def load_state_dict(self, _state_dict: dict[str, Any], deepcopy: bool = False) -> None:
-        """Replace the items and the state of the buffer with those of a state.
+        """Replace the items and the state of the buffer with a saved state.
 
-        If the only key is "data", add its items to the stored items instead.
+        If "data" is the only key of the state, add its items to the stored items instead.
 
         Parameters
         ----------

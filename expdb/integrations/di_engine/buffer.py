@@ -75,7 +75,7 @@ class Buffer(BufferBase):
         self.size = size
 
     def use(self, func: Callable[..., Any]) -> Any:
-        """Add a middleware inside the existing ones.
+        """Add a middleware, which runs inside the middleware that was added earlier.
 
         Parameters
         ----------
@@ -91,7 +91,7 @@ class Buffer(BufferBase):
         return self
 
     def view(self) -> Any:
-        """Return a buffer that shares the items and has no middleware."""
+        """Return a buffer that shares the items of this buffer but has no middleware."""
         raise NotImplementedError
 
     def count(self) -> int:
@@ -134,12 +134,12 @@ class Indices:
         return key in self._places
 
     def get(self, key: str) -> int:
-        """Return the offset of an item from the oldest one, or raise KeyError."""
+        """Return the offset of an item from the oldest item, or raise KeyError."""
         return self._places[key]
 
 
 class DequeBuffer(Buffer):
-    """Store the newest `size` items in a database, as DI-engine's `DequeBuffer`.
+    """Store the newest `size` items in a database, like DI-engine's `DequeBuffer`.
 
     Sampled items are copies. In SQL, an item is a step, and its meta dict is the tags of the step.
 
@@ -148,12 +148,12 @@ class DequeBuffer(Buffer):
     size : int
         Maximum number of items.
     sliced : bool
-        Whether windows of `unroll_len` items start at multiples of `unroll_len`. The last window
-        may start earlier.
+        Whether windows of `unroll_len` items start at multiples of `unroll_len` in their group.
+        The last window of a group may start earlier, so that it is complete.
     location : str or path-like
         Path of a database or PostgreSQL URL. By default, the database is private and temporary.
     name : str
-        Name of the buffer in the database. An existing buffer is continued.
+        Name of the buffer in the database. An existing buffer keeps its contents.
 
     Raises
     ------
@@ -177,12 +177,12 @@ class DequeBuffer(Buffer):
         self._meta_keys: dict[Any, None] = {}
 
     def view(self) -> DequeBuffer:
-        """Return a buffer that shares the items and has no middleware.
+        """Return a buffer that shares the items of this buffer but has no middleware.
 
         Returns
         -------
         DequeBuffer
-            The other buffer.
+            A buffer without middleware.
         """
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -206,9 +206,9 @@ class DequeBuffer(Buffer):
         Parameters
         ----------
         data : object
-            Data such as numbers, text, arrays and tensors, or dicts, lists and tuples of them.
+            Numbers, text, arrays or tensors, or dicts, lists and tuples of such values.
         meta : mapping, optional
-            Plain JSON values by text keys.
+            The meta dict of the item: text keys and plain JSON values.
         priority : float, optional
             Priority of the item.
 
@@ -259,7 +259,8 @@ class DequeBuffer(Buffer):
         groupby : str, optional
             Key of the meta dict. Items with equal values form a group.
         unroll_len : int, optional
-            Number of consecutive items to return from each group. Smaller groups are not drawn.
+            Number of consecutive items to return from each group. Groups with fewer items are not
+            drawn.
         sampler : expdb.Sampler, optional
             Sampler that draws the items. The default is `expdb.Uniform`.
         consumer : expdb.Consumer, optional
@@ -320,7 +321,7 @@ class DequeBuffer(Buffer):
             places = np.arange(self.count())[sample_range]
             if len(places) < (1 if replace else size):
                 raise expdb.TooFewRows(
-                    f"cannot sample {size} items; {sample_range} selects {len(places)}"
+                    f"cannot sample {size} items; {sample_range} selects only {len(places)} items"
                 )
             if not isinstance(sampler, expdb.Uniform):
                 raise ValueError(
@@ -334,7 +335,7 @@ class DequeBuffer(Buffer):
 
     def _choose(self, size: int, replace: bool, count: int) -> np.ndarray:
         if count < (1 if replace else size):
-            raise expdb.TooFewRows(f"cannot sample {size} items; the buffer holds {count}")
+            raise expdb.TooFewRows(f"cannot sample {size} items; the buffer holds only {count}")
         rng = self.items.rng
         places = rng.integers(count, size=size)
         if replace or len(set(places.tolist())) == size:  # rarely a duplicate in a large buffer
@@ -342,7 +343,7 @@ class DequeBuffer(Buffer):
         return rng.choice(count, size, replace=False)
 
     def _order(self) -> np.ndarray | None:
-        """Return the positions of all items in the order of their pushes; None if they ascend."""
+        """Return the positions of all items in push order, or None if they are already sorted."""
         self.items.flush()
         if not self.items.buffer.count({"agent_id": UPDATED}):
             return None
@@ -366,7 +367,7 @@ class DequeBuffer(Buffer):
             raise KeyError(
                 f"no items have the indices {sorted(missing)[:3]}; they may have been evicted"
             )
-        # read a repeated index again, so that its items share no memory
+        # read a repeated index again, so that the copies share no memory
         return [
             items.pop(index) if index in items else self._by_index([index])[0] for index in indices
         ]
@@ -391,7 +392,7 @@ class DequeBuffer(Buffer):
         names = [name for name, members in groups.items() if len(members) >= (unroll_len or 1)]
         if not names or (len(names) < size and not replace):
             raise expdb.TooFewRows(
-                f"cannot sample {size} groups of {key!r}; the buffer holds {len(names)}"
+                f"cannot sample {size} groups by {key!r}; only {len(names)} have enough items"
             )
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]
@@ -463,19 +464,19 @@ class DequeBuffer(Buffer):
 
     @property
     def storage(self) -> list[BufferedData]:
-        """Copies of all items, a list, oldest first."""
+        """A list with copies of all items, oldest first."""
         return list(self)
 
     @property
     def indices(self) -> Indices:
-        """The offset of each item from the oldest one, by its index."""
+        """A mapping from the index of each item to its offset from the oldest item."""
         return Indices(item.index for item in self)
 
     @property
     def meta_index(self) -> dict[Any, list[Any]]:
-        """The values of chosen keys of the meta dicts of all items, oldest first.
+        """The values of chosen keys in the meta dicts of all items, oldest first.
 
-        Assign a dict to choose its keys: ``buffer.meta_index = {"label": []}``.
+        Assign a dict to choose the keys: ``buffer.meta_index = {"label": []}``.
         """
         metas = [item.meta for item in self] if self._meta_keys else []
         return {key: [meta.get(key) for meta in metas] for key in self._meta_keys}
@@ -502,8 +503,8 @@ class DequeBuffer(Buffer):
     ) -> bool:
         """Replace the data of an item, or merge entries into its meta dict.
 
-        Items keep their order. If its data changes, an item is stored again at a new position, so
-        it is evicted later.
+        Items keep their push order. An item whose data changes is stored again at a new position,
+        and is therefore evicted later.
 
         Parameters
         ----------
@@ -547,7 +548,7 @@ class DequeBuffer(Buffer):
 
     @apply_middleware("delete")
     def delete(self, indices: str | Iterable[str]) -> None:
-        """Delete items. Items that are not stored are ignored.
+        """Delete items, and ignore indices that are not stored.
 
         Parameters
         ----------
@@ -577,7 +578,7 @@ class DequeBuffer(Buffer):
         save(self.items, file_name)
 
     def load_data(self, file_name: str | os.PathLike[str]) -> None:
-        """Replace the items with those of a file that `save_data` wrote; see `saved.load`.
+        """Replace the items with the items of a file that `save_data` wrote; see `saved.load`.
 
         The old items are deleted after the new items are stored.
 

@@ -69,7 +69,7 @@ class Groups:
 
 
 def plain(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a meta dict without its priority; raise InvalidValue if JSON would change the rest."""
+    """Return a meta dict without its priority; raise InvalidValue if JSON would change a value."""
     for key, value in meta.items():
         if key not in _PRIORITY and (
             type(key) is not str or key in (INDEX, ORDER) or not is_json(value)

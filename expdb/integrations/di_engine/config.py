@@ -28,7 +28,7 @@ class Config(dict[str, Any]):
 
 
 class Configured:
-    """Base of the classes that have a default config."""
+    """Base class of the buffers, which have a default config."""
 
     config: ClassVar[dict[str, Any]] = {}
 
@@ -39,7 +39,7 @@ class Configured:
 
 
 def merged(default: Mapping[str, Any], cfg: Mapping[str, Any], path: str = "") -> Config:
-    """Return `given` with defaults for missing keys; raise ValueError for an unknown key."""
+    """Return `cfg` with defaults for missing keys; raise ValueError for an unknown key."""
     options = {*default, "type", "cfg_type", "import_names"}
     if unknown := cfg.keys() - options:
         raise ValueError(

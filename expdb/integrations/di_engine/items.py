@@ -19,7 +19,7 @@ from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
 
 FLUSH_STEPS, FLUSH_SECONDS = 256, 5.0
-UPDATE_SECONDS = 2.0  # after which a process that replaces an item counts as killed
+UPDATE_SECONDS = 2.0  # a process that replaces an item for longer counts as killed
 UPDATED = "updated"  # agent_id of items that replaced another item
 
 
@@ -35,10 +35,10 @@ LABEL, UNWRITTEN = "=label", "=unwritten"
 
 @dataclass(frozen=True)
 class _PlaceSampler(expdb.Sampler):
-    """Select the stored and unwritten items whose places `items.choose` returns.
+    """Select the stored and unwritten items at the indices that `items.choose` returns.
 
-    In the column `UNWRITTEN`, a stored item has -1. An unwritten item has its index in
-    `Items._unwritten`, and its position is a placeholder.
+    The column `UNWRITTEN` is -1 for a stored item. For an unwritten item, the column is the index
+    of the item in `Items._unwritten`, and the position is a placeholder.
     """
 
     items: Any
@@ -61,9 +61,9 @@ class _PlaceSampler(expdb.Sampler):
 class Items:
     """Push, draw and change the items of a buffer. Threads may share it.
 
-    Pushed items are written in groups: at the latest by the push that reaches `FLUSH_STEPS`, or
-    by the first push or sample `FLUSH_SECONDS` after the last write. Every method that reads
-    items writes them first, except `draw_with_unwritten`.
+    Pushed items are written in groups. A push writes them if `FLUSH_STEPS` items are unwritten. A
+    push or sample also writes them if the last write was `FLUSH_SECONDS` ago. Methods
+    that read items first write the unwritten items, except `draw_with_unwritten`.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Items:
         self._place_sampler = _PlaceSampler(self)
         self._labels = LabelCache(self.buffer, size)
         # Copies of the steps in the writer, and the priority and label of each. After an interrupt
-        # or an error, the writer may hold more or fewer steps.
+        # or an error, the writer may hold more or fewer steps than this list.
         self._unwritten: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def _await_update(self, size: int) -> int | None:
         """Wait while another process replaces an item, and return the capacity.
 
-        The capacity of a full buffer is greater by 1 while an item is replaced. If a killed process
-        left it so, delete replaced items and reset the capacity.
+        While a process replaces an item of a full buffer, the capacity is `size` + 1. If a process
+        was killed meanwhile, delete the replaced items and reset the capacity.
         """
         buffer = self.database.buffer(self.name, create=False)
         until = time.monotonic() + UPDATE_SECONDS
@@ -158,9 +158,9 @@ class Items:
                 self.flush()
 
     def consumer(self, name: str, max_use: float) -> expdb.Consumer:
-        """Return the consumer that bounds how often items are sampled.
+        """Return the consumer that limits how often items are sampled.
 
-        Raises ConsumerMismatch if the buffer has another bound.
+        Raises ConsumerMismatch if the stored buffer has another limit.
         """
         try:
             return self.buffer.consumer(name, max_times_sampled=int(max_use))
@@ -197,7 +197,7 @@ class Items:
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the values of drawn items, and their columns `position` and `keys`.
 
-        The key `LABEL` gives a list of `Label`.
+        The column `LABEL` is a list of `Label`.
         """
         with self.lock:
             self.flush()
@@ -224,7 +224,7 @@ class Items:
             except expdb.TooFewRows:
                 if len(self.buffer) or not self.unwritten:
                     raise
-                self.flush()  # a sample needs a stored item
+                self.flush()  # the sampler needs at least one stored item
                 columns = draw()
             values = self.records.values(columns)
             unwritten = columns.pop(UNWRITTEN)
@@ -246,7 +246,7 @@ class Items:
         if len(names) < len(keys):
             try:
                 columns[LABEL] = self._labels.at(columns["position"].tolist())
-            except expdb.Evicted:  # evicted after they were drawn
+            except expdb.Evicted:  # an item was evicted after it was drawn
                 columns = dict(draw(fields=self.fields(*names, "tags")))
                 columns[LABEL] = [label_of(tags) for tags in columns["tags"].tolist()]
         return columns
@@ -254,9 +254,9 @@ class Items:
     def lease(
         self, consumer: expdb.Consumer, size: int, sampler: expdb.Sampler, *keys: str
     ) -> tuple[list[Any], expdb.Batch]:
-        """Draw items within a consumer's limits and acknowledge their lease.
+        """Draw items within a consumer's limits, and acknowledge their lease.
 
-        Return the values of the items, and their batch.
+        Return the values of the items and the leased batch.
         """
         with self.lock:
             self.flush()

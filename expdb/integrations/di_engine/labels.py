@@ -24,7 +24,7 @@ class LabelCache:
     def __init__(self, buffer: expdb.ReplayBuffer, size: int):
         self._buffer, self._size = buffer, size
         self._labels: dict[int, Label] = {}  # by position
-        self._revision = buffer.revision  # at which the cached labels are correct
+        self._revision = buffer.revision  # revision of the cached labels
 
     def at(self, positions: list[int]) -> list[Label]:
         """Return the labels of items; raise Evicted if an item is no longer stored.
@@ -47,7 +47,7 @@ class LabelCache:
     def add(self, positions: list[int], labels: list[Label]) -> None:
         """Cache the labels of items that were just stored."""
         self._labels |= zip(positions, labels, strict=True)
-        for position in positions:  # usually evicts the item `size` positions earlier
+        for position in positions:  # storing it usually evicts the item `size` positions earlier
             self._labels.pop(position - self._size, None)
         self._forget_oldest()
 

@@ -40,17 +40,18 @@ def clone_object() -> Middleware:
 def use_time_check(buffer_: Any, max_use: float = float("inf")) -> Middleware:
     """Return a middleware that limits how often each item is sampled.
 
-    It sets `meta["use_count"]` of sampled items to the number of samples in this process. The limit
-    holds within a sample, among processes and after a restart. For samples with `indices`,
-    `groupby` or `sample_range`, only this process checks the limit, after the sample. An item that
-    this process has sampled `max_use` times is deleted.
+    In a sampled item, `meta["use_count"]` is how often this process has sampled the item. The
+    limit applies within a sample, to all processes together and after a restart. Samples with
+    `indices`, `groupby` or `sample_range` are an exception: the middleware checks the limit only
+    after the sample, and only for this process. An item that this process has sampled `max_use`
+    times is deleted.
 
     Parameters
     ----------
     buffer_ : DequeBuffer
         The buffer that uses the middleware.
     max_use : float
-        Largest number of samples of an item.
+        Maximum number of times that an item is sampled.
 
     Returns
     -------
@@ -94,7 +95,8 @@ def staleness_check(buffer_: Any, max_staleness: float = float("inf")) -> Middle
     """Return a middleware that deletes stale items before each sample.
 
     Push items with `meta={"train_iter_data_collected": i}` and sample them with
-    `train_iter_sample_data=j`. The middleware sets `meta["staleness"]` to `j - i`.
+    `train_iter_sample_data=j`. The middleware sets `meta["staleness"]` of each sampled
+    item to `j - i`.
 
     Parameters
     ----------
@@ -167,7 +169,7 @@ def sample_range_view(buffer_: Any, start: int | None = None, end: int | None = 
 def group_sample(
     size_in_group: int, ordered_in_group: bool = True, max_use_in_group: bool = True
 ) -> Middleware:
-    """Return a middleware that takes a part of each group of a sample with `groupby`.
+    """Return a middleware that takes some items from each group of a sample with `groupby`.
 
     Parameters
     ----------
@@ -176,7 +178,8 @@ def group_sample(
     ordered_in_group : bool
         Whether to take consecutive items. If False, take random items.
     max_use_in_group : bool
-        Whether consecutive items start early enough to be `size_in_group` items.
+        Whether to start early enough to take `size_in_group` consecutive items. If False, a group
+        may end before that many items are taken.
 
     Returns
     -------
@@ -203,12 +206,13 @@ def group_sample(
 
 
 def padding(policy: str = "random") -> Middleware:
-    """Return a middleware that pads the groups of a sample to the length of the longest.
+    """Return a middleware that pads the groups of a sample to the length of the longest group.
 
     Parameters
     ----------
     policy : {"random", "none"}
-        Pad with copies of random items of the group, or with items whose data is None.
+        With `"random"`, pad with copies of random items of the group. With `"none"`, pad with
+        items whose data is None.
 
     Returns
     -------
@@ -241,23 +245,23 @@ def padding(policy: str = "random") -> Middleware:
 class PriorityExperienceReplay(PriorityBase):
     """Sample items in proportion to their priority, as a middleware.
 
-    Sampling is stratified. Priorities are stored in the database, and all processes share them. The
-    priority of a new item is that in its meta dict or its data, or else the greatest so far.
-    `update(index, meta={"priority": p, ...})` sets the priority of a sampled item. It ignores items
-    that are no longer stored.
+    Sampling is stratified. Priorities are stored in the database, and all processes share them.
+    A new item gets the `priority` of its meta dict or data, or else the greatest priority so far.
+    `update(index, meta={"priority": p, ...})` sets the priority of a sampled item, and ignores
+    items that are no longer stored.
 
     Parameters
     ----------
     buffer : DequeBuffer
         The buffer that uses the middleware.
     IS_weight : bool
-        Whether `meta` and `data` of sampled items have the importance weight, `priority_IS`.
+        Whether to add the importance weight `priority_IS` to `meta` and `data` of sampled items.
     priority_power_factor : float
         Exponent of the priorities.
     IS_weight_power_factor : float
         Exponent of the importance weights in the first sample.
     IS_weight_anneal_train_iter : int
-        Number of samples over which this exponent grows linearly to 1.
+        Number of samples over which the exponent of the importance weights grows linearly to 1.
     """
 
     def __init__(
@@ -276,15 +280,15 @@ class PriorityExperienceReplay(PriorityBase):
         self.max_priority = 1.0
         self._changed: dict[int, float] = {}  # by position; written by the next sample
         self._meta: dict[str, dict[str, Any]] = {}  # meta dicts of the last sample
-        self._moved: dict[str, int] = {}  # positions of items whose data was updated since
+        self._moved: dict[str, int] = {}  # new positions of items updated since then
 
     @property
     def buffer_idx(self) -> dict[int, str]:
-        """The indices of the items by their offsets from the oldest, a dict."""
+        """A dict from the offset of each item from the oldest item to the index of the item."""
         return dict(enumerate(item.index for item in self.buffer))
 
     def __call__(self, action: str, chain: Middleware, *args: Any, **kwargs: Any) -> Any:
-        """Call the method of this middleware for an action."""
+        """Call the method of this middleware that has the name of the action."""
         if action in ("push", "sample", "update", "delete", "clear"):
             return getattr(self, action)(chain, *args, **kwargs)
         return chain(*args, **kwargs)
@@ -301,7 +305,7 @@ class PriorityExperienceReplay(PriorityBase):
         data : object
             The data of the item. If it is a dict, its `priority` is removed.
         meta : mapping, optional
-            Meta entries. `priority` is the priority of the item.
+            Meta entries. The entry `priority` sets the priority of the item.
         *args, **kwargs
             Further arguments of `DequeBuffer.push`.
 
@@ -400,7 +404,7 @@ class PriorityExperienceReplay(PriorityBase):
             raise ValueError("meta has no priority; pass the meta dict of the sampled item")
         priority = float(meta["priority"])
         assert priority >= 0, f"new_priority should greater than 0, but found {priority}"
-        if isinstance(data, dict) and "priority_IS" in data:  # the weight of the last sample
+        if isinstance(data, dict) and "priority_IS" in data:  # the last sample added it
             data = {key: entry for key, entry in data.items() if key != "priority_IS"}
         if data is not None or _own(meta) != self._meta.get(index):
             if not chain(index, data=data, meta=_own(meta), **kwargs):
@@ -443,7 +447,7 @@ class PriorityExperienceReplay(PriorityBase):
         return chain(*args, **kwargs)
 
     def clear(self, chain: Middleware) -> Any:
-        """Delete all items and reset the greatest priority to 1.
+        """Delete all items, and reset the default priority of new items to 1.
 
         Parameters
         ----------

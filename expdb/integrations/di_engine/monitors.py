@@ -1,4 +1,4 @@
-"""Monitors of DI-engine's buffers, and limits to their ratio of pushes and samples."""
+"""Monitors of DI-engine's buffers, and limits on the ratio of pushed to sampled items."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class UsedDataRemover:
 
 
 class SampledDataAttrMonitor:
-    """Compute averages and extremes over the last samples.
+    """Compute averages, maxima and minima over the last samples.
 
     Each sample has the statistics `use_max`, `use_avg`, `priority_max`, `priority_avg`,
-    `priority_min`, `staleness_max` and `staleness_avg`. `avg`, `max` and `min` combine those of the
-    last samples.
+    `priority_min`, `staleness_max` and `staleness_avg`. `avg`, `max` and `min` combine the
+    statistics of the last `expire` samples.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ class SampledDataAttrMonitor:
 
     @property
     def avg(self) -> dict[str, float]:
-        """The averages of use, priority and staleness, a dict."""
+        """A dict of the averages of use, priority and staleness."""
         return {
             what: sum(seen) / len(seen) if (seen := self._over(f"{what}_avg")) else 0.0
             for what in ("use", "priority", "staleness")
@@ -141,7 +141,7 @@ class SampledDataAttrMonitor:
 
     @property
     def max(self) -> dict[str, float]:
-        """The maxima of use, priority and staleness, a dict."""
+        """A dict of the maxima of use, priority and staleness."""
         return {
             what: max(self._over(f"{what}_max"), default=0.0)
             for what in ("use", "priority", "staleness")
@@ -149,21 +149,22 @@ class SampledDataAttrMonitor:
 
     @property
     def min(self) -> dict[str, float]:
-        """The minimum of priority, a dict."""
+        """A dict with the minimum priority."""
         return {"priority": min(self._over("priority_min"), default=0.0)}
 
 
 class PeriodicThruputMonitor:
     """Log the numbers of pushed, sampled, removed and stored items periodically.
 
-    No thread is used: `count` logs if `cfg["seconds"]` have passed since the last log.
+    No thread is used: `count` logs the numbers if `cfg["seconds"]` seconds have passed since the
+    last log message.
 
     Parameters
     ----------
     name : str
         Name of the buffer.
     cfg : mapping
-        `seconds` is the length of a period.
+        `seconds` is the length of a period in seconds.
     logger : logging.Logger
         Logger for the messages.
     tb_logger : SummaryWriter, optional
@@ -197,7 +198,7 @@ class PeriodicThruputMonitor:
         Parameters
         ----------
         what : {"push", "sample", "remove"}
-            The count.
+            The count to increase.
         number : int
             Number to add.
         """
@@ -241,9 +242,9 @@ class PeriodicThruputMonitor:
 
 
 class ThruputController:
-    """Check pushes and samples against limits of the ratio of pushed to sampled items.
+    """Check pushes and samples against limits on the ratio of pushed to sampled items.
 
-    The counts decay exponentially, to a hundredth within `window_seconds`.
+    The counts of both decay exponentially, to 1% of their value after `window_seconds`.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ class IBuffer(Configured, ABC):
 
     @abstractmethod
     def push(self, data: Any, cur_collector_envstep: int) -> None:
-        """Add one item, or a list of them.
+        """Add one item or a list of items.
 
         Parameters
         ----------
@@ -117,7 +117,7 @@ class IBuffer(Configured, ABC):
 class NaiveReplayBuffer(IBuffer):
     """Store the newest `replay_buffer_size` items and draw uniformly.
 
-    Sampled items are always copies, whatever `deepcopy` is.
+    Sampled items are always copies; the option `deepcopy` has no effect.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class NaiveReplayBuffer(IBuffer):
     exp_name : str, optional
         Name of the experiment.
     instance_name : str
-        Name of the buffer in the database. An existing buffer is continued.
+        Name of the buffer in the database. An existing buffer keeps its contents.
 
     Raises
     ------
@@ -177,11 +177,11 @@ class NaiveReplayBuffer(IBuffer):
 
     @property
     def push_count(self) -> int:
-        """The number of items pushed by this object and before it opened the buffer, an int."""
+        """The number of items pushed before this object opened the buffer and by this object."""
         return self.items.pushed
 
     def start(self) -> None:
-        """Start to remove the files of removed items, if `enable_track_used_data` is set."""
+        """With `enable_track_used_data`, start the thread that deletes files of removed items."""
         if self._remover is not None:
             self._remover.start()
 
@@ -271,7 +271,7 @@ class NaiveReplayBuffer(IBuffer):
             places = np.arange(count) if sample_range is None else np.arange(count)[sample_range]
             if not self._is_enough(len(places), size, replace):
                 raise expdb.TooFewRows(
-                    f"cannot sample {size} items; the buffer holds {len(places)}"
+                    f"cannot sample {size} items; only {len(places)} are available"
                 )
             return np.random.choice(places, size, replace)
 
@@ -286,7 +286,7 @@ class NaiveReplayBuffer(IBuffer):
         if count >= (1 if replace else size):
             return True
         logger.info(
-            "buffer %s: cannot sample %d items; the buffer holds %d",
+            "buffer %s: cannot sample %d items; only %d are available",
             self._instance_name,
             size,
             count,
@@ -301,7 +301,7 @@ class NaiveReplayBuffer(IBuffer):
         info : object
             Ignored.
         """
-        logger.warning("%s has nothing to update", type(self).__name__)
+        logger.warning("%s ignores update() because it has no priorities", type(self).__name__)
 
     def clear(self) -> None:
         """Delete all items. `push_count` keeps its value."""
@@ -342,7 +342,7 @@ class NaiveReplayBuffer(IBuffer):
         self.push([value for value, _ in load(file_name)], 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the items, oldest first, and the counts.
+        """Return copies of the items, oldest first, with `valid_count` and `push_count`.
 
         Returns
         -------
@@ -353,9 +353,9 @@ class NaiveReplayBuffer(IBuffer):
         return {"data": items, "valid_count": len(items), "push_count": self.push_count}
 
     def load_state_dict(self, _state_dict: dict[str, Any]) -> None:
-        """Replace the items with those of a state.
+        """Replace the items with the items of a state.
 
-        If the only key is "data", add its items to the stored items instead.
+        If "data" is the only key of the state, add its items to the stored items instead.
 
         Parameters
         ----------
@@ -389,7 +389,9 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
 
     def __init__(self, cfg: Mapping[str, Any], *args: Any, **options: Any):
         if not callable(cfg.get("set_buffer_size")):
-            raise ValueError("set_buffer_size is required; pass a function of the envstep")
+            raise ValueError(
+                "set_buffer_size is required; pass a function from envstep to a number of items"
+            )
         super().__init__(cfg, *args, **options)
         self._set_buffer_size = self._cfg.set_buffer_size
         self._current_buffer_size = self._set_buffer_size(0)
@@ -479,7 +481,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
         batch : int
             Number of windows.
         sequence : int
-            Number of items of a window.
+            Number of items in a window.
         cur_learner_iter : int
             Ignored.
         sample_range : slice, optional
@@ -551,5 +553,5 @@ class EpisodeReplayBuffer(NaiveReplayBuffer):
 
     @property
     def episode_len(self) -> list[int]:
-        """The lengths of the episodes, a list, oldest first."""
+        """A list of the lengths of the episodes, oldest first."""
         return [len(episode) for episode in self.items.all()[0]]

@@ -19,7 +19,7 @@ Stored = tuple[Any, dict[str, Any]]  # a value, and the other arguments of its p
 
 
 def save(items: Items, file_name: str | os.PathLike[str]) -> None:
-    """Write all items to a database file, which replaces a file of saved items.
+    """Write all items to a database file, and replace an existing file of saved items.
 
     If saving is interrupted, an existing file is unchanged.
 
@@ -33,11 +33,11 @@ def save(items: Items, file_name: str | os.PathLike[str]) -> None:
     Raises
     ------
     TargetExists
-        If the file is a database with another buffer. Nothing is written.
+        If the file is an expdb database with another buffer. Nothing is written.
     NotAnExperienceDatabase
         If the file is not an expdb database.
     DatabaseBusy
-        If the file is open elsewhere.
+        If another handle or process has the file open.
     InvalidValue
         If `file_name` is a URL or `":memory:"`.
     """
@@ -67,7 +67,7 @@ def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Ite
     file_name : str or path-like
         Path of the file.
     kinds : tuple of Kind
-        Conversions of further classes.
+        Conversions of additional classes.
 
     Yields
     ------
@@ -101,7 +101,7 @@ def _path(file_name: str | os.PathLike[str]) -> Path:
 
 
 def _check_replaceable(target: Path) -> None:
-    # A writing handle checkpoints the WAL of a killed process when it is closed.
+    # Closing a writable handle checkpoints a WAL that a killed process has left.
     with expdb.open(target, create=False) as database:
         names = set(database.buffers())
     if names - {NAME, f"{NAME}.structures"}:

@@ -1,4 +1,4 @@
-"""A `DequeBuffer` with the interface of the older buffers, and buffers by type name."""
+"""A `DequeBuffer` with the interface of the older buffers, and functions that create buffers."""
 
 from __future__ import annotations
 
@@ -142,14 +142,15 @@ class DequeBufferWrapper(Configured):
             self.buffer.push(item, meta=meta)
 
     def update(self, meta: Mapping[str, Any]) -> None:
-        """Set the priorities of the last sample.
+        """Set the priorities of the items of the last sample.
 
         Do nothing unless `cfg.priority` is set.
 
         Parameters
         ----------
         meta : mapping
-            `priority` is a list of the priorities. They are limited to `priority_max_limit`.
+            `priority` is a list with one priority per item. Greater priorities than
+            `priority_max_limit` are reduced to that limit.
         """
         if not self.cfg.priority:
             return
@@ -183,7 +184,7 @@ class DequeBufferWrapper(Configured):
         self.buffer.save_data(file_name)
 
     def load_data(self, file_name: str) -> None:
-        """Replace the items with those of a file that `save_data` wrote; see `saved.load`.
+        """Replace the items with the items of a file that `save_data` wrote; see `saved.load`.
 
         Parameters
         ----------
@@ -238,7 +239,7 @@ def get_buffer_cls(cfg: Mapping[str, Any]) -> type[Any]:
 
 
 def create_buffer(cfg: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """Create a buffer of the type that its config names.
+    """Create a buffer of the class that `get_buffer_cls` returns for its config.
 
     Parameters
     ----------

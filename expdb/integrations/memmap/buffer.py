@@ -28,10 +28,10 @@ class ReplayBuffer(Loading):
     max_episodes : int
         Maximum number of episodes.
     max_timesteps : int
-        Maximum length of an episode. It does not reserve space.
+        Maximum length of an episode. No space is reserved for missing steps.
     fields, meta_fields : mapping
-        The declared fields of steps and of episodes: `"float"`, `("int", 2)` or
-        `("float", (3, 16, 16), 0.)`.
+        The fields of steps and of episodes, declared as a type, a shape and a default:
+        `"float"`, `("int", 2)` or `("float", (3, 16, 16), 0.)`.
     circular : bool
         Whether new episodes replace the oldest when the buffer is full.
     overwrite : bool
@@ -39,7 +39,7 @@ class ReplayBuffer(Loading):
     read_only : bool
         Whether to open an existing buffer for reading only.
     flush_every_store_step : int
-        Number of stored steps after which they are written; 0 leaves this to the writer, which
+        Number of steps that the buffer collects before it writes them. With 0, the writer
         collects up to 1,024 steps.
     name : str
         Name of the buffer in the database.
@@ -83,7 +83,7 @@ class ReplayBuffer(Loading):
         return self.memory_namedtuple(**values)
 
     def store_batch(self, **data: Any) -> None:
-        """Store a step of each of several parallel episodes.
+        """Store one step in each of several parallel episodes.
 
         Parameters
         ----------
@@ -139,7 +139,7 @@ class ReplayBuffer(Loading):
         if room < len(rows):
             warnings.warn(
                 f"{what}() got {len(rows)} episodes, but the buffer has room for {room}, so the "
-                "others are not stored; set circular=True or clear the buffer",
+                "other episodes are not stored; set circular=True or clear the buffer",
                 expdb.ExpDBWarning,
                 stacklevel=3,
             )  # fmt: skip
@@ -217,7 +217,7 @@ class ReplayBuffer(Loading):
 
     @contextmanager
     def one_episode(self, **meta: Any) -> Iterator[dict[str, Any]]:
-        """Store one episode: a context manager that begins and ends it.
+        """Return a context manager that begins and ends one episode.
 
         An exception in the block deletes the episode.
 
@@ -241,7 +241,7 @@ class ReplayBuffer(Loading):
 
     @contextmanager
     def batched_episode(self, batch_size: int, **meta: Any) -> Iterator[None]:
-        """Store several parallel episodes: a context manager that begins and ends them.
+        """Return a context manager that begins and ends several parallel episodes.
 
         An exception in the block deletes the episodes.
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class EpisodeCollector:
-    """Collect the steps of `num_groups` environments, and store one episode for each.
+    """Collect the steps of several environments, and store one episode for each environment.
 
     `append` adds one step, and `extend` adds whole trajectories. `env_major` and `time_major`
     return the collected arrays.
@@ -130,7 +130,7 @@ class EpisodeCollector:
             self.step_count = self.step_count or len(value)
             assert len(value) == self.step_count, (
                 f"field {name} has {len(value)} steps, but {self.step_count} steps are collected; "
-                "pass as many"
+                "pass that number"
             )
             for k, group in enumerate(self._groups(name)):
                 group.extend(value[:, k])

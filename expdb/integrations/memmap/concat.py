@@ -106,7 +106,7 @@ class ConcatReplayBuffer:
         return Loading.dataloader(self, *args, **options)  # type: ignore[arg-type]
 
     def get_all_data(self, **options: Any) -> dict[str, torch.Tensor]:
-        """Return all episodes as tensors, padded with zeros to the longest.
+        """Return all episodes as tensors, padded with zeros to the longest episode.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Datasets of whole trajectories, windows of trajectories, timesteps and n-step transitions.
 
-They gather a whole batch at once in `__getitems__`, which PyTorch's loader calls. If the steps fit
-into memory, they are gathered from memory.
+PyTorch's loader calls `__getitems__`, which gathers a whole batch at once. If the steps fit into
+memory, the datasets read them from memory.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class ReplayDatasetTrajectory(ReplayDatasetBase):
     slice_by_episode_len : bool
         Whether items have the length of their episode, instead of `max_timesteps`.
     return_episode_lens : bool
-        Whether items have `_lens`.
+        Whether items have the length of their episode as `_lens`.
     **options
         Keyword arguments of every dataset.
 
@@ -343,8 +343,8 @@ class ReplayDatasetNStep(ReplayDatasetTimestep):
     """A dataset of n-step transitions.
 
     A transition has the `current_fields` of a step and the `next_fields` of the step `n_steps`
-    later. If the episode ends earlier, its last step is the later step. The `sequence_fields` are
-    those of the first step and of the steps before the later step.
+    later. If the episode ends earlier, its last step is the later step. The `sequence_fields` come
+    from the first step and all following steps before the later step.
 
     Parameters
     ----------
@@ -415,7 +415,7 @@ def padded(array: np.ndarray, length: int, spec: Spec) -> np.ndarray:
 
 
 def _equal(value: Any, wanted: Any) -> Any:
-    """Return whether a value equals `wanted`; a bool is compared with the value's truth."""
+    """Return whether a value equals `wanted`; compare a bool with the truth of the value."""
     if isinstance(wanted, bool):
         return np.asarray(value, np.bool_) == wanted
     is_equal = np.asarray(value) == np.asarray(wanted)

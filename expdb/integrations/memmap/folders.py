@@ -91,7 +91,7 @@ def _arrays(folder: Path, ending: str) -> dict[str, np.ndarray]:
 def _spec(array: np.ndarray, leading: int, default: Any) -> tuple[Any, ...]:
     if array.dtype not in _KINDS:
         raise ValueError(
-            f"cannot import an array of {array.dtype}; memmap-replay-buffer has {set(DTYPES)}"
+            f"cannot import an array of dtype {array.dtype}; expected one of {set(DTYPES)}"
         )
     return _KINDS[array.dtype], array.shape[leading:], default
 

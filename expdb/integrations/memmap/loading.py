@@ -107,7 +107,7 @@ class Loading(BufferState):
         slice_by_episode_len : bool
             Whether items of trajectories have the length of their episode.
         return_episode_lens : bool
-            Whether items of trajectories have `_lens`.
+            Whether items of trajectories have the length of their episode as `_lens`.
         **options
             Other arguments of the dataset, such as `return_indices`.
 

@@ -14,7 +14,7 @@ from expdb.integrations.positions import AtPositions
 
 
 class StoredRows:
-    """Write, read and delete the steps of episodes; `names` maps declared fields to stored ones."""
+    """Write, read and delete steps; `names` maps declared fields to stored fields."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ class Spec:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype of its arrays."""
+        """The dtype of the arrays of the field."""
         return np.dtype(DTYPES[self.kind])
 
     def full(self, *leading: int) -> np.ndarray:

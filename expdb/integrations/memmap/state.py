@@ -118,7 +118,7 @@ class BufferState:
     def held(self) -> list[StoredEpisode]:
         """Return the stored episodes, one per slot, in order of the slots.
 
-        An open episode takes the slot of an older episode only after it has ended.
+        An open episode replaces the older episode in its slot only when the open episode ends.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class BufferState:
         return [slots[slot] for slot in sorted(slots)]
 
     def slot_of(self, episode: StoredEpisode) -> int:
-        """Return the slot of an episode, from 0 to less than `max_episodes`.
+        """Return the slot of an episode, from 0 to `max_episodes - 1`.
 
         Parameters
         ----------

@@ -5,8 +5,8 @@ To use it, change the import:
     from minestudio.online.rollout.replay_buffer.interface import ReplayBufferInterface    # before
     from expdb.integrations.minestudio import ReplayBufferInterface                         # after
 
-It works with and without Ray. `docs/how-to/move-from-minestudio.md` compares every name and option
-with the original.
+The buffer works with and without Ray. `docs/how-to/move-from-minestudio.md` compares every name
+and option with the original.
 """
 
 from expdb.integrations.minestudio.datatypes import (

@@ -147,7 +147,7 @@ NAMES = tuple(field.name for field in fields(SampleFragment))
 
 
 def kinds(fragment: Any = None) -> tuple[Kind, ...]:
-    """Return how to store fragments of this module, and those of the class of `fragment`."""
+    """Return the conversions of `SampleFragment` and of the class of `fragment`."""
     types = {SampleFragment} | ({type(fragment)} if fragment is not None else set())
     return tuple(Kind("SampleFragment", cls, _apart, _together) for cls in types)
 

@@ -21,7 +21,7 @@ class FetchPlan:
     def keep(self, session: str, fragments: Prepared, uses: dict[int, int]) -> None:
         """Store the result of a fetch for other processes, including processes that start later.
 
-        `uses` is the number of fetches of each chunk, by episode.
+        `uses` maps the episode of each chunk to the number of fetches of the chunk.
         """
         self._buffer.store(
             plan={
@@ -34,7 +34,7 @@ class FetchPlan:
         )
 
     def clear(self) -> None:
-        """Delete the plan, because its fragments are deleted or may be deleted."""
+        """Delete the plan, because its fragments may be deleted or are already deleted."""
         self._buffer.clear()
 
     def fragments(self, session: str | None) -> Prepared:
@@ -43,7 +43,7 @@ class FetchPlan:
         return [(FragmentIndex(worker, number), id) for worker, number, id in fragments]
 
     def uses(self, session: str | None) -> dict[int, int]:
-        """Return the number of fetches of each chunk, by episode."""
+        """Return a dict from the episode of each chunk to the number of fetches of the chunk."""
         return dict(self._read(session).get("uses", []))
 
     def _read(self, session: str | None) -> dict[str, Any]:

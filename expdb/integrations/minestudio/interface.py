@@ -17,7 +17,7 @@ LEASE_SECONDS = 3600.0
 class ReplayBufferInterface(Sessions):
     """Add fragments as a worker, and fetch them as a trainer.
 
-    After a trainer was killed, the next one continues with the stored fragments.
+    If a trainer is killed, the next trainer continues with the stored fragments.
 
     Parameters
     ----------
@@ -30,8 +30,8 @@ class ReplayBufferInterface(Sessions):
     Raises
     ------
     ValueError
-        If the config is invalid, if another process or handle already has the buffer of the config,
-        or if the buffer to attach to does not exist.
+        If the config is invalid, if another process or handle already owns the buffer of the
+        config, or if the buffer to attach to does not exist.
     """
 
     # -- adding fragments ----------------------------------------------------------------------
@@ -39,7 +39,7 @@ class ReplayBufferInterface(Sessions):
     def add_fragment(self, fragment: Any, metadata: Any) -> None:
         """Add a fragment; the fragment is durable when the method returns.
 
-        A fragment of another session, or one that is too stale, is ignored. A chunk consists of
+        A fragment that is too stale or belongs to another session is ignored. A chunk consists of
         `fragments_per_chunk` consecutive fragments of a worker. If a fragment is missing, the
         fragments of the incomplete chunk are deleted and a new chunk begins.
 
@@ -53,12 +53,12 @@ class ReplayBufferInterface(Sessions):
         Raises
         ------
         ValueError
-            If the metadata is that of another fragment.
+            If the metadata belongs to another fragment.
         """
         session, version = self._now()
         stale = version - metadata.model_version > self._config["max_staleness"]
         if metadata.session_id != session or stale:
-            logger.info("a fragment is not stored: %s at session %r, version %d", metadata, session,
+            logger.info("ignored a fragment: %s; now session %r, version %d", metadata, session,
                         version)  # fmt: skip
             return
         worker, number = metadata.worker_uuid, int(metadata.fid_in_worker)
@@ -75,7 +75,7 @@ class ReplayBufferInterface(Sessions):
         if begun is not None and version - begun.version > self._config["max_staleness"]:
             chunk = None
         elif begun is not None and number != begun.last + 1:
-            logger.warning("worker %s: got fragment %d after %d; new chunk begins", worker, number,
+            logger.warning("worker %s: fragment %d follows %d; a new chunk begins", worker, number,
                            begun.last)  # fmt: skip
             chunk = None
         if chunk is None:
@@ -123,8 +123,8 @@ class ReplayBufferInterface(Sessions):
     def fetch_fragments(self, num_fragments: int, *, timeout: float | None = None) -> Prepared:
         """Wait for enough chunks, and draw chunks without replacement.
 
-        No chunk is drawn more than `max_reuse` times, or if it is staler than `max_staleness`. The
-        fragments can be loaded until the next fetch.
+        A chunk is drawn at most `max_reuse` times, and only if its staleness is at most
+        `max_staleness`. You can load the fragments until the next fetch.
 
         Parameters
         ----------
@@ -165,7 +165,7 @@ class ReplayBufferInterface(Sessions):
         self._lease = lease
         for episode in lease.batch["episode"].tolist():
             self._uses[episode] = self._uses.get(episode, 0) + 1
-        if len(self._uses) > 2 * self._config["max_chunks"]:  # most of them were evicted
+        if len(self._uses) > 2 * self._config["max_chunks"]:  # most of these chunks were evicted
             self._uses = dict(sorted(self._uses.items())[-int(self._config["max_chunks"]) :])
         self._plan.keep(self._session_id, fragments, self._uses)
         return fragments
@@ -200,7 +200,8 @@ class ReplayBufferInterface(Sessions):
     def _delete_done(self, lease: expdb.Lease) -> None:
         """Delete chunks that were used `max_reuse` times, and stale chunks of the last fetch.
 
-        Only the chunks of the last fetch can be stale, because others are deleted immediately.
+        Only the chunks of the last fetch can be stale, because other stale chunks are deleted
+        immediately.
         """
         gone = {id for id, uses in self._uses.items() if uses >= self._config["max_reuse"]}
         stale = (self.buffer.policy_version or 0) - int(self._config["max_staleness"])
@@ -268,7 +269,7 @@ class ReplayBufferInterface(Sessions):
         return self.database.nbytes
 
     def close(self) -> None:
-        """Close the database; fragments remain stored, and another process may take the buffer."""
+        """Close the database; fragments remain stored, and another process may own the buffer."""
         lease, self._lease = self._lease, None
         try:
             if lease is not None:

@@ -29,7 +29,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return a part of a config, such as one of omegaconf, with plain dicts for JSON."""
+    """Return a config, or a part of a config, with plain dicts instead of other mappings."""
     return {key: plain(value[key]) for key in value} if hasattr(value, "keys") else value
 
 
@@ -40,7 +40,7 @@ def location_of(config: Mapping[str, Any] | None, location: str | os.PathLike[st
         if path is None:
             keys = ", ".join(config.get("database_config", {})) or "nothing"
             raise ValueError(
-                f"database_config must have path, a folder or a PostgreSQL URL; got {keys}"
+                f"database_config must have a path (a folder or a PostgreSQL URL), got {keys}"
             )
         return str(path)
     place = location if location is not None else os.environ.get(WHERE)

@@ -88,8 +88,8 @@ class Sessions:
         size = self._config["fragments_per_chunk"]
         if stored not in (None, size):
             raise ValueError(
-                f"fragments_per_chunk is {size}, but the chunks in {self.location} have {stored}; "
-                "pass the same number, or another path"
+                f"fragments_per_chunk is {size}, but the chunks in {self.location} have {stored} "
+                "fragments; pass the same number, or another path"
             )
 
     def get_database_config(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Sessions:
         return dict(self.database_config)
 
     def update_training_session(self) -> None:
-        """Do nothing, as in MineStudio: `update_model_version` names the session."""
+        """Do nothing, as in MineStudio: `update_model_version` sets the session."""
 
     # -- the session, and the version of the model -------------------------------------------
 

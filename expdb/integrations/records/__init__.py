@@ -3,9 +3,10 @@
 A value is flattened into its leaves: tensors, arrays, numbers and text. Each leaf becomes a field
 that is named by its path, such as `obs` or `obs.image`, so that SQL and samplers can use it. The
 remaining part of the value is its structure: the dicts, lists, tuples and named tuples that contain
-the leaves, and the type of each leaf. There are only few different structures. They are stored as
-steps of a second buffer, `<name>.structures`, and each step stores the position of its structure.
-Stored data never makes Python import or call anything.
+the leaves, and the type of each leaf. Usually, the values of a buffer have few different
+structures. A second buffer, `<name>.structures`, stores each structure as a step. A step of the
+first buffer stores the position of its structure. Stored data never makes Python import or call
+anything.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Records:
     buffer : ReplayBuffer
         The buffer that stores the values.
     *kinds : Kind
-        Conversions of further classes.
+        Conversions of additional classes.
     """
 
     def __init__(self, database: expdb.ExperienceDB, buffer: expdb.ReplayBuffer, *kinds: Kind):
@@ -138,7 +139,7 @@ class Records:
         return values
 
     def value(self, step: Mapping[str, Any]) -> Any:
-        """Return the value of the result of `step()`; the value shares memory with the step.
+        """Return the value that `step` has converted; the value shares memory with the step.
 
         Parameters
         ----------
@@ -157,9 +158,9 @@ class Records:
         return self._putting.together(self._nodes[code], columns, 1)[0]
 
     def table(self, batch: expdb.Batch) -> dict[Any, np.ndarray] | None:
-        """Return dicts of arrays and numbers as one dict of arrays [B, ...], else None.
+        """Return the values as one dict of arrays [B, ...] if all are dicts of arrays and numbers.
 
-        The result equals the stacked values, and is much faster to build.
+        The result equals the stacked values, but is much faster to build.
 
         Parameters
         ----------
@@ -169,7 +170,7 @@ class Records:
         Returns
         -------
         dict or None
-            The arrays by key, or None if the values have different structures.
+            The arrays by key, or None if the values are other objects or differ in structure.
         """
         codes = batch[STRUCTURE]
         if not len(codes) or (codes != codes[0]).any():
@@ -190,7 +191,7 @@ class Records:
             self._read_structures()
         node = self._nodes[code]
         names = self._names[code]
-        if not names <= batch.keys():  # another process has stored the first values of it
+        if not names <= batch.keys():  # first stored by another process
             positions = batch["position"][places]
             columns = dict(self._buffer.get(positions, fields=list(names)))
         elif len(places) == len(batch[STRUCTURE]):
@@ -237,7 +238,7 @@ class Records:
             names.append("reward")
         else:
             names.append(self._field(path, expdb.Field(dtype, (*outer, *dimensions)), names))
-        # Omit the shape of other leaves: the field has it, and each shape would be a structure.
+        # Omit the shape of other leaves: it is in the field, and structures would differ by shape.
         return [kind, names[-1], list(dimensions) if dtype == "reward" else bool(dimensions)]
 
     def _field(self, path: str, field: expdb.Field, taken: list[str]) -> str:
@@ -250,7 +251,7 @@ class Records:
         # A field for another dtype, or for shapes that differ from step to step.
         other = f"{plain}_{field.dtype}_{len(field.shape)}d"
         varying = expdb.Field(field.dtype, (None,) * len(field.shape))
-        for prefix in ("", "item.", "item_2."):  # columns or other leaves may have the name
+        for prefix in ("", "item.", "item_2."):  # a column or leaf may have the name
             for name, candidate in ((prefix + plain, field), (prefix + other, varying)):
                 if name in taken or name == STRUCTURE:
                     continue

@@ -57,7 +57,7 @@ FLAT = frozenset(
 
 
 class RecordPlan:
-    """The leaves of the last dict with certain keys: a fast path for dicts of the same form."""
+    """The form of the last dict with certain keys: a fast path for dicts of the same form."""
 
     def __init__(self, shape: Any, code: int, names: list[str], values: list[Any]):
         self.code, self.names = code, names
@@ -192,7 +192,7 @@ class Flattener:
     def _tensor(self, torch: Any, value: Any, path: str, leaves: list[Any]) -> Any:
         try:
             array = value.numpy()
-        except (RuntimeError, TypeError):  # it is on a device, has a gradient, or is bfloat16
+        except (RuntimeError, TypeError):  # on a device, with a gradient, or bfloat16
             value = value.detach().cpu()
             if value.is_sparse or value.is_quantized or value.is_complex():
                 raise expdb.InvalidValue(
@@ -261,7 +261,7 @@ def is_json(value: Any) -> bool:
     Returns
     -------
     bool
-        Whether it is text, a finite number, a bool, None, or lists and dicts of them.
+        Whether the value is text, a finite number, a bool, None, or a list or dict of such values.
     """
     kind = type(value)
     if kind is list:

@@ -15,7 +15,7 @@ import expdb
 from expdb.integrations.rllib.stored_episodes import StoredEpisodes
 
 FIELDS = "obs", "next_obs", "action"
-ATTEMPTS = 10  # calls of a read that fails because another process evicted steps
+ATTEMPTS = 10  # attempts to read, in case another process evicts steps
 
 
 class EpisodeReplayBuffer(StoredEpisodes):
@@ -28,11 +28,11 @@ class EpisodeReplayBuffer(StoredEpisodes):
     batch_size_B : int
         Default number of items of a sample.
     batch_length_T : int
-        Default number of timesteps of a row.
+        Default number of timesteps per row of a sample.
     location : str or path-like
         Path of a database or PostgreSQL URL. By default, the database is private and temporary.
     name : str
-        Name of the buffer in the database. An existing buffer is continued.
+        Name of the buffer in the database. An existing buffer keeps its contents.
     infos : bool
         Whether to store infos.
     seed : int, optional
@@ -40,8 +40,8 @@ class EpisodeReplayBuffer(StoredEpisodes):
     state_includes_data : bool
         Whether `get_state` also returns the episodes. For a private database, it always does.
     **options
-        `metrics_num_episodes_for_smoothing`, and options that RLlib passes to every buffer, such as
-        `type`, which are ignored.
+        `metrics_num_episodes_for_smoothing`. Options that RLlib passes to every buffer, such as
+        `type`, are ignored.
 
     Raises
     ------
@@ -70,26 +70,28 @@ class EpisodeReplayBuffer(StoredEpisodes):
     ) -> Any:
         """Draw rows [B, T] of timesteps, slices of episodes, or transitions.
 
-        By default, each row starts at a random step. If its episode ends within the row, other
-        episodes follow from their starts. With `sample_episodes=True` and `batch_length_T`, return
-        slices of episodes; without `batch_length_T`, return transitions over `n_step` steps.
+        By default, each row starts at a random step. If the episode of this step ends within the
+        row, random other episodes follow from their first steps. With `sample_episodes=True` and
+        `batch_length_T`, return slices of episodes. With `sample_episodes=True` alone, return
+        transitions over `n_step` steps.
 
         Parameters
         ----------
         num_items, batch_size_B : int, optional
-            Number of rows or transitions, or least number of timesteps of all slices. Pass at most
-            one of them. The default is that of the buffer.
+            Number of rows or transitions, or minimum number of timesteps of all slices together.
+            Pass at most one of the two. The default is the buffer's `batch_size_B`.
         batch_length_T : int, optional
             Number of timesteps of a row, or largest number of timesteps of a slice.
         n_step : int or tuple of int, optional
-            Number of steps of a transition. For `(low, high)`, it is random; `high` is excluded.
-            Required with `sample_episodes=True`, and 1 for slices.
+            Number of steps of a transition. `(low, high)` draws a random number for each
+            transition; `high` is excluded. Required with `sample_episodes=True`; must be 1 for
+            slices.
         beta : float
             Ignored, because the sample is uniform.
         gamma : float
             Discount factor of the rewards of a transition.
         include_infos : bool
-            Whether episodes have infos.
+            Whether the returned episodes have infos.
         include_extra_model_outputs : bool
             Whether transitions have the extra model outputs of their first step.
         sample_episodes : bool
@@ -99,15 +101,16 @@ class EpisodeReplayBuffer(StoredEpisodes):
         lookback : int
             Largest number of earlier steps that precede a slice.
         min_batch_length_T : int
-            Least number of steps in the episode after the first step of a slice.
+            Minimum number of steps that the episode has after the first step of a slice.
         **options
             Other arguments, which are ignored.
 
         Returns
         -------
         dict of str to ndarray or list of SingleAgentEpisode
-            Rows have `obs`, `actions`, `rewards`, `is_first`, `is_last`, `is_terminated` and
-            `is_truncated`. Episodes have the extra model outputs `weights` and `n_step`.
+            By default, a dict with the rows of `obs`, `actions`, `rewards`, `is_first`, `is_last`,
+            `is_terminated` and `is_truncated`. With `sample_episodes=True`, episodes that have the
+            extra model outputs `weights` and `n_step`.
 
         Raises
         ------
@@ -173,7 +176,7 @@ class EpisodeReplayBuffer(StoredEpisodes):
         return draw
 
     def _rows(self, size: int, length: int) -> dict[str, np.ndarray]:
-        """Return rows of timesteps, filled up with other episodes; see RLlib's docstring."""
+        """Return rows of timesteps, filled up with other episodes as in RLlib's buffer."""
         shape, ids = (size, length), []
         steps = np.empty(shape, np.int64)  # position of the step that gives each action
         before = np.empty(shape, np.int64)  # position of the previous step; -1 if there is none
@@ -260,7 +263,7 @@ class PrioritizedEpisodeReplayBuffer(
     batch_size_B : int
         Default number of items of a sample.
     batch_length_T : int
-        Default number of timesteps of a row.
+        Default number of timesteps per row of a sample.
     alpha : float
         Exponent of the priorities.
     **options
@@ -315,18 +318,19 @@ class PrioritizedEpisodeReplayBuffer(
         Parameters
         ----------
         num_items, batch_size_B : int, optional
-            Number of transitions. Pass at most one of them. The default is that of the buffer.
+            Number of transitions. Pass at most one of the two. The default is the buffer's
+            `batch_size_B`.
         batch_length_T : int, optional
             Ignored.
         n_step : int or tuple of int, optional
-            Number of steps of a transition, by default 1. For `(low, high)`, it is random; `high`
-            is excluded.
+            Number of steps of a transition, by default 1. `(low, high)` draws a random number for
+            each transition; `high` is excluded.
         beta : float, optional
             Exponent of the importance weights; a value above 1 counts as 1.
         gamma : float
             Discount factor of the rewards of a transition.
         include_infos : bool
-            Whether episodes have infos.
+            Whether the returned episodes have infos.
         include_extra_model_outputs : bool
             Whether transitions have the extra model outputs of their first step.
         to_numpy : bool
@@ -364,26 +368,26 @@ class PrioritizedEpisodeReplayBuffer(
     def update_priorities(
         self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
     ) -> None:
-        """Set the priorities of the last sample. Steps that are no longer stored are ignored.
+        """Set the priorities of the last sample, and ignore steps that are no longer stored.
 
         Parameters
         ----------
         priorities : array_like of float
-            One priority for each transition of the sample. The least priority is 1e-12.
+            One priority for each transition of the sample. Priorities below 1e-12 become 1e-12.
         module_id : object, optional
             Ignored.
 
         Raises
         ------
         AssertionError
-            If the number of priorities differs from that of the last sample. Update the priorities
-            once per sample.
+            If the number of priorities differs from the number of transitions in the last sample.
+            Update the priorities once per sample.
         """
         positions = np.concatenate(self._last) if self._last else np.empty(0, np.int64)
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
-            f"got {len(values)} priorities for a sample of {len(positions)}; pass one per "
-            "transition"
+            f"got {len(values)} priorities for a sample of {len(positions)} transitions; pass one "
+            "priority per transition"
         )
         self.buffer.update_priorities(positions, values)
         self._max_priority = max(self._max_priority, float(values.max(initial=0.0)))

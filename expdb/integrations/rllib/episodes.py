@@ -21,7 +21,7 @@ from expdb.integrations.records import Records
 
 FLUSH_STEPS = 256
 EXTRA = "extra."  # prefix of the names of extra model outputs
-NUMBERED = "extra_key."  # prefix of names that are numbers, as JSON
+NUMBERED = "extra_key."  # prefix of names that are numbers, encoded as JSON
 EPISODE_COLUMNS = "episode_id", "task_id", "agent_id", "group_id"  # constant within an episode
 SPARE_CACHED_EPISODES = 4096
 
@@ -31,8 +31,8 @@ class NextSteps(expdb.NStep):
     """A transition over `n` steps, whose last step provides the next observation.
 
     The episode may be unfinished, because the next observation of every step is stored. A step is
-    never drawn if fewer than `n` steps are stored from it on. If `n` is a range, its lower bound
-    decides, and a transition over too many steps is shortened to the stored steps.
+    drawn only if at least `n` steps are stored from this step on. If `n` is a range, the lower
+    bound decides, and longer transitions are shortened to the stored steps.
     """
 
     def keys(self) -> tuple[str, ...]:
@@ -41,11 +41,11 @@ class NextSteps(expdb.NStep):
 
     @property
     def reach(self) -> int:
-        """The number of steps, up to the newest, that a new step can make drawable, an int."""
+        """The number of newest steps that may become drawable when a step is added, an int."""
         return self.bounds[0]
 
     def may_start(self, trajectories: expdb.Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return a bool for each step: whether enough steps are stored from it on."""
+        """Return for each step whether enough steps are stored from this step on."""
         if self.bounds[0] == 1:
             return np.ones(len(rows), np.bool_)
         is_long_enough: np.ndarray = (
@@ -76,7 +76,7 @@ class NextSteps(expdb.NStep):
 def _walked(
     trajectories: expdb.Trajectories, rows: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of up to `steps` steps from each row on, [B, steps], and their number."""
+    """Return up to `steps` rows from each row on, [B, steps], and the number of rows in each."""
     path = np.empty((len(rows), steps), np.int64)
     path[:, 0] = rows
     there = np.ones(len(rows), np.int64)
@@ -88,7 +88,7 @@ def _walked(
 
 
 class Episodes:
-    """Add, draw and evict episodes. The oldest episodes are evicted first, as a whole."""
+    """Add, draw and evict episodes. Whole episodes are evicted, the oldest first."""
 
     # Columns of all steps that are kept in memory; the first one identifies the episode.
     STEP_COLUMNS: tuple[str, ...] = ("episode_id",)
@@ -110,7 +110,7 @@ class Episodes:
             self.database.close()
             raise expdb.CapacityMismatch(
                 f"buffer {name!r} holds {timesteps} timesteps, and capacity={capacity} would evict "
-                "some; set a greater capacity, or another name"
+                "some of them; set a greater capacity, or another name"
             )
 
     def _open_buffer(self) -> None:
@@ -138,7 +138,7 @@ class Episodes:
         return len(self)
 
     def length(self, id: str) -> int:
-        """Return the number of known timesteps of an episode."""
+        """Return the number of timesteps of an episode that this process has added or read."""
         return len(self._positions[id])
 
     def flush(self) -> None:
@@ -148,7 +148,7 @@ class Episodes:
             positions = self._writer.flush()
             if (
                 0 < len(rows) == len(positions) and int(positions[0]) == self._after + 1
-            ):  # no other process has written in between
+            ):  # no other process has written since the last call
                 columns = [_objects(column) for column in zip(*rows, strict=True)]
                 self._add_positions(positions, *columns)
                 if self.STEP_COLUMNS == ("episode_id",):
@@ -313,11 +313,11 @@ class Episodes:
         return batch
 
     def _episode_columns_of(self, batch: expdb.Batch, names: list[str]) -> dict[str, np.ndarray]:
-        """Return `names` of the episodes of a batch; raise Evicted if one cannot be read."""
+        """Return columns of the episodes of a batch; raise Evicted if an episode was evicted."""
         if not names:
             return {}
         episodes, cache = batch["episode"].tolist(), self._episode_columns
-        # Most entries then belong to evicted episodes.
+        # If the cache is this large, most entries belong to evicted episodes.
         if len(cache) > 2 * len(self._positions) + SPARE_CACHED_EPISODES:
             cache.clear()
         positions = dict(zip(episodes, batch["position"].tolist(), strict=True))

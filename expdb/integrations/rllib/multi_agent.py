@@ -49,7 +49,7 @@ class _MultiAgent(rllib.MultiAgentReplayBuffer):
         """Store the items of each policy in the buffer `<name>.<policy>`; open stored policies."""
         self.location, self.name = absolute(location), name
         is_private = self.location == PRIVATE
-        self._database = expdb.open(location)  # if private, closing it deletes it
+        self._database = expdb.open(location)  # closing a private database deletes it
         kind = self._kind(config)
         options = {"capacity": capacity, **(config or {})}
         for key in ("type", "beta"):
@@ -208,8 +208,8 @@ class MultiAgentMixInReplayBuffer(
 ):
     """Store the items of RLlib's `MultiAgentMixInReplayBuffer` in a database.
 
-    Batches that were added but not sampled yet are stored. After a restart, they count as old
-    batches.
+    The database also stores batches that were added but not sampled yet. After a restart, these
+    batches count as old batches.
 
     Parameters
     ----------

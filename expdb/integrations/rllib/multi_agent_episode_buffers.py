@@ -22,10 +22,10 @@ from expdb.integrations.rllib.synchronized import synchronized
 class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeReplayBuffer):
     """Store the episodes of RLlib's `MultiAgentEpisodeReplayBuffer` in a database.
 
-    The capacity, and counts without a module id, are timesteps of the environment. In SQL, the task
-    of a step is its module, and its group is the multi-agent episode. Counts of stored steps cover
-    the database. Counts by module of added, evicted and sampled steps cover this handle and the
-    state that it restored.
+    The capacity and the counts without a module id are timesteps of the environment. In SQL, the
+    task of a step is the module, and the group is the multi-agent episode. Counts of stored steps
+    include the steps of all processes. Counts by module of added, evicted and sampled steps
+    include only this handle and the state that this handle restored.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
     batch_size_B : int
         Default number of items of a sample.
     batch_length_T : int
-        Default number of timesteps of a row.
+        Default number of timesteps per row of a sample.
     **options
         Further arguments of `EpisodeReplayBuffer`.
 
@@ -63,8 +63,8 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         )
         self._spaces_of: dict[Any, tuple[Any, Any]] = {}
         self._agents: dict[str, Any] = {}  # RLlib's agent ids, by their text
-        self._added: Counter[str] = Counter()  # agents' steps, by module
-        self._evicted: Counter[str] = Counter()  # agents' episodes, by module
+        self._added: Counter[str] = Counter()  # number of added agent steps, by module
+        self._evicted: Counter[str] = Counter()  # number of evicted agent episodes, by module
         self.sampled_timesteps_per_module: Counter[str] = Counter()
 
     # -- adding --------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         ------
         InvalidValue
             If an item is not a MultiAgentEpisode, a value cannot be stored exactly, or a reward is
-            not finite. Nothing of this episode is added.
+            not finite. Nothing of the rejected episode is added.
         """
         ids, before = set(self._stored.ids), self._stored.added
         new: list[tuple[Any, str]] = []
@@ -156,12 +156,13 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         ----------
         num_items, batch_size_B : int, optional
             Number of transitions of each module, or number of timesteps with
-            `replay_mode="synchronized"`. Pass at most one of them. The default is that of the
-            buffer.
+            `replay_mode="synchronized"`. Pass at most one of the two. The default is the
+            buffer's `batch_size_B`.
         batch_length_T : int, optional
             Ignored.
         n_step : int or tuple of int, optional
-            Number of steps of a transition. For `(low, high)`, it is random; `high` is excluded.
+            Number of steps of a transition. `(low, high)` draws a random number of steps; `high`
+            is excluded.
         gamma : float
             Discount factor of the rewards of a transition.
         include_infos : bool
@@ -182,13 +183,14 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         Returns
         -------
         list of SingleAgentEpisode or dict
-            Episodes of one step of one agent. With `replay_mode="synchronized"`, a dict of arrays
-            [B, ...] for each module.
+            Episodes, each with one step of one agent. With `replay_mode="synchronized"`, a dict of
+            arrays [B, ...] for each module.
 
         Raises
         ------
         ValueError
-            If the buffer is empty, a module has no such transitions, or `replay_mode` is unknown.
+            If the buffer is empty, a module has no transitions over `n_step` steps, or
+            `replay_mode` is unknown.
         AssertionError
             If both `num_items` and `batch_size_B` are given.
         """
@@ -356,7 +358,8 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
     def get_added_timesteps(self, module_id: Any = None) -> int:
         """Return the number of timesteps added by this handle.
 
-        Without `module_id`, it includes the timesteps that were stored when the handle was opened.
+        Without `module_id`, the number includes the timesteps that were already stored when the
+        handle was opened.
 
         Parameters
         ----------
@@ -382,7 +385,7 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         return int(self.buffer.stats()["added"])
 
     def get_sampled_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of sampled timesteps, of all modules or of one.
+        """Return the number of sampled timesteps of all modules or of one module.
 
         Parameters
         ----------
@@ -480,27 +483,27 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(
     def update_priorities(
         self, priorities: Sequence[float] | np.ndarray, module_id: Any = None
     ) -> None:
-        """Set the priorities of the last sample of a module. Evicted steps are ignored.
+        """Set the priorities of the last sample of a module, and ignore evicted steps.
 
         Parameters
         ----------
         priorities : array_like of float
-            One priority for each transition of the module. The least priority is 1e-12.
+            One priority for each transition of the module. Priorities below 1e-12 become 1e-12.
         module_id : str, optional
-            The module, by default the first of `get_module_ids()`.
+            The module; by default, the first module of `get_module_ids()`.
 
         Raises
         ------
         AssertionError
-            If the number of priorities differs from that of the last sample. Update the priorities
-            once per sample.
+            If the number of priorities differs from the number of transitions in the last sample.
+            Update the priorities once per sample.
         """
         module = self.get_module_ids()[0] if module_id is None else module_id
         positions = self._last.get(module, np.empty(0, np.int64))
         values = np.maximum(np.asarray(priorities, np.float64), 1e-12)
         assert len(values) == len(positions), (
-            f"got {len(values)} priorities for {len(positions)} steps of module {module!r}; update "
-            "once for each sample"
+            f"got {len(values)} priorities for {len(positions)} transitions of module {module!r}; "
+            "pass one priority per transition, once per sample"
         )
         self._last.pop(module, None)
         self.buffer.update_priorities(positions, values)

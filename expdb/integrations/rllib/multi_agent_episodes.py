@@ -22,15 +22,15 @@ class EpisodeSteps:
     modules: np.ndarray
     agents: np.ndarray
     begun: np.ndarray  # timestep of the environment at the observation
-    ended: np.ndarray  # timestep at the next observation, later if the agent had to wait
+    ended: np.ndarray  # timestep at the next observation, which is later if the agent waited
 
 
 class MultiAgentEpisodes(Episodes):
-    """Add, draw and evict multi-agent episodes. Each is stored as a group of episodes.
+    """Add, draw and evict multi-agent episodes. Each is a group of episodes, one per agent.
 
-    The task of a step is its module, its agent is the agent, and its group is the multi-agent
-    episode. Timesteps are those of the environment, from the first step of any agent to the end of
-    the last step.
+    The task of a step is the module, and the group is the multi-agent episode. Timesteps of an
+    episode are timesteps of the environment, from the first step of any agent to the end of the
+    last step.
     """
 
     STEP_COLUMNS = ("group_id", "task_id", "agent_id", "env_t", "env_t_after")
@@ -38,8 +38,8 @@ class MultiAgentEpisodes(Episodes):
     def __init__(self, *args: Any):
         self._steps_of: dict[str, EpisodeSteps] = {}
         self._spans: dict[str, tuple[int, int]] = {}  # first and last timestep of the environment
-        self.gone: list[EpisodeSteps] = []  # episodes of the last eviction
-        self._by_module: Counter[str] = Counter()  # number of known steps
+        self.gone: list[EpisodeSteps] = []  # steps of the episodes that the last eviction removed
+        self._by_module: Counter[str] = Counter()  # number of added or read steps
         super().__init__(*args)
         self.added = self.timesteps
 
@@ -111,7 +111,7 @@ class MultiAgentEpisodes(Episodes):
         columns: dict[str, Any] = {
             "task_id": module, "agent_id": str(agent), "group_id": str(episode.id_)
         }  # fmt: skip
-        if type(agent) is not str:  # for example the numbers in RLlib's examples
+        if type(agent) is not str:  # RLlib's examples use numbers as agent ids
             columns["tags"] = {"agent": agent}
         return self._steps(
             single, lambda k: {"env_t": int(times[k]), "env_t_after": int(times[k + 1])}, **columns
@@ -176,7 +176,8 @@ class MultiAgentEpisodes(Episodes):
     ) -> list[np.ndarray]:
         """Return, for each agent, the positions of its steps from `first` to `first + n_step`.
 
-        Agents that do not act at the first timestep or do not observe at the last are omitted.
+        Agents that do not act at the first timestep, or do not observe at the last timestep, are
+        omitted.
         """
         steps, positions = self._steps_of[id], self._positions[id]
         transitions = []
@@ -197,7 +198,7 @@ class MultiAgentEpisodes(Episodes):
 def _times(episode: Any, agent: Any, steps: int) -> np.ndarray:
     """Return the timesteps of the environment at the `steps` + 1 observations of an agent.
 
-    Count from the end, because RLlib pads the front for an agent that starts later.
+    Count from the end, because RLlib pads the beginning for an agent that starts later.
     """
     data = episode.env_t_to_agent_t[agent].data
     first = episode.env_t - len(data) + 1

@@ -132,8 +132,8 @@ class ReservoirReplayBuffer(StoredSamples, reservoir_replay_buffer.ReservoirRepl
 class FifoReplayBuffer(StoredSamples, fifo_replay_buffer.FifoReplayBuffer):
     """Store the batches of RLlib's `FifoReplayBuffer` and sample each once, the oldest first.
 
-    A batch is sampled once among all processes that share the buffer, also after a restart. The
-    buffer evicts nothing.
+    All processes that share the buffer together sample each batch once, also after a restart. The
+    buffer never evicts a batch.
 
     Parameters
     ----------

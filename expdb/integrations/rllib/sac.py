@@ -10,8 +10,8 @@ from ray.rllib.algorithms import sac
 class SACConfig(sac.SACConfig):
     """Extend RLlib's `SACConfig` to accept a buffer of this package as its `"type"`.
 
-    The original compares the name with a list of four buffers and rejects any other (`sac.py` of
-    RLlib 2.60). RLlib's DQN accepts any buffer.
+    RLlib's `SACConfig` compares the `"type"` with the names of four buffers and rejects any other
+    name (`sac.py` of RLlib 2.60). RLlib's DQN accepts any buffer.
 
     Parameters
     ----------

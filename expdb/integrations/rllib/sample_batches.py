@@ -46,7 +46,7 @@ _IGNORED = frozenset(
 
 
 class StoredSamples(rllib.ReplayBuffer):
-    """Base of the buffers: each item is one step in the database, whatever its storage unit."""
+    """Base of the buffers: the database stores each item of any storage unit as one step."""
 
     splits = True  # whether `add` splits batches into items
 
@@ -65,7 +65,7 @@ class StoredSamples(rllib.ReplayBuffer):
                 f"{min(unknown)} is not an option of this buffer; expected capacity, "
                 "storage_unit, location, name and state_includes_data"
             )
-        # RLlib would allocate for the capacity, but the items are in the database.
+        # RLlib would allocate memory for the capacity, but the items are in the database.
         rllib.ReplayBuffer.__init__(self, min(capacity, 1), storage_unit)
         self.capacity = capacity
         self.location, self.name = absolute(location), name
@@ -345,7 +345,7 @@ class StoredSamples(rllib.ReplayBuffer):
 class ReplayBuffer(StoredSamples):
     """Store the items of RLlib's `ReplayBuffer` in a database and sample them uniformly.
 
-    Once `capacity` timesteps were added, each new item replaces the oldest one.
+    Once `capacity` timesteps have been added, each new item replaces the oldest item.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ class ReplayBuffer(StoredSamples):
     location : str or path-like
         Path of a database or PostgreSQL URL. By default, the database is private and temporary.
     name : str
-        Name of the buffer in the database. An existing buffer is continued.
+        Name of the buffer in the database. An existing buffer keeps its contents.
     state_includes_data : bool
         Whether `get_state` also returns the items. For a private database, it always does.
     **options
@@ -367,22 +367,22 @@ class ReplayBuffer(StoredSamples):
     ValueError
         If an option is unknown.
     CapacityMismatch
-        If the stored buffer of timesteps is larger than `capacity`.
+        If `storage_unit` is `"timesteps"` and the stored buffer is larger than `capacity`.
     """
 
 
 class PrioritizedReplayBuffer(StoredSamples, prioritized_replay_buffer.PrioritizedReplayBuffer):
     """Store the items of RLlib's `PrioritizedReplayBuffer` and sample them by priority.
 
-    Sampling is stratified. `batch_indexes` are positions in the buffer. A position is never used
-    twice, so a late update of priorities cannot change another item.
+    Sampling is stratified. `batch_indexes` are positions in the buffer. A position is never
+    reused, so a late update of priorities cannot change another item.
 
     Parameters
     ----------
     capacity : int
-        Largest number of timesteps, or of items for other storage units.
+        Maximum number of timesteps, as in RLlib's buffer.
     storage_unit : str or StorageUnit
-        Unit of the items: "timesteps", "sequences", "episodes" or "fragments".
+        What an item is: `"timesteps"`, `"sequences"`, `"episodes"` or `"fragments"`.
     alpha : float
         Exponent of the priorities, above 0.
     **options
@@ -454,7 +454,7 @@ class PrioritizedReplayBuffer(StoredSamples, prioritized_replay_buffer.Prioritiz
         return batch
 
     def update_priorities(self, idxes: Any, priorities: Sequence[float] | np.ndarray) -> None:
-        """Set the priorities of items. Items that are no longer stored are ignored.
+        """Set the priorities of items, and ignore items that are no longer stored.
 
         Parameters
         ----------

@@ -35,10 +35,10 @@ def state_of(buffer: Any, rng: np.random.Generator, sampled: int) -> dict[str, A
 def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) -> int:
     """Restore a state and return its number of sampled timesteps.
 
-    Data in the state replace the contents of a private buffer. Any other buffer stores them if
-    nothing was ever added to it, and keeps its contents if it counts as many added items as the
-    state. Raise ValueError if it counts another number, or if the state belongs to another buffer.
-    Warn if a state without data has another location.
+    The data of a state replaces the contents of a private buffer. Any other buffer stores the data
+    only if nothing was ever added to the buffer. Otherwise, the buffer keeps its contents, and
+    ValueError is raised if the state has another number of added items. Also raise ValueError if
+    the state belongs to another buffer. Warn if a state without data has another location.
     """
     if state.get("name") != buffer.name:
         raise ValueError(
@@ -61,18 +61,18 @@ def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) 
 def _restore_data(buffer: Any, state: dict[str, Any]) -> None:
     buffer.flush()
     if not buffer.is_private and (added := _added(buffer)):
-        if added == state["items_added"]:  # the checkpoint is restored where it was made
+        if added == state["items_added"]:  # the database still has the contents of the checkpoint
             return
         raise ValueError(
-            f"buffer {buffer.name!r} in {buffer.location} holds other data ({added} items were "
-            f"added, {state['items_added']} in the state); restore the state with another location="
+            f"buffer {buffer.name!r} in {buffer.location} holds other data ({added} added items, "
+            f"but {state['items_added']} in the state); restore the state with another location="
         )
     check_contents(buffer.name, state["data"], buffer.buffer.capacity)
     buffer.load(state["data"])
 
 
 def replace_contents(buffer: Any, data: bytes) -> None:
-    """Replace the contents of a buffer. It must not have an open writer."""
+    """Replace the contents of a buffer that has no open writer."""
     restore_buffer(buffer.database, connectable(buffer), buffer.name, data)
 
 

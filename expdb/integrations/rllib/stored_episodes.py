@@ -239,7 +239,7 @@ class StoredEpisodes(rllib.EpisodeReplayBuffer):
         return episodes, batch
 
     def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
-        """Return further arguments of SingleAgentEpisode for each transition of a batch."""
+        """Return additional arguments of SingleAgentEpisode for each transition of a batch."""
         spaces = {"observation_space": self._spaces[0], "action_space": self._spaces[1]}
         return [spaces] * batch.size
 
@@ -317,7 +317,7 @@ class StoredEpisodes(rllib.EpisodeReplayBuffer):
         return len(self._stored)
 
     def get_added_timesteps(self, module_id: Any = None) -> int:
-        """Return the number of timesteps added so far, also before this handle was opened.
+        """Return the number of timesteps added before this handle was opened and by this handle.
 
         Parameters
         ----------
@@ -363,7 +363,7 @@ class StoredEpisodes(rllib.EpisodeReplayBuffer):
             self._stored.added = state["timesteps_added"]
 
 
-# Options that RLlib's algorithms pass to every buffer. The ignored ones have no effect here.
+# Options that RLlib's algorithms pass to every buffer. Options in `_IGNORED` have no effect.
 _OPTIONS = {"metrics_num_episodes_for_smoothing"}
 _IGNORED = {"type", "beta", "prioritized_replay_beta", "_enable_replay_buffer_api"}
 

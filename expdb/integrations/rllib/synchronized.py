@@ -25,7 +25,7 @@ def synchronized(
     """Draw `size` timesteps of environments; return a dict of arrays [B, ...] for each module.
 
     Each row is the transition of one agent from a drawn timestep to `n_step` timesteps later.
-    Raise ValueError if no agent has such a transition, or if they are too rare.
+    Raise ValueError if no agent has such a transition, or if such transitions are too rare.
     """
     stored.flush()
     spans = {id: stored.span(id) for id in stored.ids}

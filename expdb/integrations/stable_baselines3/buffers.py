@@ -30,8 +30,8 @@ from expdb.integrations.locations import (
 class _Rows(expdb.Sampler):
     """Draw transitions with NumPy's global generator, exactly as SB3 draws them.
 
-    The column `unwritten` is -1 for written transitions. For an unwritten one, it is the number of
-    transitions added after it, and its position is a placeholder.
+    The column `unwritten` is -1 for a written transition. For an unwritten transition, the column
+    is the number of transitions added later, and the position is a placeholder.
     """
 
     buffer: Any
@@ -49,7 +49,7 @@ class _Rows(expdb.Sampler):
         )  # fmt: skip
         stored = min((population.size + unwritten) // count, capacity)
         rows, envs = self.buffer.choose_rows(size, stored)
-        if stored == capacity:  # SB3 overwrites row `pos` next, so it is the oldest
+        if stored == capacity:  # SB3 overwrites row `pos` next, so row `pos` is the oldest
             rows = (rows - self.buffer.pos) % capacity
         newer = stored * count - 1 - (rows * count + envs)
         places = np.minimum(population.size - 1 - newer + unwritten, population.size - 1)
@@ -58,14 +58,14 @@ class _Rows(expdb.Sampler):
 
 @dataclass(frozen=True)
 class _NStep(expdb.NStep):
-    """Up to `n` steps of an episode, which may be unfinished: next observations are stored."""
+    """Transitions over up to `n` steps, also in an unfinished episode."""
 
     may_start = expdb.Unit.may_start
 
     def layout(
         self, trajectories: expdb.Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
-        """Return each step with its n-step return and the last of its up to `n` steps."""
+        """Return each step with its n-step return and the last step of its transition."""
         last, taken, gained = rows, np.ones(len(rows), np.int64), trajectories.rewards(rows)
         for k in range(1, self.bounds[1]):
             on = ~trajectories.terminated(last) & ~trajectories.truncated(last) & (taken == k)
@@ -167,7 +167,7 @@ class StoredBuffer(buffers.BaseBuffer):
 
     def _open_buffer(self) -> None:
         name, capacity = self._arguments["name"], self.buffer_size * self.n_envs
-        if name in self.database.buffers():  # with another n_envs, it may be slightly larger
+        if name in self.database.buffers():  # another n_envs can give a slightly larger capacity
             stored_capacity = self.database.buffer(name).capacity or 0
             capacity = (
                 stored_capacity
@@ -189,7 +189,7 @@ class StoredBuffer(buffers.BaseBuffer):
         data = None
         if (
             self._arguments["location"] == PRIVATE
-        ):  # no other process can open it, so copy its contents
+        ):  # no other process can open a private database, so copy the contents
             data = serialize_buffer(self.database.location, self.buffer)
         return reopened, (type(self), self._arguments), data
 
@@ -222,7 +222,7 @@ class StoredBuffer(buffers.BaseBuffer):
 
     @full.setter
     def full(self, value: bool) -> None:
-        """Set whether rows that were never added are sampled, too, as zeros."""
+        """Set whether to also sample rows that were never added, which contain zeros."""
         self._is_declared_full = bool(value)
         if value and (size := self.size()) < self.buffer_size:
             warnings.warn(
@@ -281,7 +281,7 @@ class StoredBuffer(buffers.BaseBuffer):
         self.flush()
         rows = np.zeros((self.buffer_size, self.n_envs, *shape), dtype)
         first = self._added - self.size() * self.n_envs
-        number = self._added - len(self.buffer)  # of the oldest stored step
+        number = self._added - len(self.buffer)  # number of the oldest stored step
         for batch in self.buffer.scan(fields=names):
             numbers = np.arange(number, number + batch.size)
             number += batch.size
@@ -434,7 +434,7 @@ class StoredBuffer(buffers.BaseBuffer):
     def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> Any:
         """Return transitions of the given rows, each from a random environment."""
         if self._is_declared_full and self.size() < self.buffer_size:
-            return super()._get_samples(batch_inds, env)  # from the arrays, zeros included
+            return super()._get_samples(batch_inds, env)  # reads the arrays, with zeros
         self._given_rows = batch_inds
         try:
             return self._samples(self._draw_with_unwritten(len(batch_inds)), env)
@@ -444,7 +444,7 @@ class StoredBuffer(buffers.BaseBuffer):
     def choose_rows(self, size: int, stored: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows and an environment for each, as SB3 would with the same seed.
 
-        In `_get_samples`, the rows are given.
+        Within `_get_samples`, return the rows that its caller has passed.
 
         Parameters
         ----------
@@ -502,7 +502,7 @@ class StoredBuffer(buffers.BaseBuffer):
         )
 
     def _samples(self, batch: Any, env: Any) -> Any:
-        """Convert a batch to SB3's samples, normalized by `env` if it is given."""
+        """Convert a batch to SB3's samples, and normalize them if `env` is given."""
         if env is not None and env.norm_reward and self.n_steps > 1:
             raise ValueError(
                 "VecNormalize with norm_reward=True cannot normalize n-step returns; set "
@@ -540,7 +540,7 @@ class ReplayBuffer(StoredBuffer, buffers.ReplayBuffer):
     """Store the transitions of SB3's `ReplayBuffer` in a database.
 
     Steps are written in groups. Samples include unwritten steps. If `n_steps` is above 1, each
-    sample writes them first.
+    sample first writes the unwritten steps.
 
     Parameters
     ----------
@@ -562,7 +562,7 @@ class ReplayBuffer(StoredBuffer, buffers.ReplayBuffer):
         Path of a database or PostgreSQL URL. By default, the database is private and temporary; it
         is deleted when it is closed.
     name : str
-        Name of the buffer in the database. An existing buffer is continued.
+        Name of the buffer in the database. An existing buffer keeps its contents.
     task_id : str
         Name of the environment in SQL.
     n_steps : int
@@ -570,11 +570,11 @@ class ReplayBuffer(StoredBuffer, buffers.ReplayBuffer):
     gamma : float
         Discount factor for `n_steps` above 1.
     flush_steps : int
-        Number of unwritten steps after which they are written.
+        Number of unwritten steps at which the buffer writes them.
     flush_seconds : float
         Number of seconds after which the next `add` writes the unwritten steps.
     **options
-        Not allowed; other options raise TypeError.
+        Not supported; any other option raises TypeError.
 
     Raises
     ------

@@ -35,7 +35,7 @@ class _CompleteEpisodes(expdb.Sampler):
         positions = population.positions
         if not len(positions):
             return positions, {}
-        # In the order of SB3's rows, the steps of the current pass over its arrays come first.
+        # SB3's arrays are a ring that begins with the steps of the current pass.
         overwritten = np.searchsorted(positions, self.buffer.first_position)
         places = np.random.randint(0, len(positions), size=size)
         return population.at((places + overwritten) % len(positions)), {}
@@ -81,9 +81,9 @@ class _Hindsight(expdb.Unit):
 
 
 def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the row that is `steps` steps after each row, or before it if negative.
+    """Return the row that is `steps` steps after each row, or before it if `steps` is negative.
 
-    A walk stops at the first or last stored step of the episode.
+    The count stops at the first or last stored step of the episode.
     """
     rows, steps = rows.copy(), steps.copy()
     while (on := np.flatnonzero(steps)).size:
@@ -100,8 +100,8 @@ def _walked(trajectories: expdb.Trajectories, rows: np.ndarray, steps: np.ndarra
 class HerReplayBuffer(StoredBuffer, sb3.HerReplayBuffer):
     """Store the transitions of SB3's `HerReplayBuffer` in a database.
 
-    This is hindsight experience replay. Each sample writes unwritten transitions first and draws
-    from complete episodes only.
+    The class implements hindsight experience replay. Each sample first writes the unwritten
+    transitions, and draws only from complete episodes.
 
     Parameters
     ----------

@@ -48,8 +48,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     """Sample transitions in proportion to their priority.
 
     The buffer supports every observation space. Samples also have `weights` and `positions`. After
-    you compute the loss, pass the TD errors to `update_priorities`. Each sample writes unwritten
-    transitions first.
+    you compute the loss, pass the TD errors to `update_priorities`. Each sample first writes the
+    unwritten transitions.
 
     Parameters
     ----------

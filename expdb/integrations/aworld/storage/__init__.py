@@ -166,9 +166,10 @@ _TASKS_AT_ONCE = 1000
 class SQLStorage(Storage):
     """Store rows in a database file or on a PostgreSQL server.
 
-    Several processes may use the same storage. If you pass it to another process, by fork or spawn,
-    it opens its own connection there. If the module of a pydantic model is imported, the model is
-    restored as a model, otherwise as a dict: stored data never makes expdb import anything.
+    Several processes may use the same storage. In another process, started by fork or spawn, the
+    storage opens a connection of its own. A pydantic model is restored as a model only if its
+    module is already imported, and otherwise as a dict. Stored data never makes expdb import
+    anything.
 
     Parameters
     ----------
@@ -206,7 +207,7 @@ class SQLStorage(Storage):
         self.add_batch([data])
 
     def add_batch(self, data_batch: Sequence[DataRow]) -> None:
-        """Add rows in one transaction: all of them or none.
+        """Add either all rows or none, in one transaction.
 
         Parameters
         ----------
@@ -233,7 +234,7 @@ class SQLStorage(Storage):
             "execute_time": meta.execute_time, "pre_agent": meta.pre_agent,
             "episode_id": self._episode_of(meta),
             "reward": data.reward_t, "state": _wrapped(data.state),
-            # missing values are null, so that queries know the names
+            # missing values are null, so that queries find the names
             "tags": {"id": row.id, "adv_t": data.adv_t, "v_t": data.v_t},
         }  # fmt: skip
         if data.actions is not None:
@@ -448,7 +449,7 @@ def _wrapped(value: Any) -> dict[str, Any]:
 
 
 def _unwrapped(stored: Mapping[str, Any] | None) -> Any:
-    """Return the value that `_wrapped` was given.
+    """Restore a value from the JSON that `_wrapped` returned.
 
     Look up only classes of modules that are already imported, and only pydantic models.
     """

@@ -1,6 +1,7 @@
 """AWorld's storage for several processes.
 
-It takes the same arguments, but stores the rows in a database file instead of shared memory.
+The class takes AWorld's arguments, but stores the rows in a database file instead of shared
+memory.
 """
 
 import os
