@@ -29,16 +29,16 @@ AtIndices = dict[str, tuple[int, int, int, int]]
 
 @dataclass(eq=False, slots=True)
 class ChunkLayout:
-    """Offsets of metadata and values in messages of one signature.
+    """Offsets of metadata and values in messages of one signature (list of fields).
 
     Chunks with equal offsets share one layout if all or none of their fields are slices of the
     message. A cache holds thousands of chunks, and a layout for each of them would cost memory and
     a CPU cache miss when it is read.
     """
 
-    nodes: int  # offset of the numbers of the nodes
-    buffers: int  # offset of the numbers of the buffers
-    body: int
+    nodes: int  # offset of the lengths and null counts of the nodes
+    buffers: int  # offset of the offsets and lengths of the buffers
+    body: int  # offset of the body
     compressed: bool
     nbytes: int  # size of a message; 0 if messages with this layout differ in size
     slices: Slices  # of uncompressed fixed-width fields without nulls, except boolean scalars
@@ -47,7 +47,7 @@ class ChunkLayout:
 
 
 class Decoder:
-    """Reads the chunks of one signature in one buffer."""
+    """Read the chunks of one signature in one buffer."""
 
     def __init__(self, signature: Signature, buffer_id: int | None = None):
         self.signature, self._buffer_id = signature, buffer_id
@@ -76,18 +76,18 @@ class Decoder:
         return self.decode_unchecked(id, rows, crc, data)
 
     def decode_unchecked(self, id: int, rows: int, crc: int, data: bytes) -> "Chunk":
-        """Return a chunk without verifying its checksum, for example one that was just written."""
+        """Return a chunk, such as one that was just written, without verifying its checksum."""
         cached = self._layouts.get(data[: self._prefix_bytes])
         if cached is not None and cached.nbytes == len(data):
             return Chunk(id, rows, crc, data, self.signature, self._places, cached)
         try:
             metadata = read_metadata(data)
             if metadata.rows != rows:
-                raise ChunkDamaged("its number of rows differs from its metadata")
+                raise ChunkDamaged("its number of rows differs from the metadata of its message")
             layout = self._layout(metadata, len(data))
         except ChunkDamaged as error:
             raise ChunkDamaged(
-                f"chunk {id} cannot be read, {error}; restore a backup, or delete its steps"
+                f"chunk {id} cannot be read ({error}); restore a backup, or delete its steps"
             ) from None
         if len(layout.slices) + len(layout.bits) == len(self.signature.fields):
             if len(self._layouts) >= MAX_LAYOUTS or self._prefix_bytes != metadata.body:
@@ -108,25 +108,25 @@ class Decoder:
         bits: dict[str, int] = {}
         rows = metadata.rows
         if rows < 0 or rows > 2 * MAX_CHUNK_ROWS:
-            raise ChunkDamaged("its number of rows is not valid")
+            raise ChunkDamaged("the number of rows is not valid")
         node = buffer = nodes = buffers = 0
         for name, (node, buffer, nodes, buffers) in self._places.items():
             field = self.signature.fields[name]
             if node + nodes > len(metadata.nodes) or buffer + buffers > len(metadata.buffers):
-                raise ChunkDamaged("it has too few columns")
+                raise ChunkDamaged("the message has too few columns")
             length, nulls = metadata.nodes[node].tolist()
             if length != rows or not 0 <= nulls <= rows:
-                raise ChunkDamaged(f"the length of {name} differs from its metadata")
+                raise ChunkDamaged(f"the length of field {name} is not valid")
             if not field.varies and not metadata.compressed and not nulls:
                 offset, size = metadata.buffers[buffer + buffers - 1].tolist()
                 if size < _fixed_bytes(field, rows):
-                    raise ChunkDamaged(f"{name} ends early")
+                    raise ChunkDamaged(f"the data of field {name} end early")
                 if field.dtype == "bool" and not field.shape:
                     bits[name] = metadata.body + offset
                 else:
                     slices[name] = (metadata.body + offset, field.nbytes)
         if node + nodes != len(metadata.nodes) or buffer + buffers != len(metadata.buffers):
-            raise ChunkDamaged("it has too many columns")
+            raise ChunkDamaged("the message has too many columns")
         _, nodes_at, buffers_at, _ = metadata.at
         return ChunkLayout(
             nodes_at, buffers_at, metadata.body, metadata.compressed, nbytes, slices, bits
@@ -227,7 +227,7 @@ class Chunk:
             return self._column(name)[-1]
         values = self._read(name, self._places[name][3] - 1)
         if len(values) < self.rows * self.signature.fields[name].nbytes:
-            raise self._damage(name, "it ends early")
+            raise self._damage(name, "the data end early")
         return values
 
     def place(self, name: str) -> tuple[int, int]:
@@ -238,7 +238,7 @@ class Chunk:
         return self._slices[name]
 
     def bits(self, name: str) -> int:
-        """Return the offset of the bitmap of a field; raise KeyError if it is not in the layout."""
+        """Return the offset of the bitmap of a field; raise KeyError if `layout.bits` lacks it."""
         return self._bits[name]
 
     def objects(self, name: str, start: int, stop: int) -> list[Any]:
@@ -307,7 +307,7 @@ class Chunk:
             field, count = self.signature.fields[name], self._places[name][3]
             buffers = [self._read(name, index) for index in range(count)]
             if not field.varies and len(buffers[-1]) < _fixed_bytes(field, self.rows):
-                raise self._damage(name, "it ends early")
+                raise self._damage(name, "the data end early")
             self._buffers[name] = buffers
             self.opened_bytes += BUFFER_BYTES * count
             if self.layout.compressed:
@@ -360,12 +360,12 @@ def crc_of(
 ) -> int:
     """Return the checksum of a chunk.
 
-    It covers the message, the signature and number of rows that are needed to read the message, and
-    the id and the buffer of the chunk.
+    The checksum covers the message, the signature and number of rows that are needed to read the
+    message, and the id and the buffer of the chunk.
 
-    The id and the buffer are combined with the rest by XOR. Therefore a server that assigns the
-    positions can add the id to the checksum from the writer, and a copy to another buffer can
-    change the checksum without reading the chunk.
+    The id and the buffer are combined with the rest of the checksum by XOR. A server that assigns
+    the positions can therefore add the id to the checksum from the writer. For a copy in another
+    buffer, expdb can change the checksum without reading the chunk.
     """
     summed = zlib.crc32(data, zlib.crc32(struct.pack("<q", rows), signature.crc))
     placed = summed ^ (id & 0xFFFFFFFF)
@@ -373,7 +373,7 @@ def crc_of(
 
 
 def crc_after_move(crc: int, old: int, new: int) -> int:
-    """Return the checksum of a copy of a chunk from the buffer `old` in the buffer `new`."""
+    """Return the checksum of a chunk that was copied from the buffer `old` to the buffer `new`."""
     return _of_buffer(_of_buffer(crc, old), new) if crc & COVERS_BUFFER else crc
 
 

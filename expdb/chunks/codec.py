@@ -2,9 +2,9 @@
 
 `pyarrow.ipc.read_record_batch(data, schema)` can read the message with the schema of its signature.
 To write the metadata of a message, expdb sets the numbers in a template (message.py), because
-pyarrow takes five times as long. To read the metadata, expdb checks every bound. The metadata of a
-fixed-width chunk determines its layout. expdb therefore looks up the layout by the bytes of the
-metadata, and a value is a slice of the message.
+pyarrow takes five times as long. When expdb reads the metadata, it checks every bound. The
+metadata of a fixed-width chunk determine its layout. expdb therefore looks up the layout by the
+bytes of the metadata, and a value is a slice of the message.
 """
 
 import struct
@@ -21,15 +21,15 @@ from expdb.chunks.columns import column_of
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.chunks.message import Templates
 
-# A chunk is always read as a whole. Small steps are stored in small chunks, because a sample of 256
-# steps with an empty cache may read 256 chunks. Text is stored in large chunks, because these store
-# each message of a conversation once and compress well with zstd.
+# A chunk is always read as a whole. Small steps are stored in small chunks, because a sample of
+# 256 steps with an empty cache may read 256 chunks. Text is stored in large chunks: a large chunk
+# stores each message of a conversation once and compresses well with zstd.
 FIXED_CHUNK_BYTES = 8 << 10
 VARYING_CHUNK_BYTES = 512 << 10
 FIRST_ROWS = 4
 MAX_CHUNK_BYTES = 64 << 20
-# Narrower fixed-width rows are not compressed: they are read one by one, and raw floats do not
-# become smaller.
+# Fixed-width rows narrower than this are not compressed: they are read one by one, and compression
+# does not make raw floats smaller.
 _COMPRESS_ROW_BYTES = 1024
 # For a smaller chunk, compression saves less than the call costs. The chunks of an episode are
 # merged when the episode ends.
@@ -72,7 +72,7 @@ class Rows:
         """Whether the chunk has reached its target size.
 
         If the first row is large, for example a long conversation, the next rows usually repeat
-        most of it. The target size is therefore larger, so that they are in the same chunk.
+        most of it. The target size is therefore larger, so that the same chunk stores these rows.
         """
         if not self._varies:
             return self.count >= self._most
@@ -162,7 +162,7 @@ class Rows:
         return column
 
     def _measure(self, field: Field) -> None:
-        """Update the maximum number of rows of a chunk for another field."""
+        """Update the maximum number of rows of a chunk for an additional field."""
         self._varies = self._varies or field.varies
         if not self._varies:
             self._row_bytes += field.nbytes
@@ -189,7 +189,7 @@ class Rows:
     def append_final(self, values: Mapping[str, Any], fields: Mapping[str, Field]) -> None:
         """Add a row with the final observation.
 
-        Fields without a value are blank, not null.
+        Fields without a value in this row are blank, not null.
         """
         columns, count = len(self.columns), self.count
         try:
@@ -241,7 +241,8 @@ class Rows:
 def _compress(buffer: Buffer) -> Buffer:
     """Return a buffer in the form of a compressed message.
 
-    This is its length and the zstd data, or -1 and the buffer itself if compression gains little.
+    The form is the length of the buffer and the zstd data, or -1 and the buffer itself if
+    compression gains little.
     """
     if not buffer:
         return buffer

@@ -51,7 +51,8 @@ class Column(ABC):
     def append(self, value: Any) -> None:
         """Add one value.
 
-        Raise FieldMismatch or InvalidValue, and change nothing, if the field cannot store it.
+        If the field cannot store the value, raise FieldMismatch or InvalidValue and change
+        nothing.
         """
 
     def extend(self, values: np.ndarray) -> None:
@@ -87,7 +88,8 @@ class Column(ABC):
     def truncate(self, rows: int) -> None:
         """Keep only the first `rows` rows.
 
-        A later row is removed if one of its values is invalid or if adding it was interrupted.
+        `Rows` removes a new row in this way if one of its values is invalid or an interrupt
+        occurs.
         """
         self.rows = rows
         while self.nulls and self.nulls[-1] >= rows:
@@ -132,7 +134,10 @@ class Column(ABC):
             shape = tuple(
                 n if n == m else None for n, m in zip(field.shape, value.shape, strict=True)
             )
-            return f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad it"
+            return (
+                f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad the "
+                "array"
+            )
         if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
             return f"convert it with .astype({field.dtype!r})"
         if isinstance(value, (list, tuple)) and field.shape:

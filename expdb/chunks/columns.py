@@ -2,7 +2,7 @@
 
 The docstring of each class states its Arrow layout: the buffers of each node, depth first, as in
 the IPC format. chunk.py and objects.py read exactly this layout and check every offset and length,
-so that a corrupted message cannot cause reads outside its own bytes.
+so that a corrupted message cannot cause reads outside the bytes of the message.
 """
 
 from functools import lru_cache
@@ -29,7 +29,7 @@ def _limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def _listed(values: np.ndarray) -> list[Any]:
-    """Return a list of Python numbers; of NumPy numbers if it contains float32 NaN.
+    """Return the values as Python numbers, or as NumPy numbers if any is a float32 NaN.
 
     The conversion of a float32 NaN to a Python float would change its bits.
     """

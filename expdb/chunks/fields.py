@@ -43,8 +43,8 @@ OTHER = ("text", "bytes", "json")
 class Field:
     """Declare the type and the shape of a field.
 
-    Pass it to `ExperienceDB.buffer` for a type that the first value does not determine, such as
-    token lists of varying length.
+    Pass a `Field` to `ExperienceDB.buffer` for a type that the first value does not determine,
+    such as token lists of varying length.
 
     Parameters
     ----------
@@ -218,9 +218,9 @@ SYSTEM = {
 class Signature:
     """The fields of a chunk, in the order of its columns.
 
-    The database stores a signature once: as an Arrow schema, so that any Arrow library can read the
-    chunks, and as JSON, from which expdb creates the signature again. expdb does not read the Arrow
-    schema, because pyarrow would run the code of registered extension types.
+    The database stores each signature once, in two forms. With the Arrow schema, any Arrow library
+    can read the chunks. From the JSON, expdb creates the signature again. expdb does not read the
+    Arrow schema, because pyarrow would run the code of registered extension types.
     """
 
     def __init__(self, fields: Mapping[str, Field], id: int = -1):
@@ -286,7 +286,7 @@ LIKENESS = 0.82
 def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
     """Warn if the name of a new field is probably a misspelt column or field.
 
-    It also warns if other libraries use the name for a column of expdb.
+    Also warn if other libraries use the name for a column of expdb.
     """
     plain_name = name.lower()
     column = COLUMN_SYNONYMS.get(plain_name) or next(

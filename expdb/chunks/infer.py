@@ -12,10 +12,10 @@ from expdb.errors import InvalidValue
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array: a NumPy array, or an array of torch, JAX and so on.
+    """Return whether a value is an array of NumPy or of another library such as torch or JAX.
 
-    Other arrays are recognized by the protocols `__array__` and DLPack. NumPy scalars and
-    dataframes are not arrays.
+    Arrays of other libraries are recognized by the protocols `__array__` and DLPack. NumPy scalars
+    and dataframes are not arrays.
     """
     return isinstance(value, np.ndarray) or (
         (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
@@ -42,7 +42,7 @@ def as_array(value: Any, name: str) -> np.ndarray:
                 ) from None
             raise InvalidValue(
                 f"{name}: {type(value).__name__} cannot be converted to an array ({error}); pass "
-                ".detach().cpu() of it"
+                "value.detach().cpu()"
             ) from None
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidValue(

@@ -14,9 +14,9 @@ class JsonColumn(Column):
     """A column of JSON that stores each distinct element once per chunk.
 
     A list of mappings (messages, tools) has one element per mapping. Every other value is one
-    element. Each row stores the JSON of the elements that are new in the chunk, and references to
-    all elements of the row, by their index in the chunk. If each of the fifty turns of an episode
-    has all earlier messages, for example, every message is stored once.
+    element. Each row stores the JSON of the elements that are new in the chunk. It also stores a
+    reference to each element of the row: the index of the element in the chunk. For example, if
+    each of the fifty turns of an episode has all earlier messages, every message is stored once.
 
     Arrow layout: struct validity; `new`: list validity, offsets, text validity, offsets, data;
     `refs`: list validity, offsets, child validity, data; `is_list`: validity, data.

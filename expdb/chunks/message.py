@@ -1,6 +1,6 @@
 """Read and write the metadata of an Arrow record-batch message, a flatbuffer (Message.fbs).
 
-When the metadata are read, every bound is checked. For one schema, the metadata always have the
+When expdb reads the metadata, it checks every bound. For one schema, the metadata always have the
 same size, and their numbers always have the same offsets. Therefore pyarrow creates a template
 once, and expdb writes the metadata of a message by setting the numbers in the template.
 """
@@ -37,10 +37,10 @@ def read_metadata(data: Buffer) -> Metadata:
     try:
         mark, size = struct.unpack_from("<Ii", data, 0)
         if mark != 0xFFFFFFFF or size < 8 or size + 8 > len(data):
-            raise ChunkDamaged("it is not an Arrow message")
+            raise ChunkDamaged("the data are not an Arrow message")
         _, kind, header, length, _ = table(data, 8 + struct.unpack_from("<I", data, 8)[0], 5)
         if not kind or data[kind] != 3 or not header:
-            raise ChunkDamaged("it is not a record batch")
+            raise ChunkDamaged("the message is not a record batch")
         body_bytes = struct.unpack_from("<q", data, length)[0] if length else 0
         rows, nodes, buffers, compression = table(
             data, header + struct.unpack_from("<I", data, header)[0], 4
@@ -52,10 +52,10 @@ def read_metadata(data: Buffer) -> Metadata:
                 data, compression + struct.unpack_from("<I", data, compression)[0], 2
             )
             if not codec or data[codec] != 1:
-                raise ChunkDamaged("it is compressed with another method than zstd")
+                raise ChunkDamaged("the message is not compressed with zstd")
         body = 8 + size
         if body_bytes < 0 or body + body_bytes != len(data):
-            raise ChunkDamaged("the length of the body differs from its metadata")
+            raise ChunkDamaged("the length of the body differs from the metadata")
         places = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
         if buffers_count and (
             int(places.min()) < 0
@@ -75,11 +75,11 @@ def read_metadata(data: Buffer) -> Metadata:
     except (struct.error, ValueError, IndexError) as error:
         if isinstance(error, ChunkDamaged):
             raise
-        raise ChunkDamaged(f"its metadata cannot be read ({error})") from None
+        raise ChunkDamaged(f"the metadata cannot be read: {error}") from None
 
 
 class Template:
-    """The metadata of the messages of a signature, with numbers to be set by `fill`."""
+    """The metadata of the messages of a signature; `fill` sets the numbers of one message."""
 
     def __init__(self, schema: pa.Schema, compressed: bool):
         # The batch has one null row. For an empty batch, flatbuffers would omit the numbers, which
@@ -116,7 +116,7 @@ class Template:
 
 
 class Templates:
-    """The two templates of a signature, each created at its first use."""
+    """The templates of a signature with and without compression, each created at its first use."""
 
     def __init__(self, signature: Signature):
         self._schema = signature.schema

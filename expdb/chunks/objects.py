@@ -12,16 +12,16 @@ from expdb.errors import ChunkDamaged
 
 
 def read_ints(buffer: Buffer, count: int, what: str) -> np.ndarray:
-    """Return `count` int32 of a buffer; raise ChunkDamaged if the buffer is too short."""
+    """Return `count` int32 values of a buffer; raise ChunkDamaged if the buffer is too short."""
     if len(buffer) < 4 * count:
         raise ChunkDamaged(f"{what} end early")
     return np.frombuffer(buffer, np.int32, count)
 
 
 def read_offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
-    """Return offsets that are not negative, never decrease and do not exceed `limit`.
+    """Return the offsets in a buffer.
 
-    Raise ChunkDamaged for other offsets.
+    Raise ChunkDamaged if an offset is negative, exceeds `limit` or is less than the offset before.
     """
     offsets = read_ints(buffer, rows + 1, "offsets")
     if offsets[0] < 0 or offsets[-1] > limit or (rows and int(np.diff(offsets).min()) < 0):
@@ -86,7 +86,7 @@ def read_json_texts(rows: int, buffers: list[Buffer], start: int, stop: int) -> 
 def read_elements(
     rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[tuple[list[bytes], bool]]:
-    """Return, for each of rows [start, stop), the JSON of its elements and whether it is a list."""
+    """Return the JSON of the elements of rows [start, stop), and whether each row is a list."""
     text = bytes(buffers[5])
     count = len(buffers[4]) // 4 - 1
     elements = read_offsets(buffers[4], max(count, 0), len(text)).tolist()

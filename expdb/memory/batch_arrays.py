@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-LEAST = 64 << 10  # bytes of an array: the allocator itself reuses the memory of smaller arrays
+LEAST = 64 << 10  # minimum bytes to reuse; the allocator reuses the memory of smaller arrays
 MOST_BYTES = 64 << 20  # total size of the arrays that are kept
 MOST_ARRAYS = 32
 
@@ -70,6 +70,6 @@ def _references(arrays: list[np.ndarray], k: int) -> int:
     return sys.getrefcount(arrays[k])
 
 
-_ALONE = _references([np.empty(0)], 0)  # the number of references if only the list has one
-# Other implementations do not count references, and without the GIL the count may be out of date.
+_ALONE = _references([np.empty(0)], 0)  # references to an array that only the list refers to
+# Other Python implementations do not count references. Without the GIL, the count may be outdated.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -12,8 +12,8 @@ Each column is an array with one entry per row. Every batch has the columns `epi
   whether it is not yet written to the database
 
 A priority of 0 or more was set explicitly. A negative entry is the initial priority with its sign
-reversed: the greatest priority at the time when a draw by priority first saw the step. NaN marks
-steps that have neither.
+reversed: the greatest priority at the time when a draw by priority first included the step. NaN
+marks steps that have no priority and no initial priority.
 """
 
 from typing import Any

@@ -87,7 +87,8 @@ class Matches(Follower):
     def changes(self) -> list[Change] | None:
         """Return the changes since `epoch`, or None if the condition must be evaluated again.
 
-        It must be evaluated again if it reads priorities or if the journal lacks some changes.
+        A condition must be evaluated again if it reads priorities, or if the journal lacks some
+        changes.
         """
         return None if "priority" in self.condition.names else super().changes()
 
@@ -156,7 +157,7 @@ VALUE_BYTES = 200  # approximate size of a text and its code in a dict
 
 
 class Owners(Follower):
-    """Some columns of the episodes in memory, one entry per episode.
+    """The columns `names` of the episodes in memory, one entry per episode.
 
     Texts are stored as integer codes.
     """
@@ -222,8 +223,8 @@ class Owners(Follower):
         codes = values.astype(np.int64).reshape(-1)
         count = len(self._codes[name]) + 1  # the last entry, at index -1, stands for no text
         first = np.full(count, len(codes))
-        # Of repeated codes, the last assignment wins. It is the first occurrence, as the order is
-        # reversed.
+        # If a code is repeated, the last assignment wins. The order is reversed, so the last
+        # assignment is for the first occurrence.
         first[codes[::-1]] = np.arange(len(codes))[::-1]
         first[-1] = len(codes) + 1
         rank = np.empty(count, np.int64)

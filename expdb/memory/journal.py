@@ -17,18 +17,18 @@ MANY_OPEN = 4096
 ENTRY_BYTES = 250  # approximate memory of a small Python object and the references to it
 
 
-# Maximum number of entries and bytes of the journal. A follower that is further behind starts over.
+# Maximum number of entries and bytes of the journal. A follower that is further behind is rebuilt.
 JOURNAL, JOURNAL_BYTES = 4096, 1 << 16
 
 
 class Change(NamedTuple):
-    """A change to the rows in memory; positions `begin` to `end` are new."""
+    """A change to the rows in memory; the positions from `begin` up to `end` are new."""
 
     begin: int
     end: int
     # Older positions with changed values.
     revised: np.ndarray = NONE
-    # Older positions with another successor, or whose episode has ended.
+    # Older positions whose successor changed, or whose episode has ended.
     relinked: np.ndarray = NONE
     # Positions whose priority was read from the database.
     prioritised: np.ndarray = NONE

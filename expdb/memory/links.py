@@ -124,7 +124,7 @@ class Details:
 def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
     """Link new steps to each other and to older steps in memory.
 
-    Return the older positions whose links or lengths changed.
+    Return the older positions whose links or episode lengths changed.
     """
     if not len(new.positions):
         return NONE
@@ -170,7 +170,7 @@ def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
 
 
 def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndarray]:
-    """Link consecutive runs; return the ends of their episodes and the index of each first run."""
+    """Link consecutive runs; return the ends and the index of the first run of each episode."""
     rows, length = r.rows(new.positions), runs.stop - runs.start + 1
     follows = runs.ordinal[1:] == runs.ordinal[:-1] + length[:-1]
     joined = np.flatnonzero((runs.episode[1:] == runs.episode[:-1]) & follows)
@@ -208,7 +208,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
 
 @dataclass
 class Ends:
-    """The first and the last known step of each episode, and their counts."""
+    """The first and the last known step of each episode, and the number of its steps in memory."""
 
     episode: np.ndarray
     first: np.ndarray  # position of the first step, or -1

@@ -38,7 +38,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
         r.reserve(new.end - new.begin, finals, state.capacity)
     _clear_rows(r, new, is_sparse)
     _load_fields(store, session, r, new)
-    if not r.fields:  # the table has the same values as the chunks, so no chunk is read
+    if not r.fields:  # the table `steps` has all values that are needed, so no chunk is read
         condition = "position BETWEEN ? AND ?"
         overwrite(r, *read_steps(store, session, condition, new.begin, new.end - 1))
     elif state.revised:
@@ -96,7 +96,7 @@ def _copy_each(
 ) -> None:
     """Copy the fields chunk by chunk while reading.
 
-    The memory of one chunk can then be reused for the next.
+    The memory of one chunk can then be reused for the next chunk.
     """
     fields, places = {**SYSTEM, **r.fields}, _places(r, spans, positions)
     listed = store.dialect.as_list(np.array(sorted(places), np.int64))
@@ -136,7 +136,7 @@ def _copy_each(
 def _places(
     r: Resident, spans: Spans, positions: np.ndarray
 ) -> dict[int, list[tuple[int, int, np.ndarray]]]:
-    """Return a dict from chunk id to the spans of the chunk and the rows that each is copied to."""
+    """Return a dict from chunk id to the spans of the chunk and the target rows of each span."""
     places: dict[int, list[tuple[int, int, np.ndarray]]] = {}
     start = 0
     for c, a, b in spans:

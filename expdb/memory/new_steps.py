@@ -81,9 +81,9 @@ class NewSteps:
 def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | None:
     """Build the new steps from a commit of this process; return None if they must be read.
 
-    They must be read if the commit does not directly follow the rows in memory, if the ring is too
-    small for them, if the fields have changed, if an episode was written out of order, or if steps
-    are evicted while such an episode is in memory.
+    The steps must be read from the database if the commit does not directly follow the rows in
+    memory, if the ring is too small, or if the fields have changed. The same holds if an episode
+    was written out of order, or if steps are evicted while such an episode is in memory.
     """
     plan, counters, first = commit.plan, commit.counters, commit.first
     assert plan is not None
@@ -177,7 +177,10 @@ def _count_steps(store: Store, session: Session, first: int) -> int:
 
 
 def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
-    """Apply a commit to the rows in memory; return False, with no change, if it must be read."""
+    """Apply a commit to the rows in memory.
+
+    If the steps must be read from the database, return False and change nothing.
+    """
     if commit.plan is None:
         return _apply_clear(r, commit)
     new_steps, counters = build_new_steps(r, commit, store), commit.counters

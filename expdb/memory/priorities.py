@@ -30,7 +30,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     if changed:
         r.record(Change(r.high, r.high, prioritised=np.concatenate(changed)))
     r.priorities = state.priorities
-    r.kept = None  # last, so that an interrupt before it loses nothing
+    r.kept = None  # assigned last, so that an earlier interrupt loses nothing
 
 
 def _hold(r: Resident) -> None:
@@ -55,9 +55,9 @@ def _hold(r: Resident) -> None:
 
 
 def start_new_steps(r: Resident) -> None:
-    """Set the initial priority of steps that no draw by priority has seen, for `initial="max"`.
+    """Set the initial priority of steps that no draw by priority has included yet.
 
-    Steps that have a priority keep it.
+    Samplers with `initial="max"` use this priority. Steps that have a priority keep it.
     """
     start_steps(r, max(r.started, r.low), r.high)
     r.started = r.high
@@ -66,7 +66,8 @@ def start_new_steps(r: Resident) -> None:
 def start_steps(r: Resident, first: int, stop: int) -> None:
     """Set the initial priority of steps without a priority, from `first` up to `stop`.
 
-    It is the greatest priority that was set for any step, or 1.0 if there is none.
+    The initial priority is the greatest priority that was set for any step, or 1.0 if no priority
+    is above 0.
     """
     positions, column = r.positions_from(first), r.columns[PRIORITY]
     rows = r.rows(positions[: positions.searchsorted(stop)])

@@ -148,7 +148,7 @@ def _revise(
         load_finals(store, session, r, details)
     if details is not None:
         for id in details.id[~details.ordered].tolist():
-            r.unordered[id] = NONE  # it may have ended; see link_unordered
+            r.unordered[id] = NONE  # the episode may have ended; see link_unordered
             r.open.pop(id, None)
         _, window = r.positions_and_rows()
         starts = window[r.columns[WHOLE][window] > 0]

@@ -108,9 +108,9 @@ class Resident(RowColumns):
 
     The first `slots` rows of every array are a ring. Each position with a row has a place, and its
     row is `place % slots`. Places are consecutive and ascend with positions. A position from `base`
-    on has the place `position - offset`. The places directly before belong to `early`: older
-    positions, ascending, with gaps between them that take no rows. So an old open episode does not
-    reserve rows for the evicted steps after it.
+    on has the place `position - offset`. The places directly before it belong to the positions in
+    `early`: older positions, ascending, with gaps between them that take no rows. An old open
+    episode therefore does not reserve rows for the evicted steps after it.
 
     After the ring come the zero row, which replaces missing steps, the final observations of
     episodes, and a last row for "no step", so that the index -1 reads -1, NaN or False.
@@ -132,7 +132,8 @@ class Resident(RowColumns):
         # Columns of episodes that are up to date, by name.
         self.owners: Mapping[str, EpisodeColumns] = {}
         self.step_versions: StepColumn | None = None  # policy versions, if they are up to date
-        # It never decreases; otherwise a follower could mistake an old state for the current one.
+        # The epoch never decreases; otherwise, a follower could mistake an old state for the
+        # current state.
         self.epoch = 0
         self.forget()
 
@@ -159,7 +160,7 @@ class Resident(RowColumns):
         self.finals = FinalRows()
         self.final_fields: set[str] = set()  # fields that any final observation has
         self.revision = self.deleted = 0
-        self.started = 0  # position of the first step that no draw by priority has seen
+        self.started = 0  # position of the first step that no draw by priority has included
         self.epoch, self.version = self.epoch + 1, self.version + 1
         self.journal: deque[Change] = deque()
         self.journal_bytes = self.unordered_bytes = 0
@@ -193,7 +194,7 @@ class Resident(RowColumns):
 
     @property
     def end_place(self) -> int:
-        """The place after the last one in use."""
+        """The place after the last place in use."""
         return self.high - self.offset
 
     def places(self, positions: np.ndarray) -> np.ndarray:
@@ -330,7 +331,10 @@ class Resident(RowColumns):
         return values
 
     def of_episodes(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return a column of the episode of each step; a unit or sampler must read the column."""
+        """Return a column of the episode of each step.
+
+        The unit or the sampler must name the column in `reads`.
+        """
         if name not in self.owners:
             raise errors.InvalidValue(
                 f"{name!r} is not among the episode columns that are read; list it in `reads`"
@@ -390,7 +394,7 @@ class Resident(RowColumns):
         for name, field in chosen.items():
             if name not in self.columns:
                 self.columns[name] = np.zeros((total, *field.fixed_shape), field.numpy)
-                if self.high > self.low:  # steps that are loaded came before the field
+                if self.high > self.low:  # the loaded steps were stored before the field existed
                     blank(self.columns[name], slice(self.slots))
                     self.columns[f"has_{name}"] = np.zeros(total, np.bool_)
             if name in fields.optional and f"has_{name}" not in self.columns:
@@ -519,7 +523,7 @@ class Resident(RowColumns):
             column[: stop - first - until] = values[until:]
 
     def evict(self, low: int) -> np.ndarray:
-        """Evict the positions before `low`; return the remaining positions that followed them."""
+        """Evict the positions before `low`; return the positions that lost their previous step."""
         if low <= self.low:
             return NONE
         first = self.first_place

@@ -17,7 +17,7 @@ LEAST = 1024  # minimum number of entries
 
 
 class Usage:
-    """The number of leases of each step, and the steps that are leased now, as in the ledger.
+    """The number of leases of each step and the steps that are leased now, read from the ledger.
 
     An item is identified by the position of a step, and an episode by the position of its first
     step. The arrays start with an entry for each position in `_sparse`, which has gaps. Entries
@@ -178,7 +178,7 @@ class Usage:
         return with_entry
 
     def compact(self, resident: Resident) -> None:
-        """Drop the entries of positions without a step if they are most of the entries.
+        """Drop the entries of positions without a step, if these are most of the entries.
 
         The caller must hold `resident.lock`.
         """
@@ -187,7 +187,7 @@ class Usage:
         sparse, first = resident.split()
         end = self._first + len(self._lease_counts) - 1 - len(self._sparse)
         indices = self._indices(np.concatenate((sparse, np.arange(first, end))))
-        # Without the unused entries at the end, which would be copied again for each lease.
+        # Leave out the unused entries at the end; otherwise, each lease would copy them again.
         used = np.flatnonzero(self._lease_counts[indices] | self._is_held[indices])
         size = max(len(sparse), int(used[-1]) + 1 if len(used) else 0)
         lease_counts = _pad(self._lease_counts[indices[:size]], size)

@@ -15,7 +15,7 @@ from expdb.names import UNKNOWN
 
 
 class Trajectories(Protocol):
-    """Describe the rows of a buffer in memory and how they follow each other.
+    """Describe the steps of a buffer in memory and the links between them.
 
     expdb passes such an object to `Unit.may_start`, `Unit.anchors` and `Unit.layout`; you do not
     construct it. A row is an index into the arrays in memory. The rows below `slots` hold steps.
@@ -28,14 +28,14 @@ class Trajectories(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of rows for steps, an int; greater rows do not hold steps."""
+        """The number of rows for steps, an int; rows from `slots` on do not hold steps."""
 
     @property
     def zero(self) -> int:
-        """The row that holds zeros, an int; it follows a terminated step, for example."""
+        """The index of the row that holds zeros and replaces missing steps, an int."""
 
     def successors(self, rows: np.ndarray) -> np.ndarray:
-        """Return the row of what follows each step.
+        """Return the row of the successor of each step.
 
         Parameters
         ----------
@@ -45,8 +45,9 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of int64
-            Rows of the shape of `rows`: the next step, the final observation of the episode, or the
-            zero row after a terminated step that nothing follows. -1 if the successor is unknown.
+            Rows in the shape of `rows`: the next step or the final observation of the episode. The
+            zero row, if the step terminated its episode and has neither of them. -1 if the
+            successor is unknown.
         """
 
     def next_steps(self, rows: np.ndarray) -> np.ndarray:
@@ -60,7 +61,7 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of int64
-            Rows of the shape of `rows`, -1 after the last step.
+            Rows in the shape of `rows`, -1 if no next step is in memory.
         """
 
     def previous_steps(self, rows: np.ndarray) -> np.ndarray:
@@ -74,14 +75,14 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of int64
-            Rows of the shape of `rows`, -1 before the first step in memory.
+            Rows in the shape of `rows`, -1 if no previous step is in memory.
         """
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at offsets from steps, within their episodes.
 
-        For the drawn rows and consecutive offsets within `Unit.window`, the rows have already been
-        read.
+        The call is fast for the drawn rows and consecutive offsets within `Unit.window`, because
+        expdb has already read these rows.
 
         Parameters
         ----------
@@ -103,7 +104,7 @@ class Trajectories(Protocol):
         """
 
     def is_live(self, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps are not evicted.
+        """Return which of the steps have not been evicted.
 
         Parameters
         ----------
@@ -113,7 +114,7 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of bool
-            True for a step that is not evicted. A deleted step may be True as well.
+            True for a step that was not evicted. The value may also be True for a deleted step.
         """
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
@@ -127,7 +128,7 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of int64
-            Positions of the shape of `rows`, -1 for row -1.
+            Positions in the shape of `rows`, -1 for row -1.
         """
 
     def episodes(self, rows: np.ndarray) -> np.ndarray:
@@ -227,8 +228,9 @@ class Trajectories(Protocol):
         Returns
         -------
         ndarray of float64 or int64
-            Numbers are float64, NaN for a missing value. Texts are int64 codes, counted from 0 in
-            the order of their first occurrence, -1 for a missing value. Row -1 has no values.
+            Numbers as float64, with NaN for a missing value. Text as int64 codes, with -1 for a
+            missing value; the codes number the texts from 0 in the order of their first
+            occurrence. Values of row -1 are missing.
 
         Raises
         ------
@@ -241,8 +243,8 @@ class Trajectories(Protocol):
 class Layout:
     """Describe what drawn steps become: rows in memory, and the columns that the unit adds.
 
-    `Unit.layout` returns a layout. Without `mask`, each of the B drawn steps becomes one row of the
-    batch. With `mask`, each becomes several steps.
+    `Unit.layout` returns a layout. Without `mask`, each of the B drawn steps becomes one step in
+    the batch. With `mask`, each drawn step becomes several steps.
 
     Parameters
     ----------
@@ -252,28 +254,29 @@ class Layout:
     columns : dict of str to ndarray, optional
         An array of shape (B, ...) for each key that `Unit.keys` returns.
     mask : ndarray of bool, shape (B, ..., T), optional
-        Where `rows` has a step.
+        True where `rows` has a step.
     next_rows : ndarray of int64, shape (B,), optional
-        Rows of what follows. The batch then has ``next_<field>`` of the fields that `Unit.derived`
-        returns.
+        Rows of the successors. The batch then has ``next_<field>`` for the fields that
+        `Unit.derived` returns.
     last_rows : ndarray of int64, shape (B,), optional
-        Rows of the last steps of transitions, if these may be other steps than the drawn ones. If
-        `Unit.takes_last_step` is True, a stored `next_obs`, `next_observation` or `next_state` is
-        read from these rows.
+        Row of the last step of each transition, for units whose transitions can have several
+        steps. If `Unit.takes_last_step` is True, expdb reads a stored `next_obs`,
+        `next_observation` or `next_state` from these rows.
     stacks : ndarray of int64, shape (B, k), optional
         Rows of each step and the steps before it, oldest first, for the fields that `Unit.stacked`
         returns.
     next_stacks : ndarray of int64, shape (B, k), optional
-        Rows of what follows and the steps before it, oldest first.
+        Rows of each successor and the steps before the successor, oldest first.
     firsts : ndarray of int64, shape (B, n), optional
-        Rows of steps from whose episodes `episode` and the columns of episodes are read, -1 for no
-        episode. By default these are the drawn rows.
+        Rows of steps, -1 for no step. `episode` and the columns of episodes have one value for
+        the episode of each of these steps. By default these are the drawn rows.
     kept : ndarray of bool, optional
-        Which drawn steps the layout contains, if it leaves some out. B is then the number of the
-        others, and all other arrays have only their entries.
+        True for each drawn step that the layout contains, if the layout leaves some drawn steps
+        out. B is then the number of steps that it contains, and all other arrays describe only
+        these steps.
     ragged : bool, default False
-        Whether each row of the batch gets arrays of its own length. It needs a mask and a column
-        `length`.
+        Whether each row of the batch gets arrays of its own length. If True, the layout needs a
+        mask and a column `length`.
 
     Attributes
     ----------
@@ -300,14 +303,14 @@ class Layout:
     ) -> Layout:
         """Return the layout of whole episodes, given their first rows.
 
-        The columns of the layout are `is_first`, `length` and `mask`, as `Layout.SEQUENCE_KEYS`
-        says. The arrays of a batch are [B, T] or [B, n, T]; `episode` and the columns of episodes
-        are [B] or [B, n].
+        The layout has the columns in `Layout.SEQUENCE_KEYS`: `is_first`, `length` and `mask`. In
+        the batch, arrays of steps have the shape [B, T] or [B, n, T]. `episode` and the columns of
+        episodes have the shape [B] or [B, n].
 
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         firsts : ndarray of int64, shape (B,) or (B, n)
             Rows of the first steps of complete episodes. In an array (B, n), -1 means no episode.
         max_length : int, optional
@@ -354,7 +357,7 @@ def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.n
 
 
 def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of up to `count` steps from each row on, fewer if all episodes end."""
+    """Return the rows of up to `count` steps from each row on; fewer if all episodes end first."""
     columns = [rows]
     while len(columns) < count:
         following = trajectories.next_steps(columns[-1])
@@ -365,8 +368,8 @@ def along(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarra
 
 
 def forward(trajectories: Trajectories, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of `count` steps from each row on, [B, count]; UNKNOWN after the last."""
-    # The steps of an episode are usually adjacent in memory, which one comparison checks. If any
+    """Return the rows [B, count] of steps from each row on; UNKNOWN after the last step."""
+    # The steps of an episode are usually adjacent in memory, so try adjacent rows first. If any
     # episode continues in another place, follow the links of all steps.
     window = (rows[:, None] + np.arange(count)) % trajectories.slots
     after = trajectories.successors(window[:, :-1].reshape(-1)).reshape(len(rows), count - 1)

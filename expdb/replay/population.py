@@ -10,16 +10,16 @@ import numpy as np
 
 from expdb.errors import TooFewRows
 
-ROUNDS = 8  # of redrawing positions that are not allowed, before the allowed ones are listed
+ROUNDS = 8  # redraws of positions that are not allowed, before the allowed positions are listed
 
 
 class Positions(Protocol):
     """Represent a set of positions to draw from."""
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
-        """Return `count` uniformly drawn positions, distinct ones if `replace` is False.
+        """Return `count` uniformly drawn positions, which are distinct if `replace` is False.
 
-        Raises TooFewRows if the set is empty, or too small for distinct positions.
+        Raise TooFewRows if the set is empty, or too small for `count` distinct positions.
         """
 
     def newest(self, count: int) -> Listed:
@@ -41,8 +41,8 @@ class Positions(Protocol):
 def _random_below(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return random integers from 0 to `size` - 1.
 
-    This is three times as fast as `Generator.integers`. Probabilities deviate from uniform by at
-    most size / 2**53, relative to the probability.
+    This is three times as fast as `Generator.integers`. The probability of each integer has a
+    relative error of at most size / 2**53.
     """
     return (rng.random(count) * size).astype(np.int64)
 
@@ -124,12 +124,12 @@ class Listed:
 
 @dataclass
 class Interval:
-    """Represent the positions from `low` to `high` - 1 and the `early` ones before `low`.
+    """Represent the positions from `low` to `high` - 1 and the positions in `early`.
 
-    `allowed` returns False for positions that are not in the set; None allows all positions. A draw
-    does not list the positions: it draws again for each position that is not allowed, so the result
-    is uniform over the others. `all_positions` lists the allowed positions when a list is
-    needed.
+    Positions in `early` are less than `low`. `allowed` returns False for positions that are not in
+    the set; None allows all positions. With replacement, `draw` usually avoids listing the
+    positions: it draws again in place of each position that is not allowed. The result is uniform
+    over the allowed positions. If a list is needed, `all_positions` returns the allowed positions.
     """
 
     low: int
@@ -208,7 +208,7 @@ class Interval:
         return is_member
 
     def _to_positions(self, numbers: np.ndarray) -> np.ndarray:
-        """Map numbers from `low - len(early)` on to positions; those below `low` index `early`."""
+        """Map numbers from `low - len(early)` on to positions; below `low`, they index `early`."""
         if not len(self.early):
             return numbers
         early = self.early.take(numbers - self.low + len(self.early), mode="clip")
@@ -257,7 +257,7 @@ class Grouped:
         Raises
         ------
         TooFewRows
-            If there is not a single group, or fewer than `count` and `replace` is False.
+            If there is no group, or there are fewer than `count` groups and `replace` is False.
         """
         check_size(len(self._starts), count, self._what, replace)
         groups = (
@@ -280,8 +280,8 @@ def distinct_draws(
     """Yield growing arrays of distinct integers from `low` to `high` - 1, in random order.
 
     The arrays together are the beginning of a uniformly random permutation, which is not computed
-    in full: integers are drawn with replacement, and repeated ones are dropped. The generator
-    stops after at least 4096 integers, or more than half of the range.
+    in full: integers are drawn with replacement, and repeated integers are dropped. The generator
+    stops after at least 4096 integers, or after more than half of the range.
     """
     seen: set[int] = set()
     while high > low and len(seen) < MOST_DRAWS and 2 * len(seen) <= high - low:

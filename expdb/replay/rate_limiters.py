@@ -19,11 +19,11 @@ class RateLimiter:
     """Limit how far writers and learners can be ahead of each other.
 
     Assign a limiter to `ReplayBuffer.rate_limiter`; `Queue`, `MinSize` and `SampleToInsertRatio`
-    return the usual ones. A limiter bounds ``inserts * ratio - samples``, where `inserts` counts
-    the stored steps and `samples` the leased rows since it was assigned. Rows are not leased before
-    the buffer holds `min_size` steps, nor if that would bring the difference below `least`. After
-    the first `min_size` steps, steps are not stored if that would bring the difference above
-    `most`.
+    return the usual limiters. A limiter bounds the difference ``inserts * ratio - samples``. Since
+    the limiter was assigned, `inserts` counts the stored steps and `samples` the rows of leased
+    batches. Learners wait until the buffer holds `min_size` steps, and whenever a lease would
+    bring the difference below `least`. After the first `min_size` steps, writers wait whenever a
+    write would bring the difference above `most`.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class RateLimiter:
         inserts : int
             Number of steps stored since the limiter was assigned.
         samples : float
-            Number of rows leased since then.
+            Number of rows leased since the limiter was assigned.
         count : int
             Number of rows to lease.
         size : int
@@ -78,7 +78,7 @@ class RateLimiter:
         Returns
         -------
         int or None
-            Number of steps since the limiter was assigned; None for any number.
+            Number of steps since the limiter was assigned; None if there is no limit.
         """
         if self.most == math.inf:
             return None
@@ -86,14 +86,14 @@ class RateLimiter:
 
     @property
     def largest_sample(self) -> float:
-        """The largest number of rows that one lease can have, a float; infinity for any number."""
+        """The largest number of rows that one lease can have, a float; infinity for no limit."""
         return max(self.most, self.ratio * self.min_size) - self.least
 
     @property
     def largest_write(self) -> float:
-        """The largest number of steps in one write, a float; infinity for any number.
+        """The largest number of steps in one write, a float; infinity for no limit.
 
-        The first `min_size` steps can be written together even if they are more.
+        The first `min_size` steps can be written together even if `min_size` is larger.
         """
         return (self.most - self.least) / self.ratio
 
@@ -173,7 +173,7 @@ def MinSize(size: int) -> RateLimiter:
 
 
 def _steps(value: Any, name: str) -> int:
-    """Return a number of steps that is far below the limit of the counters of a buffer."""
+    """Return `value` as an int from 1 to MOST_STEPS, which the counters of a buffer can hold."""
     number = checks.whole(value, name, 1)
     if number > MOST_STEPS:
         raise InvalidValue(f"{name} must be at most {MOST_STEPS:,}, got {number}")
@@ -186,8 +186,8 @@ MOST_STEPS = 10**15
 def Queue(size: int) -> RateLimiter:
     """Return a limiter that delays writers that are more than `size` steps ahead of the learners.
 
-    Learners can lease at most as many rows as steps were stored. Use it with consumers of
-    ``max_times_sampled=1``.
+    Learners can lease at most as many rows as steps were stored. Use the limiter with consumers
+    that have ``max_times_sampled=1``.
 
     Parameters
     ----------
@@ -215,9 +215,9 @@ def Queue(size: int) -> RateLimiter:
 def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> RateLimiter:
     """Return a limiter that keeps leased rows and stored steps near a ratio.
 
-    Learners wait until the buffer holds `min_size` steps. `ratio` rows are leased for each step
-    that is stored after the first `min_size`; writers and learners can be ahead of that by
-    `error_buffer` rows.
+    Learners wait until the buffer holds `min_size` steps. After the first `min_size` steps,
+    `ratio` rows are leased for each stored step. Writers and learners can each be ahead of this
+    ratio by `error_buffer` rows.
 
     Parameters
     ----------
@@ -226,8 +226,8 @@ def SampleToInsertRatio(ratio: float, min_size: int, error_buffer: float) -> Rat
     min_size : int
         Number of steps that the buffer must hold before rows are leased, from 1 to 10**15.
     error_buffer : float
-        Number of rows that writers and learners can be ahead: at least ``2 * max(1, ratio)``,
-        because they would otherwise wait for each other, and at most 10**15.
+        Maximum lead of writers or learners over the ratio in rows, from ``2 * max(1, ratio)`` to
+        10**15. With a smaller number, writers and learners would wait for each other.
 
     Returns
     -------
@@ -263,12 +263,14 @@ class Pace:
     """Delay new groups of episodes that would be too stale when they are trained on.
 
     Assign a pace to `ReplayBuffer.pace`, and call `ReplayBuffer.admit` before each group. A group
-    is then at most `max_staleness` policy versions old when it is trained on, however long it takes
-    to generate: while a group is under way, no more groups begin than can be trained on before it
-    would be too stale. No group has to be dropped, which would remove the long ones.
+    is then at most `max_staleness` policy versions old when it is trained on, however long its
+    generation takes. While the group is under way, expdb limits the number of groups that begin:
+    the trainer can train on all of them before the group becomes too stale. No group has to be
+    dropped for its age. Dropping groups would mostly remove long episodes.
 
     The bound assumes that the trainer trains on `groups_per_version` groups between two versions of
-    the policy, and always on the oldest groups or on those that finished first.
+    the policy. It also assumes that the trainer always chooses the oldest groups, or the groups
+    that finished first.
 
     Parameters
     ----------

@@ -27,12 +27,12 @@ class PriorityTree(Protocol):
     """
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the steps at shares of the sum of all weights.
+        """Return the steps that shares of the sum of all weights select.
 
         Parameters
         ----------
         shares : ndarray of float64, shape (B,)
-            Shares of the sum, each from 0 to less than 1.
+            Shares of the sum of all weights, each from 0 to less than 1.
 
         Returns
         -------
@@ -76,7 +76,7 @@ class Population(Protocol):
     def at(self, places: np.ndarray) -> np.ndarray:
         """Return the positions at indices.
 
-        It is usually faster than indexing `positions`, because the positions need not be listed.
+        This is usually faster than indexing `positions`, because the positions need not be listed.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class Population(Protocol):
         Returns
         -------
         ndarray of int64
-            Positions of the shape of `places`.
+            Positions in the shape of `places`.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class Population(Protocol):
         Parameters
         ----------
         k : int
-            Number of positions, at least 1. If there are fewer, all are returned.
+            Number of positions, at least 1. If there are fewer positions, all are returned.
 
         Returns
         -------
@@ -184,9 +184,9 @@ class Population(Protocol):
         Returns
         -------
         ndarray, shape (N,)
-            Read-only values. Numbers of episodes are float64, NaN for a missing value, as in
-            `reward`. Texts are int64 codes, counted from 0 in the order of their first positions,
-            -1 for a missing value.
+            Read-only values. Numeric columns of episodes are float64, with NaN for a missing
+            value, as in `reward`. Text columns are int64 codes, with -1 for a missing value; the
+            codes number the texts from 0 in the order of their first positions.
 
         Raises
         ------
@@ -249,7 +249,7 @@ class Population(Protocol):
     def calls(self, sampler: Prioritized) -> int:
         """Count a draw of a sampler, and return the number of its earlier draws.
 
-        For a consumer, it returns the number of the batch.
+        For a consumer, return the number of the batch instead.
 
         Parameters
         ----------
@@ -266,8 +266,8 @@ class Population(Protocol):
 class Sampler:
     """Choose which steps are drawn: the base class of all samplers.
 
-    Derive your own sampler as a frozen dataclass that implements `draw`. It works with every query,
-    unit and database. "How to write a sampler" in the documentation has an example;
+    Derive your own sampler as a frozen dataclass that implements `draw`. Your sampler works with
+    every query, unit and database. "How to write a sampler" in the documentation has an example;
     `expdb.testing.check_sampler` checks your class.
 
     Attributes
@@ -308,7 +308,7 @@ class Sampler:
         size : int
             Number of positions to draw.
         rng : numpy.random.Generator
-            Source of all randomness, so that a seed gives the same batch again.
+            Source of all randomness, so that a seed reproduces the batch.
 
         Returns
         -------
@@ -334,8 +334,8 @@ class Uniform(Sampler):
     Parameters
     ----------
     replace : bool, default True
-        Whether a step can occur more than once in a batch. If it is False, the items that `over`
-        names occur at most once: steps, episodes or tasks.
+        Whether a step can occur more than once in a batch. If False, each step, episode or task is
+        drawn at most once, depending on `over`.
     over : {"step", "episode", "task"}, default "step"
         Unit of uniform sampling. With ``"episode"`` or ``"task"``, each episode or task is equally
         likely, and so is each of its steps.
@@ -343,7 +343,7 @@ class Uniform(Sampler):
     Raises
     ------
     InvalidValue
-        If a parameter has another value.
+        If a parameter is not valid.
 
     Examples
     --------
@@ -396,12 +396,13 @@ class Uniform(Sampler):
 class Prioritized(Sampler):
     """Draw steps in proportion to their priority.
 
-    Step i has the weight ``p_i ** alpha`` with ``p_i = priority + epsilon``, but at most 1e200. It
-    is drawn with probability ``P(i) = p_i ** alpha / sum(p_k ** alpha)``. Sampling is stratified:
-    one step is drawn from each of `size` equal parts of the sum.
+    Step i has the sampling weight ``p_i ** alpha``, where ``p_i = priority + epsilon``. Sampling
+    weights are at most 1e200. The step is drawn with probability
+    ``P(i) = p_i ** alpha / sum(p_k ** alpha)``. Sampling is stratified: one step is drawn from
+    each of `size` equal parts of the sum.
 
-    A batch has the key `probability`, which is P(i), and the key `weight`. This is the importance
-    weight ``(N * P(i)) ** -beta`` of N steps, divided by the greatest such weight.
+    A batch has the key `probability`, which is P(i), and the key `weight`. For N steps, `weight`
+    is the importance weight ``(N * P(i)) ** -beta``, divided by the greatest importance weight.
 
     Set priorities with `ReplayBuffer.update_priorities`. A process that opens the database later
     reads the priorities of the stored steps. `ReplayBuffer.restore_sampling` also restores the
@@ -418,12 +419,12 @@ class Prioritized(Sampler):
     epsilon : float, default 1e-6
         Number that is added to every priority, at least 0.
     initial : float or "max", default "max"
-        Priority of a step without one. ``"max"`` is the greatest priority that this
-        process has set or read before the first draw that includes the step, or 1.0 if there is
-        none above 0.
+        Priority of a step whose priority was never set. ``"max"`` is the greatest priority that
+        this process has set or read before the first draw that includes the step, or 1.0 if no
+        priority is above 0.
     normalise : {"batch", "buffer"}, default "batch"
-        Whether weights are divided by the greatest weight in the batch, or of any step that may be
-        drawn.
+        Whether weights are divided by the greatest importance weight in the batch, or by the
+        greatest importance weight of all steps that may be drawn.
 
     Raises
     ------
@@ -505,25 +506,25 @@ class Prioritized(Sampler):
         }
 
     def mass(self, priorities: np.ndarray, starts: np.ndarray | float) -> np.ndarray:
-        """Return the weights in the draw of steps with the given priorities.
+        """Return the sampling weights of steps with the given priorities.
 
         Parameters
         ----------
         priorities : ndarray of float64
-            Priorities, NaN for a step without one.
+            Priorities, NaN for a step without a priority.
         starts : ndarray of float64 or float
             Initial priorities of these steps, used with ``initial="max"``.
 
         Returns
         -------
         ndarray of float64
-            Weights ``(priority + epsilon) ** alpha``, at most 1e200.
+            Sampling weights ``(priority + epsilon) ** alpha``, at most 1e200.
         """
         start = starts if self.initial == "max" else self.initial
         return self.mass_of(np.where(np.isnan(priorities), start, priorities))
 
     def mass_of(self, given: np.ndarray) -> np.ndarray:
-        """Return the weights in the draw of steps whose priorities are all known.
+        """Return the sampling weights of steps whose priorities are all known.
 
         Parameters
         ----------
@@ -533,7 +534,7 @@ class Prioritized(Sampler):
         Returns
         -------
         ndarray of float64
-            Weights ``(priority + epsilon) ** alpha``, at most 1e200.
+            Sampling weights ``(priority + epsilon) ** alpha``, at most 1e200.
         """
         may_overflow = self.alpha > 1 or self.epsilon > 1
         if not may_overflow:
@@ -581,18 +582,18 @@ class Prioritized(Sampler):
     def weights(self, mass: np.ndarray, call: int, least: float | None) -> np.ndarray:
         """Return the normalised importance weights of drawn steps.
 
-        The number of steps and the sum of all weights in the draw cancel out, because they are the
+        The number of steps and the sum of all sampling weights cancel out, because they are the
         same for every step.
 
         Parameters
         ----------
         mass : ndarray of float64, shape (B,)
-            Weights in the draw of the drawn steps.
+            Sampling weights of the drawn steps.
         call : int
             Number of the call, from 0, which determines `beta`.
         least : float or None
-            Least weight above 0 of all steps that may be drawn. None stands for the least in
-            `mass`.
+            Least sampling weight above 0 of all steps that may be drawn. If None, the least weight
+            in `mass` is used.
 
         Returns
         -------
@@ -608,10 +609,11 @@ class Prioritized(Sampler):
 class Ordered(Sampler):
     """Take the first steps in the order of a column, each at most once.
 
-    Nothing is random. Steps without a value in the column come last, and steps with equal values
-    are ordered by position, oldest first. ``Ordered("position")`` is first in, first out;
-    ``Ordered("position", descending=True)`` is last in, first out. ``Ordered("priority")`` takes
-    the least priorities first, and with ``descending=True`` the greatest.
+    The sampler uses no random numbers. Steps without a value in the column come last, and steps
+    with equal values are ordered by position, oldest first. ``Ordered("position")`` is first in,
+    first out; ``Ordered("position", descending=True)`` is last in, first out.
+    ``Ordered("priority")`` takes the least priorities first, and with ``descending=True`` the
+    greatest.
 
     Parameters
     ----------
@@ -671,7 +673,7 @@ class Ordered(Sampler):
 class Newest(Sampler):
     """Draw uniformly, with replacement, from the newest `k` steps.
 
-    If the query and the unit allow fewer than `k` steps, all of them are drawn from.
+    If the query and the unit allow fewer than `k` steps, the sampler draws from all of them.
 
     Parameters
     ----------

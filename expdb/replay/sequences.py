@@ -23,8 +23,8 @@ class Sequence(Unit):
     in `position`).
 
     A batch gets the keys `mask`, `is_first` (True at the first step of an episode) and `length`,
-    the number of steps in the row. `length`, `episode`, the columns of episodes that `fields`
-    names, `weight` and `probability` are [B].
+    the number of steps in each sequence. `length`, `episode`, the columns of episodes that
+    `fields` names, `weight` and `probability` have the shape [B].
 
     For prioritized replay, set the priority of the drawn steps, ``batch["position"][:, burn_in]``.
 
@@ -37,13 +37,13 @@ class Sequence(Unit):
     stride : int, default 1
         Draw only every `stride`-th step of an episode, counted from its first step. At least 1.
     pad : bool, default True
-        Whether sequences may be incomplete. If it is False, a step is drawn only if all of the
-        other steps are in the buffer.
+        Whether sequences may be incomplete. If False, a step is drawn only if all other steps of
+        its sequence are in the buffer.
 
     Raises
     ------
     InvalidValue
-        If a parameter has another type or is out of range.
+        If a parameter has the wrong type or is out of range.
 
     References
     ----------
@@ -89,7 +89,7 @@ class Sequence(Unit):
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the steps that may be drawn, a tuple."""
+        """The hashable key that identifies which steps may be drawn, a tuple."""
         if self.pad:
             return ("stride", self.stride) if self.stride > 1 else ()
         return ("sequence", self.length, self.burn_in, self.stride)
@@ -110,7 +110,7 @@ class Sequence(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of steps.
 
@@ -135,7 +135,7 @@ class Sequence(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,)
             Rows of the drawn steps.
         rng : numpy.random.Generator
@@ -154,25 +154,26 @@ class Episode(Unit):
     """Return whole complete episodes.
 
     An episode may be drawn if it is complete, none of its steps was evicted or deleted, and at
-    least one of them matches the query. It counts as one item, however long it is and however many
-    of its steps match. Its priority is that of its first step, ``batch["position"][:, 0]``.
+    least one of them matches the query. An episode counts as one item, however long it is and
+    however many of its steps match. Its priority is the priority of its first step,
+    ``batch["position"][:, 0]``.
 
     Arrays are [B, T], where T is the length of the longest episode in the batch. A batch gets the
-    keys `mask` (True where there is a step), `is_first` and `length`, the number of steps in the
-    row.
+    keys `mask` (True where there is a step), `is_first` (True at the first step of an episode) and
+    `length`, the number of steps in each episode.
 
     Parameters
     ----------
     max_length : int, optional
         Length T of the arrays, at least 1; only the first steps of longer episodes are taken.
     pad : bool, default True
-        Whether the arrays are padded to T. If it is False, there is no `mask`, and each value is an
-        object array with one array per episode.
+        Whether the arrays are padded to T. If False, the batch has no `mask`, and each array of
+        steps becomes an object array with one array per episode.
 
     Raises
     ------
     InvalidValue
-        If a parameter has another type or is out of range.
+        If a parameter has the wrong type or is out of range.
 
     Examples
     --------
@@ -201,7 +202,7 @@ class Episode(Unit):
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the steps that may be drawn, a tuple."""
+        """The hashable key that identifies which steps may be drawn, a tuple."""
         return ("episode",)
 
     def layout(
@@ -212,7 +213,7 @@ class Episode(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,)
             Rows of the first steps of the drawn episodes.
         rng : numpy.random.Generator
@@ -232,17 +233,19 @@ class Episode(Unit):
 class Group(Unit):
     """Return the rollouts of one group together, for group-relative policy gradients such as GRPO.
 
-    A group consists of the complete episodes with one `group_id`, or with one `task_id` if they
-    have no group. An episode counts only if its return is known, that is, after the first reward of
-    the episode was written, and if it has a step that matches the query. A group has `size`
-    rollouts; if there are more, the newest are taken. It counts as one item; its priority is that
-    of the first step of its first rollout, ``batch["position"][:, 0, 0]``.
+    The rollouts of a group are the complete episodes with the same `group_id`. Episodes without a
+    group are grouped by `task_id`. An episode counts only if one of its steps matches the query
+    and its return is known. The return is known once the first reward of the episode was written.
+    A group has `size` rollouts; if there are more, the newest are taken. A group counts as one
+    item. Its priority is the priority of the first step of its first rollout,
+    ``batch["position"][:, 0, 0]``.
 
-    Arrays of steps are [G, size, T], where T is the length of the longest rollout in the batch, and
-    `mask` is True where there is a step. `episode`, `length` (0 for a missing rollout),
-    `episode_return` (NaN for a missing rollout) and the columns of episodes that `fields` names
-    are [G, size]. `group_size`, `group_mean` and `group_std`, the population standard deviation,
-    are computed from the returns in the batch. They are [G], like `weight` and `probability`.
+    A batch has G groups. Arrays of steps are [G, size, T], where T is the length of the longest
+    rollout in the batch, and `mask` is True where there is a step. `episode`, `length` (0 for a
+    missing rollout), `episode_return` (NaN for a missing rollout) and the columns of episodes that
+    `fields` names are [G, size]. `group_size`, `group_mean` and `group_std` (the population
+    standard deviation) are computed from the returns in the batch. These three arrays are [G],
+    like `weight` and `probability`.
 
     Parameters
     ----------
@@ -251,15 +254,15 @@ class Group(Unit):
     complete : bool, default True
         Whether groups with fewer than `size` rollouts are skipped.
     min_spread : float, default 0.0
-        Skip groups whose returns have a smaller standard deviation. A small number, such as 1e-6,
-        skips groups whose returns are all equal, which have no learning signal.
+        Skip groups whose returns have a standard deviation below this number. A small number, such
+        as 1e-6, skips groups whose returns are all equal; such groups have no learning signal.
     max_length : int, optional
         Length T of the arrays, at least 1; only the first steps of longer rollouts are taken.
 
     Raises
     ------
     InvalidValue
-        If a parameter has another type or is out of range.
+        If a parameter has the wrong type or is out of range.
 
     References
     ----------
@@ -310,7 +313,7 @@ class Group(Unit):
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the groups that may be drawn, a tuple."""
+        """The hashable key that identifies which groups may be drawn, a tuple."""
         return ("group", self.size, self.complete, self.min_spread)
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
@@ -319,7 +322,7 @@ class Group(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of the first steps of complete episodes with a matching step, ascending by
             position.
@@ -327,7 +330,7 @@ class Group(Unit):
         Returns
         -------
         ndarray of int64, shape (G, size)
-            Rows of the first steps of the rollouts, -1 if a group has fewer.
+            Rows of the first steps of the rollouts, -1 for each missing rollout.
         """
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
@@ -336,7 +339,7 @@ class Group(Unit):
         order = scored[np.argsort(groups[scored], kind="stable")]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
         counts = np.diff(first, append=len(order))
-        skipped = np.maximum(counts - self.size, 0)  # the oldest rollouts
+        skipped = np.maximum(counts - self.size, 0)  # number of oldest rollouts to leave out
         index = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, index, 0)]
@@ -345,7 +348,7 @@ class Group(Unit):
         if self.complete:
             chosen &= counts >= self.size
         rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
-        # Oldest first, because `rows` ascend by position.
+        # This order is oldest first, because `rows` ascend by position.
         return rollouts[np.argsort(members[chosen, 0])]
 
     def count(
@@ -356,7 +359,7 @@ class Group(Unit):
         left: np.ndarray,
         oldest: float,
     ) -> dict[str, int]:
-        """Count the groups that can be drawn, and the others by the first reason against it.
+        """Count the groups that can be drawn, and the other groups by the first obstacle found.
 
         Parameters
         ----------
@@ -372,7 +375,8 @@ class Group(Unit):
         Returns
         -------
         dict of str to int
-            Numbers of groups by `ready`, `leased`, `incomplete`, `no_spread` and `too_stale`.
+            Number of groups for each of `ready`, `leased`, `incomplete`, `no_spread` and
+            `too_stale`.
         """
         counts = dict.fromkeys(("ready", "leased", "incomplete", "no_spread", "too_stale"), 0)
         order = np.argsort(groups, kind="stable")
@@ -401,7 +405,7 @@ class Group(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (G, size)
             Rows of the first steps of the rollouts, -1 for no rollout.
         rng : numpy.random.Generator
@@ -431,9 +435,10 @@ def mean(returns: np.ndarray) -> np.ndarray:
 
 
 def spread(returns: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each row of returns; exactly 0 if all are equal.
+    """Return the standard deviation of each row of returns, ignoring NaN.
 
-    Deviations are scaled by powers of two, because the squares of large ones would overflow.
+    The result is exactly 0 if all returns in the row are equal. Deviations from the mean are
+    scaled by powers of two before they are squared; otherwise, large deviations would overflow.
     """
     apart = returns - means[:, None]
     highest = np.fmax.reduce(returns, 1, initial=-np.inf)

@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 WIDTH = 16
-TOP = 8192  # maximum number of sums in the top level; up to it, fewer levels are faster
-# The product of a row and this matrix has the cumulative sums of the row. It is five times as fast
-# as cumsum and gives the same result, because products with 0 and 1 are exact.
+TOP = 8192  # maximum number of sums in the top level; up to this size, fewer levels are faster
+# The product of a row and this matrix is the array of cumulative sums of the row. The product is
+# five times as fast as cumsum and gives the same result, because products with 0 and 1 are exact.
 _SO_FAR = np.triu(np.ones((WIDTH, WIDTH)))
 
 
@@ -26,12 +26,13 @@ class SumTree:
             blocks.append(-(-blocks[-1] // WIDTH))
         self._levels = [np.zeros((count, WIDTH)) for count in blocks]
         self._top = np.zeros(blocks[-1])
-        # The sum before each block of the top level, and the sum of all.
+        # The sum of all weights before each entry of the top level, and the sum of all weights.
         self._before_blocks = np.zeros(blocks[-1] + 1)
         self._above = [*[level.reshape(-1) for level in self._levels[1:]], self._top]
         self.weights = self._levels[0].reshape(-1)  # the same memory, by row
-        # The least weight above 0 of each 16 rows, computed when `minimum` is first called. Their
-        # minimum takes 20 microseconds for a million weights; that of all weights takes 1 ms.
+        # The least weight above 0 in each block of 16 rows, set when `minimum` is first called.
+        # For a million weights, the minimum of this array takes 20 microseconds. The minimum of
+        # all weights would take 1 ms.
         self._least: np.ndarray | None = None
         self._total: float | None = 0.0  # None until it is computed
         # Number of changes: a signal handler may change weights during another change.
@@ -84,9 +85,10 @@ class SumTree:
         return float(self._least.min(initial=np.inf))
 
     def find(self, shares: np.ndarray, first: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows at shares of the total, each from 0 to less than 1, and their weights.
+        """Return the rows that shares of the total select, and their weights.
 
-        The sum starts at row `first` and wraps around. Rows of weight 0 are never returned.
+        Each share is from 0 to less than 1. Weights are summed from row `first` on, and after the
+        last row from row 0 on. Rows of weight 0 are never returned.
         """
         total, before = self.total, self._before_blocks
         rest = shares * math.nextafter(total, 0.0)  # below the total in spite of rounding
@@ -95,8 +97,8 @@ class SumTree:
         at = before.searchsorted(rest, "right") - 1
         rest -= before.take(at)
         rows = self._descend(at, rest, exactly=False)
-        # In one of 2**50 draws, rounding selects a row outside the block. It matters only if the
-        # weight of that row is 0; then descend again with exact limits.
+        # In one of 2**50 draws, rounding selects a row outside the block. This matters only if
+        # the weight of the row is 0; then descend again with exact limits.
         weights = self.weights.take(rows)
         # With cold caches, `argmin` takes a third of the time of `min`.
         if len(rows) and not weights[weights.argmin()] > 0:
@@ -105,7 +107,11 @@ class SumTree:
         return rows, weights
 
     def _descend(self, at: np.ndarray, rest: np.ndarray, exactly: bool) -> np.ndarray:
-        """Return the rows below blocks of the top level, given the rest of each sum."""
+        """Return the rows that draws select below entries `at` of the top level.
+
+        `rest` is the remaining sum of each draw, counted from the start of its entry. With
+        `exactly`, keep the remaining sum below the sum of the block.
+        """
         firsts = np.arange(0, len(at) * WIDTH, WIDTH)
         for level in reversed(self._levels):
             block = level.take(at, 0)

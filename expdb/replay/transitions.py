@@ -18,7 +18,7 @@ from expdb.replay.units import Unit
 
 @dataclass(frozen=True)
 class Stack(Unit):
-    """Return each drawn step with the last `k` frames of its episode.
+    """Return each drawn step with a stack of `k` frames that ends with the frame of the step.
 
     Observations are [B, k, ...]: the oldest frame first, the frame of the step itself last. Each
     frame is stored once; stacks are built when a batch is drawn. At the beginning of an episode,
@@ -31,8 +31,8 @@ class Stack(Unit):
         Number of frames, at least 1.
     stack_fields : sequence of str, optional
         Fields to stack; a name such as ``"obs"`` also selects ``"obs.image"``. By default these are
-        `obs`, `observation` and `state`. A name without a field, or a buffer without a field to
-        stack, raises InvalidValue when a batch is drawn.
+        `obs`, `observation` and `state`. An unknown name, or a buffer without a field to stack,
+        raises InvalidValue when a batch is drawn.
 
     Raises
     ------
@@ -92,7 +92,10 @@ class Stack(Unit):
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the steps that may be drawn, a tuple."""
+        """The hashable key that identifies which steps may be drawn, a tuple.
+
+        If `k` is 1, the key is empty, because every step may be drawn.
+        """
         return ("stack", self.k) if self.k > 1 else ()
 
     @property
@@ -106,7 +109,7 @@ class Stack(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of steps.
 
@@ -125,7 +128,7 @@ class Stack(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,)
             Rows of the drawn steps.
         rng : numpy.random.Generator
@@ -141,16 +144,17 @@ class Stack(Unit):
 
 
 class Steps(NamedTuple):
-    """Hold the steps [B, n] from the drawn rows on, and how many of them a transition takes."""
+    """Hold up to n steps from each of B drawn steps on, and the number that a transition takes."""
 
-    rows: np.ndarray  # UNKNOWN after the last step of an episode
-    after: np.ndarray  # successor of each row
-    terminated: np.ndarray
-    # Number of steps taken, [B]. Each has a known successor, and only the last one may terminate.
+    rows: np.ndarray  # [B, n]: rows of the steps; UNKNOWN after the last step of an episode
+    after: np.ndarray  # [B, n]: successor of each row
+    terminated: np.ndarray  # [B, n]: whether each step terminated its episode
+    # [B]: number of steps that each transition takes. Every step taken has a known successor, and
+    # only the last step taken may terminate the episode.
     taken: np.ndarray
 
 
-MOST_BESIDE = 128  # steps that are read at once, even if the episode is shorter
+MOST_BESIDE = 128  # maximum number of steps to read together, even if the episode is shorter
 
 
 @dataclass(frozen=True)
@@ -158,13 +162,13 @@ class NStep(Unit):
     """Return each drawn step as a transition to the state `n` steps later.
 
     A batch gets ``next_<field>``, `discount` and `n_steps`, the number of steps taken. `reward` is
-    the sum of ``gamma ** k * reward`` over the steps taken, from k = 0 on; it is NaN if one of them
-    has no reward. `discount` is the factor of the value of ``next_<field>``: ``gamma ** n_steps``,
-    or 0 if the episode terminated within these steps. `terminated` and `truncated` are those of the
-    last step taken.
+    the sum of ``gamma ** k * reward`` over the steps taken, from k = 0 on. It is NaN if a step
+    taken has no reward. `discount` is the factor for the value of the next state:
+    ``gamma ** n_steps``, or 0 if the episode terminated within these steps. `terminated` and
+    `truncated` are the flags of the last step taken.
 
-    A step is never drawn if its successor is unknown, because its episode is open, was aborted, or
-    was truncated without ``end(...)``.
+    A step is never drawn if its successor is unknown. An example is the last step of an episode
+    that is open, was aborted, or was truncated without ``end(...)``.
 
     Parameters
     ----------
@@ -182,9 +186,9 @@ class NStep(Unit):
         Fields to derive ``next_<field>`` of; a name such as ``"obs"`` also selects ``"obs.image"``.
         By default these are `obs`, `observation`, `state` and the fields that `EpisodeWriter.end`
         received for an episode in memory, except fields with a stored ``next_<field>``. A stored
-        `next_obs`, `next_observation` or `next_state` is taken from the last step.
+        `next_obs`, `next_observation` or `next_state` is read from the last step taken.
     stack : int, default 1
-        Number of frames. With more than 1, the observations of the step and of what follows are
+        Number of frames. If it is more than 1, the observations and the next observations are
         stacks [B, stack, ...], as `Stack` describes.
     stack_fields : sequence of str, optional
         Fields to stack, as in `Stack`.
@@ -245,7 +249,7 @@ class NStep(Unit):
         return (*replaced, "discount", "n_steps")
 
     def derived(self, fields: Sequence[str], ended_with: Set[str]) -> list[str]:
-        """Return the fields whose following value a batch has as ``next_<field>``.
+        """Return the fields that get a derived ``next_<field>`` in a batch.
 
         By default, fields with a stored ``next_<field>`` are left out.
 
@@ -254,7 +258,7 @@ class NStep(Unit):
         fields : sequence of str
             Names of all stored fields.
         ended_with : set of str
-            Names of the fields that any `EpisodeWriter.end` received.
+            Names of the fields that any call of `EpisodeWriter.end` received.
 
         Returns
         -------
@@ -315,7 +319,11 @@ class NStep(Unit):
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the steps that may be drawn, a tuple."""
+        """The hashable key that identifies which steps may be drawn, a tuple.
+
+        It contains the number of known successors that a step needs and, if observations are
+        stacked, the number of frames.
+        """
         wanted = ("successors", self.bounds[0] if self.end == "redraw" else 1)
         return wanted if self.stack == 1 else (*wanted, "stack", self.stack)
 
@@ -333,7 +341,7 @@ class NStep(Unit):
     def window(self) -> range | None:
         """The offsets of the earlier frames, the step and the later steps, a range.
 
-        It is None if there are more than 128 steps.
+        It is None if a transition can take more than 128 steps.
         """
         last = self.bounds[1]
         return range(1 - self.stack, last) if last <= MOST_BESIDE else None
@@ -344,7 +352,7 @@ class NStep(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of steps.
 
@@ -371,7 +379,7 @@ class NStep(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,)
             Rows of the drawn steps.
         rng : numpy.random.Generator
@@ -380,8 +388,8 @@ class NStep(Unit):
         Returns
         -------
         Layout
-            Drawn rows with `next_rows` and the columns in `keys`. With ``end="drop"``, it may have
-            fewer rows.
+            Drawn rows with `next_rows` and the columns in `keys`. With ``end="drop"``, the layout
+            may have fewer rows than were drawn.
         """
         if self.n == 1 or self.n == (1, 1):
             taken = np.empty(len(rows), np.int64)
@@ -455,7 +463,7 @@ def _powers(gamma: float, count: int) -> np.ndarray:
 def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Steps:
     """Return up to `count` steps from each row on, each with a known successor.
 
-    A terminated step is always the last one.
+    A step that terminated its episode is always the last step taken.
     """
     if count <= MOST_BESIDE:
         window = trajectories.around(rows, range(count))
@@ -518,7 +526,7 @@ def fields_to_stack(names: tuple[str, ...] | None, fields: Sequence[str]) -> lis
 
 
 def _named(what: str, names: tuple[str, ...], fields: Sequence[str]) -> list[str]:
-    """Return the fields that the names select, each a field or the prefix of several."""
+    """Return the fields that the names select; a name is a field or the prefix of fields."""
     parts = {
         name: [field for field in fields if field == name or field.startswith(f"{name}.")]
         for name in names
@@ -533,6 +541,6 @@ def _named(what: str, names: tuple[str, ...], fields: Sequence[str]) -> list[str
 
 
 def _set_names(unit: Unit, name: str) -> None:
-    """Convert the names in a field of a unit to a tuple."""
+    """Convert the setting `name` of a unit to a tuple of field names."""
     names = getattr(unit, name)
     object.__setattr__(unit, name, None if names is None else checks.names(names, name))

@@ -4,7 +4,7 @@ A unit is a frozen dataclass of settings. It works with every sampler and every 
 which steps may be drawn (its anchors), and which rows an anchor becomes (its layout).
 
 This module has the base class and the single step. transitions.py has the units for transitions,
-and sequences.py those for sequences, episodes and groups.
+and sequences.py has the units for sequences, episodes and groups.
 """
 
 from __future__ import annotations  # evaluating `np.random` would import that module
@@ -21,9 +21,10 @@ from expdb.replay.layout import Layout, Trajectories
 class Unit:
     """Define what each drawn step becomes: the base class of all units.
 
-    Derive your own unit as a frozen dataclass that implements `layout` and overrides whatever
-    differs from a single step. It works with every query, sampler and database. "How to
-    write a unit" in the documentation has examples; `expdb.testing.check_unit` checks your class.
+    Derive your own unit as a frozen dataclass that implements `layout`, and override each member
+    whose default is wrong for your unit. Your unit works with every query, sampler and database.
+    "How to write a unit" in the documentation has examples; `expdb.testing.check_unit` checks your
+    class.
 
     Attributes
     ----------
@@ -49,10 +50,11 @@ class Unit:
     def window(self) -> range | None:
         """The offsets of the steps that `layout` reads around a drawn step, a range or None.
 
-        `range(0, 3)` is the step and the two after it, `range(-3, 1)` the three before it and the
-        step itself, all within one episode. expdb reads these rows together, and
-        ``trajectories.around(rows, self.window)`` returns them. If it is None, the unit finds its
-        rows by other methods.
+        `range(0, 3)` means the drawn step and the two steps after it. `range(-3, 1)` means the
+        three steps before the drawn step and the drawn step. The steps belong to one episode.
+        expdb reads their rows together, and ``trajectories.around(rows, self.window)`` returns the
+        rows. If `window` is None, the unit must find its rows with other methods of
+        `Trajectories`.
         """
         return None
 
@@ -72,14 +74,14 @@ class Unit:
         return ()
 
     def derived(self, fields: Sequence[str], ended_with: Set[str]) -> list[str]:
-        """Return the fields whose following value a batch has as ``next_<field>``.
+        """Return the fields that get a derived ``next_<field>`` in a batch.
 
         Parameters
         ----------
         fields : sequence of str
             Names of all stored fields.
         ended_with : set of str
-            Names of the fields that any `EpisodeWriter.end` received.
+            Names of the fields that any call of `EpisodeWriter.end` received.
 
         Returns
         -------
@@ -114,10 +116,10 @@ class Unit:
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
-        """The hashable key of the steps that may be drawn, a tuple.
+        """The hashable key that identifies which steps may be drawn, a tuple.
 
-        It is ``()`` if every step may be drawn. Units of one class with equal keys share their
-        lists of steps. By default, it contains the unit itself.
+        It is ``()`` if every step may be drawn. Units of one class with equal keys share a cached
+        list of the steps that may be drawn. By default, the key contains the unit itself.
         """
         return (self,)
 
@@ -132,16 +134,16 @@ class Unit:
 
     @property
     def lookback(self) -> int:
-        """The number of steps after a missing step that may not be drawn because of it, an int."""
+        """The number of steps after a missing step that may not be drawn without it, an int."""
         return 0
 
     def may_start(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return which of the steps may be drawn, each independently of the others.
+        """Return which of the steps may be drawn; each step is checked independently.
 
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of steps.
 
@@ -155,12 +157,12 @@ class Unit:
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return the rows to draw from, given all steps that match the query.
 
-        If eligibility depends on each step alone, override `may_start`, which is faster.
+        If you can check each step independently, override `may_start` instead, which is faster.
 
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (N,)
             Rows of the matching steps, ascending by position. With `by_episode`, they are the first
             steps of complete episodes that have a matching step.
@@ -168,8 +170,8 @@ class Unit:
         Returns
         -------
         ndarray of int64, shape (A,) or (A, n)
-            Some of `rows`; n of them if several rows are drawn together, with -1 for none. The
-            first row identifies the anchor and must be unique.
+            For each anchor, one of `rows`, or n of `rows` if several steps are drawn together; -1
+            for a missing step. The first row identifies the anchor and must be unique.
         """
         anchors: np.ndarray = rows[self.may_start(trajectories, rows)]
         return anchors
@@ -187,14 +189,14 @@ class Unit:
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
     ) -> Layout:
-        """Return what each drawn anchor becomes.
+        """Return the layout of the drawn anchors.
 
         Every subclass must implement this method.
 
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,) or (B, n)
             Rows of the drawn anchors, as `anchors` returned them.
         rng : numpy.random.Generator
@@ -224,13 +226,14 @@ class Unit:
     ) -> Mapping[str, np.ndarray]:
         """Return the arrays of a batch, computed from the batch that `layout` produced.
 
-        Override it to compute with values, for example to concatenate tokens or to drop rows.
+        Override this method to compute with values, for example to concatenate tokens or to drop
+        rows.
 
         Parameters
         ----------
         batch : mapping of str to ndarray
-            The batch that `layout` produced, with B items. If `fields` was passed to `sample`, it
-            has these fields and the keys of the unit.
+            The batch that `layout` produced, with B items. If `fields` was passed to `sample`, the
+            batch has these fields and the keys of the unit.
         rng : numpy.random.Generator
             Source of all randomness, so that a batch can be rebuilt.
 
@@ -238,8 +241,8 @@ class Unit:
         -------
         mapping of str to ndarray
             Arrays of equal length R. If R differs from B, or the rows are in another order, also
-            return `drawn`, integers [R] from 0 to B - 1: the item of each row. `position` [R] is
-            always that of the drawn item; the sampler's keys are added if they are missing.
+            return `drawn`, integers [R] from 0 to B - 1: the index of the item of each row. expdb
+            sets `position` [R] to the position of the item, and adds missing keys of the sampler.
         """
         return batch
 
@@ -274,7 +277,7 @@ class Step(Unit):
         Parameters
         ----------
         trajectories : Trajectories
-            Rows in memory.
+            Rows of the buffer in memory.
         rows : ndarray of int64, shape (B,)
             Rows of the drawn steps.
         rng : numpy.random.Generator

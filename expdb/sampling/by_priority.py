@@ -40,8 +40,8 @@ SAVE_SECONDS = 1.0  # after which changed priorities are written
 class Draws(Follower):
     """The sum tree of a prioritized sampler for one population.
 
-    The tree depends only on the rows, on `priority` and on `:start`, so it can be discarded and
-    rebuilt at any time.
+    The tree depends only on the rows in memory and their column `:priority`, so it can be
+    discarded and rebuilt at any time.
     """
 
     def __init__(self, resident: Resident, sampler: Prioritized):
@@ -51,7 +51,8 @@ class Draws(Follower):
         self.used = -1  # epoch of the consumer's usage that the tree includes
         # State of the rows in memory at the last update.
         self.layout_version, self.first_place, self.high = -1, 0, 0
-        self.again: list[np.ndarray] = []  # positions prioritized while the tree was outdated
+        # Positions whose priority was set while the tree was outdated.
+        self.again: list[np.ndarray] = []
 
     @property
     def nbytes(self) -> int:
@@ -71,7 +72,7 @@ class ByPriority:
         self._draws: dict[Any, Draws] = {}
         self._calls: dict[str, int] = {}  # calls of samplers that anneal beta, by schedule
         self._updates = 0  # number of updates so far
-        self.is_used = False  # whether anything was drawn by priority, or restored
+        self.is_used = False  # whether priorities were used for a draw, or restored
         self.unsaved = False  # whether a changed priority is not written yet
         self._saved = time.monotonic()
 
@@ -165,7 +166,11 @@ class ByPriority:
         return True
 
     def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
-        """Yield the positions from which a unit reaches or looks back to relinked steps."""
+        """Yield the positions of steps that may become drawable or undrawable by changed links.
+
+        These are up to `reach` steps that end with a relinked step, and up to `lookback` steps
+        from a relinked or orphaned step on.
+        """
         r = self._resident
         relinked = np.unique(np.concatenate([NONE, *[change.relinked for change in changes]]))
         relinked = relinked[r.held(relinked)]
@@ -203,12 +208,12 @@ class ByPriority:
         draws.tree.set(rows[gained], self._mass(draws, rows[gained]))
 
     def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
-        """Return the weights of rows in the draw."""
+        """Return the sampling weights of rows."""
         r = self._resident
         return draws.sampler.mass(*row_priorities.of_rows(r, rows))
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
-        """Set the priority of steps; return the number of updates that met a stored step."""
+        """Set the priority of steps; return the number of updates of stored steps."""
         r = self._resident
         if not len(positions):
             return 0
@@ -240,10 +245,10 @@ class ByPriority:
         return len(positions)
 
     def save(self, after: float = 0.0, wait: bool = False) -> None:
-        """Write the priorities that have changed, if `after` seconds have passed since the last.
+        """Write changed priorities if `after` seconds have passed since the last write.
 
-        If another process is writing, wait for it with `wait`; otherwise leave the priorities to
-        the next call.
+        If another process is writing, wait for it if `wait` is True; otherwise the next call
+        writes the priorities.
         """
         if self.unsaved and time.monotonic() - self._saved >= after:
             locked(self._resident.lock, self._save, wait)
@@ -265,7 +270,7 @@ class ByPriority:
                     raise
                 return
             if r.priorities is not None and version == r.priorities + 1:
-                r.priorities = version  # else others have written too, and all are read again
+                r.priorities = version  # else another process has written too; all are read again
         row_priorities.note_saved(r)
         self.unsaved, self._saved = False, time.monotonic()
 
@@ -318,7 +323,8 @@ class ByPriority:
                 r, saved.positions, saved.values, saved.starts, writable
             )
             self.unsaved = self.unsaved or (differ and writable)
-            # Steps without a priority that the state lacks start with its greatest priority.
+            # Steps that have no priority and are missing in the state start with the greatest
+            # priority of the state.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
             row_priorities.start_steps(r, r.low, r.started)
             r.rearrange(saved.slots)  # the order of the rows is the order of summation
@@ -328,7 +334,7 @@ class ByPriority:
 
 
 def _name_of(request: SampleRequest, sampler: Prioritized) -> tuple[Any, ...]:
-    """Return the key of a tree; it omits beta, which a caller may change at each sample."""
+    """Return the key of a tree, without beta, which a caller may change at each sample."""
     own = () if is_builtin(type(sampler)) else (type(sampler),)
     return (sampler.alpha, sampler.epsilon, sampler.initial, request.key, request.anchor_key, *own)
 
@@ -343,7 +349,7 @@ class TreeByPosition:
         self._usage, self._rng = usage, rng
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions and weights at shares of the total.
+        """Return the positions that shares of the total select, and their weights.
 
         The sum begins at the oldest step, so the size of the ring does not change the result.
         """
@@ -356,7 +362,7 @@ class TreeByPosition:
     def _draw_within(
         self, usage: Usage, rows: np.ndarray, weights: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Replace draws that exceed the limit of their step by draws of other steps."""
+        """Replace draws that exceed the lease limit of their step by draws of other steps."""
         r, tree = self._resident, self._tree
         blocked: list[tuple[np.ndarray, np.ndarray]] = []
         while (again := np.flatnonzero(surplus(usage, r.positions(rows)))).size:
@@ -409,8 +415,8 @@ class Saved:
             if "positions" in priority_state
             else np.arange(first, first + count)
         )
-        # States of earlier versions lack the start of steps without a priority. Such steps start
-        # as new steps do.
+        # States of earlier versions lack the initial priorities of steps without a priority. These
+        # steps get the initial priority of a new step.
         saved.starts = (
             decoded(priority_state["starts"])
             if "starts" in priority_state

@@ -45,7 +45,7 @@ def get_or_create(cache: dict[Any, Value], name: Any, make: Callable[[], Value])
 
 @dataclass(frozen=True)
 class Anchors:
-    """The items that may be drawn: one position that names each, and the positions of its rows."""
+    """The items that may be drawn: identifying positions, and the positions of all their rows."""
 
     positions: np.ndarray  # ascending
     members: np.ndarray | None = None  # [A, n], padded with UNKNOWN
@@ -57,7 +57,7 @@ class Anchors:
 
 
 class Candidates:
-    """The steps that may be drawn, by query and unit; they are found again after a change."""
+    """The steps that may be drawn, by query and unit; each change causes a new search."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
@@ -151,7 +151,7 @@ class Candidates:
         return anchors
 
     def drawable(self, session: Session | None, request: SampleRequest) -> np.ndarray:
-        """Return all positions that may be drawn, without keeping a list of every step."""
+        """Return all positions that may be drawn; do not cache a list of every step."""
         r = self._resident
         if request.key is not None or request.unit.lists_anchors:
             return self.listed(session, request).positions
@@ -198,7 +198,7 @@ class Candidates:
     def rows(
         self, session: Session | None, request: SampleRequest, positions: np.ndarray
     ) -> np.ndarray:
-        """Return the rows of the items that these positions name, [B] or [B, n]."""
+        """Return the rows [B] or [B, n] of the items that these positions identify."""
         r = self._resident
         if not request.lists_anchors:
             return r.rows(positions)
@@ -274,7 +274,7 @@ class Candidates:
         return positions[:size]
 
     def _starts_by_episode(self, session: Session, request: SampleRequest) -> dict[int, int]:
-        """Return for each episode the position that names the item with this episode."""
+        """Return, for each episode, the position that identifies the item with this episode."""
         r, anchors = self._resident, self.listed(session, request)
         if not len(anchors.positions):
             return {}

@@ -20,7 +20,7 @@ Draw = Callable[[int], Drawn]  # takes the number of items to draw
 
 @dataclass(frozen=True)
 class Given(Sampler):
-    """A placeholder for the sampler that drew a batch which is rebuilt."""
+    """A placeholder for the sampler that drew a recorded batch, used when the batch is rebuilt."""
 
     named: tuple[str, ...] = ()
 
@@ -37,7 +37,8 @@ def draw_within(
 ) -> tuple[np.ndarray, np.ndarray, Columns]:
     """Draw items that a consumer may lease; return positions, rows, and the sampler's columns.
 
-    If there are too few items, draw as many as there are. Fewer than `at_least` raise TooFewRows.
+    If there are too few items, draw as many as possible. Raise TooFewRows if these are fewer than
+    `at_least`.
 
     No step is drawn more often than the limit allows. If a draw exceeds the limit of a step, the
     surplus is drawn again while the exhausted steps are blocked. The result is distributed as if
@@ -51,7 +52,7 @@ def draw_within(
             f"{resident.size} steps are stored; store more steps, or wait with wait=seconds"
         )
     usage, size = limits.usage, request.size
-    if usage.most is not None:  # there cannot be more
+    if usage.most is not None:  # a batch cannot have more items
         size = min(size, max(resident.size * usage.most, limits.at_least))
     if usage.most is None and limits.at_least == size:
         positions, columns = draw(size)
@@ -68,7 +69,7 @@ def draw_within(
                     break
                 positions, columns = _most_there_are(draw, limits.at_least, request.size)
                 size = len(positions)
-            # Look the rows up now: while steps are blocked, an anchor may consist of other rows.
+            # Look the rows up now: once steps are blocked, an anchor may consist of other rows.
             rows = rows_of(positions)
             full = parts.add(positions, rows, columns)
             if parts.count < size:
@@ -86,10 +87,10 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
 
 
 def _most_there_are(draw: Draw, at_least: int, wanted: int) -> Drawn:
-    """Draw the largest number that a sampler can draw; raise TooFewRows below `at_least`.
+    """Draw as many items as a sampler can draw; raise TooFewRows for fewer than `at_least`.
 
-    Search for the number, because only the sampler knows it: there may be too few steps, episodes
-    or tasks.
+    Find the number by trial draws, because only the sampler knows whether there are enough steps,
+    episodes or tasks.
     """
     drawn, low, high = draw(at_least), at_least, wanted
     while high - low > 1:
@@ -170,7 +171,7 @@ def _within(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a mask of the draws within the limits, and the positions at their limit.
 
-    The draws in `before` count first.
+    The draws in `before` are counted before the draws in `drawn`.
     """
     items = np.concatenate([*before, drawn.reshape(-1)])
     order = np.argsort(items, kind="stable")

@@ -48,7 +48,7 @@ from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
-FILL_SECONDS = 0.01  # of loading during a sample that does not need the rows in memory
+FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
 
 class SampleEngine:
@@ -68,7 +68,8 @@ class SampleEngine:
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
-        # A program that draws one sample of a large file does not wait until the file is loaded.
+        # While this is False, a sample that needs no rows in memory does not wait until they are
+        # loaded, so a program can draw one sample from a large file quickly.
         self._loads_rows = False
 
     # -- forks: a child process continues with the rows that its parent has in memory --------------
@@ -98,8 +99,8 @@ class SampleEngine:
     def nbytes(self) -> int:
         """Bytes of memory that sampling uses.
 
-        They include columns, links, sum trees, lists of positions, cached chunks, and the memory of
-        batches.
+        This includes columns, links, sum trees, lists of positions, cached chunks, and the memory
+        of batches.
         """
         return self._nbytes + self._gatherer.cache.nbytes + self.resident.arrays.nbytes
 
@@ -203,7 +204,8 @@ class SampleEngine:
         """Build a batch from the next positions in `order` that can still be sampled.
 
         If `version` is the current version of the rows, no position needs to be checked. Return the
-        batch (None if no position is left), the start of the next batch, and the number skipped.
+        batch (None if no position is left), the start of the next batch, and the number of skipped
+        positions.
         """
         arguments = asked, order, start, version, rng, empty
         with self.resident.lock: return self._safely(self._draw_in_order, *arguments)  # fmt: skip
@@ -360,7 +362,7 @@ class SampleEngine:
         try:
             with self._store.engine.reading() as session:
                 state = self._store.state(session)
-                # With deleted steps between others, a draw needs the list of all positions.
+                # If there are deleted steps between stored steps, a draw must list all positions.
                 if r.complete or not (plan.needs_no_rows and state.is_contiguous):
                     self._refresh(session, state, changed)
                 elif self._loads_rows:
@@ -376,7 +378,7 @@ class SampleEngine:
             raise
 
     def _save_for(self, plan: SamplePlan) -> None:
-        """Write changed priorities now if the plan reads them from the database, else if due."""
+        """Write changed priorities: now if the plan reads stored priorities, else when due."""
         fields = plan.request.fields or ()
         asks = self.resident.priorities is None and "priority" in fields
         if plan.request.asks_database or asks:
@@ -452,7 +454,7 @@ class SampleEngine:
             self._seen = changed
 
     def _look_for_changes(self) -> object | None:
-        """Apply the commits of this process; return what `Engine.changed_since` returns."""
+        """Apply the commits of this process; return the result of `Engine.changed_since`."""
         store = self._store
         if store.commit_queue.queued:
             self._apply_commits(store.commit_queue.take_all())
@@ -480,7 +482,7 @@ class SampleEngine:
             return self._store.state(session).revision
 
     def load(self) -> None:
-        """Load the rows into memory before a caller needs them while it holds a lock."""
+        """Load the rows into memory, for a caller that will need them while it holds a lock."""
         locked(self.resident.lock, self._safely, self._load)
 
     def _load(self) -> None:
@@ -492,7 +494,7 @@ class SampleEngine:
     # -- priorities --------------------------------------------------------------------------------
 
     def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
-        """Set the priority of steps; return the number of updates that met a stored step."""
+        """Set the priority of steps; return the number of updates of stored steps."""
         update = self._update_priorities
         count: int = locked(self.resident.lock, self._safely, update, positions, values)
         return count
@@ -518,7 +520,8 @@ class SampleEngine:
     def save(self, wait: bool = False) -> None:
         """Write the priorities that have changed.
 
-        If another process is writing, wait for it with `wait`; otherwise return without writing.
+        If another process is writing, wait for it if `wait` is True; otherwise return without
+        writing.
         """
         self._by_priority.save(wait=wait)
 

@@ -30,7 +30,8 @@ class Epochs(Iterator[Batch]):
 
     `ReplayBuffer.epochs` returns the iterator. If you leave a loop early, the next loop continues
     after the last batch. `state_dict` and `load_state_dict` resume the iteration in another
-    process. An item is one unit: a step, an n-step transition, a sequence, an episode or a group.
+    process. The unit defines an item: a step, an n-step transition, a sequence, an episode or a
+    group.
     Threads that share the iterator get different batches.
 
     Attributes
@@ -78,7 +79,7 @@ class Epochs(Iterator[Batch]):
         self.epoch = 0
         self.items: np.ndarray | None = None
         self.skipped = 0
-        self._rows_version: object = None  # version of the rows in memory that listed the items
+        self._rows_version: object = None  # version of the rows when the items were listed
         self._order: np.ndarray | None = None  # positions of this epoch, shuffled
         self._start = 0  # index in `_order` of the next batch
         self._has_yielded = False  # whether this epoch has yielded a batch
@@ -207,8 +208,9 @@ class Epochs(Iterator[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after the last batch that was yielded before `state_dict` was called.
 
-        Call it on an iterator that was created with the same arguments. Only `n`, `fields` and
-        `empty` may differ. Positions that were passed as `where` are compared by their number only.
+        Call this method on an iterator that was created with the same arguments. Only `n`,
+        `fields` and `empty` may differ. If `where` is an array of positions, only its length is
+        compared.
 
         Parameters
         ----------
@@ -295,10 +297,10 @@ def _positions_of(ranges: Any) -> np.ndarray:
     pairs = np.array(ranges).reshape(-1, 2) if len(ranges) else np.empty((0, 2), np.int64)
     bounds = pairs.reshape(-1)
     if pairs.dtype != np.int64 or (bounds < 0).any() or (np.diff(bounds) < 0).any():
-        raise ValueError("its items are not ascending positions")
+        raise ValueError("the items are not ascending positions")
     counts = pairs[:, 1] - pairs[:, 0]
     if counts.sum() > 2**33:
-        raise ValueError("it has too many items")
+        raise ValueError("the state has too many items")
     starts = np.cumsum(counts) - counts
     positions: np.ndarray = np.arange(counts.sum()) + np.repeat(pairs[:, 0] - starts, counts)
     return positions

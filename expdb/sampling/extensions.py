@@ -45,8 +45,8 @@ def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
     if not is_builtin(type(unit)):
         if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
             raise InvalidValue(
-                f"{_name(unit)} must be frozen because expdb caches by its value; decorate it with "
-                "@dataclass(frozen=True)"
+                f"{_name(unit)} must be frozen, because expdb uses units as cache keys; decorate "
+                "the class with @dataclass(frozen=True)"
             )
         try:
             hash(unit)
@@ -73,7 +73,7 @@ def _check_names(extension: Sampler | Unit, fields: dict[str, Any]) -> None:
     if callable(reads) or isinstance(reads, str) or not _are_names(reads):
         raise InvalidValue(
             f"{_name(extension)}.reads must be a tuple of names of columns of episodes, such as "
-            "('task_id',), or a property that returns one"
+            "('task_id',), or a property that returns such a tuple"
         )
     for name in reads:
         if name not in EPISODE_COLUMNS:
@@ -114,7 +114,7 @@ def unknown_column(name: str) -> InvalidValue:
 def check_draw(
     sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
-    """Return a copy of what a user's sampler drew; raise InvalidValue if it is invalid."""
+    """Return a copy of the draw of a user's sampler; raise InvalidValue if the draw is invalid."""
     try:
         positions, columns = drawn
         positions = np.asarray(positions)
@@ -127,7 +127,7 @@ def check_draw(
         keys = ", ".join(sampler.keys())
         raise InvalidValue(
             f"{_name(sampler)}.draw must return positions, integers [{size}], and a dict "
-            + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, as keys() is")
+            + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, like keys()")
         )
     if not holds(positions).all():
         raise InvalidValue(
@@ -170,7 +170,8 @@ def check_layout(
 ) -> Layout:
     """Check the result of `layout` of a user's unit, and return it with copied arrays.
 
-    `window` has the rows around the drawn rows that expdb gave to the unit; they need no check.
+    `window` has the rows around the drawn rows. expdb passed these rows to the unit, so they need
+    no check.
     """
     what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
@@ -227,7 +228,7 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
 
 
 def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
-    """Check the result of `assemble` of a user's unit; return it with `drawn`, and its length.
+    """Check the result of `assemble` of a user's unit; return its arrays, `drawn` and length.
 
     Raise InvalidValue if the lengths differ, or if `drawn` is missing or out of range.
     """

@@ -19,7 +19,7 @@ from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import Empty, as_objects, gather
 from expdb.storage.store import State, Store
 
-# The attribute of a layout that has the rows of a source.
+# For each source of values, the attribute of a layout that has its rows.
 _ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
 _PER_ROW = ("probability", "weight", "length", "episode")
 
@@ -148,7 +148,10 @@ class Gatherer:
         return by_source
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
-        """Return the episode of each first row in the layout, or -1 if there is none."""
+        """Return the episode of each row in `layout.firsts`, or of each position by default.
+
+        The episode is -1 if there is no row.
+        """
         r, firsts = self._resident, layout.firsts
         if firsts is None:
             return r.episodes(r.rows(positions))
@@ -162,9 +165,10 @@ class Gatherer:
         positions: np.ndarray,
         layout: Layout,
     ) -> dict[str, np.ndarray]:
-        """Read columns of episodes, with one value for each first row in the layout.
+        """Read columns of episodes, one value for each row in `layout.firsts`.
 
-        If there is no row, the value is NaN for floating-point columns, else zero or None.
+        By default, read one value for each position. If there is no row, the value is NaN for
+        floating-point columns, otherwise zero or None.
         """
         firsts = layout.firsts
         if firsts is None:
@@ -189,7 +193,7 @@ class Gatherer:
         rows, place = np.unique(wanted, return_inverse=True)
         place = place.reshape(wanted.shape)
         before = np.empty(len(rows), np.int64)
-        # Any step whose stack has the row will do: a stack stays in its episode.
+        # Any step whose stack has the row is sufficient, because a stack has only one episode.
         before[place] = layout.rows[:, None]
         columns = self._read_rows(session, state, names, rows, before)
         width = stacks.shape[1]
@@ -250,7 +254,7 @@ class Gatherer:
         if len(steps) == len(rows):
             return columns
         out = {name: _spread(array, steps, len(rows)) for name, array in columns.items()}
-        episodes = r.episodes(before[finals])  # a transition stays in its episode
+        episodes = r.episodes(before[finals])  # a transition has only one episode
         observations = (
             fetch.final_observations(self._store, session, episodes) if len(finals) else {}
         )
@@ -269,7 +273,7 @@ class Gatherer:
 
 
 def _rows(source: str, window: Window | None, layout: Layout) -> np.ndarray:
-    """Return the rows of a source, with the zero row where there is no step."""
+    """Return the rows of a source of values, with the zero row where there is no step."""
     rows: np.ndarray = layout.rows if source == "row" else getattr(layout, _ROWS[source])
     return window.filled if window is not None and rows is window.rows else rows
 

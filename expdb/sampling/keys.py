@@ -28,9 +28,9 @@ class KeySources:
     keys: dict[str, None]  # all keys, in their order
     stored: list[str]  # read from the database, one value per step
     of_episodes: list[str]  # read from the database, one value per drawn step
-    following: list[str]  # fields of the following rows that are read from the database
-    last: list[str]  # fields of a unit's last step that are read from the database
-    frames: list[str]  # fields of stacks that are read from the database
+    following: list[str]  # fields read from the database for successors
+    last: list[str]  # fields read from the database for the last steps of transitions
+    frames: list[str]  # fields read from the database for stacks
     # Keys in memory by source, in the record array (`packed`) or in arrays of their own (`alone`),
     # and all other keys (`others`).
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
@@ -43,7 +43,7 @@ class KeySources:
         return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
 
 
-# The source in the database of the fields that a source does not have in memory.
+# For each source in memory, the source of its fields that must be read from the database.
 _STORED = {
     "row": "stored",
     "next": "next_stored",
@@ -125,7 +125,7 @@ def key_sources(
 
 
 def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ...] | None) -> None:
-    """Warn if a batch takes a `next_<field>` as stored, and only some steps were stored with it."""
+    """Warn if a batch contains a stored `next_<field>` that only some steps have."""
     for name in store.fields.types:
         following = f"next_{name}"
         is_taken = unit.next_fields is None and (fields is None or following in fields)

@@ -37,7 +37,7 @@ class Philox:
 
 
 def least_position(resident: Resident, layout: Layout) -> int:
-    """Return the lowest position of the steps in a layout, or `high` if it has none."""
+    """Return the lowest position of the steps in a layout, or `high` if it has no steps."""
     parts = (
         layout.rows, layout.next_rows, layout.last_rows, layout.stacks, layout.next_stacks,
         layout.firsts,
@@ -48,7 +48,7 @@ def least_position(resident: Resident, layout: Layout) -> int:
 
 
 def rows_crc(resident: Resident, layout: Layout) -> int:
-    """Return a checksum of the steps in a layout, which does not depend on their rows."""
+    """Return a checksum of the steps in a layout that does not depend on the rows of the steps."""
     parts = []
     for rows in (
         None if layout.mask is None else layout.rows,  # without a mask, these are the drawn rows
@@ -59,8 +59,8 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
         layout.firsts,
     ):
         if rows is not None:
-            # The zero row and final observations lie behind the ring. A final observation always
-            # follows the same step, so one number for all of them is sufficient.
+            # The zero row and final observations lie after the rows of steps. A final observation
+            # always follows the same step, so one number for all final observations is sufficient.
             behind = resident.zero - rows
             numbers = np.where(behind > 0, resident.positions(rows), np.sign(behind) - 2)
             parts.append(np.where(rows < 0, UNKNOWN, numbers).tobytes())
@@ -69,8 +69,8 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
     return zlib.crc32(b"|".join(parts))
 
 
-# Marks a checksum that covers the values of text columns. Before schema 0008, checksums covered the
-# memory addresses of two-dimensional text columns, so they cannot be compared.
+# Marks a checksum that covers the values of text columns. Before schema 0008, the checksum of a
+# two-dimensional text column covered memory addresses, so such checksums cannot be compared.
 OF_VALUES = 1 << 32
 
 
@@ -89,7 +89,7 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
 
 
 def matches(batch: Batch, store: Store, rows: int, stored: int) -> bool:
-    """Return whether a rebuilt batch has the checksum that the ledger has stored."""
+    """Return whether a rebuilt batch has the checksum that is stored in the ledger."""
     if stored & OF_VALUES:
         return checksum(batch, store, rows) == stored
     if any(array.dtype == object and array.ndim > 1 for array in _changing(batch, store)):

@@ -65,10 +65,10 @@ class Limits:
             named = ", ".join(map(str, lease_ids[:3])) + ", ..." * (len(lease_ids) > 3)
             reasons = [
                 f"lease{'s' * (len(lease_ids) > 1)} {named} hold{'s' * (len(lease_ids) == 1)} "
-                "some until acknowledged, released or expired"
+                "some items until acknowledged, released or expired"
             ]
         times = "once" if most == 1 else f"{most} times"
-        reasons += [f"each may be leased {times}"] if most is not None else []
+        reasons += [f"each item may be leased {times}"] if most is not None else []
         reasons += [f"policy_version must be {oldest} or newer"] if oldest is not None else []
         reasons += ["new_only excludes steps stored before the consumer was created"] * new_only
         return f" (consumer {self.consumer!r}: {', '.join(reasons)})" if reasons else ""
@@ -126,7 +126,7 @@ class SampleRequest:
 
     @cached_property
     def asks_priorities(self) -> bool:
-        """Whether the query reads priorities; cached lists do not follow their changes."""
+        """Whether the query reads priorities; cached lists do not follow changes of priorities."""
         return self.condition is not None and "priority" in self.condition.names
 
     @cached_property
@@ -137,9 +137,9 @@ class SampleRequest:
     def may_start(
         self, resident: Resident, rows: np.ndarray, trajectories: Trajectories | None = None
     ) -> np.ndarray:
-        """Return a mask of the steps that may be drawn; each step is tested by itself.
+        """Return a mask of the steps that may be drawn; each step is checked independently.
 
-        `trajectories` may have the rows around the steps in memory already.
+        `trajectories` may be a window that has already read the rows around the steps.
         """
         around = resident if trajectories is None else trajectories
         if self.unit_is_checked:
@@ -157,7 +157,7 @@ class SampleRequest:
         return self.limits is None and self.shard is None and not self.unit_is_checked
 
     def epoch(self, resident: Resident) -> tuple[int, int]:
-        """Return the counters that change with the steps that may be drawn."""
+        """Return counters that change whenever the set of drawable steps may have changed."""
         return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ class SampleRequest:
 
 
 def _anchor_key(unit: Unit) -> tuple[Any, ...]:
-    """Return a key, distinct among all units, of the steps that a unit may start from."""
+    """Return a key that identifies, among all units, the steps that a unit may start from."""
     key = () if unit.starts_anywhere else unit.anchor_key
     if not key or key == (unit,):
         return key

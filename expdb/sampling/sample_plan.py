@@ -78,7 +78,7 @@ class SamplePlan:
         # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
         self._epoch = -1, -1
-        # `_window` can be reused by the next draw; `_loaded` holds the steps that were just tried.
+        # The next draw can reuse `_window`. `_loaded` is the window of the steps checked last.
         self._window: Window | None = None
         self._loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
@@ -220,7 +220,10 @@ class SamplePlan:
         return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)
 
     def _draw_stored(self, rng: np.random.Generator, session: Session, state: State) -> Batch:
-        """Draw single steps without gaps from the database, before all of them are in memory."""
+        """Draw single steps from the database; positions must have no gaps.
+
+        This is possible before all steps are in memory.
+        """
         store, size = self._store, self.request.size
         check_size(state.size, 1, self.request.unit.what, replace=True)
         positions = random_positions(state.oldest, state.added, size, rng)
@@ -291,7 +294,7 @@ class SamplePlan:
         return fit
 
     def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
-        """Load the window around steps; a nested draw gets another window."""
+        """Load the window around steps; a draw in a signal handler gets another window."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
             window = Window(r, offsets, len(rows), self.request.unit_is_checked)
@@ -322,7 +325,7 @@ class SamplePlan:
         return layout, window
 
     def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
-        """Return the layout that a user's unit makes of drawn rows, after checking it."""
+        """Return the layout of drawn rows from a user's unit, after checking the layout."""
         r, unit = self.resident, self.request.unit
         if window is None:
             return check_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
@@ -355,7 +358,7 @@ class SamplePlan:
         if "drawn" in batch:
             raise InvalidValue(
                 f"{type(unit).__name__}.assemble returns 'drawn', which is a key of this batch; "
-                "rename it, or leave the field out with fields="
+                "rename this key, or leave the field out with fields="
             )
         try:
             assembled = unit.assemble(Batch(batch, count), rng)

@@ -24,7 +24,7 @@ def sample_tasks(
     fields: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> dict[str, Batch]:
-    """Return the steps of `n` tasks by task: all steps with `whole`, else the matching steps."""
+    """Return the steps of `n` tasks by task: all steps if `whole`, else the matching steps."""
     with store.engine.reading() as session:
         state = store.state(session)
         try:
@@ -59,9 +59,10 @@ def draw_tasks(
 
     The amount of data that is read depends on `n`, not on the size of the buffer.
 
-    Tasks are tried in a uniformly random order, and the first `n` matching tasks are returned. The
-    order comes from random episodes: only the first episode of a task counts. If the query's
-    conditions on episodes leave few tasks, or if few tasks match, the tasks are listed instead.
+    Tasks are tried in a uniformly random order, and the first `n` matching tasks are returned.
+    expdb draws this order by drawing random episodes: an episode selects its task only if it is
+    the first episode of the task. If the query's conditions on episodes leave few tasks, or if few
+    tasks match, expdb lists the tasks instead.
     """
     low, high = select.episode_ids(store, session)
     listed = select.tasks_required(

@@ -18,11 +18,11 @@ class Window(RowColumns):
     """Rows and records around drawn steps, read together; implements `Trajectories` for a unit.
 
     Steps of an episode are usually adjacent in memory. `load` reads adjacent records first and
-    checks their successor links. If a link is broken, it follows the steps one by one. The arrays
-    are reused by later draws and are read-only for units. Where an episode has no step, a user's
-    unit (`is_exact`) gets -1, NaN or False; a built-in unit gets the values of the zero row and
-    UNKNOWN as successor. `argmax` and `count_nonzero` replace `max` and `any`, which NumPy
-    implements in Python.
+    checks their successor links. If a link does not lead to the adjacent row, `load` follows the
+    links one by one. Later draws reuse the arrays, which are read-only for units. Where an episode
+    has no step, a user's unit (`is_exact`) gets -1, NaN or False; a built-in unit gets the values
+    of the zero row and UNKNOWN as successor. `argmax` and `count_nonzero` replace `max` and `any`,
+    which NumPy implements in Python.
     """
 
     def __init__(self, resident: Resident, offsets: range, size: int, is_exact: bool):
@@ -34,9 +34,9 @@ class Window(RowColumns):
         self._steps = np.arange(offsets.start, offsets.stop)
         self._rows = np.empty((size, len(offsets)), np.int64)
         self.rows = read_only(self._rows)
-        # True where the next row does not follow, and at the end of the window.
+        # True where the next row is not the successor of the row, and at the end of the window.
         self._breaks = np.ones((size, len(offsets)), np.bool_)
-        # The same for the steps before the drawn one, nearest first.
+        # The same for the steps before the drawn step, nearest first.
         self._breaks_before = np.ones((size, self._before + 1), np.bool_)
         self._records = RecordCopies(self.packed, self._rows.shape, resident.arrays)
         self._take, self._flat = self.packed.records.take, self._records.flat
@@ -128,7 +128,7 @@ class Window(RowColumns):
         return rows if self.is_whole else np.where(rows < 0, self._resident.zero, rows)
 
     def items_of(self, rows: np.ndarray, source: str) -> dict[str, np.ndarray]:
-        """Return the record columns of rows; they are read only if the window lacks them."""
+        """Return the record columns of rows; read only rows that the window lacks."""
         if rows is self.rows:
             return self.items
         for part_rows, part in self._parts:

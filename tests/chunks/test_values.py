@@ -383,7 +383,7 @@ def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
     [
         (0, 0.5, r"fields=\{'x': expdb\.Field\('float64'\)\}.*, or pass floats"),
         (np.zeros((2, 3)), np.zeros((5, 3)),
-            r"expdb\.Field\('float64', shape=\(None, 3\)\).* or pad it"),
+            r"expdb\.Field\('float64', shape=\(None, 3\)\).* or pad the array"),
         (np.zeros((4, 4), np.uint8), np.zeros((8, 6), np.uint8), r"shape=\(None, None\)"),
         (np.zeros((2, 3)), [np.zeros(3), np.zeros(3)], r"np\.stack"),
         (np.zeros(3, np.float32), np.zeros(3), r"\.astype\('float32'\)"),

@@ -164,7 +164,7 @@ def test_what_one_learner_holds_no_other_gets(open_db):
     ]
     drawn = [set(items(lease.batch)) for lease in leases]
     assert len(set.union(*drawn)) == 150
-    with pytest.raises(expdb.TooFewRows, match="leases 0, 1, 2 hold some until"):
+    with pytest.raises(expdb.TooFewRows, match="leases 0, 1, 2 hold some items until"):
         theirs.lease(51, sampler=expdb.Uniform(replace=False))
     leases[0].acknowledge()
     lease = theirs.lease(100, sampler=expdb.Uniform(replace=False))
