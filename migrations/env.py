@@ -1,10 +1,12 @@
-"""Run the migrations on the connection that expdb hands over.
+"""Run the migrations on the connection that expdb passes.
 
-On `-x url=...` / EXPDB_URL from the command line.
+If the `alembic` command runs this file, the script connects to the URL in `-x url=...` or
+EXPDB_URL.
 
-One transaction holds the whole upgrade, on SQLite too (Alembic's default there is to commit each
-statement, which leaves a half-changed schema behind a kill). On SQLite it must be an immediate one,
-begun before the version is read, so that processes that migrate at once take turns.
+One transaction contains the whole upgrade, also on SQLite. By default, Alembic commits each
+statement there, so a killed process would leave a half-changed schema. On SQLite, the transaction
+must be immediate and begin before the version is read, so that concurrent migrations wait for each
+other.
 """
 
 import os
@@ -19,7 +21,7 @@ def run(connection: sa.Connection) -> None:
     schema = None
     if connection.dialect.name == "postgresql":
         schema = "expdb"
-        # Processes that migrate at once take turns; the lock goes with the transaction.
+        # Concurrent migrations wait for each other; the lock ends with the transaction.
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(1702391908)")  # "expd"
         connection.exec_driver_sql("CREATE SCHEMA IF NOT EXISTS expdb")
         connection.exec_driver_sql("SET LOCAL search_path = expdb, pg_temp")
@@ -38,7 +40,9 @@ if connection is not None:
 else:
     url = context.get_x_argument(as_dictionary=True).get("url") or os.environ.get("EXPDB_URL")
     if not url:
-        raise SystemExit("name the database: alembic -x url=sqlite:///runs.db upgrade head")
+        raise SystemExit(
+            "no database URL; run alembic -x url=sqlite:///runs.db upgrade head, or set EXPDB_URL"
+        )
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         if connection.dialect.name == "sqlite":

@@ -1,1 +1,1 @@
-"""Locks, threads, forks, exits, temporary folders and the liveness of processes."""
+"""Utilities for locks, threads, exits, temporary folders and the liveness of processes."""

@@ -1,4 +1,4 @@
-"""Run blocking work for coroutines, each call in a thread of its own.
+"""Run blocking work for coroutines; each call runs in its own thread.
 
 The thread pool of the event loop has few threads, so calls that wait for a long time would block
 all other calls.
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-    """Start work in a thread, and return a future of its result."""
+    """Start work in a thread, and return a future for the result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -49,9 +49,8 @@ async def obtain(
 ) -> Result:
     """Run work in a thread and return its result, or release the result after a cancellation.
 
-    `work` is called with an event that a cancellation sets. If the caller does not receive the
-    result because of a cancellation, the result is released in a thread, because the event loop
-    may have ended by then.
+    `work` receives an event, which a cancellation sets. If a cancellation keeps the caller from
+    receiving the result, a thread releases the result, because the event loop may have ended.
     """
     cancelled, lock = threading.Event(), threading.Lock()
     obtained: list[Result] = []

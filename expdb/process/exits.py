@@ -14,13 +14,13 @@ _watched: int | None = None  # the worker process whose exit calls the functions
 
 
 def at_exit(function: Callable[[], None]) -> Callable[[], None]:
-    """Call a function when this process exits, or a worker process that calls `watch_worker`."""
+    """Call a function when this process, or a worker that called `watch_worker`, exits."""
     _functions.append(function)
     return atexit.register(function)
 
 
 def watch_worker() -> None:
-    """In a worker process of multiprocessing, call the functions at its exit.
+    """In a worker process of multiprocessing, register the functions to be called at its exit.
 
     Later calls in the same process have no effect and are cheap.
     """

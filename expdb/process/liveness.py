@@ -1,4 +1,4 @@
-"""Names of processes, and whether the process of a name has ended."""
+"""Name processes, and check whether the process with a name has ended."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 def named(serial: int) -> str:
     """Return a name that is unique across processes and machines.
 
-    It consists of the machine, the process id, the start time of the process and `serial`.
+    The name consists of the machine, the process id, the start time of the process and `serial`.
     """
     return _named(os.getpid(), serial)
 
@@ -23,7 +23,7 @@ def _named(pid: int, serial: int) -> str:
 def _machine() -> str:
     """Return the scope in which process ids are unique: host name, boot id and PID namespace.
 
-    On other systems than Linux, it is the host name only.
+    On systems other than Linux, the scope is only the host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
@@ -36,24 +36,24 @@ def _machine() -> str:
 def _start_time(pid: int) -> str:
     """Return the start time of a process in clock ticks, as Linux reports it.
 
-    Return an empty string if it is unknown or if the process is a zombie.
+    Return an empty string if the start time is unknown or if the process is a zombie.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    values = stat.rpartition(")")[2].split()  # proc(5): starts with the third value, the state
+    values = stat.rpartition(")")[2].split()  # from the third value of proc(5), the state
     return "" if values[0] in "ZX" else values[19]
 
 
 def describe_process(name: str) -> str:
-    """Return the process id and the host of a name, as text for people."""
+    """Return the process id and the host in a name, as text for a message."""
     machine, pid, *_ = *name.split(" "), ""
     return f"process {pid} on {machine.partition('/')[0]}" if pid else name
 
 
 def has_ended(name: str) -> bool:
-    """Return whether the process of a name is known to have ended.
+    """Return whether the process with a name is known to have ended.
 
     The state of a process on another machine is unknown, so the result is False.
     """
@@ -77,7 +77,7 @@ class ProcessLiveness:
         self._look: dict[str, float] = {}  # time of the next check, by name
 
     def has_ended(self, name: str) -> bool:
-        """Return whether a check has found that the process of a name has ended."""
+        """Return whether a check has found that the process with a name has ended."""
         now = time.monotonic()
         if name not in self._ended and now >= self._look.get(name, now):
             self._look[name] = now + LOOK_SECONDS

@@ -1,6 +1,7 @@
 """Private temporary folders.
 
-If a program is killed, the next program that creates a temporary folder removes the old folder.
+If a program is killed, the next program that creates a temporary folder removes the folder of the
+killed program.
 """
 
 import os
@@ -53,7 +54,7 @@ def _remove_abandoned() -> None:
     for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)
-        except OSError:  # it belongs to another user, or was just removed
+        except OSError:  # the lock file belongs to another user, or was just removed
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,7 +62,7 @@ def _remove_abandoned() -> None:
                 for name in FILES:
                     lock.with_name(name).unlink(missing_ok=True)
                 lock.parent.rmdir()
-        except OSError:  # its program is running, or it contains other files
+        except OSError:  # the program is running, or the folder contains other files
             continue
         finally:
             os.close(descriptor)

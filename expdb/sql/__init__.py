@@ -1,1 +1,1 @@
-"""Databases: connections, transactions, migrations and compiled queries. Chunks are opaque here."""
+"""Databases: connections, transactions, migrations and queries. Chunks are opaque bytes here."""

@@ -24,7 +24,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 def _checked(name: str, value: Any) -> Any:
     """Return a value that can be bound as a parameter.
 
-    NumPy scalars become Python scalars; NaN, None and integers beyond 64 bits are refused.
+    NumPy scalars become Python scalars. NaN, None and integers beyond 64 bits raise QueryError.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -45,7 +45,8 @@ def _checked(name: str, value: Any) -> Any:
             value.encode()
         except UnicodeEncodeError:
             raise QueryError(
-                f"cannot compare {name!r} with a lone surrogate; stored text never has one"
+                f"cannot compare {name!r} with text that has a lone surrogate; stored text never "
+                "has one"
             ) from None
         if "\0" in value:
             raise QueryError(
@@ -73,7 +74,7 @@ def _values(name: str, values: Any) -> list[Any]:
 def column_test(
     dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
 ) -> sa.ColumnElement[bool]:
-    """Compare a column with a value of its own kind; raise QueryError for another kind."""
+    """Compare a column with a value of the same kind; raise QueryError for another kind."""
     kind = COLUMN_KINDS.get(name, "text")
     numeric, is_flag = kind in _NUMERIC, kind == "flag"
     if op == "in":
@@ -121,7 +122,7 @@ def _fitting(name: str, value: Any) -> Any:
     return value
 
 
-# If the bound is just below the value.
+# Operators for a bound just below the value.
 _NEXT_UP = {
     "gt": "gt",
     "gte": "gt",
@@ -130,7 +131,7 @@ _NEXT_UP = {
 }
 
 
-_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # if it is just above
+_NEXT_DOWN = {"gt": "gte", "gte": "gte", "lt": "lt", "lte": "lt"}  # just above the value
 
 
 def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
@@ -177,7 +178,7 @@ def tag_test(
 ) -> sa.ColumnElement[bool]:
     """Compare a tag with values of its own JSON type only.
 
-    A value of another type is not equal.
+    A tag with a value of another type is not equal to the value.
     """
     text, is_text = dialect.tag_text(column, key)
     number, is_number = dialect.tag_number(column, key)

@@ -26,7 +26,7 @@ from expdb.sql.tables import VIEW, ViewColumn, buffers, steps
 class Condition:
     """A compiled condition, and the tables and columns that it uses.
 
-    `of_episode` is the part of the condition about episodes alone, or None.
+    `of_episode` is the part of the condition that uses only columns of episodes, or None.
     """
 
     sql: sa.ColumnElement[bool]
@@ -34,11 +34,11 @@ class Condition:
     of_episodes: bool
     of_episode: sa.ColumnElement[bool] | None = None
     names: frozenset[str] = frozenset()
-    tags: frozenset[str] = frozenset()  # the tags in `names`, with their keys
+    tags: frozenset[str] = frozenset()  # names of the tags, such as "tags.judge"
 
 
 def compile_where(where: Where, dialect: Dialect) -> Condition | None:
-    """Return the condition of any form of `where`, or None for all rows.
+    """Compile any accepted form of `where`; return None if it matches all rows.
 
     Raise QueryError if `where` is not valid.
     """
@@ -89,8 +89,8 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
 def _compile(node: Any, depth: int, dialect: Dialect) -> Condition:
     """Compile a built condition.
 
-    Long chains nest to the left, so a loop instead of recursion handles the left side. It joins
-    consecutive conditions with the same operator at once.
+    Long chains nest to the left, so a loop handles the left side instead of recursion. The loop
+    joins consecutive conditions with the same operator at once.
     """
     spine: list[tuple[str, Any]] = []
     while isinstance(node, Mapping) and ("and_" in node or "or_" in node):

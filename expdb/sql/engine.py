@@ -1,6 +1,6 @@
 """The interface of a database: connections, and transactions to read and write.
 
-The dialects implement it.
+The dialects implement this interface.
 """
 
 import random
@@ -46,32 +46,33 @@ class Engine(ABC):
 
     @abstractmethod
     def examine(self) -> list[Finding]:
-        """Return findings about the database and its use, for the doctor.
+        """Return findings about the database and its use, for `expdb doctor`.
 
-        Each entry has a subject, its value, and the solution to a problem, or "".
+        Each finding has a subject, a value, and a problem with its solution, or "" without a
+        problem.
         """
 
     @abstractmethod
     def reading(self) -> Transaction:
-        """Return a context in which all reads see one snapshot."""
+        """Return a context manager in which all reads see one snapshot."""
 
     @abstractmethod
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
-        """Return a context with a transaction.
+        """Return a context manager for a transaction.
 
-        It commits when the block ends, and rolls back if the block raises. It waits for other
-        writers up to `timeout` seconds; None means the timeout of the engine. With `outlives`, the
-        handle's durability applies. Otherwise a power loss may undo the commit, for writes about
-        processes that a power loss would also end.
+        The transaction commits when the block ends, and rolls back if the block raises. It waits
+        for other writers up to `timeout` seconds; None means the timeout of the engine. With
+        `outlives`, the durability of the handle applies. Without `outlives`, a power loss may undo
+        the commit; this suits writes about processes that the power loss would also end.
         """
 
     @abstractmethod
     def appending(self) -> Transaction:
-        """Return a context for one statement that is a transaction by itself."""
+        """Return a context manager for one statement that is a transaction by itself."""
 
     @abstractmethod
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write, whatever SQL it runs."""
+        """Return a context manager with a connection that cannot write, whatever SQL it runs."""
 
     @abstractmethod
     def changed_since(self, seen: object) -> object | None:
@@ -97,7 +98,7 @@ class Engine(ABC):
     def retry(
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
     ) -> Result:
-        """Retry `work` while the server restarts; with `at_most_once`, not a commit in doubt."""
+        """Retry `work` while the server restarts; `at_most_once` excludes commits in doubt."""
         attempts = Attempts(self.timeout)
         while True:
             try:
@@ -117,7 +118,7 @@ class Engine(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Close idle connections; new ones are opened when they are needed."""
+        """Close idle connections; new connections are opened when they are needed."""
 
     @abstractmethod
     def close(self) -> None:

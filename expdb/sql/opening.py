@@ -1,7 +1,7 @@
 """Resolve the location of a database and open it.
 
-A location is a file, which is created if it is missing, or a database on a server, in which expdb
-uses a schema.
+A location is the path of a database file, or the URL of a database on a server. In a database on a
+server, expdb uses the schema `expdb`.
 """
 
 import os
@@ -25,7 +25,8 @@ from expdb.sql.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a database on a server
 
-FILE_LAG, SERVER_LAG = 0.005, 0.1  # seconds; a query to a server takes a round trip
+# Default of max_lag in seconds; a query to a server takes a round trip.
+FILE_LAG, SERVER_LAG = 0.005, 0.1
 
 
 def location_of(location: str | os.PathLike[str]) -> Location | None:
@@ -70,7 +71,7 @@ def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # A file name that is not valid UTF-8; SQLite cannot open it by its URI.
+        # The file name is not valid UTF-8, so SQLite cannot open the file by a URI.
         return False
     return True
 
@@ -103,9 +104,9 @@ def open_engine(
     max_lag: float | None = None,
     module: ModuleType | None = None,
 ) -> Engine:
-    """Open a database; with `create`, create it if it is missing.
+    """Open a database; with `create`, create the database if it is missing.
 
-    Raise if it cannot be used.
+    Raise an error if the database cannot be used.
     """
     engine: Engine
     if max_lag is None:
@@ -113,9 +114,9 @@ def open_engine(
     if isinstance(location, str):
         library = sqlite3 if module is None else module
         refuse_other_library(location, library)
-        _refuse_other_names(location, read_only)  # before it is opened, which creates a log
+        _refuse_other_names(location, read_only)  # before the file is opened, which creates a log
         _provide_file(location, library, create=create and not read_only, cure=not read_only)
-        # Otherwise SQLite would open it for reading.
+        # Otherwise, SQLite would open the file for reading only.
         if not read_only and not connection_to.is_writable(location):
             raise errors.DatabaseReadOnly(
                 f"{location} cannot be written by this user; check the permissions of the file "
@@ -211,9 +212,9 @@ def _refuse_other_names(path: str, read_only: bool) -> None:
 
 
 def create_file(path: str, module: ModuleType = sqlite3) -> None:
-    """Create a new database file, complete or not at all.
+    """Create a complete database file, or no file.
 
-    The file is built under another name and linked to `path` when it is complete. So no other
+    expdb builds the file under another name and links it to `path` when it is complete. So no other
     process sees an incomplete file, one of several concurrent creators succeeds, and a killed
     process leaves nothing at `path`.
     """
@@ -255,14 +256,14 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
         try:
             os.link(draft, path)
         except FileExistsError:
-            return  # another process was first, and its file is equivalent
-        except OSError:  # a file system without hard links
+            return  # another process has created the file, which is equivalent
+        except OSError:  # the file system has no hard links
             if not os.path.exists(path):
                 os.rename(draft, path)
-        sqlite_files.sync_folder(folder)  # otherwise a power loss may lose the name
+        sqlite_files.sync_folder(folder)  # otherwise, a power loss may remove the name of the file
     finally:
         for suffix in ("", "-wal", "-shm"):
-            with suppress(OSError):  # it does not exist, or the medium is not writable
+            with suppress(OSError):  # the file does not exist, or the medium is not writable
                 os.unlink(draft + suffix)
 
 

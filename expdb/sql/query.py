@@ -27,7 +27,7 @@ COMPARISONS = (
 )
 MAX_NESTING = 100
 LONGEST_SHOWN = 200  # characters of a query in an error message
-MANY = 100  # a list with more values is bound as one parameter
+MANY = 100  # if a list has more values, it is bound as one parameter
 MAX_VALUES = 30_000  # SQLite binds up to 32,766 parameters per statement
 
 
@@ -318,7 +318,7 @@ class QueryBuilder:
         return self._add(field, "is_not_null")
 
     def and_(self) -> "QueryBuilder":
-        """Require both the condition so far and the next condition.
+        """Require both the condition so far and the next condition to match.
 
         Returns
         -------
@@ -329,7 +329,7 @@ class QueryBuilder:
         return self
 
     def or_(self) -> "QueryBuilder":
-        """Require the condition so far or the next condition.
+        """Require the condition so far or the next condition to match.
 
         Returns
         -------
@@ -357,7 +357,8 @@ class QueryBuilder:
         Raises
         ------
         QueryError
-            If `builder` is not a QueryBuilder, or its condition is empty or incomplete.
+            If `builder` is not a QueryBuilder, or if the condition of `builder` is empty or
+            incomplete.
         """
         if not isinstance(builder, QueryBuilder):
             raise QueryError(f"nested() must get a QueryBuilder, got {type(builder).__name__}")
@@ -367,14 +368,14 @@ class QueryBuilder:
     def build(self) -> dict[str, Any]:
         """Return the condition as a mapping of plain JSON values.
 
-        Every method that accepts a query accepts the mapping too.
+        Every method that accepts a query also accepts this mapping.
 
         Returns
         -------
         dict of str to object
-            Either a comparison with the keys ``field``, ``op`` and, except for ``is_null`` and
-            ``is_not_null``, ``value``; or a mapping from ``and_`` or ``or_`` to a list of two
-            conditions.
+            A comparison is a mapping with the keys ``field``, ``op`` and ``value``; ``is_null`` and
+            ``is_not_null`` have no ``value``. Joined conditions are a mapping from ``and_`` or
+            ``or_`` to a list of two conditions.
 
         Raises
         ------
@@ -407,7 +408,7 @@ class QueryBuilder:
 
 
 def _plain(value: Any) -> Any:
-    """Convert NumPy scalars to Python scalars, which JSON can hold."""
+    """Convert NumPy scalars to Python scalars, which JSON can represent."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -434,4 +435,4 @@ def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray 
     try:
         return np.array(where, np.int64)
     except OverflowError:
-        raise QueryError("positions must fit 64 bits; no step has a larger one") from None
+        raise QueryError("positions must fit 64 bits; no step has a larger position") from None

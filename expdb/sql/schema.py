@@ -16,7 +16,7 @@ from expdb.sql.session import Session
 def migrations_dir() -> Path:
     """Return the folder of the migrations.
 
-    It is in the package if that is installed, otherwise beside the package in the checkout.
+    An installed package contains the folder; in a checkout, the folder is beside the package.
     """
     package = Path(__file__).resolve().parent.parent
     packaged = package / "migrations"
@@ -27,7 +27,7 @@ def migrations_dir() -> Path:
 def list_revisions() -> tuple[str, ...]:
     """Return the revisions that this expdb knows, oldest first.
 
-    They are read from file names, because importing Alembic takes longer than opening a database.
+    The revisions come from file names, because importing Alembic is slower than opening a database.
     """
     names = [path.name for path in (migrations_dir() / "versions").glob("[0-9]*.py")]
     return tuple(sorted(match[0] for match in map(re.compile(r"\d+").match, names) if match))
@@ -37,8 +37,8 @@ def list_revisions() -> tuple[str, ...]:
 def read_migrated_schema(dialect: str) -> dict[str, str]:
     """Return the SQL of every view, trigger and function, as the newest migration creates it.
 
-    The text is exact, except for the comment at the head of each file, because databases store it
-    in this form.
+    The text is that of the migration files without the comment at the head of each file, because
+    databases store the text in this form.
     """
     files = sorted((migrations_dir() / "sql" / dialect).glob("*.sql"))
     made = {path.stem.split("_", 1)[1]: path.read_text() for path in files}
@@ -62,7 +62,7 @@ def _run_migrations(session: Session, revision: str, down: bool) -> None:
     config.set_main_option("script_location", str(migrations_dir()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = session.connection
-    # This begins a transaction for SQLAlchemy, which Alembic then does not commit.
+    # This statement begins a transaction of SQLAlchemy, so that Alembic does not commit.
     session.connection.exec_driver_sql("SELECT 1").close()
     (command.downgrade if down else command.upgrade)(config, revision)
 
@@ -76,7 +76,7 @@ def read_revision(session: Session, dialect: Dialect) -> str | None:
 
 
 def check_revision(session: Session, engine: Engine) -> None:
-    """Raise SchemaOutdated or SchemaTooNew unless the schema is the one this expdb works with."""
+    """Raise SchemaOutdated or SchemaTooNew unless the schema has the revision of this expdb."""
     path, stored, revisions = (
         engine.location,
         read_revision(session, engine.dialect),
@@ -109,7 +109,7 @@ def column_problems(session: Session, engine: Engine) -> list[str]:
 
 
 def upgrade(engine: Engine) -> tuple[str | None, str]:
-    """Bring a database to the newest schema; return the revisions before and after.
+    """Upgrade a database to the newest schema; return the revisions before and after.
 
     The result is verified before the transaction commits. Views, triggers and functions are
     recreated from the text of the migrations.
@@ -122,7 +122,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
             check_revision(session, engine)
         if before is None and session.ask(dialect.HAS_TABLE, "buffers"):
             raise errors.DatabaseDamaged(
-                f"{engine.location} has tables and no schema version; restore a backup"
+                f"{engine.location} has tables but no schema version; restore a backup"
             )
         grants = dialect.grants(session)
         if before != revisions[-1]:

@@ -16,7 +16,7 @@ Kind = Literal["read", "write", "unsynced", "sql", "watch"]
 class Session:
     """One connection, in a transaction.
 
-    It runs SQLAlchemy statements, and on the fast paths plain SQL with `?` for parameters.
+    A session runs SQLAlchemy statements, and for speed also plain SQL with `?` for parameters.
     """
 
     # Whether the caller repeats the transaction if the outcome of its commit is unknown. On
@@ -44,7 +44,7 @@ class Session:
     def execute(self, statement: sa.Executable) -> None:
         """Run a SQLAlchemy statement that returns no rows.
 
-        On PostgreSQL, it is sent with the next statement or at the end of the transaction.
+        On PostgreSQL, the statement is sent with the next one or at the end of the transaction.
         """
         self.connection.execute(statement)
 
@@ -74,21 +74,22 @@ class Session:
     def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters.
 
-        On a server, this takes one round trip. With `last`, it also ends the transaction.
+        On a server, all statements take one round trip. `last` also ends the transaction in this
+        trip.
         """
         return [self.ask(*question) for question in questions]
 
     def tell(self, statement: str, *params: Any) -> None:
         """Run a plain statement without a result.
 
-        On a server, it may be sent only with the next query.
+        On a server, the statement may be sent only with the next query.
         """
         self._run(statement, params)
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
-        """Run a plain statement; raise the error from `missing()` if it returns no row.
+        """Run a plain statement; if it returns no row, raise the error from `missing()`.
 
-        On PostgreSQL, it is sent and checked with the next statement.
+        On PostgreSQL, the statement is sent and checked with the next one.
         """
         if not self.ask(statement, *params):
             raise missing()
@@ -104,10 +105,10 @@ class Session:
 class Transaction(AbstractContextManager[Session]):
     """A session for one transaction; use it as a context manager, once.
 
-    An interrupt may come between any two instructions, including those of this class. So its state
-    is in attributes, the methods that roll back may be called again, and a dropped transaction
-    rolls itself back. (A generator with `contextmanager` cannot do this: if it is interrupted
-    between its `yield` and the block, its transaction stays open.)
+    An interrupt may come between any two instructions, also inside this class. So the state is in
+    attributes, the methods that roll back may be called again, and a dropped transaction rolls
+    itself back. (A generator with `contextmanager` cannot do this: if an interrupt comes between
+    its `yield` and the block, the transaction stays open.)
     """
 
     committed = False  # whether the database confirmed the commit, even if an exception followed

@@ -1,1 +1,1 @@
-"""Write, find and read experience with SQL and Arrow. Nothing here uses random numbers."""
+"""Write, find and read experience with SQL and Arrow."""

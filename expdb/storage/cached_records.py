@@ -7,23 +7,24 @@ from expdb.names import EPISODE_DETAILS
 
 
 class AdmissionLimit(NamedTuple):
-    """A limit on the number of groups that a buffer admits, as of one read of its pace.
+    """The number of groups that a buffer may admit, computed from one read of its pace.
 
-    The limit holds while the pace is unchanged and no group under way began before `oldest`. A
-    newer policy version only raises the limit, so an outdated value never admits too many groups.
+    The limit is valid while the pace is unchanged and no group under way began before version
+    `oldest`. A newer policy version only raises the limit, so an outdated limit never admits too
+    many groups.
     """
 
     pace_json: str  # the pace as stored
-    oldest: int  # policy version of the oldest group under way, or of the buffer if there is none
+    oldest: int  # policy version of the oldest group under way; without one, of the buffer
     max_begun: int  # number of groups that may have begun in total
 
 
 @dataclass(eq=False)
 class EpisodeRecord:
-    """An episode that this process writes; as a key, a record is compared by identity.
+    """An episode that this process writes. Records are compared and hashed by identity.
 
-    Before the first step is stored, `id` is None. A write prepares a copy with `changed`. The
-    record takes over the values of the copy after the commit.
+    Before the first step is stored, `id` is None. A write changes a copy, which `changed` returns.
+    After the commit, `become` copies the new values into the record.
     """
 
     episode_id: str
@@ -47,7 +48,7 @@ class EpisodeRecord:
         vars(self).update(vars(other))
 
     def changed(self, **values: Any) -> "EpisodeRecord":
-        """Return a copy with other values; `dataclasses.replace` takes ten times as long."""
+        """Return a copy with changed values; `dataclasses.replace` takes ten times as long."""
         copy = object.__new__(EpisodeRecord)
         vars(copy).update(vars(self), **values)
         return copy

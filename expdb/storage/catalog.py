@@ -1,4 +1,4 @@
-"""The buffers of a database, and the fields of each."""
+"""The buffers of a database, and the fields of each buffer."""
 
 import json
 import re
@@ -21,8 +21,8 @@ B = tables.buffers.c
 class Fields:
     """The fields of a buffer as last read.
 
-    `types` holds the type of each field, `optional` the fields that some rows lack, and `version`
-    the number of changes.
+    `types` holds the type of each field, and `optional` the fields that some steps lack. `version`
+    is the number of changes to the fields.
     """
 
     types: dict[str, Field]
@@ -77,7 +77,7 @@ def list_buffers(session: Session) -> list[str]:
 
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
-    """Return id, capacity and fields of a buffer, or None if there is none."""
+    """Return the id, capacity and fields of a buffer, or None if no buffer has this name."""
     rows = session.rows(
         sa.select(B.id, B.capacity, B.fields, B.fields_version).where(B.name == name)
     )
@@ -88,13 +88,13 @@ def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] |
 
 
 def source_of_copy(name: str) -> str | None:
-    """Return the buffer of which `name` is an unfinished copy, or None for other names."""
+    """If `name` belongs to an unfinished copy, return the name of the source buffer, else None."""
     match = re.fullmatch(r"(.*) \(copying [0-9a-f]{16}\)", name, re.DOTALL)
     return match and match[1]
 
 
 def check_buffer_name(name: Any) -> None:
-    """Raise InvalidValue if no database could store the name."""
+    """Raise InvalidValue unless every database can store the name, of 1 to 255 bytes."""
     try:
         sound = isinstance(name, str) and 0 < len(name.encode()) <= 255 and "\0" not in name
     except UnicodeEncodeError:
@@ -104,7 +104,7 @@ def check_buffer_name(name: Any) -> None:
 
 
 def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
-    """Return declared fields with checked names; the name of a dtype means a scalar field."""
+    """Check the argument `fields` of `db.buffer`; the name of a dtype means a scalar field."""
     checked = {}
     if not isinstance(fields, Mapping):
         raise errors.InvalidValue(
@@ -122,7 +122,7 @@ def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
 def create_buffer(
     session: Session, name: str, capacity: int | None, fields: dict[str, Field]
 ) -> None:
-    """Insert a buffer, unless another process has just done so."""
+    """Insert a buffer; do nothing if another process has just inserted the same name."""
     text = Fields(fields, set(), 0).as_text()
     session.ask(
         "INSERT INTO buffers (name, capacity, fields) VALUES (?, ?, ?) ON CONFLICT (name) DO "
@@ -134,11 +134,11 @@ def create_buffer(
 
 
 def drop_buffer(session: Session, name: str) -> None:
-    """Delete a buffer and its contents; raise UnknownBuffer if there is none."""
+    """Delete a buffer and its contents; raise UnknownBuffer if no buffer has this name."""
     record = find_buffer(session, name)
     if record is None:
         raise unknown_buffer(session, name)
-    # With `low` after every position, triggers do not update the counters for each deleted row.
+    # With `low` above every position, triggers do not update the counters for each deleted row.
     buffer = B.id == record[0]
     session.execute(sa.update(tables.buffers).values(low=B.added).where(buffer))
     for table in tables.OF_BUFFERS:

@@ -1,4 +1,4 @@
-"""Commits of this process that its rows in memory do not contain yet."""
+"""Commits of this process that are not yet applied to its rows in memory."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 from expdb.storage.catalog import Fields
 from expdb.storage.write_plan import WritePlan
 
-MAX_BYTES = 64 << 20  # of queued fields, before compression
+MAX_BYTES = 64 << 20  # approximate limit for queued commits, before compression
 MAX_COMMITS = 4096
-BYTES_PER_STEP = 500  # approximate memory per step besides its fields
+BYTES_PER_STEP = 500  # approximate memory per step, without its fields
 
 
 @dataclass(frozen=True)
 class BufferCounters:
     """Counters of a buffer directly after a commit."""
 
-    oldest: int  # position: every step before it is evicted
+    oldest: int  # every step before this position is evicted
     size: int
     revision: int
     deleted: int
@@ -34,10 +34,11 @@ class Commit:
 
 
 class CommitQueue:
-    """A queue of commits, from the writers of a process to its rows in memory.
+    """A queue that passes commits from the writers of a process to its rows in memory.
 
-    It accepts commits only while the rows are in memory. If it exceeds a limit because the process
-    does not sample, it drops all commits, and the next sample reads the steps from the database.
+    The queue accepts commits only while the rows are in memory. If the process does not sample, the
+    queue may exceed a limit. It then drops all commits, and the next sample reads the steps from
+    the database.
     """
 
     def __init__(self) -> None:

@@ -16,5 +16,5 @@ class WriteOutcome:
     fields: Fields | None = None
     signatures: dict[tuple[tuple[str, Field], ...], int] = field(default_factory=dict)
     decoders: dict[int, Decoder] = field(default_factory=dict)
-    # each with the record before and after the write
+    # (cached record, record to adopt) of each written episode
     episodes: list[tuple[EpisodeRecord, EpisodeRecord]] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Priorities: one float64 per step, in blocks of 1,024 positions, in a separate table.
 
-A learner changes thousands of priorities per second, so they are not a column of `steps`, and not
-written one by one: a million priorities in blocks take as long as two thousand single rows. NaN
-means that a step has no priority.
+A learner changes thousands of priorities per second. Writing a million priorities in blocks takes
+as long as writing two thousand single rows, so priorities are not a column of `steps`. NaN means
+that a step has no priority.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ BLOCK = 1 << BLOCK_BITS
 
 
 def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
-    """Set the priority of steps; return how many of the updates concern stored steps."""
+    """Set the priorities of steps; return how many of the positions hold a step."""
     if not len(positions):
         return 0
     with store.writing() as (session, _):
@@ -28,7 +28,7 @@ def update(store: Store, positions: np.ndarray, priorities: np.ndarray) -> int:
 
 
 def write(store: Store, session: Session, positions: np.ndarray, priorities: np.ndarray) -> int:
-    """Set priorities in the transaction of a writer; return the new version of the priorities.
+    """Set priorities in a writer's transaction; return the new version of the priorities.
 
     If a position occurs more than once, the last value wins. Evicted positions are skipped, because
     their blocks are deleted.
@@ -57,7 +57,7 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
 
 
 def changed(store: Store, session: Session, version: int) -> dict[int, np.ndarray]:
-    """Return the blocks that were written after a version, by number."""
+    """Return the priorities of the blocks written after a version, by block number."""
     return _blocks(store, session, "version > ?", version)
 
 

@@ -37,7 +37,7 @@ class Signatures:
                     f"signature {id} of buffer {self._buffer!r} is missing; restore a backup"
                 )
             decoder = self._decoder_from(*rows[0])
-            # A writer may read its own signature, which a rollback removes.
+            # A writer may read a signature that it has inserted and that a rollback would remove.
             (self._decoders if outcome is None else outcome.decoders)[id] = decoder
         return decoder
 
@@ -51,7 +51,7 @@ class Signatures:
             ) from error
 
     def read(self) -> None:
-        """Read the signatures that are not known yet, so that writes need not look them up."""
+        """Read all signatures of the buffer, so that writes need not look them up."""
         with self._engine.reading() as session:
             self.take(session.ask(SIGNATURES, self._buffer_id))
 
@@ -60,7 +60,7 @@ class Signatures:
         return self._engine.dialect.as_list(np.array(list(self._decoders), np.int64))
 
     def take(self, rows: list[Any]) -> None:
-        """Add stored signatures."""
+        """Add signatures, given as rows of their table."""
         for id, *stored in rows:
             decoder = self._decoders[id] = self._decoder_from(id, *stored)
             fields = tuple(
@@ -78,7 +78,7 @@ class Signatures:
     def settle(
         self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
     ) -> Decoder:
-        """Return the decoder of the signature for these fields; store a new signature."""
+        """Return the decoder of the signature for these fields; store a signature if it is new."""
         key = tuple(fields.items())
         id = self._ids.get(key)
         id = outcome.signatures.get(key) if id is None else id

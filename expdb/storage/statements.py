@@ -1,4 +1,4 @@
-"""Statements of the fast paths."""
+"""SQL text of the statements that frequent operations execute."""
 
 TAKE = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
@@ -22,7 +22,7 @@ COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
 COUNT_AND_TELL = f"{COUNT} RETURNING low, size, revision, deleted, capacity"
 
 
-# For reading after an eviction: RETURNING gives the values from before the trigger.
+# Reads the counters after an eviction: RETURNING gives the values from before the trigger runs.
 COUNTERS = "SELECT low, size, revision, deleted FROM buffers WHERE id = ?"
 
 

@@ -33,17 +33,17 @@ class State:
     """The counters of a buffer at one instant."""
 
     added: int
-    oldest: int  # position: every step before it is evicted
+    oldest: int  # every step before this position is evicted
     size: int
-    gaps: int  # steps deleted by a user that a segment still covers
+    gaps: int  # number of deleted steps whose positions a segment still covers
     revision: int
-    revised: bool  # whether a stored step was changed since its chunk was written
+    revised: bool  # whether any stored step has changed since its chunk was written
     capacity: int | None
     nbytes: int
-    deleted: int  # steps ever deleted by a user
+    deleted: int  # number of steps ever deleted by a user
     priorities: int  # number of writes of priorities
-    pinned: int | None  # position: steps from it on are kept
-    trigger_evicts: bool  # if false, expdb applies the policy
+    pinned: int | None  # steps from this position on are not evicted
+    trigger_evicts: bool  # whether the database evicts; if not, writers evict by the policy
 
     @property
     def is_contiguous(self) -> bool:
@@ -52,10 +52,10 @@ class State:
 
 
 class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
-    """A transaction that holds the buffer's row.
+    """A transaction that locks the buffer's row.
 
-    The process adopts its changes after the commit. With `locked=False`, the caller's first
-    statement must lock the row.
+    After the commit, the process adopts the changes in the outcome. With `locked=False`, the
+    caller's first statement must lock the row.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
             self._transaction.__exit__(kind, error, traceback)
             self._learn()
         except BaseException as failure:
-            # An interrupt may come just before the end, or just after the commit.
+            # An interrupt may come just before the transaction ends, or just after its commit.
             self._transaction.__exit__(type(failure), failure, None)
             self._learn()
             raise
@@ -124,10 +124,11 @@ class Store:
         self.admission_limit: AdmissionLimit | None = None  # from the last read of the pace
 
     def writing(self, timeout: float | None = None) -> "Writing":
-        """Return a context with a transaction that holds the buffer's row.
+        """Return a context manager for a transaction that locks the buffer's row.
 
-        This row is the writers' lock on every database. The transaction waits for other writers up
-        to `timeout` seconds; None means the timeout of the handle.
+        On every database, the lock on this row excludes other writers of the buffer. The
+        transaction waits for other writers up to `timeout` seconds; None means the timeout of the
+        handle.
         """
         return Writing(self, timeout=timeout)
 
@@ -140,9 +141,10 @@ class Store:
             before.become(after)
 
     def compiled(self, where: Where, new_tags: Set[str] = frozenset()) -> Condition | None:
-        """Return the condition of any form of `where`, or None for all rows.
+        """Compile any accepted form of `where`; return None if it matches every step.
 
-        Unknown tags cause a warning, except `new_tags`. Raise QueryError if `where` is not valid.
+        Warn about unknown tags, except those in `new_tags`. Raise QueryError if `where` is not
+        valid.
         """
         condition = compile_where(where, self.dialect)
         if condition is not None:
@@ -160,7 +162,7 @@ class Store:
     def state(self, session: Session) -> State:
         """Return the buffer's counters as the session sees them.
 
-        If its fields have changed, read them again.
+        If the buffer's fields have changed, read them again.
         """
         rows = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
@@ -189,8 +191,8 @@ class Store:
         self.fields_at(session, version)
         if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
             raise errors.DatabaseDamaged(
-                f"buffer {self.name!r} has impossible counters ({added} steps added, {low} the "
-                f"oldest, {size} stored); restore a backup"
+                f"buffer {self.name!r} has impossible counters ({added} steps added, oldest "
+                f"position {low}, {size} steps stored); restore a backup"
             )
         return State(
             added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted,
@@ -198,7 +200,7 @@ class Store:
         )  # fmt: skip
 
     def fields_at(self, session: Session, version: int) -> Fields:
-        """Return the fields in the session's snapshot; read them if they are not the known ones."""
+        """Return the fields of this version in the session's snapshot; read them if not cached."""
         fields = self.fields
         if fields.version == version:
             return fields
@@ -209,9 +211,9 @@ class Store:
         return buffer[2]
 
     def _adopt(self, fields: Fields) -> None:
-        """Replace the known fields by newer ones.
+        """Replace the cached fields by newer ones.
 
-        Threads that read older snapshots must not restore older fields.
+        A thread that reads an older snapshot must not restore older fields.
         """
         if fields.version > self.fields.version:
             self.fields = fields
@@ -225,19 +227,20 @@ class Store:
         first: bool,
         outcome: WriteOutcome,
     ) -> None:
-        """Add new fields, and record which fields some rows lack.
+        """Store the types of new fields, and record which fields some steps lack.
 
-        `stored` are the fields in the transaction. `first` means that nothing was stored before, so
-        no row lacks a new field.
+        `stored` holds the fields that the transaction sees. `written` holds the types of declared
+        or written fields, and `lacking` names the fields that some written steps lack. `first`
+        means that the buffer has no earlier steps, so no step lacks a new field.
 
-        Raise FieldMismatch if a type differs.
+        Raise FieldMismatch if a type differs, or if a name is both a field and a mapping.
         """
         new = {name: field for name, field in written.items() if name not in stored.types}
         for name, field_ in written.items():
             if stored.types.get(name, field_) != field_:
                 raise errors.FieldMismatch(
-                    f"field {name!r} has the type {stored.types[name]}, got {field_}; convert the "
-                    "value, or use another field name"
+                    f"field {name!r} is stored as {stored.types[name]}, but fields= declares "
+                    f"{field_}; omit the declaration, or use another buffer or field name"
                 )
         for name in new:
             heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}
@@ -267,7 +270,7 @@ class Store:
         first: int,
         episode: int | None,
     ) -> int:
-        """Insert a chunk with a block, encoded by `message`; return its size in bytes."""
+        """Insert the chunk that `message` encodes from a block; return its size in bytes."""
         decoder = self.signatures.settle(session, block.fields, outcome)
         data = message(decoder.templates)
         crc = crc_of(decoder.signature, id, block.rows, data, self.id)

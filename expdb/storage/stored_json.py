@@ -7,7 +7,7 @@ from expdb.errors import DatabaseDamaged
 
 
 def parse(text: Any, what: str) -> Any:
-    """Return the value of stored JSON; if it is unreadable, raise DatabaseDamaged naming `what`."""
+    """Parse stored JSON; raise DatabaseDamaged, which names `what`, if it is unreadable."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError) as error:
@@ -23,10 +23,10 @@ def parse_object(text: Any, what: str) -> dict[str, Any]:
 
 
 def parse_names(text: Any, what: str) -> list[str]:
-    """Return a stored JSON array of texts."""
+    """Return a stored JSON array of strings."""
     value = parse(text, what)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise damaged(what, "not a list of texts")
+        raise damaged(what, "not a list of strings")
     return value
 
 

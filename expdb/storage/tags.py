@@ -1,4 +1,4 @@
-"""Warnings about tags in queries that no step or episode has."""
+"""Warn about tags that a query uses but no step or episode has."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ class Tags:
 
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
-        self._looked_at: set[str] = set()  # tags that exist, or that a warning named
+        self._looked_at: set[str] = set()  # tags that exist, or that a warning has named
 
     def warn_of_unknown(self, names: Iterable[str]) -> None:
         """Warn once about each tag, such as "tags.difficulty", that no step or episode has.
@@ -48,7 +48,7 @@ class Tags:
             name: {str(stored_key) for (stored_key,) in session.ask(statement, self._buffer_id)}
             for name, statement in self._engine.dialect.TAG_KEYS.items()
         }
-        if key in keys[column]:  # its value is null in all rows
+        if key in keys[column]:  # the key exists, but every value is null
             return None
         if key in keys[other]:
             cure = (
@@ -59,9 +59,9 @@ class Tags:
             cure = (
                 f"the tags are {', '.join(sorted(keys[column])[:20])}"
                 if keys[column]
-                else "no such tags are stored"
+                else "no tags of this kind are stored"
             )
         return (
-            f"no row of buffer {self._buffer!r} has the tag "
+            f"no step or episode of buffer {self._buffer!r} has the tag "
             f"{column}.{key}{nearest(key, keys[column]) or ';'} {cure}"
         )

@@ -11,48 +11,48 @@ from expdb.storage.cached_records import EpisodeRecord
 
 @dataclass(frozen=True)
 class EpisodeWrite:
-    """The changes of a write to one episode."""
+    """The changes that a write makes to one episode."""
 
     record: EpisodeRecord
     before: EpisodeRecord  # expected stored state; `id` is None for a new episode
-    after: EpisodeRecord  # `last_position` is relative to the write, from 0
-    rows: list[int]  # of the write
+    after: EpisodeRecord  # here, `last_position` is an index into the steps of the write
+    rows: list[int]  # indices of its steps in the write
     status: str
-    gained: float | None  # sum of the rewards of its rows
+    gained: float | None  # sum of the rewards of these steps
     details: Mapping[str, Any]  # new details that its steps add
 
 
 @dataclass
 class ChunkWrite:
-    """A chunk: rows `first` to `last` of the write."""
+    """A chunk with the steps `first` to `last` of the write."""
 
     last: int
     first: int
-    episode: int  # place of its only episode, 0 for several
+    episode: int  # number of its only episode in the plan, from 1; 0 for several episodes
     block: Block
     system: tuple[Any, ...]  # step, reward, terminated, truncated
     encoded: bytes = b""
 
     def message(self, templates: Templates) -> bytes:
-        """Return the record-batch message, which is encoded once."""
+        """Return the record-batch message; the first call encodes it."""
         if not self.encoded:
             self.encoded = self.block.message(templates, *self.system)
         return self.encoded
 
 
-# last, first, episode, ordinal, chunk, chunk_row: rows of the write, the last row of the chunk as
-# its id, and the place of the episode.
+# last, first, episode, ordinal, chunk, chunk_row. Positions are step indices in the write, the id
+# of a chunk is the index of its last step, and episodes are numbered as in `WritePlan.episodes`.
 Segment = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """All rows of a write, with positions relative to it and episodes by place, from 1."""
+    """All rows of a write. Positions are step indices; episodes are numbered from 1."""
 
     count: int
     episodes: list[EpisodeWrite]
-    step: list[int]  # the number of each step in its episode
-    place: list[int]  # of the episode of each step
+    step: list[int]  # number of each step in its episode
+    place: list[int]  # number of each step's episode in `episodes`
     chunks: list[ChunkWrite]
     segments: list[Segment]
     final: tuple[int, int, list[str]] | None  # chunk, row and fields of the final observation
@@ -61,7 +61,7 @@ class WritePlan:
 
     @property
     def is_current(self) -> bool:
-        """Whether its episodes still have the length from which the plan was made."""
+        """Whether the lengths of the episodes still equal those that the plan assumes."""
         return all(
             write.before.length + len(write.rows) == write.after.length for write in self.episodes
         )

@@ -290,7 +290,7 @@ def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
     consumer = open_db().buffer("train").consumer("trainer")
     assert consumer.last_step == 0
     lease = consumer.lease(20, step=1)
-    assert "lease 2 has it" in buffer.why(positions[0])[-1]
+    assert "it is in lease 2" in buffer.why(positions[0])[-1]
     assert items(lease.batch) == positions
     assert lease.number == 1
     assert lease.id == 2
@@ -911,7 +911,7 @@ def test_why_tells_what_has_become_of_a_step(buffer):
     assert history[2:4] == ["reward 7", "priority 0.25"]
     assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in history[4]
     assert history[4].endswith(f"by process {os.getpid()} on {socket.gethostname()}")
-    assert history[5] == "consumer 'trainer' cannot lease it now: lease 0 has it"
+    assert history[5] == "consumer 'trainer' cannot lease it now: it is in lease 0"
     assert len(history) == 6
     lease.acknowledge(12)
     history = buffer.why(3)

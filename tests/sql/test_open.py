@@ -154,17 +154,20 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
     [
         ("UPDATE chunks SET crc = crc + 1 WHERE id = 1999", "checksum"),
         ("UPDATE chunks SET rows = rows + 1 WHERE id = 1999", "checksum"),
-        ("UPDATE buffers SET size = size + 1", "counts 2001 steps and holds 2000"),
+        ("UPDATE buffers SET size = size + 1", "is 2001, but the buffer holds 2000 steps"),
         ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
         ("DELETE FROM segments", "segment"),
         ("UPDATE segments SET chunk_row = chunk_row + 5", "rows"),
-        ("DELETE FROM episodes", "steps of no episode"),
+        ("DELETE FROM episodes", "steps without an episode"),
         ("UPDATE episodes SET episode_return = 7", "return"),
         ("UPDATE signatures SET schema = x'00'", "signature"),
         ("UPDATE signatures SET fields = replace(fields, '64', '32')", "signature"),
         ("UPDATE signatures SET crc = crc + 1", "signature"),
-        ("DELETE FROM chunks", "segments of no chunk"),
-        ("UPDATE steps SET step = 3, revision = NULL WHERE position = 7", "differs from its rows"),
+        ("DELETE FROM chunks", "segments without a chunk"),
+        (
+            "UPDATE steps SET step = 3, revision = NULL WHERE position = 7",
+            "differ in step numbers or rewards",
+        ),
     ],
 )
 def test_check_finds_what_is_wrong(path, statement, problem_text):

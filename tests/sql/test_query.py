@@ -179,7 +179,7 @@ def matches(row, query):
     return result
 
 
-@pytest.mark.filterwarnings("ignore:no row of buffer .* has the tag:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:no step or episode of buffer .* has the tag:expdb.ExpDBWarning")
 @settings(
     max_examples=70,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

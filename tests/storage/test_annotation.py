@@ -101,7 +101,7 @@ def test_the_tags_of_episodes_are_merged(buffer):
 def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
     where = {"tags.judge": 1}
     with (
-        pytest.warns(expdb.ExpDBWarning, match="no row of buffer"),
+        pytest.warns(expdb.ExpDBWarning, match="no step or episode of buffer"),
         pytest.raises(expdb.TooFewRows),
     ):
         buffer.sample(1, where)

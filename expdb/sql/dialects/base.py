@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from expdb.errors import SqlError
 from expdb.sql.session import Session
 
-# The value of a tag to compare with, and the condition that it has the compared type.
+# The value of a tag, and the condition that it has the type of the value to compare it with.
 Tag = tuple[sa.ColumnElement[Any], sa.ColumnElement[bool]]
 
-# The subject, its value, and the problem and its solution, or "".
+# Subject, value, and a text with the problem and its solution, or "" without a problem.
 Finding = tuple[str, str, str]
 
 
@@ -26,7 +26,7 @@ Grant = tuple[str, str, str]  # table or view, role, privilege
 
 
 class QueryFailed(SqlError):
-    """An error message of the database about a query; `run_sql` adds a hint."""
+    """An error that the database reports for a query; `run_sql` adds a hint."""
 
 
 def finding(what: str, detail: str, wrong: bool = False, cure: str = "") -> Finding:
@@ -39,14 +39,14 @@ class Dialect(Protocol):
 
     # -- schema ----------------------------------------------------------------------------------
 
-    HAS_TABLE: str  # a row if there is a table; parameter: its name
-    HAS_ANY: str  # a row if the place for the tables is not empty
-    VERSION: str  # the revision of the schema
+    HAS_TABLE: str  # returns a row if a table exists; parameter: its name
+    HAS_ANY: str  # returns a row if the file or schema for the tables is not empty
+    VERSION: str  # returns the revision of the schema
 
-    NAME: str  # of its folder in migrations/sql
+    NAME: str  # name of the folder of the dialect in migrations/sql
 
     def columns(self, session: Session) -> set[tuple[str, str]]:
-        """Return table and name of every column."""
+        """Return the table and the name of every column."""
 
     def remake(self, session: Session, name: str, sql: str) -> None:
         """Recreate a view, a trigger or a function."""
@@ -67,14 +67,14 @@ class Dialect(Protocol):
         """Lock the schema, so that only one process migrates at a time."""
 
     def has_index(self, session: Session, label: str) -> bool:
-        """Return whether there is an index of this name."""
+        """Return whether an index of this name exists."""
 
     def estimate(self, session: Session, table: str, index: str) -> None:
         """Update the planner's statistics for a new index."""
 
     # -- parameters ------------------------------------------------------------------------------
 
-    AMONG: str  # `id {AMONG}`: is one of a list of integers, passed as one parameter
+    AMONG: str  # `id {AMONG}`: whether id is in a list of integers, one parameter
 
     def as_list(self, values: np.ndarray) -> Any:
         """Return integers as one parameter."""
@@ -87,7 +87,7 @@ class Dialect(Protocol):
 
     # -- queries ---------------------------------------------------------------------------------
 
-    TAG_KEYS: dict[str, str]  # by column: statement for the tag keys of a buffer
+    TAG_KEYS: dict[str, str]  # by column, a statement that returns the tag keys of a buffer
 
     def among(
         self, column: sa.ColumnElement[Any], values: Sequence[int] | Sequence[str]
@@ -125,7 +125,7 @@ class Dialect(Protocol):
     # -- writing ---------------------------------------------------------------------------------
 
     LOCK: str  # locks the row of a buffer, and returns its id; parameter: the id
-    FOR_UPDATE: str  # ends a SELECT that locks its rows until the transaction ends
+    FOR_UPDATE: str  # suffix of a SELECT; locks its rows until the transaction ends
     # Whether a writing transaction blocks all other writers, and sees one snapshot.
     WRITES_ALONE: bool
     NOW: str  # Unix seconds, by a clock that all processes share

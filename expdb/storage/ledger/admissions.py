@@ -1,4 +1,4 @@
-"""The pace of a buffer, and the groups of episodes that were admitted and are under way."""
+"""The pace of a buffer, and the admitted groups of episodes that are under way."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ class Admitted:
 
 
 def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
-    """Return the pace or None, and the policy version when it was set."""
+    """Return the pace or None, and the policy version at the time when it was set."""
     rows = session.rows(sa.select(B.pace).where(B.id == store.id))
     if not rows:
         raise store.dropped()
@@ -46,7 +46,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
 
 
 def set_pace(store: Store, pace: Pace | None) -> None:
-    """Set the pace, or remove it with None; a change keeps counting the groups that have begun."""
+    """Set the pace, or remove it with None; a new pace keeps the number of begun groups."""
     with store.writing() as (session, _):
         ((stored, version),) = session.rows(
             sa.select(B.pace, B.policy_version).where(B.id == store.id)
@@ -71,9 +71,9 @@ class PaceState:
 
     pace: Pace | None
     text: str | None  # the stored JSON of the pace
-    since: int  # version of the policy when the pace was set
-    version: int | None
-    admitted: int
+    since: int  # policy version when the pace was set
+    version: int | None  # current policy version
+    admitted: int  # number of groups that have begun
     versions: dict[int, int]  # policy version at which each group began, by group id
     ended: set[int]  # ids of groups that have expired or whose process has ended
     now: float
@@ -85,7 +85,7 @@ class PaceState:
 
     @property
     def oldest(self) -> int | None:
-        """The policy version at which the oldest group under way began, or the newest one."""
+        """The policy version of the oldest group under way; without one, the current version."""
         return None if self.version is None else min([self.version, *self.under_way])
 
     @property
@@ -98,13 +98,13 @@ class PaceState:
 
     @property
     def refused(self) -> str | None:
-        """Why no group may begin; None if one may."""
+        """The reason why no group may begin, or None if a group may begin."""
         limit = self.limit
         if self.pace is None or limit is None or self.admitted < limit.max_begun:
             return None
         oldest = limit.oldest
         return (
-            f"{self.admitted} groups have begun, as many as are trained on before policy_version "
+            f"{self.admitted} groups have begun, enough to train until policy_version "
             f"{oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are under way"
             + (f", the oldest since policy_version {oldest}" if self.under_way else "")
         )
@@ -152,7 +152,7 @@ def try_to_admit(
 ) -> Admitted | str:
     """Admit a group under an id, or return why it has to wait.
 
-    If a commit with unknown outcome already admitted it under this id, return that admission.
+    If a commit with unknown outcome has already admitted the group, return that admission.
     """
     if (group := admit_without_reading(store, seconds, serial, id)) is not None:
         return group
@@ -201,9 +201,9 @@ def admit_without_reading(store: Store, seconds: float, serial: int, id: int) ->
 def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool:
     """End an admission; return whether it was still stored.
 
-    With `again`, return True: an earlier call may have ended it. A group that took place counts
-    towards the pace, even if its admission had expired. A group that did not take place does not
-    count, so another group may begin.
+    With `again`, return True, because an earlier call may have ended the admission. A group that
+    took place counts towards the pace, even if its admission had expired. A group that did not take
+    place does not count, so another group may begin.
     """
     with store.writing() as (session, _):
         session.is_repeated = True

@@ -65,11 +65,11 @@ class ConsumerRecord:
 
 _COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]
 _COUNTERS = ("began", "version", "handed_out", "begun", "acknowledged")
-_MOST = 1 << 62  # of each counter; databases can store twice as much
+_MOST = 1 << 62  # exclusive limit of each counter; database integers can be twice as large
 
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
-    """Return the consumer of a name, or None if there is none."""
+    """Return the consumer with this name, or None if there is no such consumer."""
     rows = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
     if not rows:
         return None
@@ -77,7 +77,7 @@ def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord |
     values["settings"] = Settings.from_text(values["settings"], name)
     counters = {counter: values[counter] for counter in _COUNTERS}
     if not all(0 <= count < _MOST for count in counters.values()):
-        raise damaged(f"consumer {name!r}", f"it counts {counters}")
+        raise damaged(f"consumer {name!r}", f"its counters are {counters}")
     return ConsumerRecord(**values)
 
 
@@ -97,16 +97,16 @@ def unknown_consumer(session: Session, store: Store, name: str) -> errors.ExpDBE
     if is_dropped(session, store):
         return store.dropped()
     names = list_consumers(session, store)
-    there = f"the consumers are {', '.join(names)}" if names else "there are none"
+    there = f"the consumers are {', '.join(names)}" if names else "the buffer has no consumers"
     return errors.UnknownConsumer(
         f"buffer {store.name!r} has no consumer {name!r}{nearest(name, names) or ';'} {there}"
     )
 
 
 def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int) -> ConsumerRecord:
-    """Return the consumer of a name; create it if there is none.
+    """Return the consumer with this name; create the consumer if it does not exist.
 
-    Raise ConsumerMismatch if it has other settings than the given ones.
+    Raise ConsumerMismatch if a requested setting differs from the stored one.
     """
     with store.engine.reading() as session:
         consumer = find_consumer(session, store, name)
@@ -123,8 +123,8 @@ def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int)
             consumer = find_consumer(session, store, name)
             if consumer is None:  # no other process has created it since the read
                 settings = Settings(**{"seed": seed, **requested})
-                # Ids are counted and never reused, so leases of a dropped consumer cannot match a
-                # new one.
+                # Ids are never reused, so leases of a dropped consumer cannot match a new
+                # consumer.
                 ((id, added, capacity),) = session.ask(
                     "UPDATE buffers SET consumers_added = consumers_added + 1 WHERE id = ? "
                     "RETURNING consumers_added, added, capacity",

@@ -12,8 +12,9 @@ from expdb import errors
 from expdb.chunks.chunk import CODEC
 from expdb.names import UNKNOWN
 
-# Bytes per number, rows per anchor (0 for one), twice the attempt plus 1 if some anchors were left
-# out, number of anchors, least position.
+# An anchor is one item that the sampler drew: a position, or a row of positions. The head holds the
+# bytes per offset, the positions per anchor (0 for a single one), twice the attempt plus 1 if some
+# anchors were left out of the batch, the number of anchors, and the least position.
 _HEAD = struct.Struct("<BIBIq")
 _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
@@ -24,11 +25,11 @@ Columns = dict[str, np.ndarray]
 class Drawn:
     """A sample in the order in which it was drawn."""
 
-    # Of the anchors: [B], or [B, n] for n rows per anchor, padded with UNKNOWN.
+    # [B], or [B, n] for n positions per anchor, padded with UNKNOWN.
     positions: np.ndarray
-    columns: Columns  # that the sampler adds, [B]
+    columns: Columns  # columns that the sampler adds, one value per anchor
     kept: np.ndarray | None = None  # whether each anchor is part of the batch; None for all
-    attempt: int = 0  # number of earlier draws without remaining anchors
+    attempt: int = 0  # number of earlier draws that kept no anchor
 
     @cached_property
     def items(self) -> np.ndarray:
@@ -79,15 +80,15 @@ def unpack_positions(data: bytes) -> Drawn:
 
 
 def described(columns: Columns) -> dict[str, Any]:
-    """Return dtype and shape of each column as JSON values; the packed bytes do not hold them."""
+    """Return the dtype and shape of each column as JSON; the packed bytes do not contain them."""
     return {name: [array.dtype.str, *array.shape[1:]] for name, array in columns.items()}
 
 
 def pack_columns(columns: Columns) -> bytes:
     """Return the columns, compressed if that is smaller.
 
-    The bytes of equal significance are stored together, because signs and exponents of floats are
-    similar.
+    Bytes of equal significance are stored together. They compress better, because the signs and
+    exponents of floats are similar.
     """
     parts = []
     for array in columns.values():

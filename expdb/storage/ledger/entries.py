@@ -48,7 +48,11 @@ def acknowledged(
     steps: set[int] | None,
     newest: int | None,
 ) -> list[int]:
-    """Return the ids of the acknowledged leases of some trainer steps, or the newest ones."""
+    """Return the ids of acknowledged leases, in the order of acknowledgement.
+
+    With `steps`, return only leases of these trainer steps. With `newest`, return at most this
+    number of leases, the latest ones.
+    """
     condition = sa.and_(
         L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
     )
@@ -61,7 +65,7 @@ def acknowledged(
 def find_acknowledged_range(
     session: Session, store: Store, consumer: ConsumerRecord
 ) -> tuple[int | None, int | None]:
-    """Return the first and the last trainer step of the acknowledged leases."""
+    """Return the least and the greatest trainer step of the acknowledged leases."""
     condition = sa.and_(
         L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
     )
@@ -125,7 +129,7 @@ def read_entries(
         last = rows[-1].id
 
 
-AT_ONCE = 1000  # rows in memory
+AT_ONCE = 1000  # rows read into memory at once
 
 
 def _entry(row: Any, requests: dict[int, str]) -> Entry:
@@ -135,12 +139,12 @@ def _entry(row: Any, requests: dict[int, str]) -> Entry:
     if text is None or request_id(text) != row.request:
         raise ValueError("its request is missing or altered")
     if crc_of(row.positions, row.columns, row.number, row.request) != row.crc:
-        raise ValueError("checksum")
+        raise ValueError("checksum mismatch")
     asked = json.loads(text)
     drawn = unpack_positions(bytes(row.positions))
     columns = unpack_columns(bytes(row.columns), asked["columns"], len(drawn.positions))
     if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
-        raise ValueError("its rows differ from its counts")
+        raise ValueError("its rows, first and last do not match its positions")
     return Entry(
         row.id, row.number, row.status, row.trainer_step, asked, row.checksum,
         replace(drawn, columns=columns),

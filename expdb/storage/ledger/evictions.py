@@ -1,9 +1,15 @@
 """Evictions under way: the steps, the process that archives them, and their file.
 
-An eviction has four steps: commit its row, write a draft of the file, delete the steps and mark the
-row as committed in one transaction, rename the draft and delete the row. Only the owner of the row
-may delete the steps, and the owner is compared in the same transaction. So if the process is killed
-at any time, the steps are in the buffer, or in a draft that the row names.
+An eviction has four stages:
+
+1. Commit the row of the eviction.
+2. Write a draft of the archive file.
+3. In one transaction, delete the steps and mark the row as committed.
+4. Rename the draft, and delete the row.
+
+Only the owner of the row may delete the steps, and the same transaction checks the owner. If the
+process is killed at any time, the steps are therefore in the buffer or in a draft that the row
+identifies.
 """
 
 import json
@@ -21,33 +27,33 @@ from expdb.storage.store import Store
 
 V = tables.evictions.c
 
-NOBODY = ""  # the holder of an eviction that was given up
+NOBODY = ""  # `holder` of an eviction that no process owns
 
 
 @dataclass(frozen=True)
 class Archiving:
-    """An eviction under way."""
+    """An eviction that is under way."""
 
-    id: int  # random; changes with each change of the owner
+    id: int  # random; each new owner sets another id
     holder: str  # name of the process that archives
-    idle: float  # seconds since the owner renewed it, by the clock of the database
+    idle: float  # seconds since the last renewal, by the clock of the database
     file: str
     positions: np.ndarray
     committed: bool  # the steps are deleted, and only the draft has them
 
     @property
     def path(self) -> Path:
-        """The finished file."""
+        """The path of the finished archive file."""
         return Path(self.file)
 
     @property
     def draft(self) -> Path:
-        """The file until the steps are deleted; no other owner writes to this name."""
+        """The path of the draft; its name contains the id, so no other owner writes to it."""
         return self.path.with_name(f".{self.path.name}.{self.id:x}")
 
 
 def under_way(session: Session, store: Store) -> Archiving | None:
-    """Return the eviction that is under way, or None."""
+    """Return the buffer's eviction that is under way, or None."""
     rows = session.rows(
         sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
             V.buffer_id == store.id
@@ -62,7 +68,7 @@ def under_way(session: Session, store: Store) -> Archiving | None:
 def begin(
     session: Session, store: Store, holder: str, file: str, positions: np.ndarray
 ) -> Archiving:
-    """Insert the row of a new eviction; a buffer has one at a time."""
+    """Insert the row of a new eviction; a buffer has at most one eviction at a time."""
     id = _random_id()
     session.execute(
         sa.insert(tables.evictions).values(
@@ -82,7 +88,7 @@ def take_over(session: Session, store: Store, archiving: Archiving, holder: str)
 
 
 def renew(session: Session, store: Store, archiving: Archiving) -> bool:
-    """Set the time of the last renewal to now; return False if the eviction has another owner."""
+    """Set the time of the last renewal to now; return False if `is_owner` returns False."""
     if not is_owner(session, store, archiving):
         return False
     session.execute(_update(store, archiving).values(renewed=_now(store)))
@@ -92,8 +98,8 @@ def renew(session: Session, store: Store, archiving: Archiving) -> bool:
 def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
     """Return whether the owner and state of the eviction are still those of `archiving`.
 
-    If the owner has deleted the steps since, taking over would replace the id in the row, which
-    names the only draft with the steps.
+    Once the owner has deleted the steps, only its draft contains them. Taking over the eviction
+    would then replace the id in the row, which is part of the name of this draft.
     """
     condition = V.buffer_id == store.id, V.id == archiving.id
     rows = session.rows(sa.select(V.committed).where(*condition))
@@ -101,14 +107,14 @@ def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
 
 
 def give_up(session: Session, store: Store, archiving: Archiving) -> None:
-    """Let any process continue an eviction."""
+    """Give up the ownership, so that any process can continue the eviction."""
     session.execute(_update(store, archiving).values(holder=NOBODY))
 
 
 def shrink(
     session: Session, store: Store, archiving: Archiving, positions: np.ndarray
 ) -> Archiving:
-    """Reduce an eviction to some of its steps; they go into the same file."""
+    """Reduce an eviction to the steps at `positions`; the file stays the same."""
     session.execute(_update(store, archiving).values(positions=_pack(positions)))
     return replace(archiving, positions=positions)
 
@@ -169,7 +175,7 @@ def _now(store: Store) -> sa.ColumnElement[float]:
 
 
 def _random_id() -> int:
-    return secrets.randbits(62) | 1  # never 0, the id of evictions from schema 0007
+    return secrets.randbits(62) | 1  # never 0, which is the id of evictions from schema 0007
 
 
 def _pack(positions: np.ndarray) -> bytes:

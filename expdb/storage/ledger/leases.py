@@ -46,7 +46,7 @@ _REPEATED = "UPDATE leases SET status = 'repeated' WHERE buffer_id = ? AND consu
 
 @dataclass(frozen=True)
 class Counters:
-    """A consumer's counters and the time, read with the lock on its row."""
+    """A consumer's counters and the current time, read while its row is locked."""
 
     version: int
     handed_out: int
@@ -58,7 +58,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class LeaseRecord:
-    """A row of the ledger with the columns that decide what may be leased."""
+    """A row of the ledger with the columns that decide which steps may be leased."""
 
     id: int
     number: int
@@ -83,7 +83,7 @@ class NewLease:
     expires: float
     checksum: int
     drawn: Drawn
-    pinned: int | None = None  # the first position that must be kept
+    pinned: int | None = None  # first position to protect from eviction; None for no pin
 
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
@@ -116,7 +116,7 @@ def hold_and_acknowledge(
     """Lock a consumer as `hold` does and acknowledge a lease without pins, in one round trip.
 
     Return the counters before the acknowledgement and the consumer's version after it. The version
-    is None if the lease was not held.
+    is None if `holder` does not hold the lease.
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
@@ -132,9 +132,10 @@ def hold_and_acknowledge(
 def glance(
     store: Store, consumer: ConsumerRecord, seen: list[int] | None, seconds: float
 ) -> list[int]:
-    """Return numbers that change whenever more rows may be available to a consumer.
+    """Return numbers that change whenever a consumer may be able to lease more steps.
 
-    On PostgreSQL, wait up to `seconds` until they differ from `seen`. On SQLite, read them once.
+    On PostgreSQL, wait up to `seconds` until the numbers differ from `seen`. On SQLite, read them
+    once.
     """
     wait, key = store.dialect.WAIT_FOR_CHANGE, (store.id, consumer.id)
     if wait is not None:
@@ -158,7 +159,7 @@ def glance(
 def changed(
     session: Session, store: Store, consumer: ConsumerRecord, after: int, ids: Iterable[int]
 ) -> list[LeaseRecord]:
-    """Return the leases with ids above `after`, and the known ones, oldest first."""
+    """Return the leases with an id above `after` or in `ids`, oldest first."""
     listed = store.dialect.as_list(np.array(sorted(ids), np.int64))
     rows = session.ask(
         f"{_CHANGED} AND (id > ? OR id {store.dialect.AMONG}) ORDER BY id",
@@ -168,7 +169,7 @@ def changed(
 
 
 def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[LeaseRecord]:
-    """Return the leases that are held, or were released and not drawn again yet."""
+    """Return the leases that have not ended, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
     rows = session.ask(_CHANGED + where, store.id, consumer.id)
     return [_read(store, consumer, row) for row in rows]
@@ -177,7 +178,7 @@ def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> lis
 def acknowledged(
     session: Session, store: Store, consumer: ConsumerRecord, oldest: int
 ) -> Iterator[LeaseRecord]:
-    """Yield the acknowledged leases that had a position from `oldest` on."""
+    """Yield the acknowledged leases that contain a position from `oldest` on."""
     where = "AND status = 'acknowledged' AND last >= ?"
     for row in session.each(_CHANGED + where, store.id, consumer.id, oldest):
         yield _read(store, consumer, row)
@@ -201,7 +202,7 @@ def insert(
     counters: Counters,
     lease: NewLease,
 ) -> None:
-    """Insert a lease, and count it."""
+    """Insert a lease, and update the consumer's counters."""
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
     positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
@@ -224,9 +225,9 @@ def give_back(
     now: float,
     holder: str | None = None,
 ) -> list[int]:
-    """Release those of the leases that are still held, only by `holder` if given.
+    """Release the leases in `ids` that have not ended; return the ids of the released leases.
 
-    Return their ids.
+    With `holder`, release only leases of that process.
     """
     listed = store.dialect.as_list(np.array(ids, np.int64))
     rows = session.ask(
@@ -250,7 +251,7 @@ def acknowledge(
     holder: str,
     step: int | None,
 ) -> int | None:
-    """Acknowledge a lease; return the consumer's new version, or None if it was not held."""
+    """Acknowledge a lease; return the consumer's version, or None if `holder` does not hold it."""
     now = store.dialect.NOW
     _hold(session, store, consumer)
     rows = session.ask(
@@ -283,7 +284,7 @@ def acknowledge_at_once(
 ) -> int | None:
     """Acknowledge a lease that pins nothing and end the transaction, in one round trip.
 
-    Return the consumer's new version, or None if the lease was not held.
+    Return the consumer's new version, or None if `holder` does not hold the lease.
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
@@ -303,7 +304,7 @@ def renew(
 ) -> int | None:
     """Set a lease to expire `seconds` from now.
 
-    Return the consumer's new version, or None if the lease was not held.
+    Return the consumer's new version, or None if `holder` does not hold the lease.
     """
     now = store.dialect.NOW
     _hold(session, store, consumer)
@@ -316,7 +317,7 @@ def renew(
 
 
 def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
-    """Queue a lock on the consumer's row, because every transaction locks it before a lease."""
+    """Queue a lock on the consumer's row: every transaction locks this row before its leases."""
     if not store.dialect.WRITES_ALONE:
         session.tell(
             f"SELECT id FROM consumers WHERE buffer_id = ? AND id = ?{store.dialect.FOR_UPDATE}",
@@ -334,7 +335,7 @@ def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> i
 
 
 def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
-    """Return the status of a lease, and how many seconds ago it expired."""
+    """Return the status of a lease and the seconds since it expired, negative before that."""
     rows = session.ask(
         f"SELECT status, {store.dialect.NOW} - expires FROM leases "
         "WHERE buffer_id = ? AND consumer = ? AND id = ?",
@@ -354,7 +355,7 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
 
 
 def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
-    """Return the error for a lease that is not held, or not by this process."""
+    """Return the error for a lease that this process does not hold."""
     state, late = status(session, store, consumer, id)
     what = f"lease {id} of consumer {consumer.name!r}"
     if state == "acknowledged":
@@ -365,8 +366,8 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
         )
     if late >= 0:
         return errors.LeaseLost(
-            f"{what} expired {late:.1f} seconds ago, and its rows may be drawn again; lease with "
-            "more seconds, or renew it in time"
+            f"{what} expired {late:.1f} seconds ago, and its steps may be leased again; pass "
+            "more seconds to lease(), or renew the lease in time"
         )
     return errors.LeaseLost(f"{what} was given back; lease another batch")
 
@@ -386,7 +387,7 @@ def request_id(text: str) -> int:
 
 
 def insert_request(session: Session, store: Store, id: int, text: str) -> None:
-    """Insert a request, unless it is stored."""
+    """Insert a request, unless it is already stored."""
     session.tell(
         "INSERT INTO requests (buffer_id, id, request) VALUES (?, ?, ?) "
         "ON CONFLICT (buffer_id, id) DO NOTHING",

@@ -1,4 +1,4 @@
-"""Pins: steps that held leases protect from eviction."""
+"""Pins: steps that active leases (leased and not expired) protect from eviction."""
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from expdb.storage.store import Store
 def settle_pins(session: Session, store: Store) -> int:
     """Update the buffer's oldest pinned position; return the position of its oldest step.
 
-    Lock the buffer's row first, so that the next statement sees the pins of all other transactions.
+    The function locks the buffer's row first, so that the next statement sees the pins of all other
+    transactions.
     """
     session.ask(store.dialect.LOCK, store.id)
     ((low,),) = session.ask(
@@ -23,9 +24,9 @@ def settle_pins(session: Session, store: Store) -> int:
 
 
 def pinned_positions(session: Session, store: Store) -> np.ndarray:
-    """Return the positions that held leases have drawn and pin, int64.
+    """Return the positions that active leases pin, int64.
 
-    The transaction must hold the buffer's row; every transaction that pins steps holds it, too.
+    The transaction must have locked the buffer's row, as every transaction that pins steps does.
     """
     rows = session.ask(
         "SELECT positions FROM leases WHERE buffer_id = ? AND status = 'leased' "

@@ -1,4 +1,4 @@
-"""The rate limiter of a buffer: storing it, and enforcing it."""
+"""Store and enforce the rate limiter of a buffer."""
 
 import json
 import math
@@ -28,18 +28,18 @@ B, E, S = tables.buffers.c, tables.episodes.c, tables.steps.c
 
 LARGEST_LIMIT = 2**62  # the largest value that the counters of a buffer can hold
 PAUSE = 0.04  # seconds between two checks of a waiting writer
-# Seconds that a writer waits before it counts the rows that can still be leased; first and longest
-# interval.
+# Seconds between two counts, by a waiting writer, of the rows that can still be leased: first and
+# longest interval.
 FIRST_LOOK, LONGEST_LOOK = 0.2, 5.0
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """The rate limiter of a buffer, as its row holds it."""
+    """The rate limiter of a buffer, as stored in the buffer's row."""
 
     limiter: RateLimiter
     since: int  # position of the next step when the limiter was set
-    # Rows that writers no longer wait for: no consumer can lease the steps they were expected from.
+    # Number of rows that writers no longer expect, because no consumer can lease them any more.
     forgiven: float
 
     def as_text(self) -> str:
@@ -54,7 +54,7 @@ class _Stored:
 
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
-    """Return the limiter or None, and the position of the next step when it was set."""
+    """Return the limiter or None, and the next position at the time when it was set."""
     rows = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
     if not rows:
         raise store.dropped()
@@ -92,7 +92,7 @@ def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:
 
 
 def check_sample(store: Store, text: str, least: int) -> None:
-    """Raise InvalidValue if a limiter never allows a lease of `least` rows."""
+    """Raise InvalidValue if the rate limiter can never allow a lease of `least` rows."""
     limiter = _read(store, text).limiter
     if least > limiter.largest_sample:
         raise errors.InvalidValue(
@@ -105,7 +105,8 @@ def check_sample(store: Store, text: str, least: int) -> None:
 def count_samples(session: Session, store: Store, count: int) -> None:
     """Count the rows of a lease; raise TooFewRows if the rate limiter does not allow them yet.
 
-    The limiter is read with the lock of the buffer, because another process may have replaced it.
+    The function locks the buffer's row before it reads the limiter, because another process may
+    have replaced the limiter.
     """
     ((text, sampled, added, size),) = session.ask(
         "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?"
@@ -125,8 +126,8 @@ def count_samples(session: Session, store: Store, count: int) -> None:
             raise errors.TooFewRows(
                 f"the rate limiter of buffer {store.name!r} does not allow {count} more rows yet "
                 f"({sampled} rows leased for {inserts} stored steps, ratio {limiter.ratio:g}; "
-                f"{size} steps held, min_size={limiter.min_size}); store more steps, or pass "
-                "wait=seconds"
+                f"{size} steps in the buffer, min_size={limiter.min_size}); store more steps, or "
+                "pass wait=seconds"
             )
     session.tell(
         "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
@@ -148,7 +149,7 @@ def forgive(store: Store) -> None:
         stored = _read(store, text)
         stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
         limit, missing = stored.insert_limit(sampled), stored.limiter.min_size - size
-        if limit is not None and missing > 0:  # learners wait until these are stored
+        if limit is not None and missing > 0:  # learners wait until the buffer has min_size steps
             limit = max(limit, added + missing)
         session.ask(
             "UPDATE buffers SET insert_limit = ?, rate_limiter = ? WHERE id = ? RETURNING id",
@@ -162,10 +163,10 @@ def _forgiven(session: Session, store: Store, stored: _Stored, sampled: int, add
 
 
 def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -> float:
-    """Return how many rows consumers can still lease of the steps from a position on.
+    """Return how many rows consumers can still lease from the steps at `since` and later.
 
-    Without a consumer, every stored step can be leased `ratio` times by a future one. If the buffer
-    has fewer steps than the limiter's `min_size`, no step can be leased.
+    If the buffer has no consumer, assume that a future consumer will lease every step `ratio`
+    times. If the buffer has fewer steps than the limiter's `min_size`, no step can be leased.
     """
     state = store.state(session)
     if state.size < limiter.min_size:

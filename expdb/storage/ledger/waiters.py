@@ -1,4 +1,4 @@
-"""Learners and writers that wait: their process, since when, and for what."""
+"""Learners and writers that wait: process, start and reason of each wait."""
 
 import secrets
 import time
@@ -16,7 +16,7 @@ from expdb.storage.store import Store
 
 W = tables.waiters.c
 
-PATIENCE = 1.0  # seconds of waiting before it is recorded
+PATIENCE = 1.0  # seconds after which a wait is recorded
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Waiter:
         return self
 
     def wait_for(self, what: str) -> None:
-        """Record the reason for waiting, once it has lasted `PATIENCE` seconds."""
+        """Record the reason for waiting, once the wait has lasted `PATIENCE` seconds."""
         if self._id is not None or time.monotonic() - self._began < PATIENCE:
             return
         id = secrets.randbits(62)
@@ -53,10 +53,10 @@ class Waiter:
         self._tell(sa.delete(tables.waiters).where(own_row))
 
     def _tell(self, statement: sa.Executable) -> None:
-        """Execute a statement if that is possible within a second.
+        """Execute a statement; wait at most one second for other writers.
 
-        Errors are suppressed, because the wait itself matters more than its record: a lease may
-        exist already. `waiting` ignores rows of processes that have ended.
+        Errors are ignored: they must not end the wait or lose a lease that it has obtained. If a
+        row remains, `waiting` ignores it once its process has ended.
         """
         with suppress(errors.ExpDBError), self.store.engine.writing(1.0) as session:
             session.execute(statement)

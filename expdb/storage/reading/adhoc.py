@@ -25,7 +25,7 @@ _CHUNKS_KEPT = 16
 
 
 class Reader(Protocol):
-    """The interface with which the SQL function reads the database."""
+    """The interface through which the SQL function `field` reads the database."""
 
     def ask(self, sql: str, *params: Any) -> Sequence[Any]:
         """Return the rows of a query with `?` for each parameter."""
@@ -34,7 +34,7 @@ class Reader(Protocol):
 class FieldFunction:
     """The SQL function `field(payload, name)`.
 
-    It returns a field of a step as number, text, bytes or JSON text.
+    The function returns a field of a step as a number, text, bytes or JSON text.
     """
 
     def __init__(self, session: Reader):
@@ -44,9 +44,9 @@ class FieldFunction:
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
 
     def _stored(self) -> dict[str, set[str]]:
-        """Return the kinds that each field has in the buffers that have it, as in `kinds`.
+        """Return the kinds of each field, one for each type that the buffers store it with.
 
-        "" is any other kind.
+        The kinds are those of `kinds`, and "" for all other types.
         """
         if self._kinds is None:
             self._kinds = {}
@@ -66,9 +66,9 @@ class FieldFunction:
         return self._kinds
 
     def kinds(self) -> dict[str, str]:
-        """Return the fields that are whole numbers ("i"), numbers ("f") or bytes ("b").
+        """Return the kind of each field: integer or bool ("i"), float ("f") or bytes ("b").
 
-        A field is included only if it has the same kind in every buffer that has it.
+        A field is included only if it has the same kind in every buffer that stores it.
         """
         return {
             name: next(iter(kinds)) for name, kinds in self._stored().items() if len(kinds) == 1
@@ -101,8 +101,8 @@ class FieldFunction:
         if field is None and name not in self._stored():
             names = self._stored()
             raise SqlError(
-                f"no field {name!r} is stored{nearest(name, names) or ';'} the fields are "
-                f"{', '.join(sorted(names)) or 'none yet'}"
+                f"no field {name!r} is stored{nearest(name, names) or ';'} stored fields: "
+                f"{', '.join(sorted(names)) or 'none'}"
             )
         if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
@@ -186,8 +186,8 @@ def _json(array: np.ndarray) -> str:
 def _bindable(params: Any) -> dict[str, Any]:
     """Return parameters for the driver.
 
-    NumPy scalars become Python scalars; other values, which the driver would store as bytes, are
-    refused.
+    NumPy scalars become Python scalars. Values of other types raise SqlError, because the driver
+    would send them as bytes.
     """
     if params is None:
         return {}
@@ -214,7 +214,7 @@ def _bindable(params: Any) -> dict[str, Any]:
 
 
 def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -> pa.Table:
-    """Run a statement and return its rows; column names that occur twice are numbered."""
+    """Run a statement and return its rows; number column names that occur more than once."""
     if not isinstance(query, str):
         raise SqlError(f"query must be SQL text, got {query!r}")
     bound = _bindable(params)
@@ -246,8 +246,8 @@ def _time(name: str, array: pa.Array) -> pa.Array:
 def _column(values: tuple[Any, ...]) -> pa.Array:
     """Return values as one Arrow array.
 
-    In SQLite, values have types, but columns do not: numbers become floats, and other mixed columns
-    become text.
+    In SQLite, one column can hold values of several types. A column of integers and floats becomes
+    float64, and any other mixed column becomes text.
     """
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, float}:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from expdb.chunks.chunk import Chunk
 
-OPEN_SHARE = 4  # Chunks are kept open if at least one in OPEN_SHARE fits.
+OPEN_SHARE = 4  # Chunks stay decompressed if the memory holds at least one in OPEN_SHARE of them.
 
 
 class ChunkCache:
@@ -34,11 +34,11 @@ class ChunkCache:
     def keeps_open(self, nbytes: int, count: int) -> bool:
         """Return whether to keep `count` chunks decompressed, which take `nbytes` bytes.
 
-        If only a small part of all chunks fits, they would be closed before their next use, which
-        costs time without a benefit.
+        If only a small part of all chunks fits, their fields would be discarded before their next
+        use, so keeping them would cost time without a benefit.
         """
         room = self.limit - (self.nbytes - self._open_bytes)
-        fits = 2 * nbytes <= room  # together with as much for the next batch
+        fits = 2 * nbytes <= room  # with as much again for the next batch
         return fits and nbytes * len(self._chunks) <= OPEN_SHARE * count * room
 
     def keep(self, chunks: dict[int, Chunk]) -> None:

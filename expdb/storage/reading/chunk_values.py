@@ -1,11 +1,12 @@
 """Extract values of fields from chunks: from some spans, or from many whole chunks at once.
 
-Most chunks of tiny steps have the same layout: equal numbers of rows, and each field at the same
-place. To load them, their messages are joined to one array, and each field of all chunks is a slice
-of it. Extracting each field of each chunk separately takes a microsecond.
+A span is a range of rows of one chunk. Most chunks of tiny steps have the same layout: equal
+numbers of rows, and each field at the same place. Such chunks are loaded together: their messages
+are joined to one array, and each field is a slice of it. Extracting the fields separately would
+take a microsecond per field and chunk.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]  # such as numpy.
 def gather(
     chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, json_text: bool = False
 ) -> np.ndarray:
-    """Return a field's values of consecutive spans; chunks without the field give blanks.
+    """Return a field's values in the spans, in order; 0, False or None if a chunk lacks the field.
 
     With `json_text`, JSON is not parsed.
     """
@@ -70,7 +71,7 @@ def gather_wide(
     values: np.ndarray,
     keep_open: bool,
 ) -> np.ndarray:
-    """Copy a field's values of spans into the array `values`, and return it.
+    """Copy a field's values in the spans into the array `values`, and return `values`.
 
     Each chunk is decompressed once. With `keep_open`, it stays decompressed; otherwise the next
     chunk is decompressed into the same memory, which is still in the processor's cache.
@@ -91,7 +92,7 @@ def gather_wide(
 
 
 def raw_or_zeros(chunk: Chunk, name: str, field: Field, a: int, b: int) -> Buffer:
-    """Return the bytes of a field's values of some rows; zeros if the chunk lacks the field."""
+    """Return the bytes of a field in the rows [a, b); zeros if the chunk lacks the field."""
     if name in chunk.signature.fields:
         return chunk.raw(name, a, b)
     return bytes(field.nbytes * (b - a))
@@ -103,7 +104,7 @@ def joined(parts: Sequence[Buffer], field: Field, count: int) -> np.ndarray:
 
 
 def gather_present(chunks: dict[int, Chunk], spans: Spans, name: str) -> np.ndarray:
-    """Return which rows of the spans have a value of the field, bool."""
+    """Return for each row of the spans whether it has a value of the field, bool."""
     parts = [chunks[c].present(name, a, b) for c, a, b in spans]
     return np.frombuffer(bytearray().join(parts), np.bool_)
 
@@ -111,9 +112,9 @@ def gather_present(chunks: dict[int, Chunk], spans: Spans, name: str) -> np.ndar
 def _slices(
     chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, count: int
 ) -> list[Buffer]:
-    """Slice values out of messages; raise KeyError if a chunk has no place for them.
+    """Slice a field's values out of messages; raise KeyError if a chunk has no fixed place for it.
 
-    Simple loops, because this takes most of the time of a cold sample.
+    The loops are simple, because they take most of the time of a sample with an empty cache.
     """
     span_chunks = [chunks[c] for c, _, _ in spans]
     if field.dtype == "bool" and not field.shape:
@@ -146,7 +147,7 @@ def _slices(
 def unpacked(span_chunks: list[Chunk], spans: Spans, name: str, count: int) -> list[Buffer]:
     """Return the bits of spans as one byte each, unpacked all at once.
 
-    Raise KeyError if a chunk has no place for them.
+    Raise KeyError if a chunk has no fixed place for the bits.
     """
     cut = [
         (chunk.bits(name) + (a >> 3), chunk.bits(name) + (b + 7 >> 3))
@@ -181,8 +182,9 @@ FEW = 4  # up to this number, chunks of one layout are not worth joining
 class Bulk:
     """The fixed-width fields of consecutive spans, which `check_spans` has checked.
 
-    Values are grouped by layout, with all chunks without a common layout last: methods return one
-    array for each entry of `places`, which selects the rows of the group.
+    Values are grouped by chunk layout. Chunks without a common layout form the last group. Methods
+    return one array per group, in the order of `places`. An entry of `places` selects the rows of
+    its group.
     """
 
     def __init__(self, chunks: dict[int, Chunk], spans: Spans):
@@ -201,14 +203,14 @@ class Bulk:
         ]
 
     def values(self, name: str, field: Field) -> list[np.ndarray]:
-        """Return the values of a field for each of `places`; blanks where a chunk lacks it."""
+        """Return the values of a field for each group; 0 or False if a chunk lacks the field."""
         arrays = [alike.values(name, field) for alike in self._alike]
         if self._others:
             arrays.append(gather(self._chunks, self._others, name, field))
         return arrays
 
     def present(self, name: str) -> list[np.ndarray]:
-        """Return for each of `places` which rows have a value of the field, bool."""
+        """Return for each group which of its rows have a value of the field, bool."""
         masks = [np.full(alike.count, name in alike.signature.fields) for alike in self._alike]
         if self._others:
             masks.append(gather_present(self._chunks, self._others, name))
@@ -216,7 +218,7 @@ class Bulk:
 
 
 def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]], list[int]]:
-    """Return the indices of spans that are whole chunks, by layout, and those of all others."""
+    """Return the indices of spans that are whole chunks, by layout, and the other indices."""
     by_layout: dict[ChunkLayout, list[int]] = {}
     others: list[int] = []
     for k, (c, a, b) in enumerate(spans):
@@ -232,14 +234,14 @@ def _by_layout(chunks: dict[int, Chunk], spans: Spans) -> tuple[list[list[int]],
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers of all runs, concatenated."""
+    """Return the row numbers of all runs, concatenated."""
     within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     numbers: np.ndarray = np.repeat(starts, lengths) + within
     return numbers
 
 
 class _Alike:
-    """Chunks of one layout, joined."""
+    """Chunks of one layout, joined to one array."""
 
     def __init__(self, chunks: list[Chunk]):
         self._first, self.signature = chunks[0], chunks[0].signature

@@ -35,9 +35,10 @@ def read_columns(
     names: list[str],
     json_text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Read columns that chunks do not hold, or that have changed since the write.
+    """Read columns of the tables, in the order of `positions`.
 
-    With `json_text`, tags are not parsed.
+    Chunks do not hold these columns, or hold values from before a change. With `json_text`, tags
+    are not parsed.
     """
     if "priority" in names:
         others = [name for name in names if name != "priority"]
@@ -67,7 +68,7 @@ def read_columns(
 
 
 def priorities_of(store: Store, block: Any, data: Any) -> np.ndarray:
-    """Return the priorities of a stored block, float64; NaN for none."""
+    """Return the priorities of a stored block, float64; NaN where a step has none."""
     what = f"block {block} of the priorities of buffer {store.name!r}"
     try:
         values = store.dialect.from_block(data)
@@ -79,7 +80,7 @@ def priorities_of(store: Store, block: Any, data: Any) -> np.ndarray:
 
 
 def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Read the priorities of stored steps, float64; NaN for none."""
+    """Read the priorities of stored steps, float64; NaN where a step has none."""
     blocks, block = np.unique(positions >> BLOCK_BITS, return_inverse=True)
     rows = session.ask(
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND block {store.dialect.AMONG}",
@@ -107,7 +108,7 @@ def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict
 
 
 def column_array(name: str, values: list[Any], json_text: bool = False) -> np.ndarray:
-    """Return a column as an array: NaN for unknown reals, tags as mappings, None elsewhere."""
+    """Return a column as an array: tags as mappings, NULL as NaN for reals and None elsewhere."""
     kind = COLUMN_KINDS.get(name)
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])

@@ -1,6 +1,6 @@
-"""Read steps: from positions to arrays.
+"""Read the steps at given positions as arrays.
 
-Segments name the chunk of each step, and chunks hold the fields.
+A segment names the chunk that holds its steps, and the chunk holds their fields.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ BLOCK = 1024  # positions per block in `find_missing`
 def read_chunks(
     store: Store, session: Session, ids: np.ndarray, outcome: WriteOutcome | None = None
 ) -> dict[int, Chunk]:
-    """Return chunks by id, checked."""
+    """Read and verify chunks; return them by id."""
     chunks = {}
     for id, rows, signature, crc, data in session.ask(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
@@ -58,9 +58,9 @@ def _check_found(chunks: dict[int, Chunk], ids: np.ndarray) -> None:
 def read_cached(
     store: Store, session: Session, ids: np.ndarray, cache: ChunkCache
 ) -> dict[int, Chunk]:
-    """Return chunks by id, from the cache if they are still current."""
+    """Return chunks by id, from the cache if their checksums still match the database."""
     cached = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
-    if cached:  # after steps were merged or deleted, an id may name another chunk
+    if cached:  # after a merge or a deletion, an id may belong to another chunk
         listed = store.dialect.as_list(np.array(list(cached), np.int64))
         sums = dict(
             session.ask(
@@ -122,12 +122,12 @@ def steps(
     empty: Empty | None = None,
     json_text: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Return fields and columns of steps by name, rows in the order of `positions`.
+    """Return fields and columns of steps by name, in the order of `positions`.
 
-    `names` None means every field and the columns of a batch. A field that some rows lack comes
-    with `has_<field>`. `last` means that nothing more is read in this transaction. A `cache`
-    provides chunks that need not be read. `empty` allocates the arrays of large values. With
-    `json_text`, JSON fields and tags are text.
+    If `names` is None, return every field and the columns of a batch. If some steps lack a field,
+    also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
+    provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
+    values. With `json_text`, JSON fields and tags are text.
 
     Raise Evicted if a position has no step.
     """
@@ -191,7 +191,7 @@ def _locate(
     last: bool,
     cache: ChunkCache | None,
 ) -> tuple[Segments, np.ndarray, dict[int, Chunk]]:
-    """Return the segments, the segment index of each position, and the chunks if needed."""
+    """Return the segments, the segment index of each position, and the chunks of `in_chunks`."""
     if segments is None and in_chunks and cache is None:
         segments, chunks = locate_and_read(store, session, positions, last)
         return segments, segments.find(positions), chunks
@@ -219,7 +219,7 @@ def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
 
 
 def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return which of the positions hold a step, bool in order."""
+    """Return for each position whether it holds a step, bool."""
     wanted = np.unique(positions)
     condition, params = f"position {store.dialect.AMONG}", [store.dialect.as_list(wanted)]
     if is_dense(wanted):
@@ -234,8 +234,8 @@ def find_missing(store: Store, session: Session, positions: np.ndarray) -> np.nd
     """Return the positions whose steps have been deleted or evicted.
 
     `positions` must be ascending and include every step stored between its first and last value.
-    Only blocks whose number of steps differs are read, which is about ten times as fast as
-    reading every position.
+    The function reads only the blocks with fewer stored steps than expected. This is about ten
+    times as fast as reading every position.
     """
     if not len(positions):
         return positions
@@ -269,7 +269,7 @@ class FinalObservation:
 
 
 def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]:
-    """Return id, chunk, row and fields (JSON) of the final observations of some episodes."""
+    """Return the episode id, chunk, row and fields (JSON) of each final observation."""
     return session.ask(
         "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
         f"AND id {store.dialect.AMONG} AND tail_chunk IS NOT NULL",
@@ -281,7 +281,7 @@ def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any
 def read_final_chunks(
     store: Store, session: Session, episodes: np.ndarray, ids: np.ndarray, rows: np.ndarray
 ) -> dict[int, Chunk]:
-    """Return the chunks that hold the final observations of some episodes, by id, checked."""
+    """Read and verify the chunks with the final observations of episodes; return them by id."""
     chunks = read_chunks(store, session, np.unique(ids))
     check_final_rows(store, session, chunks, episodes, ids, rows)
     return chunks
@@ -297,7 +297,7 @@ def check_final_rows(
 ) -> None:
     """Raise DatabaseDamaged if a row of a chunk is not the final observation of its episode.
 
-    It must come after the steps of the chunk with the episode's last step.
+    The row must follow the last step row of the chunk that holds the episode's last step.
     """
     records = session.ask(
         "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
@@ -318,7 +318,7 @@ def check_final_rows(
 def final_observations(
     store: Store, session: Session, episodes: np.ndarray
 ) -> dict[int, FinalObservation]:
-    """Return the final observations of those of the episodes that have one, by episode."""
+    """Return the final observations by episode id, for the episodes that have one."""
     rows = final_rows(store, session, episodes)
     numbers = np.array([row[:3] for row in rows], np.int64).reshape(-1, 3)
     chunks = read_final_chunks(store, session, *numbers.T)

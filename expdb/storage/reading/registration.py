@@ -14,12 +14,12 @@ from expdb.storage.reading.adhoc import FieldFunction
 def register(connection: Any) -> None:
     """Add the SQL functions `field` and `priority` to a connection of the module `sqlite3`.
 
-    Without it, other programs can read every column of the views `experience` and
+    Without these functions, other programs can read every column of the views `experience` and
     `experience_episodes`, but not the fields, which are stored in chunks.
 
-    - ``field(payload, 'name')`` is a field of a step, as number, text or JSON.
-    - ``priority(buffer, position)`` is the priority of a step, NULL if it has none. It is faster
-      than the column `priority` of the view.
+    - ``field(payload, 'name')`` returns a field of a step as a number, text, bytes or JSON text.
+    - ``priority(buffer, position)`` returns the priority of a step, or NULL if the step has none.
+      The function is faster than the column `priority` of the view.
 
     `register` disables automatic checkpoints on the connection. In SQLite before 3.51.3, a
     checkpoint that runs while another connection writes can corrupt the file.
@@ -34,7 +34,7 @@ def register(connection: Any) -> None:
     InvalidValue
         If `connection` is not an SQLite connection.
     NotAnExperienceDatabase
-        If its file is not an expdb database.
+        If the file of `connection` is not an expdb database.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def register(connection: Any) -> None:
 
 
 class _FieldReader:
-    """Fields of a file that other connections may write to between two calls."""
+    """The function `field` for a file that other connections may change between two calls."""
 
     def __init__(self, connection: Any):
         self._connection = connection
@@ -66,7 +66,7 @@ class _FieldReader:
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field of a step."""
         (version,) = self.ask("PRAGMA data_version")
-        if version != self._version:  # cached chunks and fields may be outdated
+        if version != self._version:  # the cached chunks and fields may be outdated
             self._field, self._version = FieldFunction(self), version
         return self._field.value(payload, name)
 

@@ -10,7 +10,7 @@ from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.store import Store, evicted
 
-MOST = 1 << 62  # positions; SQLite and PostgreSQL can store twice as much
+MOST = 1 << 62  # exclusive limit of positions; database integers can be twice as large
 
 
 Spans = list[tuple[int, int, int]]  # chunk, first row, row after the last
@@ -70,8 +70,8 @@ class Segments:
         self.chunk_row = self.chunk_row + late
 
     def spans(self, positions: np.ndarray, index: np.ndarray) -> Spans:
-        """Return the runs of positions that are neighbouring rows of one chunk, in order."""
-        if index[0] == index[-1] and not breaks(index, positions).size:  # mostly a single step
+        """Return the chunk rows of the positions as runs of neighbouring rows, in order."""
+        if index[0] == index[-1] and not breaks(index, positions).size:  # usually a single step
             k = index[0]
             row = int(self.chunk_row[k] + positions[0] - self.first[k])
             return [(int(self.chunk[k]), row, row + len(positions))]
@@ -110,13 +110,13 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
         last = "(SELECT min(last) FROM segments WHERE buffer_id = ? AND last >= ?)"
         where = f"AND last >= ? AND last <= coalesce({last}, ?)"
         return Segments.read(session, store.id, where, low, store.id, high, high)
-    # One row per position, ascending: several positions in one segment name it once.
+    # The statement returns one row per position, ascending; dict.fromkeys keeps each segment once.
     rows = session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
     return Segments.of(list(dict.fromkeys(rows)))
 
 
 def is_dense(wanted: np.ndarray) -> bool:
-    """Return whether reading a whole range is faster than reading each sorted position."""
+    """Return whether reading the whole range is faster than reading each sorted position."""
     return len(wanted) > 64 and int(wanted[-1]) - int(wanted[0]) < 4 * len(wanted)
 
 

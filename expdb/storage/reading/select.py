@@ -21,7 +21,7 @@ def _steps(
 ) -> sa.Select[Any]:
     """Return a SELECT over steps.
 
-    With `join`, or if the condition uses columns of episodes, it joins the episodes.
+    With `join`, or if the condition uses columns of episodes, the SELECT joins the episodes.
     """
     if join or (where is not None and where.of_episodes):
         statement = (
@@ -45,7 +45,7 @@ def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select
 def _by_episode(where: Condition | None, state: State) -> bool:
     """Return whether segments are enough to evaluate a condition.
 
-    They are if it uses no columns of steps, and no segment covers a deleted step.
+    They are enough if the condition uses no columns of steps and no segment covers a deleted step.
     """
     return not state.gaps and (where is None or not where.of_steps)
 
@@ -84,7 +84,7 @@ def positions(
     limit: int | None = None,
     offset: int = 0,
 ) -> np.ndarray:
-    """Return the matching positions `after` a position and `among` some, ascending, int64."""
+    """Return the matching positions above `after` and in `among`, if given, ascending, int64."""
     statement = _steps(store, where, S.position).order_by(S.position)
     if among is not None:
         statement = statement.where(store.dialect.among(S.position, among.tolist()))
@@ -99,7 +99,7 @@ def positions(
 def positions_of_episodes(
     store: Store, session: Session, ids: np.ndarray, before: int
 ) -> np.ndarray:
-    """Return the positions less than `before` that segments of some episodes cover, ascending."""
+    """Return the positions below `before` that segments of the episodes cover, ascending."""
     rows = session.ask(
         f"SELECT last, first FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG} "
         "AND first < ? ORDER BY last",
@@ -118,7 +118,7 @@ def ordered(
     limit: int,
     offset: int,
 ) -> np.ndarray:
-    """Return matching positions by a column of the view, NULL last, then by position; int64."""
+    """Return matching positions, int64, ordered by a column (NULL last) and then by position."""
     view_column = tables.VIEW.get(column)
     if view_column is None:
         names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
@@ -131,7 +131,7 @@ def ordered(
     return np.fromiter((row[0] for row in rows), np.int64, len(rows))
 
 
-# Columns of episodes whose values are numbers; the others are texts.
+# Columns of episodes with numbers; the other columns hold text.
 NUMBERS_OF_EPISODES = tuple(
     name for name in EPISODE_COLUMNS if COLUMN_KINDS[name] in ("integer", "integer?", "real")
 )
@@ -140,7 +140,7 @@ NUMBERS_OF_EPISODES = tuple(
 def columns_of_episodes(
     store: Store, session: Session, names: tuple[str, ...], after: int, ids: np.ndarray
 ) -> list[Any]:
-    """Return id and columns of the episodes with an id above `after`, or with one of `ids`."""
+    """Return the id and columns of the episodes whose id is above `after` or in `ids`."""
     statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.ask(f"{statement} > ?", store.id, after))
     if len(ids):
@@ -152,7 +152,7 @@ def columns_of_episodes(
 def own_versions(
     store: Store, session: Session, first: int, among: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions and `policy_version` of the steps with their own version, int64.
+    """Return positions and versions of the steps with their own `policy_version`, int64.
 
     Only steps from position `first` on, or with a position in `among`, are included.
     """
@@ -169,7 +169,7 @@ def own_versions(
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
-    """Return the ids of the tasks that have a matching step, by their first such position."""
+    """Return the ids of the tasks with a matching step, ordered by their first matching step."""
     if _by_episode(where, store.state(session)):
         statement = _episodes(store, where, E.task_id, sa.func.min(G.first).label("first"))
     else:
@@ -185,7 +185,7 @@ def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
 
 
 def episode_ids(store: Store, session: Session) -> tuple[int, int]:
-    """Return the least episode id and the one after the greatest, (0, 0) without episodes."""
+    """Return the least episode id and the greatest one plus 1; (0, 0) without episodes."""
     ((least, greatest),) = session.ask(
         "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes "
         "WHERE buffer_id = ?)",
@@ -195,7 +195,7 @@ def episode_ids(store: Store, session: Session) -> tuple[int, int]:
 
 
 def first_of_tasks(store: Store, session: Session, ids: np.ndarray) -> dict[int, str]:
-    """Return the tasks of those of the episodes that are the first of their task, by episode id."""
+    """Return, by episode id, the task of each of the episodes that is the first of its task."""
     return dict(session.ask(store.dialect.FIRST_OF_TASKS, store.dialect.as_list(ids), store.id))
 
 
@@ -204,7 +204,7 @@ def tasks_required(
 ) -> list[str] | None:
     """Return the tasks with an episode that meets the condition's part about episodes, sorted.
 
-    Return None if the condition has no such part, or more than `limit` tasks meet it.
+    Return None if the condition has no such part, or if more than `limit` tasks meet it.
     """
     if where is None or where.of_episode is None:
         return None
@@ -221,7 +221,10 @@ def tasks_required(
 def tasks_among(
     store: Store, session: Session, candidates: list[str], where: Condition | None
 ) -> set[str]:
-    """Return those of the tasks that have a matching step; the search of each ends at the first."""
+    """Return the candidates that have a matching step.
+
+    The search for a task ends at its first matching step.
+    """
     if not candidates:
         return set()
     source: sa.FromClause = tables.segments
@@ -240,7 +243,7 @@ def tasks_among(
 def segments_of_tasks(
     store: Store, session: Session, chosen: list[str]
 ) -> tuple[list[str], Segments]:
-    """Return the segments of some tasks, ascending, and the task of each."""
+    """Return the task of each segment of the chosen tasks, and the segments, ascending."""
     columns = (E.task_id, G.last, G.first, G.episode, G.ordinal, G.chunk, G.chunk_row)
     among = Condition(store.dialect.among(E.task_id, chosen), False, True)
     rows = session.fetch(_episodes(store, among, *columns).order_by(G.last))
@@ -250,7 +253,7 @@ def segments_of_tasks(
 def steps_of_tasks(
     store: Store, session: Session, chosen: list[str], where: Condition | None
 ) -> tuple[list[str], np.ndarray]:
-    """Return the task and the position of the tasks' matching steps, by position."""
+    """Return tasks and positions of the matching steps of the chosen tasks, by position."""
     among = Condition(store.dialect.among(E.task_id, chosen), False, True)
     both = among if where is None else Condition(sa.and_(among.sql, where.sql), True, True)
     rows = session.fetch(_steps(store, both, E.task_id, S.position).order_by(S.position))
@@ -260,7 +263,7 @@ def steps_of_tasks(
 def episodes(
     store: Store, session: Session, where: Condition | None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return names and rows of the episodes that match, or have a matching step, oldest first."""
+    """Return column names, and the rows of the episodes with a matching step, oldest first."""
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     segments: sa.Select[Any] = (
         sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)

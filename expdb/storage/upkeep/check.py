@@ -19,14 +19,14 @@ from expdb.storage.upkeep.check_ledger import check_ledger
 
 _CHUNKS_AT_ONCE = 64
 
-# Each statement counts the rows of a buffer, `?`, with one problem. They are text, because
+# Each statement counts the rows of the buffer `?` that have one problem. The statements are text:
 # compiling them with SQLAlchemy for each of many buffers would take longer than the queries.
 _ROWS = {
-    "steps of no episode": (
+    "steps without an episode": (
         "SELECT count(*) FROM steps s LEFT JOIN episodes e ON e.buffer_id = s.buffer_id "
         "AND e.id = s.episode WHERE s.buffer_id = ? AND e.id IS NULL"
     ),
-    "segments of no chunk": (
+    "segments without a chunk": (
         "SELECT count(*) FROM segments g LEFT JOIN chunks c ON c.buffer_id = g.buffer_id "
         "AND c.id = g.chunk WHERE g.buffer_id = ? AND c.id IS NULL"
     ),
@@ -71,7 +71,7 @@ _RETURNS = (
 
 
 def check_schema(engine: Engine, session: Session) -> list[str]:
-    """Return the problems of the schema, and those that the database finds in its file."""
+    """Return the problems of the schema and the problems that the database finds in its file."""
     problems: list[str] = engine.dialect.schema_problems(session)
     return [
         *problems, *column_problems(session, engine), *engine.dialect.file_problems(session)
@@ -79,7 +79,7 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
 
 
 def check_owners(session: Session) -> list[str]:
-    """Return which rows belong to no buffer, one line per table."""
+    """Return how many rows belong to no buffer, one line for each table with such rows."""
     buffer_ids, problems = sa.select(tables.buffers.c.id), []
     for table in tables.OF_BUFFERS:
         lost = sa.select(sa.func.count()).where(table.c.buffer_id.not_in(buffer_ids))
@@ -126,14 +126,14 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
         "SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?", store.id
     )
     if size != state.size:
-        yield f"it counts {state.size} steps and holds {size}"
+        yield f"the counter `size` is {state.size}, but the buffer holds {size} steps"
     most = state.capacity if state.pinned is None or state.capacity is None else 2 * state.capacity
     if state.trigger_evicts and most is not None and size > most:
-        yield f"it holds {size} steps, more than its capacity {state.capacity}"
+        yield f"the buffer holds {size} steps, more than its capacity {state.capacity}"
     if size and (low < state.oldest or high >= state.added):
-        yield f"positions {low} to {high} lie outside of {state.oldest} to {state.added - 1}"
+        yield f"positions {low} to {high} are not within {state.oldest} to {state.added - 1}"
     if nbytes != state.nbytes:
-        yield f"it counts {state.nbytes} bytes and its chunks hold {nbytes}"
+        yield f"the counter `bytes` is {state.nbytes}, but the chunks hold {nbytes} bytes"
 
 
 def _rows(store: Store, session: Session) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
         )
         if count == length and not exact:
             yield (
-                f"episode {episode_id!r} has the return {whole}, and its rewards sum to "
+                f"episode {episode_id!r} has the return {whole}, but its rewards sum to "
                 f"{(summed or 0.0) * 1e20}"
             )
 
@@ -172,7 +172,7 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
     try:
         index = segments.find(positions)
     except ExpDBError as error:
-        yield f"steps in no segment: {error}"
+        yield f"steps without a segment: {error}"
         return
     if (owners != segments.episode[index]).any():
         yield "steps in a segment of another episode"
@@ -180,8 +180,8 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
     covered = int(np.maximum(segments.last - np.maximum(segments.first, state.oldest) + 1, 0).sum())
     if covered - len(positions) > state.gaps:
         yield (
-            f"segments cover {covered - len(positions)} steps that are gone, {state.gaps} of them "
-            "known"
+            f"segments cover {covered - len(positions)} missing steps, but the counter `holes` "
+            f"is {state.gaps}"
         )
 
 
@@ -199,13 +199,13 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
             of_chunk = by_chunk[slice(*np.searchsorted(in_order, (id, id + 1)))]
             ends = segments.chunk_row[of_chunk] + segments.last[of_chunk] - segments.first[of_chunk]
             if len(ends) and int(ends.max()) >= rows:
-                yield f"chunk {id} has fewer rows than its segments say"
+                yield f"chunk {id} has fewer rows than its segments need"
             try:
                 chunk = store.signatures.decoder(session, signature).chunk(id, rows, crc, data)
                 if not _agrees(store, session, chunk, segments.last[of_chunk]):
                     yield (
-                        f"chunk {id} differs from its rows in steps or rewards; its segments "
-                        "refer to wrong rows"
+                        f"chunk {id} and the table `steps` differ in step numbers or rewards; "
+                        "the segments refer to wrong rows of the chunk"
                     )
                 yield from _fields(store, id, chunk)
             except ExpDBError as error:
@@ -219,11 +219,11 @@ def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:
         (chunk.objects if field.varies else chunk.raw)(name, 0, chunk.rows)
         stored_type = store.fields.types.get(name, SYSTEM.get(name))
         if stored_type != field:
-            yield f"chunk {id} holds {name!r} as {field}, the buffer as {stored_type}"
+            yield f"chunk {id} stores field {name!r} as {field}, but the buffer as {stored_type}"
 
 
 def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) -> bool:
-    """Return whether step numbers and rewards in a chunk equal those in the table.
+    """Return whether a chunk and the table `steps` have the same step numbers and rewards.
 
     Steps that were changed later are ignored.
     """

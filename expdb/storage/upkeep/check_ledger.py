@@ -38,7 +38,7 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
         ("acknowledged", counts.get("acknowledged", 0)),
     ):
         if getattr(consumer, counter) != count:
-            yield f"counts {getattr(consumer, counter)} leases as {counter}, and has {count}"
+            yield f"counts {getattr(consumer, counter)} leases in {counter}, but has {count}"
     leased: list[np.ndarray] = []
     drawn: list[np.ndarray] = []
     most = consumer.settings.max_times_sampled
@@ -47,15 +47,15 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
             yield str(entry)
             continue
         if entry.number >= consumer.begun:
-            yield f"has batch {entry.number}, and counts {consumer.begun} begun"
+            yield f"has a batch numbered {entry.number}, but its counter begun is {consumer.begun}"
         if entry.status == "leased":
             leased.append(np.unique(entry.drawn.items))
         if most is not None and entry.status in ("leased", "acknowledged"):
             drawn.append(entry.drawn.items)
-    for what, parts, bound in (("held by open leases", leased, 1), ("leased", drawn, most)):
+    for what, parts, bound in (("in active leases", leased, 1), ("leased", drawn, most)):
         if parts and bound is not None:
             positions, times = np.unique(np.concatenate(parts), return_counts=True)
             if (times > bound).any():
                 worst = int(times.argmax())
                 found_out = f"has position {positions[worst]} {what} {times[worst]} times"
-                yield f"{found_out}, {bound} at most"
+                yield f"{found_out}, but at most {bound} is allowed"

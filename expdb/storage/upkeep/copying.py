@@ -1,9 +1,9 @@
 """Copy a buffer to another database, of any kind.
 
-The copy has the same positions, episodes and chunks, byte for byte. It is written under a temporary
-name, in transactions of a few megabytes, and renamed in the last one. So no process sees an
-incomplete buffer. An interrupted copy continues where it stopped, if the source has not changed:
-the temporary name contains a hash of the source's state.
+The copy has the same positions, episodes and chunks, byte for byte. expdb writes it under a
+temporary name, in transactions of a few megabytes, and renames it in the last transaction. So no
+process sees an incomplete buffer. The temporary name contains a hash of the source's state. If the
+source has not changed, an interrupted copy therefore continues where it stopped.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             for table in (tables.consumers, tables.requests, tables.leases):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
-            # Admissions and pins of processes apply only to the source.
+            # Admissions of groups and pins of leases apply only to the source.
             under_way = sa.select(sa.func.count()).where(tables.admissions.c.buffer_id == old)
             counters["admitted"] -= reader.rows(under_way)[0][0]
             counters["pinned"] = None
@@ -110,8 +110,8 @@ class _CopyDraft:
     def hold(self, writer: Session, target: Engine) -> None:
         """Lock the draft until the transaction ends; raise DatabaseBusy if it has changed.
 
-        Another process may have added chunks, finished it, or dropped it for a copy of another
-        state.
+        Another process may have added chunks, finished the copy, or dropped the draft to copy
+        another state of the source.
         """
         writer.ask(target.dialect.LOCK, self.id)
         last = sa.select(sa.func.coalesce(sa.func.max(C.id), -1)).where(C.buffer_id == self.id)
@@ -119,14 +119,14 @@ class _CopyDraft:
         if [tuple(row) for row in rows] != [(self.name, self.last)]:
             raise errors.DatabaseBusy(
                 f"another process is copying a buffer of this name to {target.location}; wait "
-                "until it is done, then copy again if the buffer is not there"
+                "until that copy has finished; if the buffer is still missing then, copy again"
             )
 
 
 def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) -> _CopyDraft:
-    """Return the draft in the target; create it if there is none.
+    """Return the draft of this copy in the target; create it if it does not exist.
 
-    Drop drafts of other states.
+    Drop drafts that belong to other states of the source.
     """
     name = counters["name"]
     f = sa.func
@@ -177,9 +177,9 @@ def _copy_chunks(
 
 
 def _steps_of_segments(reader: Session, old: int, segments: list[Any]) -> list[Any]:
-    """Return the steps of segments that are ordered by position.
+    """Return the steps of segments, which must be ordered by position.
 
-    For a join of the tables, planners read every step of a long episode.
+    The function does not join the tables: for a join, planners read every step of a long episode.
     """
     names = tables.segments.columns.keys()
     first, last = (
@@ -194,7 +194,7 @@ def _steps_of_segments(reader: Session, old: int, segments: list[Any]) -> list[A
 
 
 def _moved(row: Any, old: int, new: int) -> list[Any]:
-    """Return the row of a chunk with the checksum for another buffer."""
+    """Return the row of a chunk with the id and the checksum for the new buffer."""
     values = list(row)
     values[_PLACE["crc"]] = crc_after_move(values[_PLACE["crc"]], old, new)
     return values

@@ -114,7 +114,7 @@ def _leases(
 
 
 def _end_of(row: Any, now: float, others: ProcessLiveness) -> str | None:
-    """Return why the next lease releases this one; None for a lease that is not released."""
+    """Return why the next lease releases the lease in `row`, or None if it is not released."""
     if row.status != "leased":
         return None
     if row.expires <= now:
@@ -147,7 +147,7 @@ def _refusal_reason(
     lease_ids = [entry.id for entry, row in leases if row.status == "leased"]
     times = sum(int(np.isin(entry.drawn.items, _names(entry, step)).sum()) for entry in counts)
     if lease_ids:
-        return f"lease {lease_ids[0]} has it"
+        return f"it is in lease {lease_ids[0]}"
     most = settings.max_times_sampled
     if most is not None and times >= most:
         often = "once" if times == 1 else f"{times} times"

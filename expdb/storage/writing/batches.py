@@ -94,14 +94,14 @@ def _agent_names(agents: Any) -> list[str]:
     if len(set(names)) < len(names) or not names:
         raise InvalidValue(
             f"agents must be different names, got {len(names)} names and {len(set(names))} "
-            "different ones; give each environment its own name, because steps of one name belong "
+            "different ones; give each environment its own name, because steps of one agent belong "
             "to one episode"
         )
     return list(names)
 
 
 def _check_agents(name: str, shape: tuple[int, ...], names: list[str]) -> None:
-    """Raise InvalidValue unless the second axis of a column is that of the agents."""
+    """Raise InvalidValue unless the second axis of a column has one entry per agent."""
     if len(shape) < 2 or shape[1] != len(names):
         raise InvalidValue(
             f"column {name!r} must be [T, {len(names)}, ...] with {len(names)} agents, got "
@@ -110,7 +110,7 @@ def _check_agents(name: str, shape: tuple[int, ...], names: list[str]) -> None:
 
 
 def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of columns, or of a list of mappings."""
+    """Yield the rows of a batch of columns, or of a list of mappings."""
     if isinstance(batch, Mapping):
         names = list(batch)
         yield from (dict(zip(names, row, strict=True)) for row in zip(*batch.values(), strict=True))
@@ -125,7 +125,7 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _with_gaps(columns: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    """Return columns with None for each step without the field, where `has_<field>` is false."""
+    """Return columns with None where `has_<field>` is false, for steps without the field."""
     masks = {
         name: columns[name]
         for name in columns
@@ -229,7 +229,7 @@ def _from_arrow(column: pa.ChunkedArray) -> Any:
     elif (
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     ) and _is_number(kind.value_type):
-        # As lists, because their length may differ between rows.
+        # Return lists, because their length may differ between rows.
         if kind.value_type in (
             pa.int64(),
             pa.float64(),

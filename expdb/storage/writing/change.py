@@ -31,8 +31,8 @@ S, E, G, B = tables.steps.c, tables.episodes.c, tables.segments.c, tables.buffer
 def update(store: Store, where: Condition, changes: dict[str, Any], last: bool) -> int:
     """Call `_update`, and repeat it while the server restarts.
 
-    If the outcome of a commit is unknown, the repetition changes only the steps of the first
-    attempt that still match: the others have been changed by that attempt or by another process.
+    If the outcome of a commit is unknown, the repetition changes only those steps of the first
+    attempt that still match. The first attempt or another process has changed the other steps.
     """
     matched: list[np.ndarray] = []
     in_doubt = False
@@ -60,8 +60,8 @@ def _update(
     """Set columns of the matching steps, or of their episodes; return how many steps matched.
 
     With `last`, update only the last step of each matching episode. A mapping of tags is merged
-    into the stored tags. If `found_before` is not empty, update only those of its steps that still
-    match, and return how many of its steps are stored.
+    into the stored tags. If `found_before` is not empty, update only the steps in it that still
+    match, and return how many steps in it are stored.
     """
     of_episodes = {name: value for name, value in changes.items() if name in EPISODE_COLUMNS}
     of_steps = {name: value for name, value in changes.items() if name not in of_episodes}
@@ -109,7 +109,7 @@ def _merge_tags(
     where: sa.ColumnElement[bool],
     new_tags: dict[str, Any],
 ) -> None:
-    """Merge tags into those of the matching rows; None removes a key.
+    """Merge tags into the stored tags of the matching rows; None removes a key.
 
     The transaction holds the writers' lock, so no other process changes the tags between the read
     and the write. Python merges the tags, because the databases' JSON functions change numbers and
@@ -151,9 +151,9 @@ def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnEle
 
 
 def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return the last step of each episode of these positions.
+    """Return the position of the last step of each episode that has one of the positions.
 
-    It has the greatest `step`; if several steps have it, the newest one.
+    The last step has the greatest `step`; of several such steps, it is the newest one.
     """
     rows = session.fetch(
         sa.select(G.episode, S.step, S.position)
@@ -199,14 +199,14 @@ def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndar
 
 
 def _sum_returns(store: Store, session: Session, positions: np.ndarray) -> None:
-    """Compute the returns of complete episodes from all their rewards.
+    """Compute the returns of episodes without missing steps from all their rewards.
 
-    The trigger adds differences, which accumulate rounding errors; it remains the only source for
-    episodes with missing steps.
+    The trigger adds differences to the return, which accumulates rounding errors. For episodes with
+    missing steps, the trigger remains the only source.
     """
 
     def of_steps(column: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
-        # One subquery for each segment: PostgreSQL would scan all steps for a join of the two.
+        # One subquery per segment: for a join with segments, PostgreSQL would scan all steps.
         of_segment = sa.select(column).where(tables.IN_RANGE).correlate(tables.segments)
         total = sa.select(sa.func.sum(of_segment.scalar_subquery())).where(tables.OF_EPISODE)
         return total.correlate(tables.episodes).scalar_subquery()
@@ -224,7 +224,7 @@ def _at(store: Store, positions: np.ndarray) -> sa.ColumnElement[bool]:
 def _of_episodes(
     store: Store, column: sa.ColumnElement[Any], positions: np.ndarray
 ) -> sa.ColumnElement[bool]:
-    """Return the condition that a column names an episode of one of the steps."""
+    """Return the condition that a column is the episode of a step at one of the positions."""
     steps = tables.steps.alias()
     among = store.dialect.among(steps.c.position, positions.tolist())
     episodes = sa.select(steps.c.episode).where(steps.c.buffer_id == store.id, among)
@@ -255,7 +255,7 @@ def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.nd
 def delete_positions(
     store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray
 ) -> int:
-    """Delete steps in a transaction that holds the buffer's row; return how many there were."""
+    """Delete steps in a transaction that has locked the buffer's row; return their number."""
     stored = positions[alive(store, session, positions)] if len(positions) else positions
     if not len(stored):
         return 0
@@ -278,8 +278,8 @@ def _settle_episodes(
     no_observation = dict.fromkeys(("tail_chunk", "tail_row", "tail_fields"))
     session.execute(episode.where(among(E.last_position, gone.tolist())).values(no_observation))
     last = sa.select(sa.func.coalesce(sa.func.max(G.last), -1)).where(tables.OF_EPISODE)
-    # Other processes may have cached the episode as out of order because of steps that are now
-    # deleted and that they never read. The new revision makes them read it again.
+    # Because of deleted steps, other processes may have cached the episode as out of order. The new
+    # revision makes them read the episode again.
     revision = sa.select(B.revision).where(B.id == store.id).scalar_subquery()
     session.execute(
         episode.values(
@@ -303,8 +303,8 @@ def clear(store: Store) -> int:
         ((size, added, revision, deleted),) = session.rows(
             sa.select(*columns).where(B.id == store.id)
         )
-        # As if evicted: with `low` after every position, triggers do not update the counters row by
-        # row.
+        # As in an eviction, `low` is above every position, so that triggers do not update the
+        # counters row by row.
         session.execute(
             buffer.values(low=B.added, size=0, holes=0, pinned=None, revision=B.revision + 1)
         )
@@ -347,7 +347,7 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
 
 
 def set_capacity(store: Store, capacity: int | None) -> None:
-    """Change the capacity; the trigger evicts at once if it is lower.
+    """Change the capacity; if the new capacity is lower, the trigger evicts steps at once.
 
     Raise InvalidValue if the capacity is smaller than the `min_size` of the rate limiter or of a
     consumer.
@@ -371,7 +371,7 @@ LONGEST_IDENTIFIER = 63  # bytes; limit of PostgreSQL
 
 
 def index(store: Store, name: str) -> None:
-    """Index a column or a tag, for queries of all buffers; do nothing if it is indexed."""
+    """Index a column or a tag for queries of all buffers; do nothing if the index exists."""
     resolved, key = resolve(name)
     column = resolved.sql
     if not isinstance(column, sa.Column):
@@ -388,10 +388,11 @@ def index(store: Store, name: str) -> None:
     with store.writing() as (session, _):
         if store.dialect.has_index(session, label):
             return
-        # The buffer comes first, because every query names one.
+        # The buffer id comes first, because every query compares it.
         definition = sa.Index(label, table.c.buffer_id, expression)
         try:
             definition.create(session.connection, checkfirst=False)
         finally:
-            table.indexes.discard(definition)  # it belongs to this database, not to the schema
+            # The index belongs to this database, not to the schema.
+            table.indexes.discard(definition)
         store.dialect.estimate(session, table.name, label)

@@ -28,7 +28,7 @@ class Columnar(NamedTuple):
     task_ids: list[Any]
     agent_ids: list[Any]
     episode_ids: list[Any]  # None for each step without an episode_id
-    taken: tuple[Iterable[Any], ...]  # the columns of `pending.Steps` after the first
+    taken: tuple[Iterable[Any], ...]  # the columns of `PlannedSteps` after the first
     ends: list[bool]  # which steps complete their episodes
     fields: dict[str, np.ndarray]
 

@@ -69,7 +69,7 @@ def compact_episode(
 def _groups(
     store: Store, session: Session, outcome: WriteOutcome, own: list[tuple[int, int, int]]
 ) -> list[list[int]]:
-    """Group the chunks of an episode, given as (id, signature, bytes), that are merged."""
+    """Group the chunks of an episode, given as (id, signature, bytes), that should be merged."""
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.signatures.decoder(session, signature, outcome).signature.fields
@@ -94,7 +94,7 @@ def rewrite(
 ) -> None:
     """Write the remaining steps of some chunks into new chunks.
 
-    Use DELETE and INSERT: an UPDATE that shrinks a blob never releases its pages.
+    Chunks are deleted and inserted, because an UPDATE that shrinks a blob never releases its pages.
     """
     among, listed = store.dialect.AMONG, store.dialect.as_list(np.array(chunk_ids, np.int64))
     ((low, high),) = session.ask(
@@ -123,7 +123,8 @@ def rewrite(
     for start, stop in spans:
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in finals:
-        if (steps.episode == id).any():  # it is deleted with the last step: see change.py
+        # change.py deletes the final observation with the last step.
+        if (steps.episode == id).any():
             out.copy_final(id, chunks[chunk], row, parse_names(fields, "tail_fields"))
     if final:
         out.add_final(*final)
@@ -144,8 +145,8 @@ def _remove(
     session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
     for id in observed:
         session.tell(KEEP_FINAL, None, None, None, store.id, id)
-    # Covered positions without a step were deleted, earlier or in this transaction. After this, no
-    # segment covers them.
+    # Steps at covered positions that hold no step were deleted, earlier or in this transaction. The
+    # new segments do not cover these positions.
     ((low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
     covered = int(np.maximum(segments.last - np.maximum(segments.first, low) + 1, 0).sum())
     gone = covered - len(steps.position)
@@ -184,8 +185,8 @@ class _Steps:
     def read(
         cls, session: Session, dialect: Dialect, buffer_id: int, segments: Segments
     ) -> "_Steps":
-        # Not a join with segments: until PostgreSQL has statistics of the buffer, it would scan all
-        # its steps.
+        # This is not a join with segments: until PostgreSQL has statistics of the buffer, a join
+        # would scan all its steps.
         covered, _ = segments.positions(0)
         if len(covered) and int(covered[-1] - covered[0]) == len(covered) - 1:
             condition, params = "BETWEEN ? AND ?", [int(covered[0]), int(covered[-1])]
@@ -254,8 +255,8 @@ class _Chunks:
         """Copy steps [start, stop) from `chunk`; they are adjacent and follow the copied steps."""
         self._steps = steps
         at = int(steps.chunk_row[start]) - start
-        # About a quarter of a small chunk at a time; this bounds how far new chunks exceed their
-        # size.
+        # Copy about a quarter of a small chunk at a time, to bound how far new chunks exceed their
+        # target size.
         stride = max(
             1,
             FIXED_CHUNK_BYTES

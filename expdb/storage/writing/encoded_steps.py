@@ -37,18 +37,18 @@ class PlannedSteps(NamedTuple):
 
     @property
     def has_versions(self) -> bool:
-        """Whether any step was given a version."""
+        """Whether any step has its own policy version."""
         columns = self.policy_version, self.policy_version_end
         return any(column.count(None) < len(column) for column in columns)
 
 
 class Mark(NamedTuple):
-    """A state of pending steps, to return to."""
+    """A state of pending steps that `back_to` can restore."""
 
     taken: int
     blocks: list[Block]
     rows: Rows
-    row_count: int  # number of rows, and of their columns
+    row_count: int  # number of rows; `columns` is the number of their columns
     columns: int
     nbytes: int
     types: dict[str, Field]
@@ -58,7 +58,7 @@ class Mark(NamedTuple):
 
 
 class EncodedSteps:
-    """Steps accepted but not yet written; their fields are already encoded chunk by chunk.
+    """Steps that are accepted but not yet written, with their fields encoded chunk by chunk.
 
     An interrupt may come between any two instructions, so each change of state is one assignment or
     one call.
@@ -67,7 +67,7 @@ class EncodedSteps:
     def __init__(self, fields: Fields):
         self.fields = fields
         self._types: dict[str, Field] = self.fields.types
-        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, in the order of `Steps`
+        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, ordered as `PlannedSteps`
         self._columns: PlannedSteps | None = None
         self.blocks: list[Block] = []
         self.rows = Rows()
@@ -75,10 +75,10 @@ class EncodedSteps:
         # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
-        # Details of episodes that their steps add.
+        # Details that steps add to their episodes.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # approximate size of the closed chunks before compression
-        # Id of a write whose outcome is unknown: an attempt may have been committed.
+        # Id of the write; set while it may have been committed although its outcome is unknown.
         self.write_id = ""
         self.stored: np.ndarray | None = None  # the positions, once committed
 
@@ -116,7 +116,7 @@ class EncodedSteps:
     ) -> bool:
         """Accept one step, or raise and change nothing; return whether it ends its episode.
 
-        `columns` are those of `STEP_KEYS`.
+        `columns` holds the values of `STEP_KEYS`.
         """
         step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions = columns
         if reward is not None and type(reward) is not float:
@@ -156,7 +156,8 @@ class EncodedSteps:
             else:
                 self._append_new(values)
         except BaseException:
-            # Otherwise the interrupt came before the step was appended or after its row was added.
+            # If the condition is false, `taken` has no entry for this step, or `rows` has its row
+            # too.
             if rows.count == count and self.taken and self.taken[-1] is entry:
                 self.taken.pop()
             raise
@@ -166,7 +167,7 @@ class EncodedSteps:
 
     @property
     def types(self) -> dict[str, Field]:
-        """The fields that steps may have here, and their types."""
+        """The known fields, including those of the pending steps, and their types."""
         return self._types
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
@@ -183,7 +184,7 @@ class EncodedSteps:
             self._columns = PlannedSteps(tuple(episodes), *columns)
 
     def mark(self) -> Mark:
-        """Return the current state, to restore it if the next steps are refused."""
+        """Return the current state, so that it can be restored if the next steps are refused."""
         rows = self.rows
         return Mark(
             len(self.taken), self.blocks, rows, rows.count, len(rows.columns), self.nbytes,
@@ -193,14 +194,14 @@ class EncodedSteps:
     def back_to(self, mark: Mark) -> None:
         """Discard all steps that were added after a mark."""
         del self.taken[mark.taken :]
-        self._columns = None  # a later equal length would look current
+        self._columns = None  # columns of an equal length would look current later
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
         self.ended, self.details = mark.ended, mark.details
         self.rows.cut_back(mark.row_count, mark.columns)
 
     def _check_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
-        """Return a step's checked versions; the plan omits those that equal the episode's."""
+        """Return a step's checked versions; the plan omits versions that equal the episode's."""
         if first is not None:
             first = checks.whole(first, "policy_version")
         if last is not None:
@@ -214,8 +215,8 @@ class EncodedSteps:
             if last < began:
                 raise errors.InvalidValue(
                     f"policy_version_end must not be lower than policy_version {began}, got "
-                    f"{last}; pass the version that began the step and the later one that "
-                    "finished it"
+                    f"{last}; pass the version that began the step and the later version that "
+                    "finished the step"
                 )
         return [first, last]
 
@@ -256,7 +257,7 @@ class EncodedSteps:
             if final is not None:
                 self.add_final(final)
             self.close()
-        except BaseException:  # otherwise a later write would store the steps without their fields
+        except BaseException:  # otherwise, a later write would store the steps without their fields
             self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final = before
             raise
 
@@ -275,7 +276,7 @@ class EncodedSteps:
         self.ended, self.ending = {episode: status}, episode
 
     def take_back_end(self) -> None:
-        """Undo the end of the episode, which was refused, so that more steps can follow."""
+        """Undo a refused end of the episode, so that more steps can follow."""
         self.cut()  # the current chunk may hold the final observation
         if self.final_is_in_block:
             self.retype(self.fields, final=None)
@@ -303,7 +304,7 @@ class EncodedSteps:
         return {name: self._types[name] for name in self.final or ()}
 
     def collect_fields(self, stored: Fields) -> tuple[dict[str, Field], set[str]]:
-        """Return the fields that the steps have, and the known ones that some of them lack."""
+        """Return the fields of the steps, and the names of fields that some of the steps lack."""
         fields: dict[str, Field] = {}
         lacking: set[str] = set()
         for block in self.blocks:
@@ -358,8 +359,8 @@ class EncodedSteps:
         flat = flatten_step(values, self._types, self.fields.nested)
         new = new_types(flat, self._types)
         if new:
-            # A trial column: the type must not be kept if the value it was inferred from is
-            # refused.
+            # Append to trial rows first: if the value is refused, the type that was inferred from
+            # it must not be kept.
             Rows().append({name: flat[name] for name in new}, new)
             self._types = {**self._types, **new}
             self.fields = Fields(self._types, self.fields.optional, self.fields.version)

@@ -39,7 +39,7 @@ ADVANCE = (
 
 
 def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
-    """Insert or advance an episode's row; return whether it was as the plan expects.
+    """Insert or update an episode's row; return whether the stored state was as planned.
 
     Set the last position of `write.after` to the stored one.
     """
@@ -123,7 +123,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
     """Return the stored state of an episode that another process has changed.
 
-    If the episode was swept, return a record without id, which is inserted again. Raise
+    If the episode was swept, return a record without an id, so that it is inserted again. Raise
     EpisodeEnded if it has ended.
     """
     rows = session.ask(
@@ -166,7 +166,9 @@ def end(
         status, time.time(), store.id, id,
     )  # fmt: skip
     if not ended:
-        raise errors.EpisodeEnded("the episode has already ended or is gone; start another episode")
+        raise errors.EpisodeEnded(
+            "the episode has already ended or was deleted; start another episode"
+        )
     compact.compact_episode(store, session, outcome, id, final, final_types)
 
 
@@ -174,7 +176,7 @@ ENDED_AT_ONCE = 500
 
 
 def end_all(store: Store, ids: Sequence[int], status: str) -> None:
-    """End those of the episodes that are still open, many in one transaction."""
+    """End the episodes that are still open, many in one transaction."""
     for start in range(0, len(ids), ENDED_AT_ONCE):
         store.engine.retry(_end_some, store, ids[start : start + ENDED_AT_ONCE], status)
 
@@ -207,7 +209,7 @@ def sweep(store: Store) -> None:
 
     Each call examines the next `SWEPT_AT_ONCE` episodes. Eviction keeps open episodes, because a
     writer may continue them. If a writer continues a swept episode, it inserts the episode again
-    from memory. A trigger would examine every open episode each time.
+    from memory. A trigger is not used: it would examine every open episode each time.
     """
     with store.writing() as (session, _):
         bound = swept_before(store, session)

@@ -34,15 +34,15 @@ MARKER = "archive_id"  # in the stored policy
 
 @dataclass(frozen=True)
 class Eviction:
-    """Define limits of a buffer in addition to its capacity.
+    """Define limits for a buffer in addition to its capacity.
 
-    Assign it to ``buffer.eviction``; the policy is stored, and every process applies it. Steps are
-    evicted oldest first: steps that exceed `max_age`, then steps of a task that exceed
+    Assign the policy to ``buffer.eviction``. The database stores it, and every process applies it.
+    Steps are evicted oldest first: steps that exceed `max_age`, then steps of a task that exceed
     `max_steps_per_task`, then steps that exceed `max_bytes` or the capacity. Steps that a lease
     pins are not evicted, unless the buffer would keep more than twice its capacity for them.
 
     A writing handle evicts at most about once per second. With `whole_episodes` or `archive` this
-    also applies to the capacity, so between two evictions the buffer may exceed it.
+    also applies to the capacity, so the buffer may exceed its capacity between two evictions.
 
     At least one of `max_bytes`, `max_age`, `max_steps_per_task`, `whole_episodes` and `archive` is
     required. Assign None to ``buffer.eviction`` to remove the policy.
@@ -50,22 +50,22 @@ class Eviction:
     Parameters
     ----------
     max_bytes : int, optional
-        Limit in bytes of the stored fields, ``buffer.stats()["bytes"]``; at least 1.
+        Maximum size of the stored fields in bytes, ``buffer.stats()["bytes"]``; at least 1.
     max_age : float, optional
-        Limit in seconds of the age of a step by its ``execute_time``. With `whole_episodes`, of the
-        time since the episode ended.
+        Maximum age of a step in seconds since its ``execute_time``. With `whole_episodes`, the age
+        is the time since the episode ended.
     max_steps_per_task : int, optional
         Number of newest steps to keep per task; at least 1.
     whole_episodes : bool, default False
         Whether to evict only whole episodes that have ended. Open episodes are kept, but count
         towards the limits.
     archive : str or path-like, optional
-        Folder for steps that are evicted. expdb writes them to Parquet files in
-        ``buffer=<name>/date=<day>/`` before it deletes them. ``~`` is expanded, and a relative path
-        becomes absolute.
+        Folder for evicted steps. expdb writes the steps to Parquet files in
+        ``buffer=<name>/date=<day>/`` before it deletes the steps. ``~`` is expanded, and a relative
+        path becomes absolute.
     by : {"writers", "archiver"}, default "writers"
-        Which calls evict: ``"writers"`` are all handles that write; ``"archiver"`` is only
-        `ReplayBuffer.evict` and ``expdb evict --follow``.
+        Callers that evict. With ``"writers"``, every handle that writes also evicts. With
+        ``"archiver"``, only `ReplayBuffer.evict` and ``expdb evict --follow`` evict.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class Eviction:
 
     @property
     def is_done_by_trigger(self) -> bool:
-        """Whether a trigger of the database enforces the capacity step by step, bool."""
+        """Whether a trigger of the database evicts single steps by the capacity."""
         return not self.whole_episodes and self.archive is None
 
 
@@ -128,7 +128,7 @@ def read_policy(session: Session, store: Store) -> Eviction | None:
 
 
 def read_marker(session: Session, store: Store) -> str | None:
-    """Return the id that the archive's folder must hold, or None for any folder."""
+    """Return the id that the archive folder must contain, or None if any folder is valid."""
     stored = _read(session, store)
     return None if stored is None else stored.get(MARKER)
 
@@ -181,7 +181,7 @@ class EvictionPlan:
     why: np.ndarray  # names of limits, such as "max_age"
 
     def runs(self) -> list[tuple[int, int, int, str]]:
-        """Group neighbouring steps; return episode, first and last position, and limit."""
+        """Group neighbouring steps; return episode, first and last position, and limit of each."""
         positions = self.positions
         if not len(positions):
             return []
@@ -229,7 +229,7 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
 def pinned_from(store: Store, session: Session, state: State) -> int | None:
     """Return the first position that is kept for leases, or None.
 
-    Return None if no lease pins steps, or if these would be more than twice the capacity.
+    Return None if no lease pins steps, or if more than twice the capacity would be kept.
     """
     if state.pinned is None or state.capacity is None:
         return state.pinned
@@ -302,7 +302,7 @@ class _Items:
         self._why[due & self._allowed & (self._why == "")] = why
 
     def evict_oldest(self, sizes: np.ndarray, over: float, why: str) -> None:
-        """Mark the oldest items as evicted until `over` is removed."""
+        """Mark the oldest items as evicted until the sizes of all marked items sum to `over`."""
         over -= float(sizes[self._why != ""].sum())
         free = np.flatnonzero(self._allowed & (self._why == ""))
         if over > 0 and len(free):
@@ -310,7 +310,7 @@ class _Items:
             self._why[free[before < over]] = why
 
     def over_by_task(self, most: int) -> np.ndarray:
-        """Return which items exceed the newest `most` steps of their task."""
+        """Return which items are not within the newest `most` steps of their task."""
         order = np.lexsort((-np.arange(len(self.steps)), self._tasks))  # newest first
         steps, tasks = self.steps[order], self._tasks[order]
         total = np.cumsum(steps)
@@ -322,7 +322,7 @@ class _Items:
 
     @property
     def last_goes(self) -> bool:
-        """Whether the newest item is marked: then newer items may be due, too."""
+        """Whether the newest item is marked; if so, items that were not read may be due, too."""
         return bool(self._why[-1] != "")
 
     def plan(self) -> EvictionPlan:
@@ -356,7 +356,7 @@ def _evict_before(store: Store, session: Session, bound: int) -> int:
         .select_from(tables.steps)
         .where(S.buffer_id == store.id, S.position < bound)
     )
-    # A user may have deleted the oldest step that a lease pins; its other steps stay pinned.
+    # A user may have deleted the oldest step that a lease pins; the other steps stay pinned.
     L = tables.leases.c
     is_leased = sa.and_(L.buffer_id == store.id, L.status == "leased", L.pinned < bound)
     session.execute(sa.update(tables.leases).where(is_leased).values(pinned=bound))

@@ -9,9 +9,9 @@ from expdb.names import OBSERVATIONS, STEP_KEYS, nearest
 def check_final(names: Collection[str], fields: Iterable[str]) -> None:
     """Raise InvalidValue if a final observation has unsuitable names.
 
-    It must not have a column of steps or a name that resembles a field of the steps. If the steps
-    have observations, it must have one, otherwise the next observation of the last step would be
-    zeros.
+    A final observation must not name a column of steps, or have a name that looks like a misspelt
+    field of the steps. If the steps have observations, the final observation must have one too:
+    otherwise, the next observation of the last step would be zeros.
     """
     for name in names:
         if name in STEP_KEYS:

@@ -58,7 +58,7 @@ def _leaves(
 
 
 def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Field]:
-    """Return the type of each new field; remove fields from `flat` whose type is still unknown."""
+    """Return the type of each new field; remove fields from `flat` if their type is unknown."""
     new: dict[str, Field] = {}
     unknown = [name for name in flat if name not in types]
     absent = [name for name in types if name not in flat] if unknown else []

@@ -23,9 +23,9 @@ from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
-MANY_NAMED = 4096  # episodes known by name; others are looked up
-# Episodes without a name that are kept although the store has swept them; their next step continues
-# them.
+MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
+# Number of cached episodes without a name. Above this number, swept episodes are removed. The next
+# step of a cached episode continues the episode.
 MANY_OPEN = 16_384
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
@@ -177,13 +177,13 @@ class OpenEpisodes:
         """Write gathered steps, or `rows` that are not gathered yet.
 
         If another process has ended, deleted or evicted an episode that this handle knew as open,
-        or has begun one of the same name, the steps are gathered again.
+        or has begun an episode of the same name, the steps are gathered again.
         """
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
                     anew = self.gathering()
-                    self._gather(rows, anew)  # raises without changing `gathering`
+                    self._gather(rows, anew)  # may raise, but only before `gathering` changes
                     gathering.pending, gathering.opened, gathering.named = (
                         anew.pending,
                         anew.opened,
@@ -201,7 +201,7 @@ class OpenEpisodes:
         try:
             positions = transaction.write(self._store, gathering.pending)
         finally:
-            # Also if an interrupt came just after the commit, or the outcome is unknown.
+            # Run this also if an interrupt came just after the commit, or the outcome is unknown.
             if gathering.is_stored or gathering.is_in_doubt:
                 self._remember(gathering)
         self._forget_swept()
@@ -218,7 +218,7 @@ class OpenEpisodes:
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name.
 
-        Raise UnknownEpisode, or EpisodeEnded if it has ended.
+        Raise UnknownEpisode if the buffer has no such episode, and EpisodeEnded if it has ended.
         """
         locked(self._lock, self._end, episode_id, status)
 
@@ -243,7 +243,7 @@ class OpenEpisodes:
             self._forget(key)
 
     def end_all(self, status: str) -> None:
-        """End the episodes that were begun without a name: no other process can continue them."""
+        """End the episodes that began without a name; no other process can continue them."""
         locked(self._lock, self._end_all, status)
 
     def _end_all(self, status: str) -> None:
@@ -260,9 +260,9 @@ class OpenEpisodes:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
             else:
-                # Not removed and added again: an interrupt in between would lose the episode.
+                # Do not remove the episode and add it again: an interrupt in between would lose it.
                 self._open[key] = episode
-                self._open.move_to_end(key)  # in the order of their last steps
+                self._open.move_to_end(key)  # keep the episodes in the order of their last steps
         for name, episode in gathering.named.items():
             if episode in gathering.pending.ended:
                 self._named.pop(name, None)
@@ -301,7 +301,7 @@ class OpenEpisodes:
             self._forget(key)
 
     def _open_episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
-        """Return the episode of a step to be stored; raise EpisodeEnded for one that has ended."""
+        """Return the episode of a step to be stored; raise EpisodeEnded if it has ended."""
         episode = self._episode_of(row, gathering)
         if episode in gathering.pending.ended:
             raise errors.EpisodeEnded(
@@ -330,7 +330,7 @@ class OpenEpisodes:
         try:
             episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
         except TypeError:
-            episode = None  # not text: `new` raises
+            episode = None  # an id is not text, so `new` raises
         if episode is None:
             episode = self.new(task_id, agent_id, None, details)
             self._callers[key] = _caller()
@@ -370,7 +370,7 @@ class OpenEpisodes:
         return episode
 
     def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[EpisodeRecord, str]]:
-        """Look up, all at once, the episodes that rows name and this handle does not know."""
+        """Look up, all at once, the episodes that rows name and this handle has not cached."""
         named = dict.fromkeys(
             checks.text(row["episode_id"], "episode_id")
             for row, _ in rows
@@ -404,8 +404,8 @@ class OpenEpisodes:
     ) -> None:
         """Record episode details that a step adds.
 
-        Raise EpisodeMismatch if a detail differs. Skip policy_version: an episode has the version
-        of its first step, and a later step stores its own, because steps before it had none.
+        Raise EpisodeMismatch if a detail differs. `policy_version` is skipped: only the first step
+        sets the version of its episode, and later steps store their own versions.
         """
         pending_details = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(details).items():
@@ -433,7 +433,7 @@ class OpenEpisodes:
 
 
 def _caller() -> tuple[object, object]:
-    """Return the thread and the asyncio task that is running.
+    """Return the current thread and the current asyncio task.
 
     Objects are compared because ids of ended threads and tasks are reused.
     """

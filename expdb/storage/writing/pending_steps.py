@@ -14,7 +14,7 @@ from expdb.storage.writing.encoded_steps import EncodedSteps
 
 Key = tuple[str, str]  # task and agent
 
-# The values of step columns that a row does not have.
+# The default values of the columns of a step.
 _USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
 
 
@@ -30,11 +30,11 @@ def key_of(row: Mapping[str, Any]) -> Key:
 
 @dataclass
 class PendingSteps:
-    """Pending steps and their episodes, which the handle remembers once they are committed."""
+    """Pending steps and their episodes, which the handle remembers after the commit."""
 
     pending: EncodedSteps
     stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
-    opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None: completed
+    opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None if completed
     named: dict[str, EpisodeRecord] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -61,13 +61,13 @@ class PendingSteps:
         return self.pending.is_in_doubt
 
     def open_episode(self, whose: Any) -> EpisodeRecord | None:
-        """Return the open episode of a step without new details if it is known here, or None."""
+        """Return the open episode of a step, or None if it is unknown or the step adds details."""
         key, name, _, *details = whose  # a step may have its own policy version
         if details.count(None) < len(details):
             return None
         try:
             episode = self.opened.get(key) if name is None else self.named.get(name)
-        except TypeError:  # not text
+        except TypeError:  # an id is not text
             return None
         if episode is None or episode in self.pending.ended:
             return None

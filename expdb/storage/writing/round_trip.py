@@ -1,8 +1,8 @@
 """Write in one round trip to a server: positions, rows and chunks in one statement.
 
-The server receives the plan and adds the first position. If this process lacks information for
-that, or its cached view is out of date, nothing is written, and transaction.py writes the steps
-statement by statement.
+The server receives the plan and adds the first position to all step indices. If this process lacks
+information, or if its cached records are out of date, the server writes nothing. transaction.py
+then writes the steps statement by statement.
 """
 
 import json
@@ -38,7 +38,7 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
         return None
     plan = make_plan(pending)
     if not all(write.gained is None or isfinite(write.gained) for write in plan.episodes):
-        return None  # JSON cannot represent it
+        return None  # JSON cannot represent infinity or NaN
     transaction = store.engine.appending()
     try:
         with transaction as session:
@@ -116,7 +116,7 @@ def _parameters(
 
 
 def _description(write: EpisodeWrite) -> dict[str, Any]:
-    """Return the columns that describe an episode: all if it is new, otherwise those to compare."""
+    """Return all descriptive columns of a new episode; of a stored one, those to compare."""
     record = write.record
     if write.before.id is None:
         return record.columns()

@@ -2,7 +2,7 @@
 
 A write reserves positions (which locks out other writers), resolves the episodes, inserts steps,
 segments and chunks, and updates the counters (which evicts). Checking and encoding the fields is
-slow and needs no lock, so `pending.py` does it beforehand.
+slow and needs no lock, so `encoded_steps.py` does both beforehand.
 """
 
 import json
@@ -53,7 +53,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     """
     pending.close()
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
-    if store.dialect.ROUND_TRIP_STEPS and not again:  # only needed if a connection can be lost
+    # The id is needed only if a connection can be lost.
+    if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex
     new_episodes = sum(record.id is None for record in pending.episodes())
     try:
@@ -87,7 +88,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                 time.sleep(RETRY_SECONDS)
     except errors.ExpDBError:
         if not again:
-            pending.write_id = ""  # it was refused, so nothing is stored
+            pending.write_id = ""  # the write was refused, so nothing is stored
         raise
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
@@ -118,7 +119,7 @@ def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit 
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
     fields or if an earlier attempt had already written the steps.
     """
-    draft = _build_draft(store, pending)  # before the lock, which makes other writers wait
+    draft = _build_draft(store, pending)  # build it before the lock, which makes other writers wait
     writing = Writing(store, WriteOutcome(write_id=pending.write_id or None), locked=again)
     positions, plan, counters = None, None, None
     try:
@@ -131,7 +132,7 @@ def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit 
             return None
         return Commit(int(positions[0]), plan, store.fields, counters, writing.commit_versions)
     except BaseException as error:
-        # An interrupt may come before `pending.stored` is set, or just after the commit.
+        # An interrupt may come just after the commit, or before `pending.stored` is set.
         writing.__exit__(type(error), error, None)
         if writing.committed:
             pending.stored = positions
@@ -210,7 +211,7 @@ def _find_written(store: Store, session: Session, pending: EncodedSteps) -> np.n
 
 @dataclass(frozen=True)
 class _Draft:
-    """A plan made before the write has the lock, valid if nothing changes until then."""
+    """A plan made before the write has the lock; it is valid if nothing changes until then."""
 
     plan: WritePlan
     fields: Fields
@@ -312,7 +313,7 @@ def _put_episodes(
     while put < len(plan.episodes):
         write = plan.episodes[put]
         if write.before.id is None:
-            if write.record in current:  # swept: no id was reserved for it
+            if write.record in current:  # the episode was swept, and no id was reserved for it
                 ((id,),) = session.ask(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
@@ -320,7 +321,7 @@ def _put_episodes(
         if not episodes.put(session, store, write, first, now):
             if write.record in current:
                 raise errors.EpisodeEnded(
-                    f"episode {write.record.episode_id!r} is gone; start another episode"
+                    f"episode {write.record.episode_id!r} was deleted; start another episode"
                 )
             current[write.record] = episodes.current(session, store, write.record)
             plan = make_plan(pending, current)

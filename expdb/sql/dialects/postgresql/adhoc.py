@@ -61,11 +61,11 @@ def run_sql(
     """Run one reading statement; return the names of its columns and its rows.
 
     The statement is the query of a cursor, which must be a single SELECT without side effects. The
-    transaction is read-only and has its snapshot already, so the statement cannot change that.
+    transaction is read-only and already has its snapshot, so the statement cannot change this mode.
 
-    The server cannot compute `field(payload, name)`. The function records its arguments in a table.
-    expdb then inserts the values there and runs the query again in the same snapshot, until no
-    argument is new.
+    The server cannot compute `field(payload, name)`. Its function `field` records the arguments in
+    a temporary table. expdb then inserts the values into that table and runs the query again in the
+    same snapshot, until no argument is new.
 
     The transaction has `timeout` as its statement_timeout.
     """
@@ -99,14 +99,14 @@ def run_sql(
 
 
 def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
-    """Raise if the query fails without being sent."""
+    """Raise SqlError for problems that can be found before the query is sent."""
     if missing := sorted(names - params.keys()):
         raise errors.SqlError(
             f"no value for :{missing[0]}; give every :name of the query in params"
         )
     if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
         raise errors.SqlError(
-            "the query and params must not have a NUL character; stored text never has one"
+            "the query and params must not contain a NUL character; stored text never contains one"
         )
     if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
         raise errors.SqlRefused(
@@ -129,8 +129,8 @@ _JOIN = (
 def _decode_priorities(session: Any) -> None:
     """Make `experience` decode each block of priorities once, in this transaction.
 
-    The view of the schema reads the block again for each step, which is faster only for few steps.
-    Roles without the privilege to create temporary tables use that view.
+    The view of the schema reads the block again for each step, which is faster only for a few
+    steps. Roles without the privilege to create temporary tables use the view of the schema.
     """
     ((may,),) = session.ask("SELECT has_database_privilege(current_database(), 'TEMP')")
     if may:
@@ -169,12 +169,12 @@ def _translate_error(error: psycopg.Error) -> errors.ExpDBError | None:
 
 
 def _answer(session: Any, field: Any) -> bool:
-    """Insert the values that `field` has asked for; return whether there were any."""
+    """Insert the values of the recorded arguments of `field`; return whether there were any."""
     wanted = session.ask("SELECT payload, name FROM expdb_fields WHERE NOT known")
     if not wanted:
         return False
     session.ask("DELETE FROM expdb_fields WHERE NOT known")
-    # Order them by chunk: only a few chunks are kept decoded.
+    # Order the arguments by chunk, because only a few chunks are kept decoded.
     wanted.sort(key=lambda pair: [part.zfill(20) for part in pair[0].split(":")])
     values = [field.value(payload, name) for payload, name in wanted]
     with (
@@ -230,7 +230,7 @@ def _cursor(session: Any) -> Any:
 def _plain(value: Any) -> Any:
     """Return a value as SQLite would return it: JSON as text, exact numbers as int or float.
 
-    Larger numbers are text.
+    Numbers that are too large become text.
     """
     if isinstance(value, Decimal):
         if value.is_finite() and not -1e308 <= value <= 1e308:

@@ -11,7 +11,7 @@ from psycopg.adapt import Dumper
 class ArrayDumper(Dumper):
     """Send a 1-D NumPy array of int64 or float64 as a PostgreSQL array.
 
-    That takes 4 us for 64 numbers; a list takes 40 us.
+    Sending 64 numbers takes 4 us as an array, and 40 us as a list.
     """
 
     format = psycopg.pq.Format.BINARY
@@ -29,7 +29,7 @@ class ArrayDumper(Dumper):
     def dump(self, obj: np.ndarray) -> bytes:
         """Return the array in PostgreSQL's binary format.
 
-        It is a header, then the size and the value of each element.
+        The format is a header, followed by the size and the value of each element.
         """
         pairs = np.empty(len(obj), self.pairs)
         pairs["size"], pairs["value"] = 8, obj
@@ -37,12 +37,12 @@ class ArrayDumper(Dumper):
 
 
 class IntegersDumper(ArrayDumper):
-    """Send int64."""
+    """Send arrays of int64."""
 
     oid, element, pairs = 1016, 20, np.dtype([("size", ">i4"), ("value", ">i8")])
 
 
 class FloatsDumper(ArrayDumper):
-    """Send float64."""
+    """Send arrays of float64."""
 
     oid, element, pairs = 1022, 701, np.dtype([("size", ">i4"), ("value", ">f8")])

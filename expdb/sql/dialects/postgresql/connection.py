@@ -13,11 +13,11 @@ from expdb import errors
 from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.arrays import ArrayDumper
 
-# psycopg logs errors that follow one that expdb raises. Without a handler, Python would print them.
+# After an error that expdb raises, psycopg may log others. Without a handler, Python prints them.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 POOL, OVERFLOW = 8, 56
-# A connection that was idle for longer is tested with a query: firewalls drop connections silently.
+# Longer idle connections are tested with a query, because firewalls drop connections silently.
 IDLE_SECONDS = 60.0
 
 
@@ -48,7 +48,7 @@ def create_pool(url: sa.URL, timeout: float) -> sa.Engine:
             "prepare_threshold": None, "cursor_factory": BinaryCursor,
         },
     )  # fmt: skip
-    # Before SQLAlchemy queries the server itself.
+    # `insert=True` calls `_greet` before SQLAlchemy queries the server itself.
     sa.event.listen(engine, "connect", _greet, insert=True)
     sa.event.listen(engine, "checkout", _check_alive)
     sa.event.listen(engine, "checkin", _note_time)
@@ -94,7 +94,7 @@ def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
 
 
 def _readable(socket: int) -> bool:
-    """Return whether there is something to read at this moment."""
+    """Return whether the socket has something to read at this moment."""
     if not hasattr(select, "poll"):  # Windows
         return bool(select.select([socket], [], [], 0)[0])
     poll = select.poll()  # select() supports only 1,024 files

@@ -1,7 +1,7 @@
 """Connections to a PostgreSQL server: a pool, snapshots for readers, few round trips.
 
 The connections are in autocommit mode, and expdb sends the statements that begin and end
-transactions. So these share round trips with the first and the last query of a transaction.
+transactions. So these statements share round trips with the first and the last query.
 """
 
 import os
@@ -26,14 +26,15 @@ from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction
 
 READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# Whatever the default is: stricter levels fail if writers conflict.
+# Set explicitly, because with a stricter default, conflicting writers would fail.
 WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
 
 class PostgresqlTransaction(Transaction):
     """A transaction on a connection of the pool."""
 
-    _session: PostgresqlSession | None = None  # also before __init__, which may be interrupted
+    # The value until __init__ has finished, which may be interrupted.
+    _session: PostgresqlSession | None = None
 
     def __init__(
         self, engine: "PostgresqlEngine", opening: Sequence[str], closing: str, unlock: bool = False
@@ -63,7 +64,7 @@ class PostgresqlTransaction(Transaction):
         if self._closing != "ROLLBACK":
             count = self._engine.count_commit()
             self.commit_versions = count - 1, count
-        self._session = None  # before it is given back, which must happen only once
+        self._session = None  # before the session is given back, which must happen only once
         session.release(self._unlock)
 
     def _translate_errors(self, error: BaseException) -> BaseException:
@@ -80,7 +81,7 @@ class PostgresqlEngine(Engine):
         self, url: sa.URL, *, read_only: bool, durability: str, timeout: float, max_lag: float
     ):
         self.dialect, self.max_lag = postgresql, max_lag
-        self._commits = 0  # of this process
+        self._commits = 0  # number of commits of this process
         self._commits_lock = threading.Lock()
         shown = {name: "***" if "password" in name else value for name, value in url.query.items()}
         self.location = url.set(drivername="postgresql", query=shown).render_as_string(
@@ -108,7 +109,7 @@ class PostgresqlEngine(Engine):
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
         self._connections = create_pool(url, timeout)
-        # For a handle that is dropped without being closed.
+        # For a handle that is garbage collected without being closed.
         weakref.finalize(self, self._connections.dispose)
         _engines.add(self)
 
@@ -142,7 +143,7 @@ class PostgresqlEngine(Engine):
                 return connection
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
-        """Replace a dead connection, and discard the other pooled ones, which are as old."""
+        """Replace a dead connection, and discard the other pooled connections, which are as old."""
         dead.invalidate()
         dead.close()
         self._connections.dispose()
@@ -153,26 +154,26 @@ class PostgresqlEngine(Engine):
         return translated if isinstance(translated, errors.ExpDBError) else error
 
     def reading(self) -> Transaction:
-        """Return a context in which all reads see one snapshot."""
+        """Return a context manager in which all reads see one snapshot."""
         return PostgresqlTransaction(self, self._reading, "ROLLBACK")
 
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write, whatever SQL it runs."""
+        """Return a context manager with a connection that cannot write, whatever SQL it runs."""
         return PostgresqlTransaction(self, self._sql, "ROLLBACK", unlock=True)
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
-        """Return a context with a transaction.
+        """Return a context manager for a transaction.
 
-        It commits when the block ends, and rolls back if the block raises. Every commit is synced,
-        because the server may lose power while the client does not.
+        The transaction commits when the block ends, and rolls back if the block raises. Every
+        commit is synced, because the server may lose power while the client does not.
         """
         self._refuse_to_write_read_only()
-        # 0 would wait forever.
+        # A timeout of 0 would wait forever.
         milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))
         return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
 
     def appending(self) -> Transaction:
-        """Return a context for one statement that is a transaction by itself."""
+        """Return a context manager for one statement that is a transaction by itself."""
         self._refuse_to_write_read_only()
         return PostgresqlTransaction(self, (), "")
 
@@ -208,8 +209,8 @@ class PostgresqlEngine(Engine):
     def changed_since(self, seen: object) -> object | None:
         """Return the current version of the database, or None if `seen` is recent enough.
 
-        `seen` is recent enough if this process has not committed since and it is younger than
-        `max_lag`. Detecting other commits takes a round trip. LISTEN and NOTIFY are not used: a
+        `seen` is recent enough if it is younger than `max_lag` and this process has not committed
+        since. Detecting other commits takes a round trip. LISTEN and NOTIFY are not used: a
         commit that notifies takes a lock that all such commits share, and listeners do not work
         with a pooler that runs every transaction in another server process.
         """
@@ -230,19 +231,19 @@ class PostgresqlEngine(Engine):
         return int(size)
 
     def examine(self) -> list[Finding]:
-        """Return findings about the server and its use, for the doctor."""
+        """Return findings about the server and its use, for `expdb doctor`."""
         with self.reading() as session:
             return examined(session)
 
     def backup(self, target: str) -> None:
-        """Raise: the server has its own tool."""
+        """Raise an error, because PostgreSQL has its own backup tool."""
         raise errors.InvalidValue(
             "backup() copies only database files; use pg_dump --schema=expdb for PostgreSQL, or "
             "`expdb copy` to a file"
         )
 
     def release(self) -> None:
-        """Close idle connections; new ones are opened when they are needed."""
+        """Close idle connections; new connections are opened when they are needed."""
         self._connections.dispose()
 
     def close(self) -> None:
@@ -252,9 +253,9 @@ class PostgresqlEngine(Engine):
         _engines.discard(self)
 
     def forget_connections(self) -> None:
-        """Leave the connections to the parent process, in a forked child.
+        """In a forked child, leave the connections to the parent process.
 
-        New ones are opened when they are needed.
+        New connections are opened when they are needed.
         """
         self._connections.dispose(close=False)
         self._commits_lock = threading.Lock()  # a thread of the parent may hold it

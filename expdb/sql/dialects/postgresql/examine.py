@@ -1,4 +1,4 @@
-"""Findings about a server for the doctor: settings, connections, tables."""
+"""Findings about a server for `expdb doctor`: settings, connections, tables."""
 
 import time
 

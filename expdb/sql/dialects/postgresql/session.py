@@ -53,7 +53,7 @@ class PostgresqlSession(Session):
         return self._driver  # type: ignore[no-any-return]
 
     def execute(self, statement: sa.Executable) -> None:
-        """Queue a statement; it is sent with the next one, which also raises its errors."""
+        """Queue a statement; the next statement sends it, and raises its errors."""
         self._is_queued = self._has_executed = True
         self._queue.append(self._compile(statement))
 
@@ -77,12 +77,12 @@ class PostgresqlSession(Session):
         return self._send(*translated, *closing)[: len(questions)]
 
     def tell(self, statement: str, *params: Any) -> None:
-        """Queue a plain statement; the next one sends it, and raises its errors."""
+        """Queue a plain statement; the next statement sends it, and raises its errors."""
         self._is_queued = True
         self._queue.append((postgresql.translate_statement(statement), params))
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
-        """Queue a plain statement; the next one raises `missing()` if it returns no row."""
+        """Queue a plain statement; if it returns no row, the next statement raises `missing()`."""
         self._required.append((len(self._queue), missing))
         self._queue.append((postgresql.translate_statement(statement), params))
 
@@ -96,7 +96,7 @@ class PostgresqlSession(Session):
         return self._send((statement, params))[0]
 
     def _send(self, *statements: tuple[str, Any]) -> list[list[Any]]:
-        """Send queued and given statements in one round trip; return the rows of the given ones."""
+        """Send the queued and then these statements in one round trip; return the rows of these."""
         everything = [*self._queue, *statements]
         if not everything:
             return []
@@ -110,8 +110,8 @@ class PostgresqlSession(Session):
                 raise self._commit_unknown(error) from error
             if not fresh or not self._driver.closed or not self._closing:
                 raise
-        # The server was restarted since this connection was last used. Nothing has happened in this
-        # transaction yet.
+        # The server has restarted since the last use of this connection. Nothing has happened in
+        # this transaction yet.
         self._connection = self._another(self._connection)
         self._driver = self._connection.connection.driver_connection
         self._pool = self._connection.engine.pool
@@ -127,7 +127,8 @@ class PostgresqlSession(Session):
                         self._driver.execute(statement, params) for statement, params in statements
                     ]
             except psycopg.Error as error:
-                # After an interrupt, the driver cannot leave the pipeline, and reports only that.
+                # After an interrupt, the driver cannot leave the pipeline, and reports only this
+                # problem.
                 interrupt = _interrupt_before(error)
                 if interrupt is None:
                     raise
@@ -143,14 +144,14 @@ class PostgresqlSession(Session):
         )
 
     def end(self) -> bool:
-        """End the transaction with its closing statement; return whether one was begun.
+        """End the transaction with its closing statement; return whether a transaction had begun.
 
         Raise CommitUnknown if the connection was lost during the commit.
         """
         if self._fresh and not self._is_queued:
             return False
-        # Separately from the end: the first statements may be sent again on another connection, and
-        # if a connection is lost before the commit is sent, the outcome is known.
+        # Send queued statements before the commit: they may be sent again on another connection,
+        # and if the connection is lost before the commit is sent, the outcome is known.
         if self._fresh or (self._has_executed and not self.is_repeated):
             self._send()
         if self.in_transaction:
@@ -167,7 +168,7 @@ class PostgresqlSession(Session):
     def abandon(self) -> None:
         """Roll back; close a connection with a running statement, for example after an interrupt.
 
-        A statement sent on it would wait for a result that never comes.
+        A further statement on that connection would wait for a result that never comes.
         """
         if not self._driver.closed and (
             self._driver.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
@@ -181,10 +182,10 @@ class PostgresqlSession(Session):
     def release(self, unlock: bool) -> None:
         """Return the connection to the pool, or discard it if it is not usable.
 
-        `unlock` releases advisory locks, which a user's statement may have taken and ROLLBACK
-        keeps.
+        `unlock` releases advisory locks: a user's statement may have taken them, and ROLLBACK keeps
+        them.
         """
-        if self._connection.closed:  # it was found dead, and no other could be opened
+        if self._connection.closed:  # the connection was dead, and no other could be opened
             return
         if unlock and not self._driver.closed:
             self._driver.execute("SELECT pg_advisory_unlock_all()")
@@ -205,7 +206,7 @@ def _check_required(
 
 
 def _interrupt_before(error: BaseException) -> BaseException | None:
-    """Return the interrupt during whose handling an error was raised, or None."""
+    """Return the interrupt that was being handled when an error was raised, or None."""
     before = error.__context__
     while before is not None and isinstance(before, Exception):
         before = before.__context__

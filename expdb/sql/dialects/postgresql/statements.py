@@ -1,4 +1,4 @@
-"""PostgreSQL: statements and expressions that differ from other databases.
+"""Statements and expressions of PostgreSQL that differ from other databases.
 
 The SQL works with PostgreSQL 15 or newer.
 """
@@ -27,7 +27,7 @@ HAS_TABLE = (
     "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r' AND "
     "relname = ?"
 )
-# Qualified, so that a role without privileges gets a suitable error.
+# With the schema name, so that a role without privileges gets a suitable error.
 VERSION = "SELECT version_num FROM expdb.expdb_version"
 
 
@@ -35,7 +35,7 @@ NAME = "postgresql"
 
 
 def columns(session: Any) -> set[tuple[str, str]]:
-    """Return table and name of every column."""
+    """Return the table and the name of every column."""
     return set(
         session.ask(
             "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid "
@@ -46,7 +46,7 @@ def columns(session: Any) -> set[tuple[str, str]]:
 
 
 def remake(session: Any, name: str, sql: str) -> None:
-    """Recreate a view, a trigger or a function; it keeps its grants."""
+    """Recreate a view, a trigger or a function; its grants are kept."""
     for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it
         whole = statement + "$$" * (statement.count("$$") % 2)
         for kind in ("VIEW", "FUNCTION", "TRIGGER"):
@@ -67,7 +67,7 @@ FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a LEFT JOIN pg_roles r O
 WHERE c.relnamespace = to_regnamespace('expdb') AND c.relkind IN ('r', 'v')
 AND a.grantee <> c.relowner
 """
-# Roles with a privilege on one of these get the same on new tables and views.
+# Roles with a privilege on one of these get the same privilege on new tables and views.
 LIKE_TABLE, LIKE_VIEW = "steps", "experience"
 
 
@@ -77,7 +77,7 @@ def grants(session: Any) -> list[Grant]:
 
 
 def restore_grants(session: Any, grants: list[Grant]) -> None:
-    """Restore the grants from before an upgrade, and grant the same on new tables and views."""
+    """Restore the grants from before an upgrade; grant the same on new tables and views."""
     if not grants:
         return
     before = {name for name, _, _ in grants}
@@ -171,7 +171,7 @@ def file_problems(session: Any) -> list[str]:
 
 
 def has_index(session: Any, label: str) -> bool:
-    """Return whether there is an index of this name."""
+    """Return whether an index of this name exists."""
     rows = session.ask(
         "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
         "AND relname = ?",
@@ -192,8 +192,8 @@ def estimate(session: Any, table: str, index: str) -> None:
 def translate_statement(statement: str) -> str:
     """Return a plain statement with the driver's placeholders.
 
-    expdb's statements have no other `?`. Lists of bytes are sent in binary: the driver prefers
-    text, which is twice as long.
+    In expdb's statements, every `?` is a placeholder. Lists of bytes are sent in binary, because
+    the driver prefers text, which is twice as long.
     """
     statement = statement.replace("%", "%%").replace("?::bytea[]", "%b::bytea[]")
     return statement.replace("?", "%s")
@@ -222,8 +222,8 @@ LOCK_TO_ADMIT = (
     + FOR_UPDATE
 )
 # Admits a group if the condition of LOCK_TO_ADMIT holds, no group under way began before `oldest`,
-# and no admission has this id. Returns no row otherwise. Parameters: those of LOCK_TO_ADMIT,
-# oldest, id, id again, holder, seconds.
+# and no admission has this id. Otherwise, the statement returns no row. Parameters: those of
+# LOCK_TO_ADMIT, oldest, id, id again, holder, seconds.
 ADMIT: str | None = f"""
 WITH admitting_buffer AS (
     UPDATE buffers SET admitted = admitted + 1
@@ -234,7 +234,7 @@ WITH admitting_buffer AS (
 INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires)
 SELECT id, ?, ?, policy_version, {NOW}, {NOW} + ? FROM admitting_buffer RETURNING policy_version
 """
-# Ends an admission; returns the number of admissions ended, 0 or 1. Subtracts a group that did
+# Ends an admission; returns the number of ended admissions, 0 or 1. Subtracts a group that did
 # not take place from `admitted`, and adds one that took place after its admission expired.
 # Parameters: buffer, id, took place (1 or 0), buffer, took place, whether an earlier call may
 # have ended it.
@@ -254,8 +254,8 @@ CROSS JOIN LATERAL (
     SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
 ORDER BY g.last
 """
-# READ_AT returns the segments of positions and their chunks in one statement. Only rows of chunks
-# have data.
+# READ_AT returns the segments of positions and their chunks in one statement. Rows of segments have
+# NULL instead of data.
 WAIT_FOR_CHANGE: str | None = "SELECT expdb.wait_for_change(?, ?, ?::bigint[], ?)"
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
@@ -306,9 +306,9 @@ def among(
 def among_selected(
     column: sa.ColumnElement[Any], selected: sa.Select[Any]
 ) -> sa.ColumnElement[bool]:
-    """Return `column IN (SELECT ...)`; the SELECT runs once, even without statistics.
+    """Return a condition like `column IN (SELECT ...)` whose SELECT runs only once.
 
-    For IN, the planner may run it for every row of the outer table.
+    For IN without statistics, the planner may run the SELECT for every row of the outer table.
     """
     return column == sa.any_(sa.func.array(selected.scalar_subquery()))
 
@@ -351,7 +351,8 @@ def tag_text(column: sa.ColumnElement[Any], key: str) -> Tag:
 def tag_number(column: sa.ColumnElement[Any], key: str) -> Tag:
     """Return the exact value of a key to compare with numbers, and a condition.
 
-    The value is NULL if it is not a number, so the condition is always true.
+    If the value of the key is not a number, the returned value is NULL. The condition is always
+    true.
     """
     is_number = sa.func.jsonb_typeof(_tag(column, key, "->")) == sa.literal_column("'number'")
     # A CASE, because AND does not guarantee that the cast runs after the test.
@@ -391,8 +392,8 @@ _APPEND = (
     ],
     "bigint[]", "bigint[]", "bytea[]", "bigint", "bigint", "text",
 )  # fmt: skip
-# The statement is planned once per connection: otherwise each write plans the insertion of segments
-# again.
+# The statement is planned once per connection. Otherwise, each write would plan the insertion of
+# segments again.
 APPEND = (
     f"SELECT expdb.append({', '.join(f'?::{kind}' for kind in _APPEND)}) "
     "FROM set_config('plan_cache_mode', 'force_generic_plan', true)"
@@ -424,7 +425,7 @@ _COPY_TYPES = {
 def _copy(
     session: Any, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> None:
-    """Insert rows by COPY inside the transaction, because they are many, or this is rare."""
+    """Insert rows by COPY inside the transaction, for many rows or rare operations."""
     statement = f"COPY {table.name} ({', '.join(names)}) FROM STDIN (FORMAT BINARY)"
     with session.driver.cursor() as cursor, cursor.copy(statement) as copy:
         copy.set_types([_COPY_TYPES[type(table.c[name].type)] for name in names])

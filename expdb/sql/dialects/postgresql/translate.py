@@ -23,7 +23,7 @@ TOO_LARGE = (
 MEANINGS: dict[str, _Meaning] = {
     "XD001": OUT_OF_DATE,  # raised by the function `append`
     "XD002": (errors.RateLimited, "{message}"),
-    "23505": OUT_OF_DATE,  # another episode has taken the name
+    "23505": OUT_OF_DATE,  # another episode has this name
     "55P03": (
         errors.DatabaseBusy,
         "{location} is locked by another writer; try again, or open it with a longer timeout",
@@ -98,7 +98,7 @@ def translated(error: BaseException, location: str) -> BaseException:
 def connect_error(error: BaseException, location: str) -> BaseException:
     """Return the expdb error for a connection that could not be opened.
 
-    In this case the driver reports no code, only the server's message.
+    In this case, the driver reports no error code, only the server's message.
     """
     if not isinstance(error, psycopg.Error):
         return error

@@ -40,7 +40,7 @@ def run_sql(
     except driver.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
             raise
-        if time.monotonic() < deadline:  # the handler was interrupted
+        if time.monotonic() < deadline:  # the handler was interrupted, not the deadline reached
             raise KeyboardInterrupt from error
         raise errors.SqlError(
             f"the query took longer than {timeout:g} s; open the database with a longer timeout"
@@ -59,12 +59,12 @@ def _run_sql(
         try:
             return field.value(payload, name)
         except BaseException as error:  # including interrupts
-            failed = error  # the driver only reports that a function has failed
+            failed = error  # kept, because the driver reports only that a function has failed
             raise
 
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
-        for text in (query, *params.values()):  # else the driver may report an older error
+        for text in (query, *params.values()):  # otherwise, the driver may report an older error
             if isinstance(text, str):
                 text.encode()
         query = _with_names(query)
@@ -78,13 +78,13 @@ def _run_sql(
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "the query and params must not have a lone surrogate; stored text never has one"
+            "the query and params must not contain lone surrogates; stored text never contains them"
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _translate_error(driver, error)
         if failed is None and "user-defined function raised exception" in str(error):
             if threading.current_thread() is threading.main_thread():
-                raise KeyboardInterrupt from error  # before the function could catch it
+                raise KeyboardInterrupt from error  # raised before the function could catch it
             raise errors.SqlError("an argument of field() must be valid UTF-8 text") from error
         if failed is not None and not isinstance(meant, errors.SqlRefused):
             raise failed from None

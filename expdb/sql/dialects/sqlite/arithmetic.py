@@ -1,9 +1,9 @@
 """Refuse arithmetic on fields that are not numbers, which SQLite silently treats as 0.
 
-The program that SQLite compiles a query to shows which values reach an addition or a sum, through
-aliases, subqueries and sorters; the text of the query does not. The opcodes are documented
-(sqlite.org/opcode.html), but may change. If this module does not know an opcode, the only
-consequence is that a value may not be detected.
+SQLite compiles a query to a program. This program shows which values reach an addition or a sum
+through aliases, subqueries and sorters, which the text of the query does not. The opcodes are
+documented (sqlite.org/opcode.html), but may change. If this module does not know an opcode, the
+only consequence is that a value may not be detected.
 """
 
 from collections import defaultdict
@@ -30,8 +30,9 @@ COMPUTING = {
     "ceil",
     "ceiling",
 }
-PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}  # they return one of their arguments
-# Most instructions for the second value of coalesce(); a longer branch is something else.
+# Functions that return one of their arguments.
+PASSING = {"coalesce", "ifnull", "nullif", "min", "max"}
+# Maximum instructions for the second value of coalesce(); a longer branch has another cause.
 COALESCE = 8
 WRITES_P2 = {
     "Integer",
@@ -59,7 +60,7 @@ def check(driver: Any, query: str, params: dict[str, Any], not_numbers: set[str]
             {p2: str(p4) for _, opcode, _, p2, _, p4, *_ in program if opcode == "String8"},
             not_numbers,
         )
-        for _ in range(2):  # the beginning of a loop may use values from its end
+        for _ in range(2):  # the beginning of a loop may use values from the end of the loop
             for address, opcode, p1, p2, p3, p4, *_ in program:
                 flow.follow(address, opcode, p1, p2, p3, str(p4))
 
@@ -70,10 +71,11 @@ class _Flow:
     def __init__(self, texts: dict[int, str], not_numbers: set[str]):
         self.texts, self.not_numbers = texts, not_numbers
         self.registers: dict[int, Names] = defaultdict(frozenset)
-        # The fields of each column, by register that holds a row.
+        # The fields of each column, by the register that holds the row.
         self.records: dict[int, list[Names]] = {}
-        self.tables: dict[int, list[Names]] = {}  # the same by cursor of a temporary table
-        # By address: a register, and the fields it may still hold from before a branch.
+        # The fields of each column, by the cursor of a temporary table.
+        self.tables: dict[int, list[Names]] = {}
+        # By address: a register, and the fields that it may still hold from before a branch.
         self.kept: dict[int, tuple[int, Names]] = {}
         self.same: dict[int, int] = {}  # cursors that share another cursor's table
 
@@ -140,6 +142,6 @@ class _Flow:
 
 
 def _count(function: str) -> int:
-    """Return how many arguments a function such as "field(2)" has."""
+    """Return the number of arguments of a function such as "field(2)"."""
     count = function.partition("(")[2].rstrip(")")
     return max(1, int(count)) if count.isdigit() else 1

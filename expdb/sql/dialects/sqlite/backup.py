@@ -24,7 +24,7 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
             copy = connect(target, module, create=True, durability="full", busy_ms=0)
             try:
                 session.driver.backup(copy)
-                # Otherwise the original and the copy would both continue the eviction into one
+                # Otherwise, the original and the copy would both continue the eviction into one
                 # archive.
                 copy.execute("DELETE FROM evictions WHERE NOT committed")
                 name_file(copy)

@@ -13,9 +13,9 @@ from expdb.sql.dialects.sqlite.wal_index import WalIndex
 class LastCommit(NamedTuple):
     """The last commit to a file, as SQLite reports it."""
 
-    version: object  # differs from one commit to the next
+    version: object  # different for every commit
     log: WalIndex | None  # the index that the queried connection reads
-    header: bytes | None  # of the index, before the query
+    header: bytes | None  # header of the index before the query
 
 
 _NOTHING = LastCommit(None, None, None)
@@ -24,9 +24,9 @@ _NOTHING = LastCommit(None, None, None)
 class CommitWatch:
     """Return a version of the last commit to a file, at most `max_lag` seconds old.
 
-    Commits of this process are always seen, by any handle. SQLite is not queried while the header
-    of the WAL index is the same: with cold caches, a query takes as long as drawing a hundred
-    steps.
+    Commits of this process are always detected, through any handle. SQLite is not queried while the
+    header of the WAL index is the same: with cold caches, a query takes as long as drawing a
+    hundred steps.
     """
 
     def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):
@@ -34,10 +34,10 @@ class CommitWatch:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Reset: at the start, and in a forked child."""
+        """Reset the object, at the start and in a forked child."""
         self._lock = threading.Lock()
-        # Time of the last check, id of this process's last commit at that time, and the result. One
-        # tuple, because other threads read it.
+        # Time of the last check, id of this process's last commit at that time, and the result.
+        # They form one tuple, because other threads read it.
         self._last_check: tuple[float, object, LastCommit] = (-math.inf, None, _NOTHING)
 
     @property
@@ -46,7 +46,7 @@ class CommitWatch:
         return self._last_check[2] is not _NOTHING
 
     def is_last(self, version: object) -> bool:
-        """Return whether a version is that of the last commit, by the header of the index."""
+        """Return whether a version is that of the last commit, as the index header shows."""
         last = self._last_check[2]
         is_known = last.log is not None and last.header is not None and last.version == version
         return is_known and last.log is not None and last.log.header() == last.header
@@ -54,9 +54,10 @@ class CommitWatch:
     def version_after_commit(
         self, seen: object, before: bytes, after: bytes, own: object
     ) -> object | None:
-        """Return the version after a commit of this process; None if `seen` is not the one before.
+        """Return the version after a commit of this process, or None if `seen` is outdated.
 
-        `before` and `after` are the WAL-index headers around that commit. `own` identifies it.
+        `before` and `after` are the WAL-index headers around the commit. `own` identifies the
+        commit.
         """
         at, _, last = self._last_check
         if last.log is None or last.version != seen or last.header != before:
@@ -66,7 +67,7 @@ class CommitWatch:
         return version
 
     def version(self, now: float) -> object:
-        """Return a version that differs from one commit to the next; `now` is a monotonic time."""
+        """Return a version that is different for every commit; `now` is a monotonic time."""
         own = open_files.commits.get(self._path)
         at, after, last = self._last_check
         if after is not own or now - at >= self._max_lag:

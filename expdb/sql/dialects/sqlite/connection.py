@@ -30,8 +30,8 @@ CONNECT_MS = 30_000
 # tags use. Instead, `schema_problems` compares triggers and views with those of the migrations. The
 # journal mode is a property of the file; prepare_file sets it once.
 PRAGMAS = (
-    # While the connection is prepared: a file is briefly locked while its last user closes it or
-    # its log is recovered.
+    # Applies while the connection is prepared: a file is briefly locked while its last user closes
+    # it, or while its log is recovered.
     f"busy_timeout={CONNECT_MS}",
     "wal_autocheckpoint=0",
     "mmap_size=0",
@@ -90,12 +90,12 @@ _FLOAT = struct.Struct(">d")
 
 
 def is_experience_database(connection: Any) -> bool:
-    """Return whether a connection of another program is to a file of expdb."""
+    """Return whether a connection of another program leads to an expdb database."""
     return bool(plain_rows(connection, "PRAGMA application_id")[0][0] == APPLICATION_ID)
 
 
 def plain_rows(connection: Any, sql: str, params: Any = ()) -> list[tuple[Any, ...]]:
-    """Return the rows of a query as tuples with text, whatever the connection's factories are."""
+    """Return rows as tuples with text, whatever row and text factories the connection has."""
     cursor, text_factory = connection.cursor(), connection.text_factory
     cursor.row_factory, connection.text_factory = None, str
     try:
@@ -111,7 +111,7 @@ PRIORITY = (
 
 
 def prepare_for_reading(connection: Any) -> None:
-    """Make a connection of another program safe, and add the function `priority` to it."""
+    """Disable checkpoints and mmap on another program's connection; add the function `priority`."""
 
     def priority(buffer: Any, position: Any) -> float | None:
         if not isinstance(buffer, str) or not isinstance(position, int):
@@ -127,7 +127,7 @@ def prepare_for_reading(connection: Any) -> None:
 def decode_priorities(connection: Any) -> None:
     """Make `experience` decode priorities with a Python function, on this connection only.
 
-    The view in the file computes them in plain SQL, for other programs, which takes longer.
+    The view in the file computes priorities in plain SQL, which is slower but works everywhere.
     """
     view = schema.read_migrated_schema("sqlite")["experience"]
     decoded = view.replace(
@@ -154,12 +154,12 @@ def name_file(connection: Any) -> None:
 def refuse_foreign_log(path: str, module: ModuleType) -> None:
     """Raise DatabaseReplaced if the log beside a file belongs to another file.
 
-    SQLite would write its pages into this file.
+    SQLite would write the pages of that log into this file.
     """
     version_in_log = sqlite_files.user_version_in_log(path, APPLICATION_ID)
     if version_in_log is None:
         return
-    # This reads the file without its log.
+    # This connection reads the file without its log.
     connection = module.connect(f"file:{urllib.parse.quote(path)}?mode=ro&immutable=1", uri=True)
     try:
         (own,) = connection.execute("PRAGMA user_version").fetchone()
@@ -177,11 +177,11 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
 
 
 def is_immutable(path: str) -> bool:
-    """Return whether to read a file as one that does not change.
+    """Return whether to read a file as an unchanging file, without its log.
 
-    SQLite cannot create the index of the log in a folder that is not writable. Without a log, no
-    process has the file open, so it is read without one. `check_file` of the engine detects a log
-    that appears later.
+    In a folder that is not writable, SQLite cannot create the index of the log. If the file has no
+    log, no process has the file open, so it can be read as an unchanging file. `check_file` of the
+    engine detects a log that appears later.
     """
     if not hasattr(os, "statvfs"):
         return False
@@ -203,14 +203,14 @@ def is_writable(path: str) -> bool:
 
 
 def has_log(path: str) -> bool:
-    """Return whether a file has a log or its index, as every open file has."""
+    """Return whether a file has a log or an index of the log, as every open file has."""
     return any(os.path.exists(path + suffix) for suffix in ("-wal", "-shm"))
 
 
 def identify(path: str, module: ModuleType) -> None:
     """Raise NotAnExperienceDatabase if an existing file is not an expdb database.
 
-    It is read through SQLite only: opening the file separately would drop SQLite's locks.
+    The function reads the file through SQLite, because opening it separately would drop locks.
     """
     if os.stat(path).st_size == 0:
         raise errors.NotAnExperienceDatabase(
@@ -247,9 +247,9 @@ def begin(connection: Any, timeout: float) -> None:
 
     SQLite's busy handler is not used, because it sleeps in fixed steps: random pauses reduced the
     longest wait of 32 writers to a quarter. A writer that has waited for long retries more often
-    than a new one, so that 32 writers wait for similar times. Rejected alternatives: short pauses
-    for all (an attempt costs as much as a small write), and waiting for a second lock (not faster,
-    and one more file).
+    than a new writer, so that 32 writers wait for similar times. Rejected alternatives: short
+    pauses for all (an attempt costs as much as a small write), and waiting for a second lock (not
+    faster, and one more file).
     """
     since, pause = None, 0.0002
     while True:
@@ -281,11 +281,11 @@ def wal_bytes(path: str) -> int:
 
 
 def checkpoint(connection: Any, wait_ms: int) -> bool:
-    """Copy the log into the file and truncate it; return whether that was complete.
+    """Copy the log into the file and truncate the log; return whether the checkpoint is complete.
 
     TRUNCATE takes the writers' lock before it reads the log, so it is safe on versions with the
-    WAL-reset bug. It falls back to PASSIVE only if it cannot get that lock within the busy timeout;
-    `wait_ms` sets that timeout.
+    WAL-reset bug. TRUNCATE falls back to PASSIVE only if it cannot get this lock within the busy
+    timeout, which is `wait_ms`.
     """
     connection.execute(f"PRAGMA busy_timeout={wait_ms}").fetchall()
     try:

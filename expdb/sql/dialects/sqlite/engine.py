@@ -35,23 +35,23 @@ from expdb.sql.engine import Engine
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Kind, Session, Transaction
 
-WATCH_SECONDS = 0.5  # between checks whether the file is still there, for handles that only read
+WATCH_SECONDS = 0.5  # seconds between checks that the file still exists, for handles that only read
 
 
 class SqliteTransaction(Transaction):
     """A transaction on a connection of an engine.
 
-    A writing one holds the engine's writer lock.
+    A writing transaction holds the engine's writer lock.
     """
 
-    _is_over = True  # also before __init__ is done, which may be interrupted
+    _is_over = True  # until __init__ has finished, which may be interrupted
 
     def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
         self._engine, self._kind, self._timeout = engine, kind, timeout
         self._writes = kind in ("write", "unsynced")
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
-        self._wal_index_header: bytes | None = None  # before it writes
+        self._wal_index_header: bytes | None = None  # at the beginning of the transaction
         self._is_over = False
 
     def _begin(self) -> Session:
@@ -83,7 +83,7 @@ class SqliteTransaction(Transaction):
             self._engine.checkpoint_if_due()
 
     def _undo(self, error: BaseException | None) -> None:
-        if self._is_over:  # garbage collected, maybe during another transaction
+        if self._is_over:  # the object is garbage collected, maybe during another transaction
             return
         self._let_go(error)
         if self._writes:
@@ -108,7 +108,7 @@ class SqliteTransaction(Transaction):
                 after = session.wal_index_header()
                 if after is not None and is_next_commit(self._wal_index_header, after):
                     self.commit_versions = self._wal_index_header, after, own
-        self._session = None  # before it is given back, which must happen only once
+        self._session = None  # before the session is given back, which must happen only once
         self._engine.give_back(self._kind, session, usable)
 
     def _translate_errors(self, error: BaseException) -> BaseException:
@@ -224,15 +224,15 @@ class SqliteEngine(Engine):
             self.give_back("read", session, usable=True)
 
     def reading(self) -> Transaction:
-        """Return a context in which all reads see one snapshot."""
+        """Return a context manager in which all reads see one snapshot."""
         return SqliteTransaction(self, "read")
 
     def appending(self) -> Transaction:
-        """Return a context for one statement that is a transaction by itself."""
+        """Return a context manager for one statement that is a transaction by itself."""
         return self.writing()
 
     def sql(self) -> Transaction:
-        """Return a context with a connection that cannot write, whatever SQL it runs."""
+        """Return a context manager with a connection that cannot write, whatever SQL it runs."""
         return SqliteTransaction(self, "sql")
 
     def changed_since(self, seen: object) -> object | None:
@@ -264,9 +264,9 @@ class SqliteEngine(Engine):
         return commit
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
-        """Return a context with a transaction.
+        """Return a context manager for a transaction.
 
-        It commits when the block ends, and rolls back if the block raises.
+        The transaction commits when the block ends, and rolls back if the block raises.
         """
         if self.read_only:
             raise errors.DatabaseReadOnly(
@@ -282,21 +282,21 @@ class SqliteEngine(Engine):
                 f"{self.path} is locked by another thread that writes; try again, or raise timeout"
             )
         self._turn = transaction
-        self._log.warn()  # before writing: a filter may turn the warning into an error
+        self._log.warn()  # before the write, because a filter may turn the warning into an error
 
     def end_turn(self, transaction: SqliteTransaction) -> None:
         """Release the writer lock if this transaction holds it.
 
         The transaction may be an old one that is being garbage collected.
         """
-        # The lock itself knows its owner: a flag could be wrong if an interrupt came just after the
-        # lock was acquired.
+        # Ask the lock for its owner: a separate flag could be wrong if an interrupt came just after
+        # the lock was acquired.
         if self._writer._is_owned() and self._turn in (None, transaction):  # type: ignore[attr-defined]
             self._turn = None
             self._writer.release()
 
     def check_file(self, *, writing: bool = False) -> None:
-        """Raise DatabaseReplaced if the path leads to another file, or the log is gone.
+        """Raise DatabaseReplaced if the path leads to another file, or the log was deleted.
 
         Writes to a deleted file would be lost.
         """
@@ -318,7 +318,7 @@ class SqliteEngine(Engine):
     # -- the write-ahead log -----------------------------------------------------------------------
 
     def checkpoint_if_due(self) -> None:
-        """Checkpoint the log if that is due; the transaction that has just written calls this."""
+        """Checkpoint the log if a checkpoint is due; transactions call this after a write."""
         if self._log.is_due():
             session = self.take("write")
             try:
@@ -332,7 +332,7 @@ class SqliteEngine(Engine):
         return os.stat(self.path).st_size
 
     def examine(self) -> list[Finding]:
-        """Return findings about the file and its use, for the doctor."""
+        """Return findings about the file and its use, for `expdb doctor`."""
         with self.reading() as session:
             return examined(self.path, self.module, session, self.durability)
 
@@ -345,7 +345,7 @@ class SqliteEngine(Engine):
             self.give_back("read", session, usable=True)
 
     def release(self) -> None:
-        """Close idle connections; new ones are opened when they are needed."""
+        """Close idle connections; new connections are opened when they are needed."""
         self.close_idle()
 
     def close(self) -> None:
@@ -361,15 +361,15 @@ class SqliteEngine(Engine):
     def close_idle(self) -> None:
         """Close idle connections."""
         for sessions in self._idle.values():
-            with suppress(IndexError):  # other threads may take some at the same time
+            with suppress(IndexError):  # other threads may take sessions at the same time
                 while True:
                     sessions.pop().close()
 
     def begin_anew(self) -> None:
         """Reset the engine in a forked child.
 
-        A thread that does not exist in the child may hold the old locks, and may have been giving
-        back a session.
+        The parent's threads do not exist in the child. At the fork, one of them may have held the
+        old locks or may have been returning a session.
         """
         self._idle = {kind: [] for kind in self._idle}
         self._commits.begin_anew()

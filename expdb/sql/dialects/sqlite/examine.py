@@ -1,4 +1,4 @@
-"""Findings about a file for the doctor: software, disk, processes, permissions."""
+"""Findings about a file for `expdb doctor`: software, disk, processes, permissions."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from expdb.sql.session import Session
 
 def examined(path: str, module: ModuleType, session: Session, durability: str) -> list[Finding]:
     """Return findings about a file, each with its value and the solution to a problem."""
-    holders = lock_holders(path)  # before this session reads, which would count as a reader
+    holders = lock_holders(path)  # before this session reads and would count as a reader
     writing, connected = named(holders.get(WRITER, set())), named(holders.get(CONNECTED, set()))
     reading = named({pid for byte in READERS for pid in holders.get(byte, set())})
     writable = may_write(path)

@@ -47,8 +47,8 @@ DRAFT = ".expdb-{}.new"  # name of a new file, in its folder, until it is comple
 def other_names(path: str) -> str | None:
     """Describe other names by which the file may be opened, or return None.
 
-    SQLite names the log after the file: two names have two logs, and each overwrites pages that the
-    other has written.
+    SQLite names the log after the file, so a file with two names has two logs. Writes through one
+    log overwrite pages from the other log.
     """
     try:
         status, folder = os.stat(path), os.path.dirname(path)
@@ -60,7 +60,7 @@ def other_names(path: str) -> str | None:
                 if fnmatch(entry.name, DRAFT.format("*")) and entry.inode() == status.st_ino
             ]
             links -= len(drafts)
-    except OSError:  # deleted by another process, or a folder that may not be listed
+    except OSError:  # another process deleted the file, or the folder may not be listed
         return None
     if links > 1:
         return (
@@ -96,7 +96,7 @@ def user_version_in_log(path: str, wanted: int) -> int | None:
                 return None
             while len(head := log.read(24)) == 24:
                 number, _, *frame_salts = struct.unpack(">4I8x", head)
-                if frame_salts != salts:  # left from before the log was last reset
+                if frame_salts != salts:  # the frame is from before the last reset of the log
                     return None
                 if number == 1:
                     page = log.read(72)
@@ -105,13 +105,13 @@ def user_version_in_log(path: str, wanted: int) -> int | None:
                     is_whole = page.startswith(b"SQLite format 3\0") and application_id == wanted
                     return int(user_version) if is_whole else None
                 log.seek(page_bytes, os.SEEK_CUR)
-    except (OSError, struct.error):  # deleted meanwhile, or invalid, which SQLite reports
+    except (OSError, struct.error):  # the log was deleted, or is invalid, which SQLite reports
         return None
     return None
 
 
 def may_write(path: str) -> bool:
-    """Return whether this user may write the file and create others beside it."""
+    """Return whether this user may write the file and create files in its folder."""
     return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
@@ -121,7 +121,7 @@ def sync_folder(folder: str) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # some network file systems cannot
+        with suppress(OSError):  # some network file systems do not support this
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -159,7 +159,7 @@ def lock_holders(path: str) -> dict[int, set[int]]:
     holders: dict[int, set[int]] = {}
     for line in lines:
         parts = line.split()
-        # A waiting process has one more part.
+        # The line of a waiting process has one more part.
         if len(parts) != 8 or parts[1] != "POSIX" or not parts[7].isdigit():
             continue
         major, minor, inode = parts[5].split(":")
@@ -174,13 +174,13 @@ def lock_holders(path: str) -> dict[int, set[int]]:
 
 
 def readers(path: str) -> list[str]:
-    """Return the processes that read a snapshot at this moment, with their names."""
+    """Return the ids and commands of the processes that read a snapshot at this moment."""
     holders = lock_holders(path)
     return named({pid for byte in READERS for pid in holders.get(byte, set())})
 
 
 def named(pids: set[int]) -> list[str]:
-    """Return the number and command of each process, as text."""
+    """Return the id and command of each process, as text."""
     descriptions = []
     for pid in sorted(pids):
         command = ""

@@ -12,9 +12,9 @@ from expdb.sql.dialects.sqlite.connection import checkpoint, connect, wal_bytes
 from expdb.sql.dialects.sqlite.files import may_write, readers
 from expdb.sql.dialects.sqlite.open_files import FileUse
 
-# Log size. At 16 MiB, the sync of each checkpoint would slow down writes of single steps.
+# Log size from which a checkpoint is due. At 16 MiB, syncs would slow down writes of single steps.
 CHECKPOINT_BYTES = 64 << 20
-# Limits the loss in a power failure at durability="normal", while a process writes.
+# Longest time between checkpoints; limits the loss in a power failure at durability="normal".
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_WAIT_MS = 2_000
 # Log size above which a warning names the processes that prevent checkpoints.
@@ -22,7 +22,7 @@ PINNED_BYTES = 256 << 20
 
 
 class WriteAheadLog:
-    """The log of one file, as one handle sees it."""
+    """The write-ahead log of one file, with the checkpoints of one handle."""
 
     def __init__(self, path: str):
         self._path = path
@@ -43,12 +43,12 @@ class WriteAheadLog:
         try:
             complete = checkpoint(connection, CHECKPOINT_WAIT_MS)
         except Exception as error:
-            # The write itself is committed; the next one reports a full disk.
+            # The write itself is committed; the next write reports a full disk.
             complete = False
             if not isinstance(translated(error), errors.ExpDBError):
                 raise
-        # A reader blocks the checkpoint: not every write should wait for it, only one per further
-        # 64 MiB or 5 s.
+        # If a reader blocks the checkpoint, try again after another 64 MiB or 5 s, so that not
+        # every write waits for the checkpoint.
         self._due_at = CHECKPOINT_BYTES if complete else size + CHECKPOINT_BYTES
         self._checkpointed = time.monotonic()
         if complete:
@@ -70,9 +70,9 @@ class WriteAheadLog:
 
 
 def remove_empty_log(path: str, module: ModuleType) -> None:
-    """Remove the empty log that reading creates.
+    """Remove the empty log that a reading connection creates.
 
-    SQLite removes it only if the last connection to close may write.
+    SQLite removes the log only if the last connection that closes may write.
     """
     if not os.path.exists(path + "-wal") or wal_bytes(path) or not may_write(path):
         return

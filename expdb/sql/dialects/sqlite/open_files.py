@@ -11,7 +11,7 @@ from expdb.sql.dialects.sqlite.files import identity
 
 
 class OpenFile(Protocol):
-    """All connections of one handle to one file: an engine."""
+    """An engine: all connections of one handle to one file."""
 
     path: str
     module: ModuleType
@@ -31,16 +31,16 @@ class Inherited(Protocol):
     """A connection that a forked child has inherited."""
 
     def abandon(self) -> None:
-        """Leave the connection open for good."""
+        """Leave the connection open until the process ends."""
 
 
 class OpenFiles:
     """Prevent forks from losing rows.
 
-    SQLite keeps its locks per process, in a table that a fork copies: a child that inherits an open
-    file assumes that it holds the parent's locks, and loses rows silently, even through a new
-    connection. So idle connections are closed before a fork. A file that a thread uses during the
-    fork is refused in the child, for every handle.
+    SQLite keeps the locks of a process in a table, which a fork copies. A child that inherits an
+    open file therefore assumes that it holds the parent's locks. It would lose rows silently, even
+    through a new connection. So idle connections are closed before a fork. If a thread uses a file
+    during the fork, the child refuses the file for every handle.
     """
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class OpenFiles:
         self.sessions: WeakRegistry[Inherited] = WeakRegistry()
         self.refused: set[str] = set()
         self.commits: dict[str, object] = {}  # by path, the id of this process's last commit
-        # Never closed: that would drop the parent's locks, or wait for a thread that does not exist
-        # here.
+        # These are never closed: closing would drop the parent's locks, or wait for a thread that
+        # does not exist here.
         self.inherited: list[Inherited] = []
 
     def note_commit(self, path: str) -> object:
@@ -87,7 +87,7 @@ open_files = OpenFiles()
 class FileUse:
     """Mark a file as in use while a connection is opened, used or closed.
 
-    It ends when the object is garbage collected, or at the end of a `with` block.
+    The mark ends when the object is garbage collected, or at the end of a `with` block.
     """
 
     def __init__(self, path: str):
@@ -117,7 +117,7 @@ if hasattr(os, "register_at_fork"):
 def refuse_other_library(path: str, module: ModuleType) -> None:
     """Raise InvalidValue if this process has the file open with another SQLite library.
 
-    Call it before the file is opened at all.
+    Call this before any connection opens the file.
     """
     for engine in open_files.engines.list():
         if engine.path == path and engine.module.connect is not module.connect:

@@ -21,8 +21,8 @@ class SqliteSession(Session):
     def __init__(self, connection: sa.Connection, use: FileUse):
         super().__init__(connection)
         self._wal_index: WalIndex | None = None
-        self._use: FileUse | None = use  # for as long as the connection is open
-        self.serial = next(_serials)  # unlike an id(), never reused
+        self._use: FileUse | None = use  # kept while the connection is open
+        self.serial = next(_serials)  # never reused, unlike an id()
         open_files.sessions.add(self)
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
@@ -35,7 +35,7 @@ class SqliteSession(Session):
         try:
             return bool(self.driver.in_transaction)
         except self.driver.ProgrammingError:
-            # Closed: SQLAlchemy closes a connection after an interrupt.
+            # The connection is closed: SQLAlchemy closes it after an interrupt.
             return False
 
     def wal_index_header(self) -> bytes | None:
@@ -48,10 +48,11 @@ class SqliteSession(Session):
     def last_commit(self) -> LastCommit:
         """Return the last commit of any other connection."""
         if self._wal_index is None:
-            connection_to.data_version(self.driver)  # the index exists from here on
+            connection_to.data_version(self.driver)  # from here on, the index exists
             assert self._use is not None
             self._wal_index = WalIndex(self._use.path)
-        header = self._wal_index.header()  # first, otherwise it may belong to a later commit
+        # Read the header first, because later it may belong to a newer commit.
+        header = self._wal_index.header()
         version = connection_to.data_version(self.driver)
         return LastCommit((self.serial, version), self._wal_index, header)
 
@@ -64,11 +65,12 @@ class SqliteSession(Session):
         close_deleted()  # the last connection of all processes deletes the WAL index
 
     def abandon(self) -> None:
-        """Leave the connection open for good: it belongs to the parent process."""
+        """Leave the connection open until the process ends: it belongs to the parent process."""
         self._use = None
 
     def __del__(self) -> None:
-        if getattr(self, "_use", None) is not None:  # an interrupt came before it was given back
+        # If true, an interrupt came before the session was returned.
+        if getattr(self, "_use", None) is not None:
             self.close()
 
 

@@ -1,4 +1,4 @@
-"""SQLite: statements and expressions that differ from other databases."""
+"""Statements and expressions of SQLite that differ from other databases."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ NAME = "sqlite"
 
 
 def columns(session: Any) -> set[tuple[str, str]]:
-    """Return table and name of every column."""
+    """Return the table and the name of every column."""
     return set(
         session.ask(
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
@@ -43,7 +43,7 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
 
 
 def schema_problems(session: Any) -> list[str]:
-    """Return missing or altered triggers and views, and foreign ones that SQLite would use."""
+    """Return missing or altered triggers and views, and objects of others that SQLite would use."""
     made = schema.read_migrated_schema("sqlite")
     rows = session.ask(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
@@ -69,7 +69,7 @@ def schema_problems(session: Any) -> list[str]:
     return problems
 
 
-# Functions that expdb's statements read as tables. SQLite would prefer a table of the same name.
+# Table-valued functions of expdb's statements. SQLite would prefer a table of the same name.
 SHADOWED = {"json_each", "json_tree"}
 
 
@@ -121,8 +121,8 @@ def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
 def tag_value(column: sa.ColumnElement[Any], key: str) -> sa.ColumnElement[Any]:
     """Return the value of a key of a JSON object.
 
-    The key is `[A-Za-z0-9_]+`, so it can be a literal. It must be one, because SQLite uses an index
-    on an expression only for exactly the same expression.
+    The key is `[A-Za-z0-9_]+`, so it can be a literal. It must be a literal, because SQLite uses an
+    index on an expression only for exactly the same expression.
     """
     return sa.func.json_extract(column, sa.literal_column(f"""'$."{key}"'"""))
 
@@ -177,7 +177,7 @@ TAG_KEYS: dict[str, str] = {
 
 
 def has_index(session: Any, label: str) -> bool:
-    """Return whether there is an index of this name.
+    """Return whether an index of this name exists.
 
     SQLAlchemy cannot reflect indexes of expressions.
     """
@@ -187,7 +187,7 @@ def has_index(session: Any, label: str) -> bool:
 def estimate(session: Any, table: str, index: str) -> None:
     """Insert statistics for a new index, as the migration does for the others.
 
-    The numbers make the planner use the index.
+    The statistics make the planner use the index.
     """
     session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
@@ -201,10 +201,10 @@ VERSION = "SELECT version_num FROM expdb_version"
 
 # -- append ----------------------------------------------------------------------------------------
 
-# On PostgreSQL, this takes the writers' lock. On SQLite, the transaction already holds it, and the
-# statement only checks that the buffer exists.
+# On PostgreSQL, this statement takes the writers' lock. On SQLite, the transaction already holds
+# it, and the statement only checks that the buffer exists.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
-FOR_UPDATE = ""  # the transaction holds the writers' lock already
+FOR_UPDATE = ""  # the transaction already holds the writers' lock
 WRITES_ALONE = True
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 # Round trips cost nothing here, so every write is done statement by statement.
@@ -259,7 +259,7 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
 def as_block(priorities: np.ndarray) -> bytes:
     """Return a block of priorities as the database stores it.
 
-    It is big-endian, so that SQL can compute numbers from its hexadecimal digits.
+    The bytes are big-endian, so that SQL can compute numbers from their hexadecimal digits.
     """
     return priorities.astype(">f8").tobytes()
 
@@ -269,15 +269,15 @@ def from_block(data: bytes) -> np.ndarray:
     return np.frombuffer(data, ">f8").astype(np.float64)
 
 
-# One of a list of integers, passed as one parameter (see as_list): `WHERE id {AMONG}`.
+# `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
 AMONG = "IN (SELECT value FROM json_each(?))"
 
 # -- reading ---------------------------------------------------------------------------------------
 
-# The segment of a position is the first that ends at or after it. CROSS JOIN makes SQLite read the
-# list first: otherwise it assumes that the list is the larger table, and reads all segments. The
-# buffer is a column of the list because Python 3.12.0 to 3.12.3 deprecate numbered parameters in a
-# sequence.
+# The segment of a position is the first segment that ends at or after the position. CROSS JOIN
+# makes SQLite read the list first: otherwise it assumes that the list is the larger table, and
+# reads all segments. The buffer is a column of the list because Python 3.12.0 to 3.12.3 deprecate
+# numbered parameters in a sequence.
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
 FROM (SELECT ? AS id, value FROM json_each(?)) j
@@ -286,7 +286,7 @@ CROSS JOIN segments g ON g.buffer_id = j.id AND g.last = (
 """
 APPEND = ""  # see ROUND_TRIP_STEPS
 WAIT_FOR_CHANGE: str | None = None  # see consumers/waiting.py
-READ_AT: str | None = None  # one statement saves nothing here: see fetch.py
+READ_AT: str | None = None  # one combined statement would save nothing on SQLite; see fetch.py
 # Tasks of the episodes with these ids, for the first episode of each task only.
 FIRST_OF_TASKS = """
 SELECT e.id, e.task_id FROM (SELECT value FROM json_each(?)) j
@@ -300,5 +300,5 @@ CROSS JOIN chunks c ON c.buffer_id = ? AND c.id = j.value
 
 
 def as_list(values: np.ndarray) -> str:
-    """Return integers as the one parameter that a statement reads with `json_each`."""
+    """Return integers as one parameter, which the statement reads with `json_each`."""
     return json.dumps(values.tolist())

@@ -1,14 +1,14 @@
 """Read the header of the WAL index, which changes with every commit, in one system call.
 
 The index is the `-shm` file beside the database (sqlite.org/walformat.html, section 2.1). SQLite
-reads the same header to detect commits, but it takes locks and runs more code: 10 microseconds, and
-100 with cold caches.
+reads the same header to detect commits, but takes locks and runs more code. It takes 10
+microseconds, or 100 with cold caches.
 
-**A process that closes a file drops all locks that it holds on it, including SQLite's.** So a
+**A process that closes a file drops all locks that it holds on the file, including SQLite's.** So a
 descriptor stays open, and is reused, until the file is deleted. The last connection of all
-processes deletes it; no lock on it matters after that. The descriptor is a plain number, so garbage
-collection does not close it. An `mmap` would have its own descriptor, which is closed when the
-object is collected or cannot be created.
+processes deletes the file; after that, no lock on it matters. The descriptor is a plain number, so
+garbage collection does not close it. An `mmap` would have its own descriptor, which is closed when
+the object is collected or cannot be created.
 """
 
 import os
@@ -21,7 +21,7 @@ IS_READY = 12  # byte that shows whether the header is initialized
 _KNOWN_TO_WORK = sys.platform in ("linux", "darwin")  # on other systems, locks prevent reading
 
 _descriptors: dict[tuple[int, int], int] = {}  # by device and inode
-_twice: list[int] = []  # duplicates, opened by two threads at the same time
+_twice: list[int] = []  # duplicate descriptors, opened by two threads at the same time
 
 
 class WalIndex:
@@ -31,7 +31,7 @@ class WalIndex:
         self._descriptor = _descriptor(path + "-shm") if _KNOWN_TO_WORK else None
 
     def header(self) -> bytes | None:
-        """Return bytes that differ from one commit to the next, or None if they cannot be read."""
+        """Return bytes that are different for every commit, or None if they cannot be read."""
         descriptor = self._descriptor
         if descriptor is None:
             return None
@@ -42,7 +42,7 @@ class WalIndex:
         return header if len(header) == HEADER and header[IS_READY] else None
 
     def close(self) -> None:
-        """Stop reading: the connection is closed, and the path may lead to another file."""
+        """Stop reading, because the connection is closed and the path may lead to another file."""
         self._descriptor = None
 
 
