@@ -392,9 +392,9 @@ class ExperienceDB:
             kept = change.raise_capacity(buffer._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(
-                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, not "
-                    f"{capacity}; call buffer.set_capacity({capacity}) to evict the others, or "
-                    "leave capacity out"
+                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, but "
+                    f"capacity is {capacity}; call buffer.set_capacity({capacity}) to evict the "
+                    "oldest steps, or omit capacity"
                 )
         if declared:
             change.declare(buffer._store, declared)

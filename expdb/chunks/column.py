@@ -135,7 +135,7 @@ class Column(ABC):
                 n if n == m else None for n, m in zip(field.shape, value.shape, strict=True)
             )
             return (
-                f"{self._declared(Field(field.dtype, shape))} for shapes that differ, or pad the "
+                f"{self._declared(Field(field.dtype, shape))} to store other shapes, or pad the "
                 "array"
             )
         if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
@@ -149,6 +149,6 @@ class Column(ABC):
     def _declared(self, field: Field) -> str:
         shape = f", shape={field.shape}" if field.shape else ""
         return (
-            f"declare it before its first value, db.buffer(name, fields={{{self.name!r}: "
+            f"declare it before its first value with db.buffer(name, fields={{{self.name!r}: "
             f"expdb.Field({field.dtype!r}{shape})}})"
         )

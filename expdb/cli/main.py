@@ -119,7 +119,7 @@ _ADVICE = {
     "open the database with a longer timeout": "select fewer steps",
     "try again, or open it with a longer timeout": "try again",
     "change data with the methods of the buffer": "use `expdb tag` to change tags",
-    "give every :name of the query in params": "give every :name of the query with --param",
+    "pass every :name of the query in params": "pass every :name of the query with --param",
     "db.sql": "expdb sql",
     "timestamps=True": "--timestamps",
 }

@@ -43,7 +43,7 @@ def replayed(
             available = "none" if first is None else f"steps {first} to {last}"
             errors.warn(
                 f"consumer {name!r} has no batch that was acknowledged with one of the given "
-                f"trainer steps; it has {available}"
+                f"trainer steps; available: {available}"
             )
     return _each(store, sampling, consumer, ids, units)
 

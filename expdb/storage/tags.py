@@ -57,7 +57,7 @@ class Tags:
             )
         else:
             cure = (
-                f"the tags are {', '.join(sorted(keys[column])[:20])}"
+                f"the stored tags are {', '.join(sorted(keys[column])[:20])}"
                 if keys[column]
                 else "no tags of this kind are stored"
             )

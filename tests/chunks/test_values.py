@@ -405,7 +405,7 @@ def test_a_mismatch_names_the_cure_and_the_cure_works(db, first, second, cure):
 
 
 def test_an_empty_list_and_none_fix_no_type(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match="'x' is empty before its first value"):
+    with pytest.warns(expdb.ExpDBWarning, match="first value of field 'x' is an empty list"):
         buffer.store(x=[], y=None)
     assert buffer.stats()["fields"] == {}
     buffer.store(x=[1, 2], y=[0.5])

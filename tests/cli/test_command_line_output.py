@@ -236,7 +236,7 @@ def test_long_work_reports_its_progress(monkeypatch):
      (("query", "PATH", "train", "rewar > 5"), "unknown name 'rewar' in a query; did you mean"),
      (("sql", "PATH", "SELECT rewrd FROM experience"), "rewrd; did you mean reward?"),
      (("sql", "PATH", "DELETE FROM steps"), "expdb sql only reads"),
-     (("sql", "PATH", "SELECT :a"), "give every :name of the query with --param"),
+     (("sql", "PATH", "SELECT :a"), "pass every :name of the query with --param"),
      (("show", "PATH", "nope"), "the newest are ep/3"),
      (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
      (("export", "PATH", "train", "x.csv"), "must end in .parquet")],

@@ -295,7 +295,7 @@ def test_steps_without_a_version_hold_no_writer_back(full):
 
 def test_a_buffer_without_consumers_forgets_only_what_is_gone(full, open_db):
     impatient = open_db(timeout=0.5).buffer("train")
-    with pytest.raises(expdb.RateLimited, match="10 rows can be leased now"):
+    with pytest.raises(expdb.RateLimited, match="10 items can be leased now"):
         store(impatient, 1)
     full.clear()
     store(impatient, 1)

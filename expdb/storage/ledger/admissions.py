@@ -104,9 +104,9 @@ class PaceState:
             return None
         oldest = limit.oldest
         return (
-            f"{self.admitted} groups have begun, enough to train until policy_version "
-            f"{oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are under way"
-            + (f", the oldest since policy_version {oldest}" if self.under_way else "")
+            f"{self.admitted} groups have begun, the most that can be trained on before "
+            f"policy_version {oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are "
+            "under way" + (f", the oldest since policy_version {oldest}" if self.under_way else "")
         )
 
 

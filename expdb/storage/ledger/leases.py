@@ -366,10 +366,10 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
         )
     if late >= 0:
         return errors.LeaseLost(
-            f"{what} expired {late:.1f} seconds ago, and its steps may be leased again; pass "
+            f"{what} expired {late:.1f} seconds ago, and its items may be leased again; pass "
             "more seconds to lease(), or renew the lease in time"
         )
-    return errors.LeaseLost(f"{what} was given back; lease another batch")
+    return errors.LeaseLost(f"{what} was released; lease another batch")
 
 
 def _dropped_error(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:

@@ -276,7 +276,7 @@ def _wait_to_insert(
             rows = "any number of" if left == math.inf else f"{left:g}"
             raise errors.RateLimited(
                 f"the rate limiter of buffer {store.name!r} did not allow {count} more steps "
-                f"before the timeout ({rows} rows can be leased now); start a learner, or open "
+                f"before the timeout ({rows} items can be leased now); start a learner, or open "
                 "with a longer timeout"
             ) from error
         waiter.wait_for(f"the rate limiter, to store {count} steps")

@@ -177,8 +177,8 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
         store.warned_of_open = True
         errors.warn(
             f"{count} of the {len(positions)} episodes whose last step is updated "
-            f"{'is' if count == 1 else 'are'} still open, so their next step will be the last "
-            "one; end episodes first with terminated=True, end(), the `with` block or "
+            f"{'is' if count == 1 else 'are'} still open, so a later step may become the last "
+            "step; end episodes first with terminated=True, end(), the `with` block or "
             "end_episode()"
         )
 
@@ -193,8 +193,8 @@ def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndar
         store.warned_of_rewards = True
         errors.warn(
             f"update() sets the reward of {steps} steps of {episodes} "
-            f"episode{'s' * (episodes != 1)}, so returns grow with length; "
-            'for the reward of a whole episode use update(..., which="last")'
+            f"episode{'s' * (episodes != 1)}, and returns count the reward of each "
+            'step; for the reward of a whole episode, use update(..., which="last")'
         )
 
 

@@ -69,9 +69,10 @@ def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Fie
         elif isinstance(value, (list, tuple)) and not value:  # the type of its elements is unknown
             del flat[name]
             errors.warn(
-                f"{name!r} is empty before its first value, so its type is unknown and the step "
-                f'lacks it; declare it with db.buffer(name, fields={{{name!r}: "json"}}) for '
-                'messages, expdb.Field("int64", shape=(None,)) for numbers'
+                f"the first value of field {name!r} is an empty list, so its type is unknown and "
+                "the step is stored without the field; declare it with db.buffer(name, fields="
+                f'{{{name!r}: "json"}}) for '
+                'messages, or expdb.Field("int64", shape=(None,)) for numbers'
             )
         else:
             check_name(name)

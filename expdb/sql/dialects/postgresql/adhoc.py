@@ -102,7 +102,7 @@ def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
     """Raise SqlError for problems that can be found before the query is sent."""
     if missing := sorted(names - params.keys()):
         raise errors.SqlError(
-            f"no value for :{missing[0]}; give every :name of the query in params"
+            f"no value for :{missing[0]}; pass every :name of the query in params"
         )
     if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
         raise errors.SqlError(

@@ -32,7 +32,7 @@ MEANINGS: dict[str, _Meaning] = {
     "40P01": BUSY,
     "53100": (
         errors.StorageFull,
-        "no space is left for {location}; free disk space and try again, no acknowledged write is "
+        "no space is left for {location}; free disk space and try again; no acknowledged write is "
         "lost",
     ),
     "53300": (

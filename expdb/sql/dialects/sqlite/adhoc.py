@@ -105,7 +105,7 @@ def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | N
             return errors.SqlRefused(
                 "db.sql runs one statement; remove the text after the first semicolon"
             )
-        return errors.SqlError(f"{message}; give every :name of the query in params")
+        return errors.SqlError(f"{message}; pass every :name of the query in params")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     refused = any(text in message for text in ("prohibited", "not authorized"))
     if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or refused:

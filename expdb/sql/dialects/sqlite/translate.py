@@ -26,7 +26,7 @@ MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
     ),
     sqlite3.SQLITE_FULL: (
         errors.StorageFull,
-        "no space is left for {path}; free disk space and try again, no acknowledged write is lost",
+        "no space is left for {path}; free disk space and try again; no acknowledged write is lost",
     ),
     sqlite3.SQLITE_READONLY: (
         errors.DatabaseReadOnly,
@@ -69,7 +69,7 @@ def translated(error: BaseException, path: str) -> BaseException:
             primary = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return errors.StorageFull(
-            f"no space is left for the log index of {path}; free disk space and try again, no "
+            f"no space is left for the log index of {path}; free disk space and try again; no "
             "acknowledged write is lost"
         )
     if primary == sqlite3.SQLITE_CANTOPEN:
