@@ -215,8 +215,8 @@ def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
     for query, message in (
         ({"tags.difficulty": "hard"}, r"episode_tags\.difficulty exists"),
         ({"episode_tags.kind": "a"}, r"tags\.kind exists"),
-        ({"tags.kinds": "a"}, r"did you mean 'kind'\? the tags are kind, level"),
-        ({"tags.unheard": "a"}, "; the tags are kind, level"),
+        ({"tags.kinds": "a"}, r"did you mean 'kind'\? the stored tags are kind, level"),
+        ({"tags.unheard": "a"}, "; the stored tags are kind, level"),
     ):
         with pytest.warns(WARNING, match=message) as caught:
             assert buffer.count(query) == 0
