@@ -1422,7 +1422,7 @@ class ReplayBuffer:
             if state["format"] != 1:
                 raise ValueError(f"format {state['format']}")
             if state["buffer"] != self.name:
-                raise ValueError(f"it belongs to buffer {state['buffer']!r}, not {self.name!r}")
+                raise ValueError(f"it belongs to buffer {state['buffer']!r}, not to {self.name!r}")
             generator = np.random.default_rng()
             generator.bit_generator.state = state["generator"]
             self._sampling.restore(

@@ -100,7 +100,7 @@ def test_check_upgrade_and_backup(path, tmp_path):
     with sqlite3.connect(copy) as connection:
         connection.execute("UPDATE buffers SET size = 5")
     connection.close()
-    assert "12 steps added, 0 the oldest, 5 stored" in run("check", copy, status=1)
+    assert "12 steps added, oldest position 0, 5 steps stored" in run("check", copy, status=1)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
 def test_the_columns_of_the_page_about_sql_are_those_of_the_view():
     from expdb.names import VIEW_COLUMNS
 
-    table = SQL.split("| columns | of |")[1].split("\n\n")[0]
+    table = SQL.split("| columns | content |")[1].split("\n\n")[0]
     assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)
 
 

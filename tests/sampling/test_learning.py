@@ -938,7 +938,7 @@ def test_a_sampler_in_the_place_of_the_query_is_told_so(filled):
 
 def test_the_state_of_another_buffer_is_refused(filled, db):
     filled.sample(4, sampler=Prioritized())
-    with pytest.raises(expdb.InvalidValue, match="of buffer 'b', not of 'other'"):
+    with pytest.raises(expdb.InvalidValue, match="belongs to buffer 'b', not to 'other'"):
         db.buffer("other").restore_sampling(filled.sampling_state())
 
 

@@ -565,7 +565,7 @@ def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missi
     ):
         db.buffer("train", create=False)
     result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])
-    assert "its write-ahead log is missing" in result.output
+    assert "the copy lacks the write-ahead log" in result.output
 
 
 def test_an_interrupted_backup_leaves_no_file(path, tmp_path, monkeypatch):

@@ -234,7 +234,7 @@ def test_the_command_tags_steps_and_episodes(tmp_path):
     code, output = run(*missing, "--required")
     assert code == 1
     assert "Error: update found no step" in output
-    assert "no condition given" in run("tag", path, "train", "judge=1")[1]
+    assert "expected a condition, got none" in run("tag", path, "train", "judge=1")[1]
     assert "remove --episode" in run(*every, "tags.a=1", "--episode")[1]
     assert "has no value" in run(*every, "judge=")[1]
     assert "is not valid JSON" in run(*every, "judge={bad")[1]
