@@ -941,7 +941,7 @@ class ReplayBuffer:
             )
         if len(priorities) and not (priorities.min() >= 0 and priorities.max() < np.inf):  # or NaN
             raise errors.InvalidValue(
-                "a priority is negative, NaN or infinite; pass finite numbers from 0"
+                "priorities must be finite and at least 0, got a negative, NaN or infinite value"
             )
         return self._sampling.update_priorities(wanted, priorities)
 
@@ -1063,7 +1063,7 @@ class ReplayBuffer:
         Parameters
         ----------
         forget_missing : bool, default False
-            Whether to give up the steps of an interrupted eviction if their archive file does not
+            Whether to discard the steps of an interrupted eviction if their archive file does not
             exist, for example because the disk of the archive was lost. Pass True only on a
             machine that has the folder of the archive.
 
@@ -1083,7 +1083,7 @@ class ReplayBuffer:
         Warns
         -----
         ExpDBWarning
-            If steps are given up because of `forget_missing`.
+            If steps are discarded because of `forget_missing`.
         """
         return self._retention.evict(checks.flag(forget_missing, "forget_missing"))
 
@@ -1204,8 +1204,7 @@ class ReplayBuffer:
         Parameters
         ----------
         size : int
-            Number of items to draw, at least 1. An item is what the `unit` makes of one drawn
-            step.
+            Number of items to draw, at least 1. The `unit` builds one item from each drawn step.
         where : QueryBuilder, mapping or array_like of int, optional
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
@@ -1299,9 +1298,9 @@ class ReplayBuffer:
     ) -> Epochs:
         """Iterate over every item once per epoch, in minibatches.
 
-        An item is what the `unit` makes of one step. expdb lists the items when you request the
-        first batch. An epoch skips an item if a later eviction, deletion or change prevents
-        sampling it.
+        The `unit` builds an item from a step, for example a transition or a sequence. expdb lists
+        the items when you request the first batch. An epoch skips an item if a later eviction,
+        deletion or change prevents sampling it.
 
         Parameters
         ----------
@@ -1627,7 +1626,7 @@ class ReplayBuffer:
     def rate_limiter(self, limiter: RateLimiter | None) -> None:
         if limiter is not None and not isinstance(limiter, RateLimiter):
             raise errors.InvalidValue(
-                f"rate_limiter must be None or, for example, expdb.Queue(1000), got {limiter!r}"
+                f"rate_limiter must be a RateLimiter such as Queue(1000), or None, got {limiter!r}"
             )
         self._engine.retry(rates.set_rate_limiter, self._store, limiter)
 

@@ -846,7 +846,7 @@ def upgrade(location: str | os.PathLike[str]) -> tuple[str | None, str]:
     InvalidValue
         If the location is invalid or is a temporary database.
     DatabaseMissing
-        If the file, or the database of the server, does not exist.
+        If the file, or the PostgreSQL database named in the URL, does not exist.
     NotAnExperienceDatabase
         If the file is not an expdb database.
     SchemaTooNew

@@ -56,9 +56,9 @@ class DatabaseMissing(ExpDBError, FileNotFoundError):
     """The location has no database, and the call does not create one.
 
     Raised if `open` is called with ``create=False`` or ``read_only=True``, by `upgrade`, and for
-    the source of `copy`. Also raised if the folder of a new file, the database of the server or the
-    current folder does not exist. Check the path or URL, create the folder, or create the database
-    with `createdb` on the server.
+    the source of `copy`. Also raised if the folder of a new file, the current folder or the
+    PostgreSQL database named in the URL does not exist. Check the path or URL, create the folder,
+    or create the database with `createdb` on the server.
     """
 
 

@@ -355,7 +355,7 @@ def _check_replay(buffer: expdb.ReplayBuffer, label: str, where: Any, **options:
 
 
 def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> None:
-    """Check that the rows of a drawn item have one position, the position of a stored step."""
+    """Check that all rows of a drawn item have the same position, and that its step is stored."""
     drawn, positions = batch["drawn"], batch["position"]
     stored = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
     assert set(positions.tolist()) <= stored, (

@@ -129,9 +129,9 @@ class Retention:
             except errors.ArchiveFailed as error:
                 if not keeps:
                     raise errors.ArchiveFailed(
-                        f"buffer {store.name!r} has steps that its current policy must archive "
-                        "before you replace the policy; correct the error, or set an Eviction "
-                        f"with a writable archive ({error})"
+                        f"cannot replace the eviction policy of buffer {store.name!r}, because "
+                        f"its current policy must archive steps first ({error}); correct this "
+                        "error, or set an Eviction with a writable archive"
                     ) from error
             with store.writing() as (session, _):
                 under_way = evictions.under_way(session, store)
@@ -139,7 +139,7 @@ class Retention:
                     raise errors.ArchiveFailed(
                         f"{under_way.draft} holds evicted steps of buffer {store.name!r}; make its "
                         "folder available and call evict() before you set another eviction, or "
-                        "give the steps up with evict(forget_missing=True)"
+                        "discard the steps with evict(forget_missing=True)"
                     )
                 if under_way is not None and keeps:
                     evictions.end(session, store, under_way)

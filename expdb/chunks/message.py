@@ -55,14 +55,14 @@ def read_metadata(data: Buffer) -> Metadata:
                 raise ChunkDamaged("the message is not compressed with zstd")
         body = 8 + size
         if body_bytes < 0 or body + body_bytes != len(data):
-            raise ChunkDamaged("the length of the body differs from the metadata")
+            raise ChunkDamaged("the length of the message body differs from the metadata")
         places = np.frombuffer(data, np.int64, 2 * buffers_count, buffers_at).reshape(-1, 2)
         if buffers_count and (
             int(places.min()) < 0
             or int(places.max()) > body_bytes
             or int(places.sum(1).max()) > body_bytes
         ):
-            raise ChunkDamaged("a buffer lies outside the body")
+            raise ChunkDamaged("an Arrow buffer lies outside the body of the message")
         return Metadata(
             struct.unpack_from("<q", data, rows)[0] if rows else 0,
             np.frombuffer(data, np.int64, 2 * nodes_count, nodes_at).reshape(-1, 2),

@@ -258,7 +258,7 @@ class Samples(IterableDataset[Tensors]):
 class Minibatches(IterableDataset[Tensors]):
     """Yield every item of a buffer once per pass as tensors, like `buffer.epochs`.
 
-    An item is a step, or what `unit` makes of a step, such as a sequence or an episode.
+    An item is a step, or a sequence, episode or other item that `unit` builds from a step.
 
     Pass it to a `DataLoader` with `batch_size=None`, because each item of the dataset is a batch.
     The workers divide the episodes among themselves. `torch.manual_seed` determines the order.
@@ -728,7 +728,7 @@ def pad(episodes: Sequence[Tensors]) -> Tensors:
     """
     if not episodes or not episodes[0]:
         raise expdb.InvalidValue(
-            "cannot pad an empty list of episodes; pass episodes with at least one field"
+            "episodes must not be empty, and must have at least one field; pass items of Episodes"
         )
     lengths = [len(next(iter(episode.values()))) for episode in episodes]
     out: Tensors = {}

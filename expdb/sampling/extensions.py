@@ -189,8 +189,8 @@ def check_layout(
         first = rows if rows.ndim == 1 else rows[:, 0]
         if layout_rows.ndim != 1 or not np.array_equal(layout_rows, first):
             raise InvalidValue(
-                f"{what} the drawn rows [{count}] in their order, or with a mask any rows "
-                f"[{count}, ..., T]"
+                f"{what} the drawn rows [{count}] in their order; to return other rows "
+                f"[{count}, ..., T], also return a mask"
             )
     elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != layout_rows.shape:
         raise InvalidValue(f"{what} a bool mask with the shape of its rows, {layout_rows.shape}")
@@ -199,7 +199,10 @@ def check_layout(
     elif "mask" not in tuple(unit.keys()) or not np.array_equal(
         layout.columns.get("mask", mask), mask
     ):
-        raise InvalidValue(f"{what} its mask under the key 'mask'; add 'mask' to keys()")
+        raise InvalidValue(
+            f"{what} its mask under the key 'mask'; add 'mask' to keys(), and "
+            "omit 'mask' from the columns"
+        )
     else:
         layout.columns.setdefault("mask", mask)
     for name in ("next_rows", "last_rows"):
@@ -228,9 +231,10 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
 
 
 def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
-    """Check the result of `assemble` of a user's unit; return its arrays, `drawn` and length.
+    """Check the result of `assemble` of a user's unit; return its arrays and their length.
 
-    Raise InvalidValue if the lengths differ, or if `drawn` is missing or out of range.
+    The returned arrays always include `drawn`. Raise InvalidValue if the lengths differ, if `drawn`
+    is out of range, or if `drawn` is missing although the number of rows changes.
     """
     what = f"{_name(unit)}.assemble must return"
     if not isinstance(columns, Mapping):

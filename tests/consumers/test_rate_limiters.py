@@ -167,7 +167,7 @@ def test_a_lease_that_was_waited_for_is_handed_out_while_others_write(tmp_path):
 
 def test_only_rate_limiters_are_taken(buffer):
     with pytest.raises(
-        expdb.InvalidValue, match=r"rate_limiter must be None or, for example, expdb.Queue\(1000\)"
+        expdb.InvalidValue, match=r"rate_limiter must be a RateLimiter such as Queue\(1000\)"
     ):
         buffer.rate_limiter = 5
 

@@ -289,7 +289,7 @@ def test_mistakes_with_loaders_say_what_to_do(buffer, db):
         lambda: Loader(Samples(buffer, 4), collate_fn=pad),
         lambda: pad([]),
     ):
-        with pytest.raises(expdb.InvalidValue, match=r"must be|Samples are|cannot pad"):
+        with pytest.raises(expdb.InvalidValue, match=r"must be|Samples are|must not be empty"):
             call()
     with pytest.raises(expdb.InvalidValue, match="must be a function"):
         buffer.sample(2, empty=5)

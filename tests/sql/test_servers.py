@@ -712,7 +712,9 @@ def test_late_rewards_read_only_the_steps_of_their_episodes(url, server, has_sta
     ((before,),) = server.execute(read, name)
     with expdb.open(url) as db:
         changed = np.arange(0, 10_000, 10)  # of half of the episodes
-        with pytest.warns(expdb.ExpDBWarning, match="returns count the reward of each step"):
+        with pytest.warns(
+            expdb.ExpDBWarning, match="the return of an episode is the sum of its rewards"
+        ):
             assert db.buffer("b").update(changed, reward=1.0) == 1_000
         returns = db.buffer("b").episodes()["episode_return"].to_pylist()
         assert returns == [50.0] * 20 + [0.0] * 20

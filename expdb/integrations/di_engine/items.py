@@ -50,7 +50,7 @@ class _PlaceSampler(expdb.Sampler):
     def draw(
         self, population: expdb.Population, size: int, rng: np.random.Generator
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions of the items."""
+        """Return the positions and `UNWRITTEN` of the items that `Items.choose` selects."""
         unwritten: int = self.items.unwritten
         count = min(population.size + unwritten, self.items.size)
         places = self.items.choose(count) - count  # -1 is the newest item
@@ -62,8 +62,8 @@ class Items:
     """Push, draw and change the items of a buffer. Threads may share it.
 
     Pushed items are written in groups. A push writes them if `FLUSH_STEPS` items are unwritten. A
-    push or sample also writes them if the last write was `FLUSH_SECONDS` ago. Methods
-    that read items first write the unwritten items, except `draw_with_unwritten`.
+    push or uniform sample also writes them if the last write was at least `FLUSH_SECONDS` ago.
+    Methods that read items first write the unwritten items, except `draw_with_unwritten`.
     """
 
     def __init__(

@@ -191,7 +191,9 @@ def group_sample(
         if action != "sample":
             return chain(*args, **kwargs)
         if not kwargs.get("groupby"):
-            raise ValueError("Group sample must be used when the `groupby` parameter is specified.")
+            raise ValueError(
+                "group_sample requires a sample with groups; pass groupby= to sample()"
+            )
         groups = chain(*args, **kwargs)
         for k, group in enumerate(groups):
             if not ordered_in_group:

@@ -61,7 +61,8 @@ def rows_of(batch: Any) -> Iterator[dict[str, Any]] | None:
 def one_step(batch: Any) -> Any:
     """Return the columns of a batch of one step without their first axis.
 
-    A column that is not an array becomes a list of one element. Return other items unchanged.
+    A column that is not an array becomes a list of one element. Return a batch of sequences, or an
+    item that is not a `SampleBatch`, unchanged.
     """
     if not isinstance(batch, SampleBatch) or "seq_lens" in batch:
         return batch

@@ -21,7 +21,10 @@ PATIENCE = 1.0  # seconds after which a wait is recorded
 
 @dataclass
 class Waiter:
-    """Record that this process waits; use it as a context manager and call `wait_for`."""
+    """Record in the database that this process waits.
+
+    Use a `Waiter` as a context manager, and call `wait_for` in the block.
+    """
 
     store: Store
 

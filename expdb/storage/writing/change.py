@@ -193,8 +193,8 @@ def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndar
         store.warned_of_rewards = True
         errors.warn(
             f"update() sets the reward of {steps} steps of {episodes} "
-            f"episode{'s' * (episodes != 1)}, and returns count the reward of each "
-            'step; for the reward of a whole episode, use update(..., which="last")'
+            f"episode{'s' * (episodes != 1)}, and the return of an episode is the sum of its "
+            'rewards; to set one reward for a whole episode, use update(..., which="last")'
         )
 
 
