@@ -66,7 +66,9 @@ class Batch(Mapping[str, np.ndarray]):
         try:
             return self._columns[name]
         except KeyError:
-            raise KeyError(f"the batch has no {name!r}, only {', '.join(self._columns)}") from None
+            raise KeyError(
+                f"the batch has no key {name!r}; the keys are {', '.join(self._columns)}"
+            ) from None
 
     def __getattr__(self, name: str) -> NoReturn:
         columns = () if name.startswith("_") else self._columns
@@ -232,8 +234,8 @@ class Batch(Mapping[str, np.ndarray]):
             if array.dtype in (np.uint16, np.uint32, np.uint64):
                 if array.size and int(array.max()) > np.iinfo(np.int64).max:
                     raise InvalidValue(
-                        f"{name} contains {array.max()}, which does not fit an integer type of "
-                        "torch; leave the field out with fields="
+                        f"{name} contains {array.max()}, which does not fit torch.int64; exclude "
+                        "the field with fields="
                     )
                 array = array.astype(np.int64)
             tensor = torch.from_numpy(np.ascontiguousarray(array))

@@ -120,8 +120,8 @@ class ReplayBuffer:
         if not name.startswith("_") and not hasattr(type(self), name):
             settings = "policy_version", "rate_limiter", "pace", "eviction"
             raise AttributeError(
-                f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} settings are "
-                f"{', '.join(settings)}"
+                f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} the settings "
+                f"are {', '.join(settings)}"
             )
         super().__setattr__(name, value)
 
@@ -876,19 +876,19 @@ class ReplayBuffer:
         changed = change.update(self._store, condition, changes, which == "last")
         if not changed and required:
             raise errors.TooFewRows(
-                f"update found no step of buffer {self.name!r} that matches {shown(where)}; check "
-                "the query, and that the writer of the steps has flushed them"
+                f"update() found no step of buffer {self.name!r} that matches {shown(where)}; "
+                "check the query, and that the writer of the steps has flushed them"
             )
         if not changed and (unwritten := self._writers.unwritten()):
             errors.warn(
-                f"update found no step, and {unwritten} appended steps are not written yet; call "
-                "flush() or end the episode first"
+                f"update() found no step of buffer {self.name!r}, but {unwritten} appended steps "
+                "are not written yet; call flush() or end the episode before update()"
             )
         elif not changed and "episode_id" in condition.names:
             errors.warn(
-                f"update changed nothing: no stored step of buffer {self.name!r} matches "
-                f"{shown(where)}; the steps may be evicted, or not yet flushed by another process "
-                "(required=True raises an error instead)"
+                f"update() changed nothing, because no stored step of buffer {self.name!r} "
+                f"matches {shown(where)}; check the query, and that the steps are flushed and "
+                "not evicted (required=True raises an error instead)"
             )
         return changed
 
@@ -1116,10 +1116,10 @@ class ReplayBuffer:
             cure = (
                 "call clear() to delete every step"
                 if verb == "delete"
-                else "pass QueryBuilder().gte('position', 0) to change every step"
+                else "pass QueryBuilder().gte('position', 0) to update every step"
             )
             raise errors.InvalidValue(
-                f"{verb} without a query would change every step; pass a query, or {cure}"
+                f"{verb}() without a query would affect every step; pass a query, or {cure}"
             )
         return condition
 
@@ -1367,7 +1367,7 @@ class ReplayBuffer:
 
     def _no_items(self, where: Where, what: str) -> errors.TooFewRows:
         """Return the error for epochs without items."""
-        error = errors.TooFewRows(f"no {what} for an epoch; store some first, or widen the query")
+        error = errors.TooFewRows(f"no {what} for an epoch; store steps first, or widen the query")
         return self._explain_error(where, error)
 
     def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
@@ -1377,7 +1377,7 @@ class ReplayBuffer:
             explained_error = explained(self._store, session, condition, error)
         if unwritten := self._writers.unwritten():
             return errors.TooFewRows(
-                f"{explained_error}; writers of this process hold {unwritten:,} steps that are "
+                f"{explained_error}; writers of this process have {unwritten:,} steps that are "
                 "not written yet, so call flush()"
             )
         return explained_error
@@ -1419,7 +1419,7 @@ class ReplayBuffer:
         """  # noqa: DOC501
         try:
             if state["format"] != 1:
-                raise ValueError(f"format {state['format']}")
+                raise ValueError(f"unknown format {state['format']!r}")
             if state["buffer"] != self.name:
                 raise ValueError(f"it belongs to buffer {state['buffer']!r}, not to {self.name!r}")
             generator = np.random.default_rng()
@@ -1429,7 +1429,7 @@ class ReplayBuffer:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(
-                f"state must be the unchanged result of sampling_state(): {error!r}"
+                f"state is invalid ({error!r}); pass the result of sampling_state() of this buffer"
             ) from error
         self._rng = generator
 
@@ -1858,7 +1858,7 @@ class ReplayBuffer:
                 return np.random.default_rng(rng)
             except (TypeError, ValueError):
                 raise errors.InvalidValue(
-                    f"rng must be a seed from 0 or a numpy.random.Generator, got {rng!r}"
+                    f"rng must be a non-negative integer or a numpy.random.Generator, got {rng!r}"
                 ) from None
         if self._rng is None:
             self._rng = np.random.default_rng()
@@ -1900,7 +1900,7 @@ def _positions(positions: Any) -> np.ndarray:
             f"positions must be 1-D integers, got {array.dtype}{list(array.shape)}"
         )
     if array.dtype == np.uint64 and (array >= 2**63).any():
-        raise errors.InvalidValue("a position does not fit 64 bits; pass positions of stored steps")
+        raise errors.InvalidValue(f"positions must fit 64 bits, got {array.max()}")
     return array.astype(np.int64)
 
 

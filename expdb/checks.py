@@ -29,7 +29,7 @@ def seconds(value: Any) -> float:
     """Return a positive number of seconds."""
     checked = number(value, "seconds")
     if checked <= 0:
-        raise InvalidValue(f"seconds must be a number above 0, got {value!r}")
+        raise InvalidValue(f"seconds must be a positive number, got {value!r}")
     return checked
 
 
@@ -43,8 +43,10 @@ def whole(value: Any, name: str, least: int = -(2**63), most: int = 2**63 - 1) -
         integer = int(value)
         if least <= integer <= most:
             return integer
-    wanted = "a 64-bit integer" if least < -(2**62) else f"a whole number from {least}"
-    wanted += f" to {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
+    wanted = "a 64-bit integer" if least < -(2**62) else f"an integer of at least {least}"
+    wanted += (
+        f" and at most {most}" if least > -(2**62) and (most < 2**62 or _is_large(value)) else ""
+    )
     raise InvalidValue(f"{name} must be {wanted}, got {value!r}")
 
 
@@ -108,7 +110,7 @@ def plain(value: Any) -> Any:
 def _range(least: float, most: float) -> str:
     if least == -math.inf:
         return ""
-    return f" from {least:g}" + (f" to {most:g}" if most < math.inf else "")
+    return f" of at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
 
 
 def reward(value: Any) -> float:
@@ -120,7 +122,9 @@ def reward(value: Any) -> float:
         )
     converted = number(value, "reward")
     if isinstance(value, (int, np.integer)) and int(converted) != int(value):
-        raise InvalidValue(f"reward is {value}, which a float rounds to {converted:.0f}; scale it")
+        raise InvalidValue(
+            f"reward is {value}, which a float rounds to {converted:.0f}; scale the rewards"
+        )
     if not -LARGEST_REWARD <= converted <= LARGEST_REWARD:
         raise InvalidValue(f"reward must be between -1e300 and 1e300, got {converted}")
     return converted
@@ -156,11 +160,14 @@ def text(value: Any, name: str) -> str:
 def utf8(value: str, name: str) -> bytes:
     """Return a text as UTF-8; raise InvalidValue for NUL characters and lone surrogates."""
     if "\0" in value:
-        raise InvalidValue(f"{name} contains a NUL character; strip it, or store bytes")
+        raise InvalidValue(
+            f"{name} contains a NUL character; remove this character, or store the text as bytes "
+            "in a field"
+        )
     try:
         return value.encode()
     except UnicodeEncodeError:
-        cure = "encode it with errors='replace', or store bytes"
+        cure = "encode the text with errors='replace', or store the text as bytes in a field"
         raise InvalidValue(f"{name} contains a lone surrogate; {cure}") from None
 
 

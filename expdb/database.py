@@ -271,8 +271,8 @@ class ExperienceDB:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._temporary is not None:
             raise errors.InvalidValue(
-                "a private temporary database cannot be passed to another process; open a file "
-                "instead"
+                "a private temporary database cannot be passed to another process; open a "
+                "database file instead"
             )
         named = (
             self._named
@@ -367,8 +367,8 @@ class ExperienceDB:
                 raise catalog.unknown_buffer(session, name)
             if record is None and self._options["read_only"]:
                 raise errors.UnknownBuffer(
-                    f"{catalog.unknown_buffer(session, name)}; a read-only handle cannot create "
-                    "it, so open the database for writing"
+                    f"{catalog.unknown_buffer(session, name)}; open the database without "
+                    "read_only=True to create the buffer"
                 )
         if record is None:
             with self._engine.writing() as session:
@@ -392,8 +392,9 @@ class ExperienceDB:
             kept = change.raise_capacity(buffer._store, capacity)
             if kept is not True:
                 raise errors.CapacityMismatch(
-                    f"buffer {name!r} keeps {'all' if kept is None else kept} steps, but "
-                    f"capacity is {capacity}; call buffer.set_capacity({capacity}) to evict the "
+                    f"buffer {name!r} has "
+                    f"{'no capacity limit' if kept is None else f'a capacity of {kept} steps'}, "
+                    f"got capacity={capacity}; call buffer.set_capacity({capacity}) to evict the "
                     "oldest steps, or omit capacity"
                 )
         if declared:
@@ -808,8 +809,8 @@ def copy(
         taken = [name for name in names if name in ours.buffers()]
         if taken:
             raise errors.TargetExists(
-                f"{ours.location} already has a buffer {taken[0]!r}; drop it there first, or copy "
-                "to another database"
+                f"{ours.location} already has a buffer {taken[0]!r}; drop this buffer first, or "
+                "copy to another database"
             )
         copied = {}
         for name in names:
@@ -913,6 +914,7 @@ def grant(
         checks.name(role, "a role")
         if role.lower() == "public":
             raise errors.InvalidValue(
-                f"{role!r} means every role of the server; name the roles that need access"
+                f"{role!r} stands for every role of the server; pass only the roles that need "
+                "access"
             )
     opening.grant(named, *lists)

@@ -192,6 +192,7 @@ class TaskReminder:
         if self._episodes != MANY_EPISODES:
             return None
         return (
-            f"{MANY_EPISODES:,} episodes were stored without task_id, so they belong to one task; "
-            "pass task_id=... to separate tasks, or task_id='default' if there is only one"
+            f"{MANY_EPISODES:,} episodes were stored without task_id, so they belong to one "
+            "task; pass task_id=... to separate tasks, or task_id='default' if there is only one "
+            "task"
         )

@@ -149,7 +149,7 @@ def save(figure: Figure, path: Path) -> None:
 
     if path.suffix.lower() not in ENDINGS:
         raise expdb.InvalidValue(
-            f"{path.name} is not the name of a picture; end it with {', '.join(ENDINGS)}"
+            f"the name of a picture must end in {', '.join(ENDINGS)}, got {path.name!r}"
         )
     with (
         matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}),

@@ -47,9 +47,9 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
     folder = os.fspath(policy.archive or "")
     if (location, buffer) not in _trusted and _belongs_to_another_user(location):
         raise errors.ArchiveFailed(
-            f"{location} belongs to another user, and its policy archives buffer {buffer!r} to "
-            f"{folder}, so no steps were evicted; if you trust this folder, set buffer.eviction in "
-            "this process"
+            f"no steps of buffer {buffer!r} were evicted, because its policy archives to "
+            f"{folder} and {location} belongs to another user; if you trust this folder, set "
+            "buffer.eviction in this process"
         )
     if marker is None:  # the policy was stored with schema 0007
         return
@@ -61,10 +61,10 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
         raise failed(folder, error) from error
     if stored_marker != marker:
         raise errors.ArchiveFailed(
-            f"{folder} is not the archive folder of buffer {buffer!r}: {MARKER_FILE} is missing or "
-            "holds another id, so no steps were evicted; mount the archive on this machine, use "
-            'Eviction(by="archiver") and archive on a machine that has it, or, if you emptied the '
-            "folder, set buffer.eviction again"
+            f"{folder} is not the archive folder of buffer {buffer!r}: {MARKER_FILE} is missing "
+            "or has another id, so no steps were evicted; mount the archive folder on this "
+            'machine, use Eviction(by="archiver") and run the archiver on a machine with this '
+            "folder, or, if you emptied the folder, set buffer.eviction again"
         )
 
 

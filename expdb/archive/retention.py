@@ -137,9 +137,9 @@ class Retention:
                 under_way = evictions.under_way(session, store)
                 if under_way is not None and under_way.committed:
                     raise errors.ArchiveFailed(
-                        f"{under_way.draft} holds evicted steps of buffer {store.name!r}; make its "
-                        "folder available and call evict() before you set another eviction, or "
-                        "discard the steps with evict(forget_missing=True)"
+                        f"cannot replace the eviction policy of buffer {store.name!r}, because "
+                        f"{under_way.draft} contains evicted steps; make this file available and "
+                        "call evict(), or discard the steps with evict(forget_missing=True)"
                     )
                 if under_way is not None and keeps:
                     evictions.end(session, store, under_way)
@@ -148,8 +148,8 @@ class Retention:
                 eviction.set_policy(session, store, policy, marker)
                 return
         raise errors.DatabaseBusy(
-            f"other processes write to buffer {store.name!r} faster than expdb archives it; set "
-            "the policy again"
+            f"cannot replace the eviction policy of buffer {store.name!r}, because other "
+            "processes write steps faster than expdb archives these steps; set the policy again"
         )
 
     def _is_to_archive(self, session: Session) -> bool:
@@ -206,7 +206,7 @@ class Retention:
             self._backlog = None
             if now >= self._next_warning:
                 self._next_warning = now + WARN_SECONDS
-                errors.warn(f"steps that are due for eviction were not evicted: {error}")
+                errors.warn(f"cannot evict steps of buffer {self._store.name!r}: {error}")
         finally:
             took = time.monotonic() - now
             pause = 0.0 if self._backlog else max(LOOK_SECONDS, LOOK_SHARE * took)
@@ -245,9 +245,9 @@ class Retention:
         if now - since > LATE_SECONDS and now >= self._next_warning:
             self._next_warning = now + WARN_SECONDS
             errors.warn(
-                f"buffer {store.name!r} holds {state.size:,} steps, over its capacity of "
-                f"{state.capacity:,}, because its eviction has by='archiver' and no archiver "
-                f"keeps up; run `expdb evict {store.engine.location} {store.name} --follow`"
+                f"buffer {store.name!r} has {state.size:,} steps, more than its capacity of "
+                f"{state.capacity:,}, because by='archiver' is set and no archiver keeps up; run "
+                f"`expdb evict {store.engine.location} {store.name} --follow`"
             )
         return since
 
@@ -266,8 +266,8 @@ class Retention:
                 return
             evictions.end(session, store, entry)
         errors.warn(
-            f"evicted steps of buffer {store.name!r} are lost: neither {entry.path} (named "
-            "after their first and last position) nor its draft exists"
+            f"evicted steps of buffer {store.name!r} are lost, because neither {entry.path} nor "
+            "its draft exists; restore the file from a backup"
         )
 
     def _evict(self) -> int:
@@ -358,7 +358,7 @@ class Retention:
         if policy is None or not _is_in_archive(archiving, policy):
             raise errors.DatabaseDamaged(
                 f"the unfinished eviction of buffer {store.name!r} refers to the file "
-                f"{archiving.file}, which is not in the archive of its policy; restore a backup"
+                f"{archiving.file}, which is not in the archive of the policy; restore a backup"
             )
         archive_folder.check(store.engine.location, store.name, policy, marker)
         if archiving.committed:
@@ -468,14 +468,14 @@ class Retention:
                 return  # another process has renamed the draft
             if not archiving.path.exists():
                 raise errors.ArchiveFailed(
-                    f"{archiving.draft} holds evicted steps of buffer {store.name!r} and is not "
-                    "visible on this machine; call evict() on a machine that has the archive folder"
+                    f"cannot find {archiving.draft}, which contains evicted steps of buffer "
+                    f"{store.name!r}; call evict() on a machine with the archive folder"
                 ) from None
         except OSError as error:
             raise errors.ArchiveFailed(
-                f"{archiving.draft} holds evicted steps of buffer {store.name!r} but cannot be "
-                f"renamed to {archiving.path} ({error.strerror or error}); correct the permissions "
-                "of the folder, then call evict()"
+                f"{archiving.draft}, which contains evicted steps of buffer {store.name!r}, "
+                f"cannot be renamed to {archiving.path} ({error.strerror or error}); correct the "
+                "permissions of the folder, then call evict()"
             ) from error
         with store.writing() as (session, _):
             evictions.end(session, store, archiving)

@@ -347,7 +347,7 @@ def _decompress(part: Buffer) -> Buffer:
     if size == -1:
         return part[8:]
     if not 0 <= size <= MAX_BUFFER_BYTES:
-        raise ChunkDamaged("the size of a compressed buffer is not valid")
+        raise ChunkDamaged("the size of a compressed Arrow buffer is not valid")
     return memoryview(CODEC.decompress(part[8:], decompressed_size=size))
 
 

@@ -216,7 +216,7 @@ class Rows:
             if column.rows < self.count:
                 raise RuntimeError(
                     f"field {column.name!r} has {column.rows} values for {self.count} steps; "
-                    "please report this"
+                    "please report this error"
                 )
         nodes: list[Node] = []
         buffers: list[Buffer] = []

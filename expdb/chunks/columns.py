@@ -86,7 +86,7 @@ class ScalarColumn(Column):
                 raise self.mismatch(value)
             if not self._low <= value <= self._high:
                 raise FieldMismatch(
-                    f"field {self.name!r} has type {self.field}, and {value} is out of its range; "
+                    f"field {self.name!r} has type {self.field}, and {value} is out of range; "
                     f"{self._wider(value)}"
                 )
             return value

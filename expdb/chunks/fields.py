@@ -94,7 +94,7 @@ class Field:
                 )
         shape = tuple(None if n is None else int(n) for n in shape)
         if self.dtype in OTHER and shape:
-            raise InvalidValue(f"a {self.dtype} field cannot have a shape; leave shape out")
+            raise InvalidValue(f"a {self.dtype} field cannot have a shape, got {shape}; omit shape")
         object.__setattr__(self, "shape", shape)
 
     @property
@@ -297,8 +297,8 @@ def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
         shape = f", {field.shape}" if field.shape else ""
         declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"
         warn(
-            f"{name!r} becomes a new field; did you mean the {meant}? If not, declare it with "
-            f"{declared}"
+            f"{name!r} becomes a new field; did you mean the {meant}? If not, declare the field "
+            f"with {declared}"
         )
 
 

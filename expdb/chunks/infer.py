@@ -85,11 +85,11 @@ def plain(value: Any) -> Any:
         return value.item()
     if is_array(value):
         raise TypeError(
-            "the value contains an array, which JSON cannot represent; store it as another "
-            "field, or convert it with .tolist()"
+            "the value contains an array, which JSON cannot represent; store the array as "
+            "another field, or convert the array with .tolist()"
         )
     raise TypeError(
-        f"{type(value).__name__} cannot be stored as JSON; convert it, or pass a dict, a "
+        f"{type(value).__name__} cannot be stored as JSON; convert the value, or pass a dict, a "
         "dataclass or a pydantic model"
     )
 
@@ -112,15 +112,16 @@ def _model(value: Any) -> Any:
             wrong = [key for key in node if not isinstance(key, str)]
             if wrong:
                 raise TypeError(
-                    f"the model has the key {wrong[0]!r}, but JSON keys must be text; convert it"
+                    f"the model has the key {wrong[0]!r}, but JSON keys must be text; convert "
+                    "the key to text"
                 )
             seen += node.values()
         elif isinstance(node, (list, tuple, set, frozenset)):
             seen += node
         elif is_array(node):
             raise TypeError(
-                "the model contains an array; store it as another field, or convert it with "
-                ".tolist()"
+                "the model contains an array, which JSON cannot represent; store the array as "
+                "another field, or convert the array with .tolist()"
             )
     try:
         return value.model_dump(mode="json")

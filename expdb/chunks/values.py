@@ -23,8 +23,8 @@ def check_size(size: int, name: str) -> None:
     """Raise InvalidValue if a value is too large for a chunk."""
     if size > MAX_VALUE_BYTES:
         raise InvalidValue(
-            f"{name} has a value of {size} bytes, but the maximum is {MAX_VALUE_BYTES}; split it "
-            "over steps or fields"
+            f"{name} has a value of {size} bytes, but the maximum is {MAX_VALUE_BYTES}; split "
+            "the value over several steps or fields"
         )
 
 
@@ -45,13 +45,15 @@ def _check_json(value: Any, name: str, depth: int = 0) -> None:
     """Raise InvalidValue for keys that are not text, unknown objects and too deep nesting."""
     if depth > MAX_DEPTH:
         raise InvalidValue(
-            f"{name} is nested more than {MAX_DEPTH} deep, or contains itself; flatten it"
+            f"{name} is nested more than {MAX_DEPTH} levels deep, or contains itself; flatten "
+            "the value"
         )
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:
                 raise InvalidValue(
-                    f"{name} has the key {key!r}, but JSON keys must be text; convert it"
+                    f"{name} has the key {key!r}, but JSON keys must be text; convert the key to "
+                    "text"
                 )
             if type(inner) is not str:
                 _check_json(inner, name, depth + 1)
@@ -95,12 +97,16 @@ def encode_json(value: Any, name: str) -> bytes:
             "or an array field"
         ) from None
     if "\\u0000" in text and _ESCAPED_NUL.search(text):
-        raise InvalidValue(f"{name} contains a NUL character; strip it, or store bytes")
+        raise InvalidValue(
+            f"{name} contains a NUL character; remove this character, or store the text as bytes "
+            "in a field"
+        )
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
         raise InvalidValue(
-            f"{name} contains a lone surrogate; encode it with errors='replace', or store bytes"
+            f"{name} contains a lone surrogate; encode the text with errors='replace', or store "
+            "the text as bytes in a field"
         ) from None
     check_size(len(encoded), name)
     return encoded
@@ -119,6 +125,7 @@ def encode_tags(value: Any, name: str) -> str:
             and not -(2**63) <= int(tag) < 2**63
         ):
             raise InvalidValue(
-                f"{name}: {key!r} is {tag}, which does not fit 64 bits; store it as text"
+                f"{name}: tag {key!r} is {tag}, which does not fit 64 bits; store the number as "
+                "text"
             )
     return encode_json(dict(value), name).decode()

@@ -148,7 +148,8 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
     """Return the output format that an option or the file name selects, or None for a table."""
     if len({*forms, *(["json"] if as_json else [])}) > 1 or (as_json and target):
         raise click.UsageError(
-            "--json, --csv, --tsv and --jsonl cannot be combined, nor --json and --to; pass one"
+            "--json, --csv, --tsv and --jsonl cannot be combined, and --json cannot be combined "
+            "with --to; pass only one of these options"
         )
     form = forms[0] if forms else None
     if target in (None, "-"):
@@ -485,13 +486,16 @@ def plot(
             pictures.save(pictures.draw(curves, f"{chosen.name}, by {by}"), Path(target))
         except OSError as error:
             raise click.ClickException(
-                f"{target} cannot be written: {error.strerror or error}"
+                f"{target} cannot be written ({error.strerror or error}); choose another path"
             ) from None
     if as_json:
         return click.echo(json.dumps([_plain_curve(curve) for curve in curves]))
     if not curves:
         if target is not None:
-            raise click.ClickException(f"no complete episode to draw; {target} was not written")
+            raise click.ClickException(
+                f"no complete episode to draw, so {target} was not written; end an episode, or "
+                "use a wider condition"
+            )
         return click.echo("no complete episode to draw")
     if target is not None:
         click.echo(f"{target}: {len(curves)} curve{'s' * (len(curves) != 1)}")
@@ -509,7 +513,7 @@ def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> exp
     names = db.buffers()
     if name is None and len(names) != 1:
         raise click.UsageError(
-            f"the database has several buffers; pass one of {', '.join(names)}"
+            f"{location} has several buffers; pass one of {', '.join(names)}"
             if names
             else f"{location} has no buffer; store steps first"
         )

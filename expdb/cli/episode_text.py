@@ -40,7 +40,7 @@ def find(
     )
     if of_task:
         raise expdb.UnknownEpisode(
-            f"{episode!r} is a task, not an episode; its episodes are {', '.join(of_task)}"
+            f"{episode!r} is a task, not an episode; pass one of its episodes: {', '.join(of_task)}"
         )
     newest = (
         db.sql(
@@ -50,7 +50,7 @@ def find(
         .column(0)
         .to_pylist()
     )
-    there = f"the newest are {', '.join(newest)}" if newest else "no episode is stored"
+    there = f"the newest episodes are {', '.join(newest)}" if newest else "no episode is stored"
     raise expdb.UnknownEpisode(
         f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "
         "episode by its number, pass --buffer NAME"

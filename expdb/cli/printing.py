@@ -151,7 +151,7 @@ def create_file(target: str) -> Iterator[str]:
         if error.errno == errno.EPIPE:
             raise
         raise click.ClickException(
-            f"{target} cannot be written: {error.strerror or error}"
+            f"{target} cannot be written ({error.strerror or error}); choose another path"
         ) from None
 
 

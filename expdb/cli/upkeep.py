@@ -85,7 +85,8 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
         names = db.buffers()
         if buffer is None and len(names) != 1:
             raise expdb.UnknownBuffer(
-                f"{db.location} has {len(names)} buffers; name one with --buffer NAME"
+                f"{db.location} has {len(names)} buffers; "
+                f"{'pass one with --buffer NAME' if names else 'store steps first'}"
             )
         history = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
     click.echo(json.dumps(history) if as_json else "\n".join(history))
@@ -254,7 +255,7 @@ def grant(location: str, actor: tuple[str, ...], reader: tuple[str, ...], as_jso
     Example: expdb grant postgresql://owner@db.example/experience --actor actor --reader analyst
     """
     if not actor and not reader:
-        raise click.UsageError("no role given; pass --actor NAME or --reader NAME")
+        raise click.UsageError("expected a role, got none; pass --actor NAME or --reader NAME")
     expdb.grant(location, actors=actor, readers=reader)
     if as_json:
         return click.echo(json.dumps({"actors": actor, "readers": reader}))

@@ -50,8 +50,8 @@ class Admission:
 
     def __reduce__(self) -> Any:
         raise errors.InvalidValue(
-            "an admission belongs to the process that requested it; call admit() in the process "
-            "that generates the group"
+            "an admission cannot be passed to another process; call admit() in the process that "
+            "generates the group"
         )
 
     @property
@@ -104,8 +104,8 @@ class Admission:
         if not was_valid and took_place:
             errors.warn(
                 f"a group took longer than the {self._seconds:g} seconds of its admission, so "
-                "another group may have begun in its place; pass a larger admit(seconds=...), or "
-                "renew the admission"
+                "another group may have begun in its place; pass more seconds to admit(), or "
+                "renew the admission in time"
             )
 
     def _end_stored(self, id: int, took_place: bool) -> bool:
@@ -196,8 +196,8 @@ def admit(
             if not skip_warning and time.monotonic() - began > PATIENCE:
                 skip_warning = True
                 errors.warn(
-                    f"admit() has waited for {PATIENCE:g} seconds: {outcome}; increase "
-                    "buffer.policy_version to let it continue"
+                    f"admit() of buffer {store.name!r} has waited for {PATIENCE:g} seconds: "
+                    f"{outcome}; increase buffer.policy_version to admit more groups"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
             while (now := time.monotonic()) < until:

@@ -100,7 +100,9 @@ class Consumer:
         }  # fmt: skip
         if unit is None:
             if where is not None:
-                raise errors.InvalidValue("where selects groups; also pass unit=expdb.Group(size)")
+                raise errors.InvalidValue(
+                    "stats() with where= requires unit=; pass unit=expdb.Group(size)"
+                )
             return figures
         if not isinstance(unit, Group):
             raise errors.InvalidValue(f"unit must be a Group, got {unit!r}; pass expdb.Group(size)")
@@ -398,7 +400,9 @@ class Consumer:
         """
         names = ("seconds", "wait", "renew", "step")
         if unknown := arguments.keys() - {*_DEFAULTS, *names}:
-            raise errors.InvalidValue(f"lease_async has no argument {min(unknown)!r}; see lease")
+            raise errors.InvalidValue(
+                f"lease_async() has no argument {min(unknown)!r}; pass only arguments of lease()"
+            )
         options = {name: arguments.pop(name) for name in names if name in arguments}
         step = _step(options.pop("step", None))
         request = _request(size, where, **{**_DEFAULTS, **arguments})

@@ -52,8 +52,8 @@ class Lease:
 
     def __reduce__(self) -> Any:
         raise errors.InvalidValue(
-            "a lease belongs to the process that made it; pass its id to other processes, which "
-            "read the batch with consumer.shared(id)"
+            "a lease cannot be passed to another process; pass its id, and read the batch in the "
+            "other process with consumer.shared(id)"
         )
 
     @property

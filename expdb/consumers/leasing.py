@@ -204,9 +204,9 @@ class Leasing:
         """Warn once if this consumer leases episodes and steps, which it counts separately."""
         if self._consumer.settings.max_times_sampled and self._leases_episodes == {not by_episode}:
             errors.warn(
-                f"consumer {self.name!r} leases both whole episodes and single steps; the lease "
-                "of an episode counts only for its first step, so its other steps are leased "
-                "again; use a separate consumer for each"
+                f"consumer {self.name!r} leases both whole episodes and single steps, but "
+                "max_times_sampled counts the lease of an episode only for its first step; use "
+                "one consumer for episodes and another consumer for steps"
             )
 
     def _in_transaction(
@@ -339,8 +339,8 @@ class Leasing:
                 break
         else:
             raise errors.TooFewRows(
-                f"the unit left out every drawn item, {ATTEMPTS} times; use a unit that leaves "
-                f"out fewer items, or increase size{limits.explained(settings.new_only)}"
+                f"the unit excluded every drawn item in {ATTEMPTS} attempts; use a unit that "
+                f"excludes fewer items, or increase size{limits.explained(settings.new_only)}"
             )
         drawn = replace(made.drawn, attempt=attempt) if attempt else made.drawn
         repeated = self._usage.returned.get(number)

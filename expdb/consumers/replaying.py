@@ -40,10 +40,10 @@ def replayed(
         ids = entries.acknowledged(session, store, consumer, steps, newest)
         if steps and not ids:
             first, last = entries.find_acknowledged_range(session, store, consumer)
-            available = "none" if first is None else f"steps {first} to {last}"
+            available = "none" if first is None else f"{first} to {last}"
             errors.warn(
-                f"consumer {name!r} has no batch that was acknowledged with one of the given "
-                f"trainer steps; available: {available}"
+                f"consumer {name!r} has no batch that was acknowledged with a trainer step in "
+                f"steps=; pass other steps (available: {available})"
             )
     return _each(store, sampling, consumer, ids, units)
 
@@ -95,8 +95,9 @@ def rebuild_batch(
         raise errors.Evicted(f"{what}: {error}") from None
     if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
-            f"{what} differs from the leased batch; rewards or other columns were changed, "
-            "neighbouring steps were deleted, episodes were continued, or the unit was changed"
+            f"{what} differs from the leased batch, because rewards or other columns were "
+            "changed, neighbouring steps were deleted, episodes were continued, or the unit was "
+            "changed; pass the original unit, or skip this batch"
         )
     return made.batch, unit
 
@@ -111,9 +112,9 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
     kind = _class_of(name, units)
     if kind is None:
         raise errors.InvalidValue(
-            f"{what} was made by the unit {name}, which is not defined in this process; import "
-            f"its module, pass units=[{name.rpartition('.')[2]}] to replay(), or pass the unit "
-            "itself as unit="
+            f"{what} was built with the unit {name}, which is not defined in this process; "
+            f"import the module of the unit, pass units=[{name.rpartition('.')[2]}] to replay(), "
+            "or pass the unit itself as unit="
         )
     arguments = {
         key: _setting(value, units, what) for key, value in settings.items() if key != "name"
@@ -122,8 +123,8 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
         return kind(**arguments)
     except TypeError as error:
         raise errors.InvalidValue(
-            f"{what} was made by another version of the unit {name} ({error}); pass unit= with "
-            "the settings that were used"
+            f"{what} was built with another version of the unit {name} ({error}); pass the "
+            "original unit as unit="
         ) from None
 
 
@@ -132,8 +133,8 @@ def _setting(value: Any, units: Iterable[type[Unit]], what: str) -> Any:
         return tuple(_setting(element, units, what) for element in value)
     if isinstance(value, dict) and value.keys() == {REPR}:
         raise errors.InvalidValue(
-            f"{what} was made by a unit with the setting {value[REPR]}, which JSON cannot hold; "
-            "pass the unit itself as unit="
+            f"{what} was built with a unit with the setting {value[REPR]}, which JSON cannot "
+            "represent; pass the unit itself as unit="
         )
     return _unit(value, units, what) if isinstance(value, dict) and "name" in value else value
 

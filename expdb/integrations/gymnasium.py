@@ -357,7 +357,7 @@ class VectorRecorder(VectorWrapper):
         for k, tape in enumerate(self._tapes):
             if not tape.begun and not (self._ended[k] and self._mode is AutoresetMode.NEXT_STEP):
                 what = (
-                    "has ended; reset it with options={'reset_mask': ...}"
+                    "has ended; reset this environment with options={'reset_mask': ...}"
                     if self._ended[k]
                     else "has not begun; call reset()"
                 )
@@ -497,6 +497,7 @@ def _free(fields: dict[str, Any]) -> dict[str, Any]:
     for name in fields:
         if name.split(".")[0] in _TAKEN:
             raise expdb.ReservedName(
-                f"the recorder already stores {name}; annotate under another name"
+                f"{name!r} cannot be the name of an annotation, because the recorder stores a "
+                "field of this name; choose another name"
             )
     return fields

@@ -81,6 +81,6 @@ def check_there(location: str) -> None:
     """
     if "://" not in location and not os.path.exists(location):
         raise expdb.DatabaseMissing(
-            f"the database of this buffer is not at {location} any more; move the file back, or "
-            "create a buffer with its new location"
+            f"{location}, the database of this buffer, does not exist; move the file back, or "
+            "create a buffer with the new location of the file"
         )

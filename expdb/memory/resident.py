@@ -337,7 +337,8 @@ class Resident(RowColumns):
         """
         if name not in self.owners:
             raise errors.InvalidValue(
-                f"{name!r} is not among the episode columns that are read; list it in `reads`"
+                f"{name!r} is not in `reads`; add this episode column to `reads` of the unit or "
+                "sampler"
             )
         there = rows >= 0
         if there.all():

@@ -218,7 +218,7 @@ class NStep(Unit):
         )
         if not sound or not 1 <= bounds[0] <= bounds[1] < 2**63:
             raise InvalidValue(
-                "n must be a number of steps from 1, or a range such as (1, 5) with inclusive "
+                "n must be a positive number of steps, or a range such as (1, 5) with inclusive "
                 f"bounds, got {self.n!r}"
             )
         whole = (int(bounds[0]), int(bounds[1]))
@@ -303,7 +303,7 @@ class NStep(Unit):
             if name not in derived and f"next_{name}" in fields:
                 raise InvalidValue(
                     f"next_{name} was stored with each step and cannot be stacked; pass "
-                    f"next_fields=({name!r},) to derive it instead"
+                    f"next_fields=({name!r},) to derive next_{name} instead"
                 )
         return names
 
@@ -518,8 +518,8 @@ def fields_to_stack(names: tuple[str, ...] | None, fields: Sequence[str]) -> lis
     observations = [name for name in fields if name.split(".", 1)[0] in OBSERVATIONS]
     if not observations:
         raise InvalidValue(
-            f"no field to stack, because none is named {', '.join(OBSERVATIONS)}; name the fields "
-            "that are frames with stack_fields=(...); the fields are "
+            f"no field is named {' or '.join(OBSERVATIONS)}, so no frames can be stacked; select "
+            "the fields to stack with stack_fields=(...); the fields are "
             f"{', '.join(fields) or 'none yet'}"
         )
     return observations

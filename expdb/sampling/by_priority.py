@@ -404,7 +404,7 @@ class Saved:
             set(map(str, state.get("ends", []))),
         )
         if not 0.0 <= saved.greatest < float("inf"):
-            raise ValueError(f"greatest {saved.greatest}")
+            raise ValueError(f"invalid greatest priority {saved.greatest}")
         priority_state = state["priorities"]
         if priority_state is None:
             return saved

@@ -81,8 +81,8 @@ def draw_within(
 
 def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
     return TooFewRows(
-        f"at least {limits.at_least} {what} were requested, but only {there} can be leased; lease "
-        "fewer, pass at_least=1, or wait with wait=seconds"
+        f"at least {limits.at_least} {what} were requested, but only {there} can be leased; "
+        "request fewer, pass at_least=1, or wait with wait=seconds"
     )
 
 

@@ -140,12 +140,14 @@ class Epochs(Iterator[Batch]):
         if not self._has_yielded:
             if self.skipped == count:
                 raise TooFewRows(
-                    f"epoch {self.epoch} has no batch: all {count} items were evicted, deleted or "
-                    "changed since they were listed; pass refresh=True to list the items again"
+                    f"epoch {self.epoch} has no batch, because all {count} items were evicted, "
+                    "deleted or changed after expdb listed the items; pass refresh=True to list "
+                    "the items again"
                 )
             raise TooFewRows(
-                f"epoch {self.epoch} has no batch of {self._batch_size}: {count - self.skipped} of "
-                f"{count} items are left; use a smaller batch_size or drop_last=False"
+                f"epoch {self.epoch} has no batch of {self._batch_size} items, because only "
+                f"{count - self.skipped} of {count} items are left; use a smaller batch_size or "
+                "drop_last=False"
             )
 
     def _begin(self) -> None:
@@ -172,8 +174,9 @@ class Epochs(Iterator[Batch]):
         )  # fmt: skip
         if skipped and not self.skipped:
             errors.warn(
-                f"epoch {self.epoch} skips items that were evicted, deleted or changed since they "
-                "were listed (epochs.skipped counts them); pass refresh=True or raise the capacity"
+                f"epoch {self.epoch} skips items that were evicted, deleted or changed after "
+                "expdb listed the items (epochs.skipped is their number); pass refresh=True or "
+                "raise the capacity"
             )
         self.skipped += skipped
         is_short = self._start - start - skipped < self._batch_size
@@ -235,8 +238,8 @@ class Epochs(Iterator[Batch]):
             )
         if missing := _STATE - state.keys():
             raise InvalidValue(
-                f"state lacks {', '.join(sorted(missing))}; pass the value that state_dict() "
-                "returned"
+                f"state has no key {', '.join(sorted(missing))}; pass the value that "
+                "state_dict() returned"
             )
         for name in _SETTINGS:
             if state[name] != (own_value := getattr(self, f"_{name}")):
@@ -270,7 +273,9 @@ def _check_epoch_count(n: Any) -> int:
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
         return checks.whole(n, "n", 1)
     query = "" if isinstance(n, (int, float, bool)) else "; pass a query as where="
-    raise InvalidValue(f"n must be a number of epochs from 1, or None for no end, got {n!r}{query}")
+    raise InvalidValue(
+        f"n must be a positive number of epochs, or None for no end, got {n!r}{query}"
+    )
 
 
 def _check_seed(seed: Any) -> int:
@@ -278,7 +283,7 @@ def _check_seed(seed: Any) -> int:
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and seed >= 0:
         return checks.whole(seed, "seed", 0)
     raise InvalidValue(
-        f"seed must be a whole number from 0, such as the number of the iteration, got {seed!r}"
+        f"seed must be a non-negative integer, such as the number of the iteration, got {seed!r}"
     )
 
 

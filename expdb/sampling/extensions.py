@@ -103,7 +103,7 @@ def _are_names(value: Any) -> bool:
 def unknown_column(name: str) -> InvalidValue:
     """Return the error for a name in `reads` that is not a column of episodes."""
     if name in SYSTEM:
-        cure = "it is a column of steps, and `reads` names only columns of episodes"
+        cure = "remove this column of steps from `reads`"
     else:
         hint = nearest(name, EPISODE_COLUMNS) or ";"
         cure = f"the columns are {', '.join(EPISODE_COLUMNS)}"
@@ -126,7 +126,8 @@ def check_draw(
     if not sound:
         keys = ", ".join(sampler.keys())
         raise InvalidValue(
-            f"{_name(sampler)}.draw must return positions, integers [{size}], and a dict "
+            f"{_name(sampler)}.draw must return positions as an integer array [{size}], and a "
+            "dict "
             + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, like keys()")
         )
     if not holds(positions).all():
@@ -141,7 +142,9 @@ def check_draw(
 def check_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
     """Check the result of `may_start` of a user's unit, and return it."""
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):
-        raise InvalidValue(f"{_name(unit)}.may_start must return an array of bool, one per row")
+        raise InvalidValue(
+            f"{_name(unit)}.may_start must return an array of bool with one value per row"
+        )
     return mask
 
 
@@ -159,8 +162,8 @@ def check_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
         sound = sound and bool(np.isin(anchors, (*rows, -1)).all())
     if not sound:
         raise InvalidValue(
-            f"{_name(unit)}.anchors must return integers [A] or [A, n] from the rows that it "
-            "received, with a unique first row each"
+            f"{_name(unit)}.anchors must return an integer array [A] or [A, n] of the passed "
+            "rows, and the first row of each anchor must be unique"
         )
     return anchors  # type: ignore[no-any-return]
 
@@ -241,11 +244,11 @@ def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.n
         raise InvalidValue(f"{what} a mapping of names to arrays, got {type(columns).__name__}")
     for name, array in columns.items():
         if not isinstance(name, str):
-            raise InvalidValue(f"{what} names that are text, got {name!r}")
+            raise InvalidValue(f"{what} text names, got {name!r}")
         if not isinstance(array, np.ndarray) or not array.ndim:
             raise InvalidValue(
-                f"{what} NumPy arrays with a row for each row of the batch; {name!r} is "
-                f"{type(array).__name__}"
+                f"{what} NumPy arrays of at least one dimension, got {type(array).__name__} for "
+                f"{name!r}"
             )
     if not columns.keys() - {"drawn"}:
         raise InvalidValue(f"{what} at least one array besides 'drawn', got none")
@@ -264,13 +267,16 @@ def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.n
     drawn = arrays.get("drawn")
     if drawn is None and rows != count:
         raise InvalidValue(
-            f"{what} 'drawn' if the number of rows changes; got {rows} rows for {count} items; "
-            f"set drawn[k] to the item of row k, from 0 to {count - 1}"
+            f"{what} 'drawn' if the number of rows differs from the number of items, got {rows} "
+            f"rows for {count} items; set drawn[k] to the index of the item of row k, 0 to "
+            f"{count - 1}"
         )
     if drawn is None:
         drawn = np.arange(count)
     elif drawn.dtype.kind not in "iu" or drawn.ndim != 1 or not within(drawn, count):
-        raise InvalidValue(f"{what} 'drawn' as integers [{rows}] from 0 to {count - 1}")
+        raise InvalidValue(
+            f"{what} 'drawn' as an integer array [{rows}] of indices of items, 0 to {count - 1}"
+        )
     arrays["drawn"] = drawn.astype(np.int64)
     return arrays, rows
 
@@ -287,9 +293,7 @@ def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
         or rows.dtype.kind not in "iu"
         or not within(rows, r.total - 1)
     ):
-        raise InvalidValue(
-            f"{what} as integers [{count}] that are rows of known steps, such as successors"
-        )
+        raise InvalidValue(f"{what} as an integer array [{count}] of rows of known steps")
 
 
 def _name(extension: Any) -> str:

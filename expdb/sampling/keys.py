@@ -131,8 +131,9 @@ def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ..
         is_taken = unit.next_fields is None and (fields is None or following in fields)
         if following in store.fields.optional and is_taken and name not in store.fields.optional:
             warn(
-                f"{following} was stored with only some steps, and is zero or NaN for the others; "
-                f"pass next_fields=({name!r},) to the unit to derive it for all steps"
+                f"{following} was stored with only some steps, and is zero or NaN for all other "
+                f"steps; pass next_fields=({name!r},) to the unit to derive {following} for all "
+                "steps"
             )
 
 

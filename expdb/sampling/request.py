@@ -63,10 +63,7 @@ class Limits:
         reasons = []
         if lease_ids:
             named = ", ".join(map(str, lease_ids[:3])) + ", ..." * (len(lease_ids) > 3)
-            reasons = [
-                f"lease{'s' * (len(lease_ids) > 1)} {named} hold{'s' * (len(lease_ids) == 1)} "
-                "some items until acknowledged, released or expired"
-            ]
+            reasons = [f"some items are in active lease{'s' * (len(lease_ids) > 1)} {named}"]
         times = "once" if most == 1 else f"{most} times"
         reasons += [f"each item may be leased {times}"] if most is not None else []
         reasons += [f"policy_version must be {oldest} or newer"] if oldest is not None else []

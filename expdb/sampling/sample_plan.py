@@ -357,8 +357,9 @@ class SamplePlan:
         unit, count = self.request.unit, len(positions)
         if "drawn" in batch:
             raise InvalidValue(
-                f"{type(unit).__name__}.assemble returns 'drawn', which is a key of this batch; "
-                "rename this key, or leave the field out with fields="
+                f"{type(unit).__name__}.assemble adds the key 'drawn', but this batch already "
+                "has a key 'drawn'; rename the field or key 'drawn', or exclude the field with "
+                "fields="
             )
         try:
             assembled = unit.assemble(Batch(batch, count), rng)
@@ -366,8 +367,8 @@ class SamplePlan:
             if self.request.fields is None:
                 raise
             raise InvalidValue(
-                f"{type(unit).__name__}.assemble needs a key that fields= does not name "
-                f"({error}); add it to fields="
+                f"{type(unit).__name__}.assemble requires a key that is not in fields= "
+                f"({error}); add the key to fields="
             ) from error
         arrays, size = check_assembly(unit, assembled, count)
         for name, array in columns.items():
@@ -447,7 +448,10 @@ class MatchingPopulation:
     def ordered(self, column: str, descending: bool, size: int) -> np.ndarray:
         """Return the first `size` positions in the order of a column of the view."""
         if not self._plan.request.sampler.asks_database:
-            raise InvalidValue("ordered() reads the database; set asks_database = True")
+            raise InvalidValue(
+                "ordered() requires a sampler with asks_database = True; set asks_database in "
+                "the sampler class"
+            )
         assert self._session is not None
         return self._plan.candidates.ordered(
             self._session, self._plan.request, column, descending, size
@@ -456,7 +460,10 @@ class MatchingPopulation:
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""
         if not self._plan.request.sampler.uses_priorities:
-            raise InvalidValue("priorities() requires uses_priorities = True")
+            raise InvalidValue(
+                "priorities() requires a sampler with uses_priorities = True; set "
+                "uses_priorities in the sampler class"
+            )
         return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
 
     def calls(self, sampler: Prioritized) -> int:

@@ -37,21 +37,21 @@ def _checked(name: str, value: Any) -> Any:
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(
-            f"cannot compare {name!r} with {value}, which does not fit 64 bits; no stored number "
-            "is that large"
+            f"cannot compare {name!r} with {value}, which does not fit 64 bits; pass an integer "
+            "between -2**63 and 2**63 - 1"
         )
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
             raise QueryError(
-                f"cannot compare {name!r} with text that has a lone surrogate; stored text never "
-                "has one"
+                f"cannot compare {name!r} with text that has a lone surrogate; remove the "
+                "surrogate, because stored text has none"
             ) from None
         if "\0" in value:
             raise QueryError(
-                f"cannot compare {name!r} with text that has a NUL character; stored text never "
-                "has one"
+                f"cannot compare {name!r} with text that has a NUL character; remove this "
+                "character, because stored text has none"
             )
     return value
 
@@ -66,7 +66,7 @@ def _values(name: str, values: Any) -> list[Any]:
     if len(values) > MAX_VALUES:
         raise QueryError(
             f"in_() of {name!r} must get at most {MAX_VALUES} values, got {len(values)}; tag the "
-            "rows, or pass positions"
+            "steps and query the tag, or pass an array of positions"
         )
     return [_checked(name, value) for value in values]
 
@@ -98,7 +98,9 @@ def column_test(
     fitted = _fitting(name, checked)
     if is_flag:
         if op != "eq":
-            raise QueryError(f"{name!r} is True or False; compare it with eq() or ne()")
+            raise QueryError(
+                f"cannot compare {name!r}, which is True or False, with {op!r}; use eq() or ne()"
+            )
         return _build_comparison(column, op, sa.literal(bool(fitted), column.type))
     if numeric:
         op, fitted = _exact(name, op, fitted)
@@ -111,7 +113,7 @@ def _fitting(name: str, value: Any) -> Any:
     """Return a value that a column can be compared with; raise QueryError for another kind."""
     kind = COLUMN_KINDS.get(name, "text")
     if kind == "flag":
-        fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True and False"
+        fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True or False"
     elif kind in _NUMERIC:
         fits = isinstance(value, (int, float)) and not isinstance(value, bool)
         what = "numbers"
@@ -201,7 +203,7 @@ def tag_test(
     checked = _checked(name, value)
     if isinstance(checked, bool):
         if op != "eq":
-            raise QueryError(f"{name!r} is compared with a bool; use eq() or ne()")
+            raise QueryError(f"cannot compare {name!r} with a bool by {op!r}; use eq() or ne()")
         return dialect.tag_is_bool(column, key, checked)
     if op == "like":
         return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)

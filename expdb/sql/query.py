@@ -395,8 +395,8 @@ class QueryBuilder:
             or not all(isinstance(o, str) for o in operators)
         ):
             raise QueryError(
-                "conditions must be joined with and_() or or_(); put one of them between two "
-                "conditions"
+                "conditions must be joined with and_() or or_(); call one of these methods "
+                "between two conditions"
             )
         built: Any = conditions[0]
         for join, condition in zip(operators, conditions[1:], strict=True):
@@ -429,10 +429,10 @@ def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray 
         for position in where
     ):
         raise QueryError(
-            "a list as a query must hold only integer positions; for a condition use "
+            "a list as a query must contain only integer positions; for a condition, use "
             "QueryBuilder, or a mapping of equalities"
         )
     try:
         return np.array(where, np.int64)
     except OverflowError:
-        raise QueryError("positions must fit 64 bits; no step has a larger position") from None
+        raise QueryError("positions must fit 64 bits; pass positions of stored steps") from None

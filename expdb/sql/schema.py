@@ -157,7 +157,6 @@ def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:
 
 def _too_new(engine: Engine, revision: str) -> errors.SchemaTooNew:
     return errors.SchemaTooNew(
-        f"{engine.location} has schema {revision}, newer than this expdb's "
-        f"{list_revisions()[-1]}; install the newer expdb from its checkout and restart this "
-        "process"
+        f"{engine.location} has schema {revision}, but this expdb supports schemas up to "
+        f"{list_revisions()[-1]}; install a newer expdb and restart this process"
     )

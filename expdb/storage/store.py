@@ -294,6 +294,6 @@ def evicted(positions: np.ndarray) -> errors.Evicted:
     """Return the error for positions without a step."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
     return errors.Evicted(
-        f"{len(positions)} positions have no step ({shown}); the steps were evicted, deleted or "
-        "not written yet"
+        f"{len(positions)} positions have no step ({shown}), because the steps were evicted, "
+        "deleted or not written yet; read newer positions, or raise the capacity"
     )

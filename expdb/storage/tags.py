@@ -52,7 +52,7 @@ class Tags:
             return None
         if key in keys[other]:
             cure = (
-                f"{other}.{key} exists; `{other}` are the tags of "
+                f"use {other}.{key}, which is a tag of "
                 f"{'an episode' if other == 'episode_tags' else 'a step'}"
             )
         else:

@@ -58,7 +58,8 @@ class EpisodeSink:
             if True in ends[:-1]:
                 raise errors.EpisodeEnded(
                     f"step {ends.index(True) + 1} of {len(ends)} ends episode "
-                    f"{episode.episode_id!r}; no step was added; pass only the steps up to this one"
+                    f"{episode.episode_id!r}, so no step was added; pass only the steps up to "
+                    f"step {ends.index(True) + 1}"
                 )
         except BaseException:
             steps.back_to(mark)

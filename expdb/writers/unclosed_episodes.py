@@ -21,7 +21,7 @@ class UnclosedEpisode(NamedTuple):
             "never ended"
         )
         cure = (
-            "its `with` block did not run to its end"
+            "let its `with` block end before the program exits"
             if self.in_block
             else "use `with buffer.episode(...)`, or call end()"
         )

@@ -552,10 +552,10 @@ class EpisodeWriter(BufferedWriter):
     def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
-                "this episode belongs to the parent process; begin another one in this process"
+                "this episode belongs to the parent process; begin another episode in this process"
             )
         raise errors.EpisodeEnded(
-            f"episode {self.episode_id!r} has ended; begin another one with buffer.episode()"
+            f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )
 
     def __enter__(self) -> EpisodeWriter:
@@ -870,9 +870,11 @@ class StepWriter(BufferedWriter):
     def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():
             raise errors.ForkedWithOpenConnection(
-                "this writer belongs to the parent process; create another one in this process"
+                "this writer belongs to the parent process; create another writer in this process"
             )
-        raise errors.InvalidValue("the writer is closed; create another one with buffer.writer()")
+        raise errors.InvalidValue(
+            "the writer is closed; create another writer with buffer.writer()"
+        )
 
     def __enter__(self) -> StepWriter:
         return self

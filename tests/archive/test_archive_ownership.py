@@ -198,7 +198,7 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
         monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
         with pytest.warns(
-            expdb.ExpDBWarning, match="belongs to another user, and its policy archives"
+            expdb.ExpDBWarning, match="its policy archives to .* belongs to another user"
         ):
             buffer.store(n=40)
         with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction in this"):
@@ -226,7 +226,7 @@ def test_an_eviction_that_names_a_file_outside_of_the_archive_is_refused(
         row = evictions.begin(session, store, evictions.NOBODY, file, np.arange(5))
         if committed:
             evictions.commit(session, store, row)
-    with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of its policy"):
+    with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of the policy"):
         second.evict()
     with writing(second._database) as session:
         session.ask("DELETE FROM evictions RETURNING id")
@@ -251,7 +251,7 @@ def test_writers_warn_while_no_archiver_keeps_the_capacity(db, tmp_path, monkeyp
         monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
         buffer.store_batch({"n": np.arange(count)})
     monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
-    with pytest.warns(expdb.ExpDBWarning, match=r"holds 36 steps, .* b --follow"):
+    with pytest.warns(expdb.ExpDBWarning, match=r"has 36 steps, .* b --follow"):
         buffer.store(n=1)
     buffer.evict()
     monkeypatch.setattr(buffer._retention, "_next_warning", 0.0)
@@ -399,7 +399,9 @@ def test_steps_whose_archive_is_lost_can_be_given_up(filled, tmp_path, monkeypat
         buffer.evict()
     buffer.store_batch({"n": np.arange(40, 60)})
     with (
-        pytest.warns(expdb.ExpDBWarning, match=r"steps of buffer 'b' are lost: neither .*/0-29-"),
+        pytest.warns(
+            expdb.ExpDBWarning, match=r"steps of buffer 'b' are lost, because neither .*/0-29-"
+        ),
         pytest.raises(expdb.ArchiveFailed, match="archive"),  # its folder is still missing
     ):
         buffer.evict(forget_missing=True)

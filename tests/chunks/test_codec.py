@@ -334,7 +334,7 @@ def test_a_bomb_is_refused_before_memory_is_taken():
     assert metadata.compressed
     at = metadata.body + int(metadata.buffers[-1, 0])
     forged = message[:at] + (1 << 40).to_bytes(8, "little") + message[at + 8 :]
-    with pytest.raises(ChunkDamaged, match="size of a compressed buffer is not valid"):
+    with pytest.raises(ChunkDamaged, match="size of a compressed Arrow buffer is not valid"):
         decode_all(decoder, 4, crc_of(decoder.signature, 7, 4, forged), forged)
 
 

@@ -237,7 +237,7 @@ def test_long_work_reports_its_progress(monkeypatch):
      (("sql", "PATH", "SELECT rewrd FROM experience"), "rewrd; did you mean reward?"),
      (("sql", "PATH", "DELETE FROM steps"), "expdb sql only reads"),
      (("sql", "PATH", "SELECT :a"), "pass every :name of the query with --param"),
-     (("show", "PATH", "nope"), "the newest are ep/3"),
+     (("show", "PATH", "nope"), "the newest episodes are ep/3"),
      (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
      (("export", "PATH", "train", "x.csv"), "must end in .parquet")],
 )  # fmt: skip

@@ -422,8 +422,8 @@ def test_show_prints_an_episode_as_a_conversation(traces):
     assert run("show", traces, "0", "--buffer", "traces") == output
     trace = json.loads(run("show", traces, "attempt/1", "--json"))
     assert (trace["buffer"], trace["episode_return"], len(trace["steps"])) == ("traces", 0.5, 2)
-    assert "the newest are" in run("show", traces, "attempt/2", status=1)
-    assert "'flight' is a task, not an episode; its episodes are attempt/1" in run(
+    assert "the newest episodes are" in run("show", traces, "attempt/2", status=1)
+    assert "'flight' is a task, not an episode; pass one of its episodes: attempt/1" in run(
         "show", traces, "flight", status=1
     )
     assert "did you mean 'traces'" in run(
@@ -551,7 +551,7 @@ def test_why_tells_of_the_only_buffer_or_the_one_named(path):
     assert json.loads(run("why", path, "0", "--json"))[0] in run("why", path, "0")
     with expdb.open(path) as db:
         db.buffer("other")
-    assert "name one with --buffer" in run("why", path, "0", status=1)
+    assert "pass one with --buffer" in run("why", path, "0", status=1)
     assert "stored as step 0" in run("why", path, "0", "--buffer", "train")
 
 

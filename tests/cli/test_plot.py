@@ -68,7 +68,7 @@ def test_pictures_are_what_their_names_say(path, tmp_path):
     assert b"\x1b" not in first
     code, output = call(path, "--to", tmp_path / "a.gif")
     assert code == 1
-    assert output == "Error: a.gif is not the name of a picture; end it with .png, .svg, .pdf\n"
+    assert output == "Error: the name of a picture must end in .png, .svg, .pdf, got 'a.gif'\n"
 
 
 def test_the_terminal_shows_every_panel(path):
@@ -90,7 +90,7 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     with expdb.open(path) as db:
         db.buffer("other").store(obs=1.0, episode_id="open")
     assert call(path)[0] == 2
-    assert "the database has several buffers; pass one of train, other" in call(path)[1]
+    assert "has several buffers; pass one of train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
     code, output = call(path, "nowhere")
     assert code == 2

@@ -164,7 +164,7 @@ def test_what_one_learner_holds_no_other_gets(open_db):
     ]
     drawn = [set(items(lease.batch)) for lease in leases]
     assert len(set.union(*drawn)) == 150
-    with pytest.raises(expdb.TooFewRows, match="leases 0, 1, 2 hold some items until"):
+    with pytest.raises(expdb.TooFewRows, match="some items are in active leases 0, 1, 2"):
         theirs.lease(51, sampler=expdb.Uniform(replace=False))
     leases[0].acknowledge()
     lease = theirs.lease(100, sampler=expdb.Uniform(replace=False))
@@ -342,7 +342,7 @@ def test_settings_stay_as_they_were_stored(buffer, open_db):
     other = open_db().buffer("train")
     other.consumer("trainer", max_times_sampled=3)
     with pytest.raises(
-        expdb.ConsumerMismatch, match="has max_times_sampled=3, got None; omit this"
+        expdb.ConsumerMismatch, match="has max_times_sampled=3, got max_times_sampled=None; omit"
     ):
         other.consumer("trainer", max_times_sampled=None)
     with pytest.raises(expdb.ConsumerMismatch, match="has seed=5"):
@@ -429,7 +429,7 @@ def test_a_replay_names_what_was_evicted(buffer):
         list(buffer.replay("trainer"))
     with pytest.raises(expdb.UnknownConsumer, match="did you mean 'trainer'"):
         buffer.replay("trainr")
-    with pytest.warns(expdb.ExpDBWarning, match="one of the given trainer steps; available: "):
+    with pytest.warns(expdb.ExpDBWarning, match="a trainer step in steps=; .*available: "):
         assert list(buffer.replay("trainer", [99])) == []
 
 
@@ -768,7 +768,7 @@ def test_a_unit_that_leaves_out_most_does_not_stop_a_consumer(buffer, most):
             assert (batch["n_steps"] == 2).all()
     assert len(list(buffer.replay("trainer"))) == 10
     if most:
-        with pytest.raises(expdb.TooFewRows, match="left out every drawn item, 100 times"):
+        with pytest.raises(expdb.TooFewRows, match="excluded every drawn item in 100 attempts"):
             consumer.lease(1, unit=expdb.NStep(2, end="drop"))
 
 
@@ -909,7 +909,7 @@ def test_why_tells_what_has_become_of_a_step(buffer):
     assert "stored as step 3 of episode" in history[0]
     assert history[1].startswith("changed since it was stored")
     assert history[2:4] == ["reward 7", "priority 0.25"]
-    assert "leased in batch 0 of consumer 'trainer', lease 0; held until" in history[4]
+    assert "leased in batch 0 of consumer 'trainer', lease 0; leased until" in history[4]
     assert history[4].endswith(f"by process {os.getpid()} on {socket.gethostname()}")
     assert history[5] == "consumer 'trainer' cannot lease it now: it is in lease 0"
     assert len(history) == 6
@@ -1006,7 +1006,7 @@ def test_consumers_that_nobody_holds_take_no_memory(buffer):
 def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
     db.buffer("b").store(x=1)
     reader = open_db(read_only=True).buffer("b")
-    with pytest.raises(expdb.UnknownConsumer, match="read_only=True cannot create a consumer"):
+    with pytest.raises(expdb.UnknownConsumer, match="read_only=True to create the consumer"):
         reader.consumer("c")
 
 

@@ -38,12 +38,12 @@ def test_as_many_groups_begin_as_are_trained_on_in_time(paced, open_db):
     for _ in range(4):
         with paced.admit(wait=0) as group:
             assert group.policy_version == 5
-    assert refused(paced, "4 groups have begun, the most that can .* before policy_version 7")
+    assert refused(paced, "4 groups have begun, which is the maximum before policy_version 7")
     assert paced.admit(wait=0.01, required=False) is None
     paced.policy_version = 6
     with paced.admit(wait=0), paced.admit(wait=0) as group:
         assert group.policy_version == 6
-        assert refused(paced, "2 are under way, the oldest since policy_version 6")
+        assert refused(paced, "2 of these groups are under way, the oldest since policy_version 6")
 
 
 def test_no_more_begin_than_are_trained_on_before_the_oldest_under_way_is_stale(paced):
@@ -52,7 +52,7 @@ def test_no_more_begin_than_are_trained_on_before_the_oldest_under_way_is_stale(
         paced.policy_version = version
         for _ in range(3 * (version == 6)):
             paced.admit(wait=0).finish()
-        assert refused(paced, "1 are under way, the oldest since policy_version 5")
+        assert refused(paced, "1 of these groups is under way, the oldest since policy_version 5")
     slow.finish()
     paced.admit(wait=0).finish()
 
@@ -100,7 +100,7 @@ def test_a_group_ends_with_its_process(paced, location):
     actor = multiprocessing.get_context("spawn").Process(target=hold, args=(location, theirs))
     actor.start()
     assert ours.recv()
-    assert refused(paced, "1 are under way")
+    assert refused(paced, "1 of these groups is under way")
     actor.kill()
     actor.join()
     paced.admit(wait=100).finish()
@@ -138,7 +138,7 @@ def test_a_coroutine_that_is_cancelled_holds_nothing(paced):
         await asyncio.sleep(0.2)
 
     asyncio.run(run())
-    assert refused(paced, "4 groups have begun.* 1 are under way")
+    assert refused(paced, "4 groups have begun.* 1 of these groups is under way")
 
 
 def test_without_a_pace_every_group_begins(buffer):
@@ -267,7 +267,7 @@ def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
     for _ in range(3):
         paced.admit(wait=0).finish()
     paced.pace = expdb.Pace(1, 2)  # by a program that was started again
-    assert refused(paced, "4 groups have begun.* 1 are under way")
+    assert refused(paced, "4 groups have begun.* 1 of these groups is under way")
     paced.pace = expdb.Pace(2, 2)
     paced.admit(wait=0).finish()
     group.finish()

@@ -38,7 +38,7 @@ def test_learners_wait_for_the_minimum(buffer):
     consumer = buffer.consumer("trainer")
     store(buffer, 9)
     with pytest.raises(
-        expdb.TooFewRows, match="rate limiter of buffer 'train' does not allow 4 more rows"
+        expdb.TooFewRows, match="rate limiter of buffer 'train' does not allow a lease of 4 items"
     ):
         consumer.lease(4)
     store(buffer, 1)
@@ -53,7 +53,7 @@ def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_d
     store(impatient, 5)
     with pytest.raises(expdb.RateLimited, match="did not allow 1 more steps"):
         store(impatient, 1)
-    with pytest.raises(expdb.InvalidValue, match="write up to 5 at a time"):
+    with pytest.raises(expdb.InvalidValue, match="write at most 5 steps at once"):
         store(impatient, 6)
     assert len(impatient) == 5
     lease = consumer.lease(2)
@@ -127,10 +127,10 @@ def test_who_waits_is_seen_and_named(db, buffer):
         (lambda: expdb.SampleToInsertRatio(0.0, 10, 7.0), "from 1e-6 to 1e6"),
         (
             lambda: expdb.SampleToInsertRatio(1.0, 0, 7.0),
-            "min_size must be a whole number from 1, got 0",
+            "min_size must be an integer of at least 1, got 0",
         ),
-        (lambda: expdb.Queue(0), "size must be a whole number from 1, got 0"),
-        (lambda: expdb.MinSize(True), "size must be a whole number from 1, got True"),
+        (lambda: expdb.Queue(0), "size must be an integer of at least 1, got 0"),
+        (lambda: expdb.MinSize(True), "size must be an integer of at least 1, got True"),
     ],
 )
 def test_a_limit_that_cannot_be_met_is_refused(wrong, message):
@@ -330,7 +330,7 @@ def test_a_lease_that_a_limiter_can_never_allow_fails_at_once(buffer):
     buffer.rate_limiter = expdb.Queue(10)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     began = time.monotonic()
-    with pytest.raises(expdb.InvalidValue, match=r"64 rows can never succeed, .* at most 10"):
+    with pytest.raises(expdb.InvalidValue, match=r"64 items can never succeed, .* at most 10"):
         consumer.lease(64, wait=60.0)
     assert time.monotonic() - began < 30
     store(buffer, 5)
@@ -363,7 +363,7 @@ def test_a_capacity_below_a_minimum_is_refused(db):
     ],
 )
 def test_a_limit_beyond_the_counters_is_refused(make):
-    with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number|a whole number)"):
+    with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number|an integer)"):
         make()
 
 

@@ -713,7 +713,7 @@ def test_the_priority_of_an_evicted_item_is_left_out(deque):
 
 def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
     make(size=10)
-    with pytest.raises(expdb.CapacityMismatch, match=r"holds up to 10 items.*exp_name"):
+    with pytest.raises(expdb.CapacityMismatch, match=r"has a capacity of 10 items.*exp_name"):
         make(size=5)
     make(AdvancedReplayBuffer, name="bounded", max_use=2)
     with pytest.raises(expdb.ConsumerMismatch, match=r"max_use=3 differs.*to the stored"):

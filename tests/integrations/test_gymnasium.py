@@ -282,7 +282,7 @@ def test_mistakes_with_single_environments_say_what_to_do(buffer):
         pass
     with pytest.raises(expdb.InvalidValue, match=r"call reset\(\)"):
         env.step(env.action_space.sample())
-    with pytest.raises(expdb.ReservedName, match="annotate under another name"):
+    with pytest.raises(expdb.ReservedName, match="cannot be the name of an annotation"):
         env.annotate(obs=1)
     with pytest.raises(expdb.InvalidValue, match="no option 'agent'"):
         record(Counter(), buffer, agent="dqn")

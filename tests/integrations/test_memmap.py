@@ -403,7 +403,7 @@ def test_a_folder_of_the_original_is_imported_without_unpickling(tmp_path):
     for name in FIELDS:
         expected = theirs.get_all_data(fields=(name,))[name][order]
         assert torch.equal(imported.get_all_data(fields=(name,))[name], expected)
-    with pytest.raises(ValueError, match="already holds a buffer"):
+    with pytest.raises(ValueError, match="already contains a buffer"):
         import_folder(tmp_path / "old", tmp_path / "new", circular=True)
     with pytest.raises(ValueError, match="not a folder of memmap"):
         import_folder(tmp_path, tmp_path / "new")

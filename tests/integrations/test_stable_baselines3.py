@@ -597,7 +597,7 @@ def test_chosen_rows_are_those_of_the_original():
 
 def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
     buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
-    with pytest.raises(expdb.TooFewRows, match="has no transitions; add some"):
+    with pytest.raises(expdb.TooFewRows, match="has no transitions; add transitions"):
         buffer.sample(4)
     with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
         buffer.full = True

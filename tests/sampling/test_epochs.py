@@ -242,7 +242,7 @@ def test_an_epoch_of_which_every_item_is_gone_raises(filled, change):
         filled.clear()
     if change == "replace":
         fill(filled, 2, first=50)
-    with pytest.raises(expdb.TooFewRows, match="epoch 1 has no batch: all 67 items were"):
+    with pytest.raises(expdb.TooFewRows, match="epoch 1 has no batch, because all 67 items were"):
         next(epochs)
     assert epochs.skipped == 67
 

@@ -192,7 +192,7 @@ def test_a_draw_that_cannot_be_is_refused(buffer):
             buffer.sample(4, sampler=Wrong(result))
     with pytest.raises(expdb.InvalidValue, match="must return positions of the population"):
         buffer.sample(4, sampler=Wrong("elsewhere"))
-    with pytest.raises(expdb.InvalidValue, match="list it in `reads`"):
+    with pytest.raises(expdb.InvalidValue, match="is not in `reads`"):
         buffer.sample(4, sampler=Wrong("undeclared"))
     with pytest.raises(NotImplementedError, match=r"implement draw\(\)"):
         buffer.sample(4, sampler=expdb.Sampler())
@@ -215,7 +215,7 @@ class Twice(expdb.Unit):
 
 
 def test_anchors_that_cannot_be_are_refused(buffer):
-    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return integers"):
+    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return an integer array"):
         buffer.sample(2, unit=Twice())
     with pytest.raises(NotImplementedError, match=r"implement layout\(\)"):
         buffer.sample(2, unit=LostSteps())
@@ -231,7 +231,8 @@ class Unknown(expdb.Sampler):
 
 def test_a_column_that_episodes_do_not_have_is_refused(buffer):
     with pytest.raises(
-        expdb.InvalidValue, match="'reward' is not a column of episodes; it is a column of steps"
+        expdb.InvalidValue,
+        match="'reward' is not a column of episodes; remove this column of steps",
     ):
         buffer.sample(2, sampler=Unknown())
 
@@ -739,7 +740,9 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
     for replayed in (answers.replay("trainer"), answers.replay("trainer", units=[elsewhere])):
         assert all((array == batch[key]).all() for key, array in next(replayed).items())
     monkeypatch.setattr(elsewhere, "__module__", "some_module_of_another_program")
-    with pytest.raises(expdb.InvalidValue, match=rf"import its module, pass units=\[{name}\]"):
+    with pytest.raises(
+        expdb.InvalidValue, match=rf"import the module of the unit, pass units=\[{name}\]"
+    ):
         next(answers.replay("trainer"))
     assert next(answers.replay("trainer", units=[elsewhere])).size == 4
     for wrong in (elsewhere(), [elsewhere()], "Elsewhere"):
@@ -793,13 +796,13 @@ class Assembles(Answers):
     ("wrong", "match"),
     [
         ("a list", "a mapping of names to arrays, got list"),
-        ("no array", "'mask' is int"),
+        ("no array", "got int for 'mask'"),
         ("nothing", "at least one array besides 'drawn'"),
         ("no rows", "at least one row, got none for 4 items"),
         ("lengths", "arrays of one length, but 'input_ids' has 8 rows and 'mask' has 1"),
-        ("no drawn", "'drawn' if the number of rows changes; got 8 rows for 4 items"),
-        ("far", "'drawn' as integers"),
-        ("floats", "'drawn' as integers"),
+        ("no drawn", "'drawn' if the number of rows differs from the number of items, got 8 rows"),
+        ("far", "'drawn' as an integer array"),
+        ("floats", "'drawn' as an integer array"),
     ],
 )
 def test_invalid_assembled_arrays_are_rejected(answers, wrong, match):
@@ -906,7 +909,9 @@ def test_a_position_that_is_assembled_stays_that_of_the_drawn_item(answers):
 
 
 def test_a_key_that_assemble_lacks_is_told_with_the_cure(answers):
-    with pytest.raises(expdb.InvalidValue, match=r"Answers.assemble needs a key that fields="):
+    with pytest.raises(
+        expdb.InvalidValue, match=r"Answers.assemble requires a key that is not in fields="
+    ):
         answers.sample(2, unit=Answers(), fields=["reward"])
 
 
@@ -918,7 +923,9 @@ class Chosen(Answers):
 def test_a_setting_that_json_cannot_hold_has_to_be_given_again(answers):
     with answers.consumer("trainer").lease(2, unit=Chosen()):
         pass
-    with pytest.raises(expdb.InvalidValue, match=r"frozenset\(\{'a'\}\), which JSON cannot hold"):
+    with pytest.raises(
+        expdb.InvalidValue, match=r"frozenset\(\{'a'\}\), which JSON cannot represent"
+    ):
         next(answers.replay("trainer"))
     assert next(answers.replay("trainer", unit=Chosen())).size == 4
 
@@ -1056,7 +1063,7 @@ class Passing(expdb.Unit):
 def test_a_field_called_drawn_is_not_taken_for_the_drawn_items(open_db):
     buffer = open_db().buffer("b")
     buffer.store_batch({"x": np.arange(10), "drawn": np.arange(10) % 2})
-    with pytest.raises(expdb.InvalidValue, match=r"Passing.assemble returns 'drawn'"):
+    with pytest.raises(expdb.InvalidValue, match=r"Passing.assemble adds the key 'drawn'"):
         buffer.sample(6, unit=Passing())
     batch = buffer.sample(6, unit=Passing(), fields=["x"])
     assert (batch["x"] == batch["position"]).all()

@@ -243,7 +243,7 @@ def test_what_cannot_be_stacked_says_why(db):
         expdb.InvalidValue, match="must name stored fields, got pixels; the fields are"
     ):
         buffer.sample(1, unit=Stack(2, stack_fields=("pixels",)))
-    with pytest.raises(expdb.InvalidValue, match="k must be a whole number from 1, got 0"):
+    with pytest.raises(expdb.InvalidValue, match="k must be an integer of at least 1, got 0"):
         Stack(0)
     with pytest.raises(expdb.InvalidValue, match=r"stack must be .*, got True"):
         NStep(1, stack=True)

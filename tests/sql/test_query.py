@@ -325,7 +325,7 @@ def test_hostile_values_match_nothing_by_accident(buffer, value):
         ("task_id", "eq", 5, "compared with text"), ("reward", "eq", "5", "compared with numbers"),
         ("reward", "like", "5%", "use eq"), ("reward", "eq", True, "numbers"),
         ("terminated", "gt", True, r"eq\(\) or ne"),
-        ("terminated", "eq", 5, "True and False"), ("step", "eq", 2**63, "64 bits"),
+        ("terminated", "eq", 5, "True or False"), ("step", "eq", 2**63, "64 bits"),
         ("step", "eq", [1], "value of type list"),
         ("task_id", "in", "abc", "a list of values"), ("task_id", "in", [None], "is_null"),
         ("task_id", "nope", 1, "unknown comparison"),

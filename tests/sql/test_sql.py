@@ -400,7 +400,9 @@ def test_times_are_timestamps_in_utc_on_request(db, buffer):
     assert row["ended"] is None
     assert row["started"].timestamp() == pytest.approx(plain["started"][0].as_py(), abs=1e-6)
     buffer.store(task_id="t", execute_time=1e12)
-    with pytest.raises(expdb.InvalidValue, match=r"execute_time must be Unix.*without timestamps"):
+    with pytest.raises(
+        expdb.InvalidValue, match=r"execute_time must be a time in Unix.*without timestamps"
+    ):
         db.sql(query, timestamps=True)
 
 

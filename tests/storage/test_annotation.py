@@ -130,7 +130,7 @@ def test_tags_that_make_no_sense_are_refused(buffer, columns, match):
 
 
 def test_an_update_by_an_episode_that_matches_nothing_is_told(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match="not yet flushed by another process"):
+    with pytest.warns(expdb.ExpDBWarning, match="the steps are flushed and not evicted"):
         assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
     with pytest.raises(expdb.TooFewRows, match="found no step of buffer 'train' that matches"):
         buffer.update({"episode_id": "unknown"}, reward=1.0, required=True)
@@ -229,11 +229,11 @@ def test_the_command_tags_steps_and_episodes(tmp_path):
     missing = "tag", path, "train", "episode_id = e9", "judge=1"
     code, output = run(*missing)
     assert code == 0
-    assert output.startswith("Warning: update changed nothing: ")
+    assert output.startswith("Warning: update() changed nothing, because ")
     assert '"value": "e9"' in output.splitlines()[0]
     code, output = run(*missing, "--required")
     assert code == 1
-    assert "Error: update found no step" in output
+    assert "Error: update() found no step" in output
     assert "expected a condition, got none" in run("tag", path, "train", "judge=1")[1]
     assert "remove --episode" in run(*every, "tags.a=1", "--episode")[1]
     assert "has no value" in run(*every, "judge=")[1]

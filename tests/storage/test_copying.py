@@ -174,7 +174,7 @@ def test_a_copy_overwrites_nothing(pair):
     with expdb.open(target) as db:
         db.buffer("other").store(mine=1)
     before = everything(target, "other")
-    with pytest.raises(expdb.ExpDBError, match="drop it there first"):
+    with pytest.raises(expdb.ExpDBError, match="drop this buffer first"):
         expdb.copy(source, target)
     with pytest.raises(FileExistsError):
         expdb.copy(source, target, buffer="other")
@@ -260,7 +260,7 @@ def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
     assert json.loads(done.stdout) == {"b": 373, "empty": 0, "other": 1}
     again = CliRunner().invoke(main, ["copy", source, postgresql_url])
     assert again.exit_code == 1
-    assert "drop it there first" in again.output
+    assert "drop this buffer first" in again.output
     back = CliRunner().invoke(
         main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"]
     )

@@ -32,7 +32,7 @@ def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
         db.buffer("b").store(x=100)
         os.link(path, other)
         with pytest.raises(
-            expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the others, or copy"
+            expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the other names, or copy"
         ):
             expdb.open(other)
         assert sorted(os.listdir(tmp_path)) == [

@@ -146,7 +146,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
     ("columns", "error"),
     [
         ({"policy_version": 4, "policy_version_end": 3}, "lower than policy_version 4"),
-        ({"policy_version_end": 3}, "no policy_version is known"),
+        ({"policy_version_end": 3}, "have no policy_version"),
         ({"policy_version": 1.5}, "policy_version"),
         ({"policy_version": 2, "policy_version_end": "3"}, "policy_version_end"),
     ],

@@ -27,7 +27,7 @@ def test_pages_count_from_one_and_end_empty(filled):
     assert filled.page(4, 10) == []
     assert [row["x"] for row in filled.page(2, 2, {"task_id": "t1"})] == [7, 8]
     for number, size in ((0, 1), (1, 0), (-1, 5)):
-        with pytest.raises(expdb.InvalidValue, match="whole number from 1"):
+        with pytest.raises(expdb.InvalidValue, match="integer of at least 1"):
             filled.page(number, size)
 
 
@@ -114,7 +114,7 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"x": 5}, "can set reward"),
+        ({"x": 5}, "pass reward"),
         ({}, "no column to set"),
         ({"reward": float("nan")}, "finite"),
         ({"tags": 5}, "tags"),

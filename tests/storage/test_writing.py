@@ -317,9 +317,9 @@ def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"x": [1, 2], "y": [1]}, "must have one length"),
+        ({"x": [1, 2], "y": [1]}, "must have the same length"),
         ({"x": 1}, "no column"),
-        ([1, 2], "a row of a batch must be a mapping"),
+        ([1, 2], "a step of a batch must be a mapping"),
         ("abc", "a batch must be"),
         ([{"x": 1}, {"x": "a"}], "'x' has type"),
         ([{"x": 1, "reward": "a"}], "reward"),

@@ -138,7 +138,7 @@ def test_columns_that_are_refused_leave_nothing(buffer):
         assert writer.unwritten == 3
         writer.append(obs=obs[0], episode_id="f", task_id="another")  # nothing is known of "f"
         writer.flush()
-        with pytest.raises(expdb.InvalidValue, match="must have one length"):
+        with pytest.raises(expdb.InvalidValue, match="must have the same length"):
             writer.extend({"obs": obs, "reward": np.zeros(2)})
         with pytest.raises(expdb.InvalidValue, match="reward"):
             writer.extend({"obs": obs, "reward": np.array([np.nan, 0, 0])})
@@ -183,7 +183,7 @@ def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
     itself["itself"] = itself
     gc.collect()  # not in the depth of the recursion, where finalizers of other tests would fail
     for wrong, message in (
-        ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is given twice"),
+        ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is passed twice"),
         ({1: np.arange(3)}, "name must be text, got 1"),
         ({"seen": {1: np.arange(3)}}, "the key 1, which is not text"),
         ({"seen": itself}, "or contains itself"),
@@ -244,7 +244,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
                 "'task_id', which belongs to the whole episode",
             ),
             ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
-            ([{"obs": obs[0]}, 7], "a row of a batch must be"),
+            ([{"obs": obs[0]}, 7], "a step of a batch must be"),
         ):
             with pytest.raises(expdb.ExpDBError, match=match):
                 episode.extend(wrong)
@@ -328,8 +328,8 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
         ({"x": np.ones(4)}, "'x' must be"),
         ({"x": [[1, 2], [3, 4]]}, "'x' must be"),
         ({"x": np.ones((4, 3)), "y": np.ones((5, 3))}, "x 4, y 5"),
-        ({"x": 1}, "got none"),
-        ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id is given twice"),
+        ({"x": 1}, "got no columns"),
+        ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id cannot be both"),
         ([{"x": 1}], "mapping of columns"),
         ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' must be"),
         ({"x": np.ones((4, 3)), "s": ["abc", "def"]}, "'s' must be"),
@@ -353,11 +353,11 @@ def test_float32_rewards_are_stored_exactly(buffer):
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
-        (["a", "b", "a"], "2 different"),
+        (["a", "b", "a"], "no name twice"),
         (3, "got 3"),
         ("abc", "got 'abc'"),
         ([0, 1, 2], "agents must be a sequence"),
-        ([], "0 names"),
+        ([], "at least one name"),
     ],
 )
 def test_extend_rejects_agents_without_different_names(buffer, agents, message):

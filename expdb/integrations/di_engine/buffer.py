@@ -321,11 +321,13 @@ class DequeBuffer(Buffer):
             places = np.arange(self.count())[sample_range]
             if len(places) < (1 if replace else size):
                 raise expdb.TooFewRows(
-                    f"cannot sample {size} items; {sample_range} selects only {len(places)} items"
+                    f"cannot sample {size} items, because {sample_range} selects only "
+                    f"{len(places)} items; reduce size, or widen sample_range"
                 )
             if not isinstance(sampler, expdb.Uniform):
                 raise ValueError(
-                    "sample_range cannot be combined with priorities; pass only one of them"
+                    "sample_range cannot be combined with prioritized sampling; omit "
+                    "sample_range, or sample uniformly"
                 )
             sampler = self._at(np.random.choice(places, size, replace))
         keys = ("priority", *sampler.keys())
@@ -335,7 +337,10 @@ class DequeBuffer(Buffer):
 
     def _choose(self, size: int, replace: bool, count: int) -> np.ndarray:
         if count < (1 if replace else size):
-            raise expdb.TooFewRows(f"cannot sample {size} items; the buffer holds only {count}")
+            raise expdb.TooFewRows(
+                f"cannot sample {size} items, because the buffer has only {count} items; reduce "
+                "size, or push more items"
+            )
         rng = self.items.rng
         places = rng.integers(count, size=size)
         if replace or len(set(places.tolist())) == size:  # rarely a duplicate in a large buffer
@@ -365,7 +370,8 @@ class DequeBuffer(Buffer):
         items = {item.index: item for item in self._matching(where)}
         if missing := set(indices) - items.keys():
             raise KeyError(
-                f"no items have the indices {sorted(missing)[:3]}; they may have been evicted"
+                f"no items have the indices {sorted(missing)[:3]}; pass the indices of stored "
+                "items, because evicted items cannot be sampled"
             )
         # read a repeated index again, so that the copies share no memory
         return [
@@ -392,7 +398,8 @@ class DequeBuffer(Buffer):
         names = [name for name, members in groups.items() if len(members) >= (unroll_len or 1)]
         if not names or (len(names) < size and not replace):
             raise expdb.TooFewRows(
-                f"cannot sample {size} groups by {key!r}; only {len(names)} have enough items"
+                f"cannot sample {size} groups by {key!r}, because only {len(names)} groups have "
+                "enough items; reduce size, or push more items"
             )
         drawn = random.choices(names, k=size) if replace else random.sample(names, size)
         parts = [self._window(groups[name], unroll_len) for name in drawn]

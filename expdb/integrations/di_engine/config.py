@@ -20,7 +20,7 @@ class Config(dict[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"the config has no {name!r}; expected one of {', '.join(self)}"
+                f"the config has no key {name!r}; expected one of {', '.join(self)}"
             ) from None
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -80,9 +80,9 @@ class Items:
             else:
                 self.database.close()
                 raise expdb.CapacityMismatch(
-                    f"buffer {name!r} in {self.database.location} holds up to {capacity} items, "
-                    f"but size is {size}; set size (replay_buffer_size) to {capacity}, or choose "
-                    "another exp_name, instance_name or location"
+                    f"buffer {name!r} in {self.database.location} has a capacity of {capacity} "
+                    f"items, but size is {size}; set size (replay_buffer_size) to {capacity}, or "
+                    "choose another exp_name, instance_name or location"
                 ) from None
         self.records = Records(self.database, self.buffer, *kinds)
         self._writer = PrioritizedWriter(self.buffer)

@@ -70,7 +70,8 @@ class UsedDataRemover:
         """
         if not isinstance(data, Mapping) or "data_id" not in data:
             raise ValueError(
-                "data must be a mapping with the key 'data_id', the path of the item's file"
+                "data must be a mapping whose key 'data_id' contains the path of the item's "
+                f"file, got {type(data).__name__}"
             )
         self._paths.put(str(data["data_id"]))
 

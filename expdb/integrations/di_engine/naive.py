@@ -271,7 +271,8 @@ class NaiveReplayBuffer(IBuffer):
             places = np.arange(count) if sample_range is None else np.arange(count)[sample_range]
             if not self._is_enough(len(places), size, replace):
                 raise expdb.TooFewRows(
-                    f"cannot sample {size} items; only {len(places)} are available"
+                    f"cannot sample {size} items, because only {len(places)} items are "
+                    "available; reduce size, or push more items"
                 )
             return np.random.choice(places, size, replace)
 
@@ -427,7 +428,7 @@ class ElasticReplayBuffer(NaiveReplayBuffer):
             If `sample_range` is given.
         """
         if sample_range is not None:
-            raise ValueError("an elastic buffer does not support sample_range; leave it out")
+            raise ValueError("an elastic buffer does not support sample_range; omit sample_range")
         newest = slice(-self._current_buffer_size, None)
         return super().sample(size, cur_learner_iter, newest, replace)
 
@@ -500,7 +501,7 @@ class SequenceReplayBuffer(NaiveReplayBuffer):
             If `sample_range` is given.
         """
         if sample_range is not None:
-            raise ValueError("a sequence buffer does not support sample_range; leave it out")
+            raise ValueError("a sequence buffer does not support sample_range; omit sample_range")
         if batch == 0:
             return []
         with self.items.lock:

@@ -106,7 +106,8 @@ def _check_replaceable(target: Path) -> None:
         names = set(database.buffers())
     if names - {NAME, f"{NAME}.structures"}:
         raise expdb.TargetExists(
-            f"{target} holds the buffer {min(names)!r}; save the items to another file"
+            f"{target} contains other buffers than saved items ({min(names)!r}); save the items "
+            "to another file"
         )
     log = target.with_name(f"{target.name}-wal")
     if log.exists() and log.stat().st_size:

@@ -138,8 +138,8 @@ class ReplayBuffer(Loading):
             self._check_room()
         if room < len(rows):
             warnings.warn(
-                f"{what}() got {len(rows)} episodes, but the buffer has room for {room}, so the "
-                "other episodes are not stored; set circular=True or clear the buffer",
+                f"{what}() got {len(rows)} episodes, but the buffer has room for {room}, so only "
+                f"the first {room} episodes are stored; set circular=True or clear the buffer",
                 expdb.ExpDBWarning,
                 stacklevel=3,
             )  # fmt: skip
@@ -148,8 +148,8 @@ class ReplayBuffer(Loading):
     def _append(self, rows: list[dict[str, np.ndarray]]) -> None:
         if self._timestep >= self.max_timesteps:
             raise ValueError(
-                f"an episode has at most max_timesteps={self.max_timesteps} steps; create the "
-                "buffer with a greater max_timesteps"
+                f"the episode already has max_timesteps={self.max_timesteps} steps; end the "
+                "episode, or create the buffer with a greater max_timesteps"
             )
         self._begin(len(rows))
         assert self._writer is not None
@@ -489,8 +489,8 @@ class ReplayBuffer(Loading):
     def _check_length(self, length: int) -> None:
         if length > self.max_timesteps:
             raise ValueError(
-                f"an episode has at most max_timesteps={self.max_timesteps} steps; create the "
-                "buffer with a greater max_timesteps"
+                f"an episode must have at most max_timesteps={self.max_timesteps} steps, got "
+                f"{length}; create the buffer with a greater max_timesteps"
             )
 
     def _check_slot(self, slot: int) -> None:

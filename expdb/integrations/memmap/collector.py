@@ -129,8 +129,8 @@ class EpisodeCollector:
             )
             self.step_count = self.step_count or len(value)
             assert len(value) == self.step_count, (
-                f"field {name} has {len(value)} steps, but {self.step_count} steps are collected; "
-                "pass that number"
+                f"field {name} has {len(value)} steps, but {self.step_count} steps are "
+                f"collected; pass {self.step_count} steps of each field"
             )
             for k, group in enumerate(self._groups(name)):
                 group.extend(value[:, k])

@@ -29,7 +29,7 @@ class ConcatReplayBuffer:
 
     def __init__(self, folders: Sequence[str | os.PathLike[str]]):
         if not folders:
-            raise ValueError("folders must not be empty")
+            raise ValueError("folders must not be empty; pass at least one folder")
         self.buffers = [ReplayBuffer.from_folder(folder, read_only=True) for folder in folders]
         self.fields = self.buffers[0].fields
         self.fieldnames, self.meta_fieldnames = (
@@ -150,7 +150,10 @@ class ConcatReplayBuffer:
         NotImplementedError
             Always.
         """
-        raise NotImplementedError("a ConcatReplayBuffer is read-only; write to one of its buffers")
+        raise NotImplementedError(
+            "a ConcatReplayBuffer is read-only; open one of the folders with "
+            "ReplayBuffer.from_folder(folder), and write to that buffer"
+        )
 
     clear = reset_ = advance_episode = store_batch = store_meta_batch = one_episode = _refuse
     batched_episode = store_datapoint = store_meta_datapoint = store = store_episode = _refuse

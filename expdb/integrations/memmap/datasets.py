@@ -171,7 +171,8 @@ class ReplayDatasetBase(Dataset[dict[str, torch.Tensor]]):
             self._check((name,), self.replay_buffer.fields)
             if self.replay_buffer.fields[name].shape:
                 raise ValueError(
-                    f"filter_fields supports only scalar fields, got {name}; leave it out"
+                    f"filter_fields supports only scalar fields, got {name}; remove this field "
+                    "from filter_fields"
                 )
             rows = self._first[points[:, 0]] + points[:, 1]
             points = points[_equal(self._gather(rows, (name,))[name], value)]

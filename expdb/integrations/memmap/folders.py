@@ -58,7 +58,8 @@ def import_folder(
     metas = _arrays(source, ".data.meta.npy")
     if not fields or "episode_lens" not in metas:
         raise ValueError(
-            f"{source} is not a folder of memmap-replay-buffer; expected files *.data.npy there"
+            f"{source} is not a folder of memmap-replay-buffer; expected the files *.data.npy "
+            "and episode_lens.data.meta.npy"
         )
     lengths = np.asarray(metas["episode_lens"])
     metas = {name: array for name, array in metas.items() if name not in _INTERNAL}
@@ -72,7 +73,7 @@ def import_folder(
     )  # fmt: skip
     if len(buffer):
         buffer.close()
-        raise ValueError(f"{into} already holds a buffer; import into an empty folder")
+        raise ValueError(f"{into} already contains a buffer; import into an empty folder")
     for slot in _by_age(source, lengths, circular):
         buffer.store_episode(
             **{name: array[slot, : lengths[slot]] for name, array in fields.items()},

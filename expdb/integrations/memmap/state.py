@@ -99,11 +99,11 @@ class BufferState:
         """
         if "://" not in str(folder) and not (Path(folder) / FILE).exists():
             hint = (
-                "; import it with import_folder()"
+                "; import the files of memmap-replay-buffer with import_folder()"
                 if (Path(folder) / "metadata.pkl").exists()
-                else ""
+                else "; check the folder"
             )
-            raise ValueError(f"no {FILE} in {folder}, and metadata.pkl is not read{hint}")
+            raise ValueError(f"no {FILE} in {folder}{hint}")
         with open_database(folder, read_only=True) as database:
             config = stored_config(database, name)
         if config is None:
@@ -210,14 +210,14 @@ class BufferState:
                 f"{self.name}.config", fields={"config": expdb.Field("json")}
             ).store(config=config)
         elif stored != config:
-            differ = "\n".join(
-                f"  {key}: stored {(stored or {}).get(key)!r} vs passed {value!r}"
+            differ = ", ".join(
+                f"{key}: stored {(stored or {}).get(key)!r}, passed {value!r}"
                 for key, value in config.items()
                 if stored is None or stored[key] != value
             )
             raise ValueError(
-                f"the buffer in {self.folder} was created with a different config:\n{differ}\nPass "
-                "the stored config, or overwrite=True to delete the stored episodes"
+                f"the buffer in {self.folder} was created with a different config ({differ}); "
+                "pass the stored config, or overwrite=True to delete the stored episodes"
             )
 
     def _check_writable(self, what: str) -> None:

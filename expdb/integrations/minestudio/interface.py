@@ -65,7 +65,8 @@ class ReplayBufferInterface(Sessions):
         if (fragment.worker_uuid, fragment.fid_in_worker) != (worker, number):
             raise ValueError(
                 f"fragment {fragment.fid_in_worker} of worker {fragment.worker_uuid!r} does not "
-                f"match its metadata, which is of fragment {number} of {worker!r}"
+                f"match the metadata of fragment {number} of worker {worker!r}; pass the "
+                "metadata of the same fragment"
             )
         if type(fragment) is not SampleFragment:
             fragment = SampleFragment(**{n: getattr(fragment, n) for n in _FRAGMENT})

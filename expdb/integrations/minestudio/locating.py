@@ -22,7 +22,9 @@ def check_config(config: Mapping[str, Any]) -> None:
     if missing := [key for key in _REQUIRED if key not in config]:
         raise ValueError(f"the config must have {', '.join(missing)}")
     if unknown := [key for key in config if key not in (*_REQUIRED, *_OPTIONAL)]:
-        raise ValueError(f"{unknown[0]} is not an option; expected {', '.join(_REQUIRED)}")
+        raise ValueError(
+            f"{unknown[0]} is not an option; expected one of {', '.join((*_REQUIRED, *_OPTIONAL))}"
+        )
     for key in ("max_chunks", "max_reuse", "fragments_per_chunk"):
         if int(config[key]) < 1:
             raise ValueError(f"{key} must be at least 1, got {config[key]}")

@@ -259,7 +259,7 @@ class Records:
                     self._database.buffer(self._buffer.name, fields={name: candidate})
                     return name
         raise expdb.InvalidValue(
-            f"no field name is free for {called(path)}, a {field}; rename the value"
+            f"no field name is available for {called(path)}, a {field}; rename the value"
         )
 
     def _read_structures(self) -> None:

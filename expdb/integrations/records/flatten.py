@@ -154,7 +154,7 @@ class Flattener:
         kind = type(value)
         if kind is int and not -(2**63) <= value < 2**63:
             raise expdb.InvalidValue(
-                f"{called(path)} is {value}, which does not fit in 64 bits; store it as text"
+                f"{called(path)} is {value}, which does not fit 64 bits; store the number as text"
             )
         if path == ".reward" and kind is float and abs(value) < LARGEST_REWARD:
             leaves.append(value)
@@ -219,7 +219,9 @@ class Flattener:
 def _checked_key(key: Any, path: str) -> Any:
     if type(key) in (str, int) and not (type(key) is int and not -(2**53) < key < 2**53):
         return key
-    raise expdb.InvalidValue(f"{called(path)} has the key {key!r}; use text or integers")
+    raise expdb.InvalidValue(
+        f"{called(path)} has the key {key!r}; use text, or integers between -2**53 and 2**53"
+    )
 
 
 def called(path: str) -> str:

@@ -165,7 +165,9 @@ class EpisodeReplayBuffer(StoredEpisodes):
         """Return a function that draws a random step followed by at least `after` steps."""
         ids = [id for id in self._stored.ids if len(self._stored.positions(id)) > after]
         if not len(ids):
-            raise ValueError(f"the buffer has no episodes of more than {after} steps")
+            raise ValueError(
+                f"the buffer has no episodes of more than {after} steps; add longer episodes"
+            )
         ends = np.cumsum([len(self._stored.positions(id)) - after for id in ids])
 
         def draw() -> tuple[str, int]:

@@ -109,7 +109,7 @@ class Episodes:
             timesteps = self.timesteps
             self.database.close()
             raise expdb.CapacityMismatch(
-                f"buffer {name!r} holds {timesteps} timesteps, and capacity={capacity} would evict "
+                f"buffer {name!r} has {timesteps} timesteps, and capacity={capacity} would evict "
                 "some of them; set a greater capacity, or another name"
             )
 
@@ -376,7 +376,7 @@ def _extra_key(name: Any) -> str:
     if isinstance(name, (int, float)):  # json.dumps would change keys of other types
         return NUMBERED + json.dumps(name)
     raise expdb.InvalidValue(
-        f"key {name!r} of extra_model_outputs must be text or a number; rename it"
+        f"key {name!r} of extra_model_outputs must be text or a number; rename the key"
     )
 
 

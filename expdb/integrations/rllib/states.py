@@ -64,8 +64,9 @@ def _restore_data(buffer: Any, state: dict[str, Any]) -> None:
         if added == state["items_added"]:  # the database still has the contents of the checkpoint
             return
         raise ValueError(
-            f"buffer {buffer.name!r} in {buffer.location} holds other data ({added} added items, "
-            f"but {state['items_added']} in the state); restore the state with another location="
+            f"buffer {buffer.name!r} in {buffer.location} contains other data ({added} added "
+            f"items, but {state['items_added']} in the state); restore the state with another "
+            "location="
         )
     check_contents(buffer.name, state["data"], buffer.buffer.capacity)
     buffer.load(state["data"])

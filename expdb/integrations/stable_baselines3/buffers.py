@@ -118,8 +118,8 @@ class StoredBuffer(buffers.BaseBuffer):
     ):
         if optimize_memory_usage:
             raise ValueError(
-                "optimize_memory_usage=True is not supported, because transitions are stored in a "
-                "database; leave it out"
+                "optimize_memory_usage=True is not supported, because transitions are stored in "
+                "a database; omit optimize_memory_usage"
             )
         if options:
             raise TypeError(
@@ -226,9 +226,9 @@ class StoredBuffer(buffers.BaseBuffer):
         self._is_declared_full = bool(value)
         if value and (size := self.size()) < self.buffer_size:
             warnings.warn(
-                f"full was set to True, but only {size} of {self.buffer_size} rows were added; "
-                "samples contain zeros for the other rows until they are added or full is set to "
-                "False",
+                f"full was set to True, but only {size} of {self.buffer_size} rows were added, "
+                "so samples contain zeros for the missing rows; add the missing rows, or set "
+                "full to False",
                 expdb.ExpDBWarning, stacklevel=2,
             )  # fmt: skip
 
@@ -480,7 +480,8 @@ class StoredBuffer(buffers.BaseBuffer):
         except expdb.TooFewRows as error:
             if not self.unwritten:
                 raise expdb.TooFewRows(
-                    f"buffer {self.buffer.name!r} has no transitions; add some before sample()"
+                    f"buffer {self.buffer.name!r} has no transitions; add transitions before "
+                    "sample()"
                 ) from error
             self.flush()
             batch = dict(self._draw(batch_size, fields))

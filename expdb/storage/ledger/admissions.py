@@ -53,7 +53,7 @@ def set_pace(store: Store, pace: Pace | None) -> None:
         )
         if pace is not None and version is None:
             raise errors.InvalidValue(
-                f"buffer {store.name!r} has no policy_version to count from; set "
+                f"buffer {store.name!r} has no policy_version, which a pace requires; set "
                 "buffer.policy_version = 0 first, and increase it as you train"
             )
         buffer = sa.update(tables.buffers).where(B.id == store.id)
@@ -104,9 +104,10 @@ class PaceState:
             return None
         oldest = limit.oldest
         return (
-            f"{self.admitted} groups have begun, the most that can be trained on before "
-            f"policy_version {oldest + self.pace.max_staleness + 1}; {len(self.under_way)} are "
-            "under way" + (f", the oldest since policy_version {oldest}" if self.under_way else "")
+            f"{self.admitted} groups have begun, which is the maximum before policy_version "
+            f"{oldest + self.pace.max_staleness + 1}, and {len(self.under_way)} of these groups "
+            f"{'is' if len(self.under_way) == 1 else 'are'} under way"
+            + (f", the oldest since policy_version {oldest}" if self.under_way else "")
         )
 
 

@@ -40,7 +40,7 @@ class Settings:
                 settings.max_staleness,
             )
             if any(type(number) not in (int, NoneType) or (number or 0) < 0 for number in numbers):
-                raise ValueError(f"numbers {numbers}")
+                raise ValueError(f"invalid numbers {numbers}")
             return settings
         except (ValueError, TypeError, RecursionError) as error:
             raise errors.DatabaseDamaged(
@@ -117,7 +117,7 @@ def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int)
             if not isinstance(error, errors.UnknownConsumer):
                 raise error
             raise errors.UnknownConsumer(
-                f"{error}; a handle with read_only=True cannot create a consumer"
+                f"{error}; open the database without read_only=True to create the consumer"
             )
         with store.writing() as (session, _):
             consumer = find_consumer(session, store, name)
@@ -138,7 +138,7 @@ def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int)
     for key, value in requested.items():
         if stored[key] != value:
             raise errors.ConsumerMismatch(
-                f"consumer {name!r} has {key}={stored[key]!r}, got {value!r}; omit this setting, "
+                f"consumer {name!r} has {key}={stored[key]!r}, got {key}={value!r}; omit {key}, "
                 "or use another name"
             )
     return consumer

@@ -348,8 +348,8 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
         if not counted:
             raise _dropped_error(session, store, consumer)
         raise errors.LeaseLost(
-            f"consumer {consumer.name!r} has no lease {id}; it has made {counted[0][0]} leases, "
-            "numbered from 0"
+            f"consumer {consumer.name!r} has no lease {id} and has created only {counted[0][0]} "
+            "leases; pass the id of a lease of this consumer"
         )
     return rows[0][0], rows[0][1]
 
@@ -362,7 +362,7 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
         return errors.LeaseLost(f"{what} was already acknowledged; lease another batch")
     if state == "leased" and late < 0:
         return errors.LeaseLost(
-            f"{what} belongs to another process; only that process can acknowledge it"
+            f"{what} belongs to another process; acknowledge the lease in that process"
         )
     if late >= 0:
         return errors.LeaseLost(

@@ -96,9 +96,9 @@ def check_sample(store: Store, text: str, least: int) -> None:
     limiter = _read(store, text).limiter
     if least > limiter.largest_sample:
         raise errors.InvalidValue(
-            f"a lease of {least} rows can never succeed, because the rate limiter of buffer "
-            f"{store.name!r} allows at most {int(limiter.largest_sample)} rows per lease; request "
-            "fewer rows, pass a smaller at_least, or set another rate_limiter"
+            f"a lease of {least} items can never succeed, because the rate limiter of buffer "
+            f"{store.name!r} allows at most {int(limiter.largest_sample)} items per lease; "
+            "request fewer items, pass a smaller at_least, or set another rate_limiter"
         )
 
 
@@ -124,10 +124,10 @@ def count_samples(session: Session, store: Store, count: int) -> None:
             stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
         if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
             raise errors.TooFewRows(
-                f"the rate limiter of buffer {store.name!r} does not allow {count} more rows yet "
-                f"({sampled} rows leased for {inserts} stored steps, ratio {limiter.ratio:g}; "
-                f"{size} steps in the buffer, min_size={limiter.min_size}); store more steps, or "
-                "pass wait=seconds"
+                f"the rate limiter of buffer {store.name!r} does not allow a lease of {count} "
+                f"items yet ({sampled} items leased for {inserts} stored steps, ratio "
+                f"{limiter.ratio:g}; {size} steps in the buffer, min_size={limiter.min_size}); "
+                "store more steps, or pass wait=seconds"
             )
     session.tell(
         "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
@@ -258,8 +258,9 @@ def _wait_to_insert(
             return
         if count > max(limiter.largest_write, limiter.min_size):
             raise errors.InvalidValue(
-                f"{count} steps at once are more than the rate limiter of buffer {store.name!r} "
-                f"ever allows; write up to {int(limiter.largest_write)} at a time (flush_steps=)"
+                f"a write of {count} steps can never succeed, because it exceeds the limit of "
+                f"the rate limiter of buffer {store.name!r}; write at most "
+                f"{int(limiter.largest_write)} steps at once (flush_steps=)"
             ) from error
         now = time.monotonic()
         if now >= min(began + pause, deadline):

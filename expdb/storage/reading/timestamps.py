@@ -20,8 +20,8 @@ def to_timestamps(name: str, seconds: pa.Array) -> pa.Array:
     for extreme in (extremes["min"], extremes["max"]):
         if extreme is not None and not FIRST <= extreme < END:
             raise InvalidValue(
-                f"{name} must be Unix seconds within the years 1 to 9999, got {extreme}; read it "
-                "without timestamps=True"
+                f"{name} must be a time in Unix seconds in the years 1 to 9999, got {extreme}; "
+                "read the times without timestamps=True"
             )
     microseconds = compute.round(compute.multiply(seconds, 1e6))
     return microseconds.cast(pa.int64()).cast(KIND)

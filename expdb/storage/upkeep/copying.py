@@ -94,8 +94,8 @@ def _next_batch(left: list[tuple[int, int]]) -> list[int]:
 def _require_free(writer: Session, name: str, target: Engine) -> None:
     if catalog.find_buffer(writer, name) is not None:
         raise errors.TargetExists(
-            f"{target.location} already has a buffer {name!r}; drop it there first, or copy to "
-            "another database"
+            f"{target.location} already has a buffer {name!r}; drop this buffer first, or copy "
+            "to another database"
         )
 
 
@@ -119,7 +119,7 @@ class _CopyDraft:
         if [tuple(row) for row in rows] != [(self.name, self.last)]:
             raise errors.DatabaseBusy(
                 f"another process is copying a buffer of this name to {target.location}; wait "
-                "until that copy has finished; if the buffer is still missing then, copy again"
+                "until the other copy has finished, and copy again if the buffer is still missing"
             )
 
 

@@ -127,11 +127,11 @@ def _lease_text(name: str, entry: Entry, row: Any, now: float, others: ProcessLi
     if end := _end_of(row, now, others):
         return f"{what}; {end}, so the next lease releases it"
     if row.status == "leased":
-        return f"{what}; held until {time_of(row.expires)} by {describe_process(row.holder)}"
+        return f"{what}; leased until {time_of(row.expires)} by {describe_process(row.holder)}"
     if row.status == "acknowledged":
         step = "" if row.trainer_step is None else f" at step {row.trainer_step}"
         return f"{what}; acknowledged{step} at {time_of(row.ended)}"
-    return f"{what}; given back at {time_of(row.ended)}"
+    return f"{what}; released at {time_of(row.ended)}"
 
 
 def _refusal_reason(

@@ -24,7 +24,8 @@ def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
             table = pa.table(batch)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise InvalidValue(
-                f"{type(batch).__name__} cannot be read as a table ({error}); name every column"
+                f"{type(batch).__name__} cannot be read as a table ({error}); give every column "
+                "a name"
             ) from None
         if len(set(table.column_names)) < table.num_columns:
             raise InvalidValue("the table has two columns of the same name; rename one of them")
@@ -49,7 +50,7 @@ def flatten_rollout(rollout: Any, agents: Any) -> dict[str, Any]:
             f"{type(rollout).__name__}; pass a dict of arrays or omit agents"
         )
     if "agent_id" in rollout:
-        raise InvalidValue("agent_id is given twice, as a column and by agents; remove one of them")
+        raise InvalidValue("agent_id cannot be both a column and agents=; remove one of the two")
     columns: dict[str, Any] = {}
     lengths: dict[str, int] = {}
     per_agent: dict[str, Sequence[Any]] = {}
@@ -75,8 +76,8 @@ def flatten_rollout(rollout: Any, agents: Any) -> dict[str, Any]:
     if len(set(lengths.values())) != 1:
         shown = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise InvalidValue(
-            f"columns must share one number of steps T, got {shown or 'none'}; pass at least one "
-            "column [T, N, ...], all of the same T"
+            f"all columns must have the same number of steps T, got {shown or 'no columns'}; "
+            "pass columns [T, N, ...] with the same T"
         )
     steps = next(iter(lengths.values()))
     for name, values in {**per_agent, "agent_id": names}.items():
@@ -93,9 +94,8 @@ def _agent_names(agents: Any) -> list[str]:
         raise InvalidValue(f"agents must be a sequence of N different names, got {agents!r}")
     if len(set(names)) < len(names) or not names:
         raise InvalidValue(
-            f"agents must be different names, got {len(names)} names and {len(set(names))} "
-            "different ones; give each environment its own name, because steps of one agent belong "
-            "to one episode"
+            f"agents must contain at least one name, and no name twice, got {names!r}; give each "
+            "environment its own name, because steps of one agent belong to one episode"
         )
     return list(names)
 
@@ -118,7 +118,7 @@ def rows_of(batch: Any) -> Iterator[Mapping[str, Any]]:
     for row in batch:
         if not isinstance(row, Mapping):
             raise InvalidValue(
-                "a row of a batch must be a mapping with the arguments of store(), got "
+                "a step of a batch must be a mapping with the arguments of store(), got "
                 f"{type(row).__name__}"
             )
         yield row
@@ -147,7 +147,8 @@ def _broadcast(batch: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
     for name, value in _leaves(batch):
         if name in columns:
             raise InvalidValue(
-                f"column {name!r} is given twice, nested and by its dotted name; pass it once"
+                f"column {name!r} is passed twice, once nested and once by its dotted name; pass "
+                "the column only once"
             )
         if is_array(value):
             value = (
@@ -164,11 +165,13 @@ def _broadcast(batch: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
                 lengths[name] = len(value)
     if not lengths:
         raise InvalidValue(
-            "no column of the batch has rows; pass lists or arrays, or use store() for one step"
+            "no column of the batch is a list or an array; pass lists or arrays, or use store() "
+            "for one step"
         )
     if len(set(lengths.values())) > 1:
         raise InvalidValue(
-            f"columns must have one length, got {', '.join(f'{k} {n}' for k, n in lengths.items())}"
+            "all columns must have the same length, got "
+            f"{', '.join(f'{k} {n}' for k, n in lengths.items())}"
         )
     count = next(iter(lengths.values()))
     return {

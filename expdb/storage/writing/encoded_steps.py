@@ -133,7 +133,8 @@ class EncodedSteps:
             step = checks.whole(step, "step")
         elif step is not None and not -(2**63) <= step < 2**63:
             raise errors.InvalidValue(
-                f"step {step} does not fit 64 bits; number the steps of an episode from 0"
+                f"step {step} does not fit 64 bits; number the steps of an episode 0, 1, 2 and "
+                "so on"
             )
         execute_time = (
             time.time() if execute_time is None else checks.number(execute_time, "execute_time")
@@ -209,14 +210,14 @@ class EncodedSteps:
             began = episode.policy_version if first is None else first
             if began is None:
                 raise errors.InvalidValue(
-                    f"policy_version_end is {last}, but no policy_version is known; pass the "
-                    "policy_version that began the step, with the step or its episode"
+                    f"policy_version_end is {last}, but the step and its episode have no "
+                    "policy_version; also pass policy_version"
                 )
             if last < began:
                 raise errors.InvalidValue(
                     f"policy_version_end must not be lower than policy_version {began}, got "
-                    f"{last}; pass the version that began the step and the later version that "
-                    "finished the step"
+                    f"{last}; pass the version at the start of the step as policy_version, and "
+                    "the version at its end as policy_version_end"
                 )
         return [first, last]
 
@@ -289,8 +290,8 @@ class EncodedSteps:
         self.cut()
         if len(self.taken) != (encoded_steps := sum(block.steps for block in self.blocks)):
             raise RuntimeError(
-                f"{len(self.taken)} steps have the fields of {encoded_steps} steps; nothing was "
-                "stored, please report this"
+                f"cannot store {len(self.taken)} steps, because the encoded fields belong to "
+                f"{encoded_steps} steps; please report this error"
             )
 
     @property

@@ -106,7 +106,7 @@ class Eviction:
         ):
             raise errors.InvalidValue(
                 "an Eviction must have a limit, got none; set max_bytes, max_age, "
-                "max_steps_per_task, whole_episodes or archive, or set the policy to None"
+                "max_steps_per_task, whole_episodes or archive, or set buffer.eviction = None"
             )
 
     @property
@@ -157,8 +157,8 @@ def set_policy(
     """Store a policy and the id of its archive folder, in a transaction that locked the buffer."""
     if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
         raise errors.DatabaseBusy(
-            f"another process archives steps of buffer {store.name!r}; set the policy again when "
-            "it has finished"
+            f"cannot set the eviction policy of buffer {store.name!r}, because another process "
+            "archives its steps; set the policy again when the other process has finished"
         )
     values = {
         "eviction": None if policy is None else json.dumps({**asdict(policy), MARKER: marker}),

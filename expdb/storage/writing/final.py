@@ -24,13 +24,13 @@ def check_final(names: Collection[str], fields: Iterable[str]) -> None:
     seen = step_fields.intersection(OBSERVATIONS)
     if seen and not seen.intersection(name.split(".", 1)[0] for name in names):
         raise errors.InvalidValue(
-            f"end({', '.join(names)}) lacks {min(seen)!r}, which steps have; pass "
-            "the observation after the last step"
+            f"end({', '.join(names)}) lacks the field {min(seen)!r} of the steps; pass the "
+            "observation after the last step"
         )
     for name in names:
         meant = "" if name in step_fields else nearest(name, step_fields.difference(names))
         if meant:
             raise errors.InvalidValue(
-                f"end({name}=...): no step has a field {name!r}{meant} If it is a separate "
-                "field, declare it with db.buffer(name, fields={...})"
+                f"end({name}=...): no step has a field {name!r}{meant} If {name!r} is a separate "
+                "field, declare the field with db.buffer(name, fields={...})"
             )

@@ -25,13 +25,13 @@ def flatten_step(
             for field, inner in _leaves(name, value, types, nested):
                 if field in flat:
                     raise errors.InvalidValue(
-                        f"field {field!r} is given twice, nested and by its dotted name; pass it "
-                        "once"
+                        f"field {field!r} is passed twice, once nested and once by its dotted "
+                        "name; pass the field only once"
                     )
                 flat[field] = inner
         except RecursionError:
             raise errors.InvalidValue(
-                f"{name} is nested too deeply, or contains itself; flatten it"
+                f"{name} is nested too deeply, or contains itself; flatten the value"
             ) from None
     return flat
 
@@ -70,9 +70,9 @@ def new_types(flat: dict[str, Any], types: Mapping[str, Field]) -> dict[str, Fie
             del flat[name]
             errors.warn(
                 f"the first value of field {name!r} is an empty list, so its type is unknown and "
-                "the step is stored without the field; declare it with db.buffer(name, fields="
-                f'{{{name!r}: "json"}}) for '
-                'messages, or expdb.Field("int64", shape=(None,)) for numbers'
+                "the step is stored without the field; declare the field with db.buffer(name, "
+                f'fields={{{name!r}: "json"}}) for messages, or expdb.Field("int64", '
+                "shape=(None,)) for numbers"
             )
         else:
             check_name(name)

@@ -226,13 +226,14 @@ class OpenEpisodes:
         stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
         if stored is None:
             raise errors.UnknownEpisode(
-                f"no episode {episode_id!r} in buffer {self._store.name!r}; buffer.episodes() "
-                "lists the episodes"
+                f"no episode {episode_id!r} in buffer {self._store.name!r}; list the episodes "
+                "with buffer.episodes()"
             )
         episode, current = stored
         if current != "open" or episode.id is None:
             raise errors.EpisodeEnded(
-                f"episode {episode_id!r} is already {current}; it cannot be ended again"
+                f"episode {episode_id!r} cannot be ended, because it is already {current}; end "
+                "only open episodes"
             )
         end = episodes.end_stored
         self._store.engine.retry(end, self._store, episode.id, status, at_most_once=True)

@@ -33,8 +33,8 @@ def check_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, A
     if not changes.keys() <= set(UPDATABLE):
         wrong = ", ".join(sorted(changes.keys() - set(UPDATABLE)))
         raise errors.InvalidValue(
-            f"update() cannot set {wrong}; it can set {', '.join(UPDATABLE)}, tags.<key> and "
-            "episode_tags.<key>, but not fields"
+            f"update() cannot set {wrong}; pass {', '.join(UPDATABLE)}, tags.<key> or "
+            "episode_tags.<key>, because stored fields cannot be changed"
         )
     for name in TAGS & changes.keys():
         if changes[name] is not None:

@@ -89,7 +89,8 @@ def run_sql(
             session.ask("CLOSE expdb_sql")
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "the query and params must not contain lone surrogates; stored text never has one"
+            "the query and params must not contain lone surrogates; remove the surrogates, "
+            "because stored text has none"
         ) from None
     except psycopg.Error as error:
         meant = _translate_error(error)
@@ -106,12 +107,13 @@ def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:
         )
     if "\0" in query or any(isinstance(value, str) and "\0" in value for value in params.values()):
         raise errors.SqlError(
-            "the query and params must not contain a NUL character; stored text never contains one"
+            "the query and params must not contain a NUL character; remove this character, "
+            "because stored text has none"
         )
     if _WRITING.match(re.sub(r"--[^\n]*|/\*.*?\*/", " ", query, flags=re.DOTALL)):
         raise errors.SqlRefused(
-            "db.sql runs one SELECT or WITH ... SELECT statement; change data with the methods of "
-            "the buffer"
+            "db.sql runs only one SELECT or WITH ... SELECT statement; change data with the "
+            "methods of the buffer"
         )
 
 
@@ -156,7 +158,7 @@ def _translate_error(error: psycopg.Error) -> errors.ExpDBError | None:
     state, message = error.sqlstate or "", first_line(error)
     if state in ("25006", "0A000", "25001", "42501") or "multiple commands" in message:
         return errors.SqlRefused(
-            f"db.sql runs one statement, which must only read ({message}); change data with the "
+            f"db.sql runs only one statement that reads data ({message}); change data with the "
             "methods of the buffer"
         )
     if state == "57014":

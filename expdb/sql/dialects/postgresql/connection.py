@@ -68,8 +68,8 @@ def _greet(driver: Any, record: Any) -> None:
             )
         if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
             raise errors.NotAnExperienceDatabase(
-                "the database is not in UTF-8; create one with createdb --encoding=UTF8 "
-                "--template=template0"
+                "the database is not encoded in UTF-8; create another database with createdb "
+                "--encoding=UTF8 --template=template0"
             )
     except BaseException:
         driver.close()

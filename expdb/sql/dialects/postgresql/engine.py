@@ -127,8 +127,8 @@ class PostgresqlEngine(Engine):
                 connection = self._connections.connect()
             except sa.exc.TimeoutError as error:
                 raise errors.DatabaseBusy(
-                    f"{self.location} has no free connection, because this process uses all of "
-                    "its pool; use fewer threads"
+                    f"{self.location} has no free connection, because this process uses all "
+                    "connections of its pool; use fewer threads"
                 ) from error
             except sa.exc.DBAPIError as error:
                 failure = self._expdb_error(

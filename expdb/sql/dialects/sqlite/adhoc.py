@@ -73,12 +73,14 @@ def _run_sql(
         cursor = driver.execute(query, params)
         if cursor.description is None:
             raise errors.SqlRefused(
-                "db.sql runs one SELECT or WITH ... SELECT; this statement returns no rows"
+                "db.sql runs only SELECT or WITH ... SELECT, got a statement that returns no "
+                "rows; change data with the methods of the buffer"
             )
         return [column[0] for column in cursor.description], cursor.fetchall()
     except UnicodeEncodeError:
         raise errors.SqlError(
-            "the query and params must not contain lone surrogates; stored text never contains them"
+            "the query and params must not contain lone surrogates; remove the surrogates, "
+            "because stored text has none"
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _translate_error(driver, error)
@@ -98,12 +100,12 @@ def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | N
     message = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):
         return errors.SqlError(
-            f"a value is too large for the database ({message}); pass a smaller one"
+            f"a value is too large for the database ({message}); pass a smaller value"
         )
     if isinstance(error, (driver.ProgrammingError, driver.Warning)):
         if "one statement" in message:
             return errors.SqlRefused(
-                "db.sql runs one statement; remove the text after the first semicolon"
+                "db.sql runs only one statement; remove the text after the first semicolon"
             )
         return errors.SqlError(f"{message}; pass every :name of the query in params")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -136,8 +136,8 @@ class _Flow:
     def _refuse(self, fields: Names, operation: str) -> None:
         if fields:
             raise SqlError(
-                f"{operation} needs numbers, but field(payload, {min(fields)!r}) has none; use "
-                "CAST(... AS REAL) if its text is a number"
+                f"{operation} requires numbers, but field(payload, {min(fields)!r}) is not a "
+                "number; use CAST(... AS REAL) if the field contains numbers as text"
             )
 
 

@@ -171,8 +171,8 @@ def refuse_foreign_log(path: str, module: ModuleType) -> None:
     if own != version_in_log:
         raise errors.DatabaseReplaced(
             f"{path}-wal is the write-ahead log of another database than {path}, because one of "
-            "the two was moved or copied without the other; put them together again, or move the "
-            "log away, and make copies with `expdb backup`"
+            "the two files was moved or copied without the other; put the two matching files "
+            f"together again, or move {path}-wal away, and make copies with `expdb backup`"
         )
 
 
@@ -303,7 +303,7 @@ def complete_file(connection: Any, path: str) -> None:
     """
     if not checkpoint(connection, 0) or wal_bytes(path):
         raise errors.StorageFull(
-            f"{path} is incomplete, because its write-ahead log could not be written into it; free "
+            f"{path} is incomplete, because the checkpoint of its write-ahead log failed; free "
             "disk space and try again"
         )
 

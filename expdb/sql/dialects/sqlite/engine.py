@@ -217,7 +217,7 @@ class SqliteEngine(Engine):
             for problem in self.dialect.file_problems(session):
                 return errors.DatabaseDamaged(
                     f"{self.path} is corrupted ({problem}); restore a backup, or recover it with "
-                    ".recover"
+                    "sqlite3's .recover"
                 )
             return None
         finally:
@@ -279,7 +279,8 @@ class SqliteEngine(Engine):
         """Wait for the lock with which one thread of this handle writes at a time."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(
-                f"{self.path} is locked by another thread that writes; try again, or raise timeout"
+                f"{self.path} is locked by another thread that writes; try again, or open it "
+                "with a longer timeout"
             )
         self._turn = transaction
         self._log.warn()  # before the write, because a filter may turn the warning into an error

@@ -64,11 +64,11 @@ def other_names(path: str) -> str | None:
         return None
     if links > 1:
         return (
-            f"{links} names (hard links; `find / -samefile {path}` lists them); remove the "
-            "others, or copy the file instead of linking it"
+            f"{links} names (hard links; `find / -samefile {path}` lists them); remove the other "
+            "names, or copy the file instead of linking it"
         )
     if path in _mount_points():
-        return "another name, because it is mounted as a single file; mount its folder instead"
+        return "another name, because only the file is mounted; mount its folder instead"
     return None
 
 
