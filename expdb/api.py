@@ -3,7 +3,7 @@
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED
-from expdb.chunks.fields import Field
+from expdb.chunks.fields import TOKEN_FIELDS, Field
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.lease import Lease
 from expdb.database import ExperienceDB, copy, grant, open, upgrade
@@ -62,6 +62,7 @@ from expdb.storage.writing.eviction import Eviction
 from expdb.writers.writers import EpisodeWriter, StepWriter
 
 __all__ = [
+    "TOKEN_FIELDS",
     "UNCHANGED",
     "AccessDenied",
     "ArchiveFailed",

@@ -62,6 +62,7 @@ def write(location: str) -> None:
         db.buffer("empty", capacity=10)
         _consumed(db.buffer("consumed"), rng)
         _versioned(db.buffer("versioned"))
+        _tokens(db.buffer("tokens", fields=expdb.TOKEN_FIELDS), rng)
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -194,6 +195,22 @@ def _versioned(buffer: expdb.ReplayBuffer) -> None:
             )
     for version in (None, 7, 6):
         buffer.store(task_id="told late", episode_id="told late", policy_version=version)
+
+
+def _tokens(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
+    prompt = rng.integers(0, 150_000, 60).astype(np.int32)
+    with buffer.episode("chat", episode_id="turns") as episode:
+        for turn in range(8):
+            output = rng.integers(0, 150_000, 10 + turn).astype(np.int32)
+            episode.append(
+                prompt_ids=prompt, output_ids=output, output_mask=output % 2 == 0,
+                logprobs=None if turn == 3 else -rng.random(len(output), np.float32),
+                versions=np.sort(rng.integers(0, 3, len(output))).astype(np.int32),
+            )  # fmt: skip
+            if turn % 3 == 0:
+                episode.append(reward=1.0)  # a step without tokens
+                episode.flush()
+            prompt = np.concatenate([prompt, output])
 
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:

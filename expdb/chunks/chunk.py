@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from expdb.chunks.column import Buffer
-from expdb.chunks.columns import layout_of
+from expdb.chunks.column_kinds import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
+from expdb.chunks.prefix_column import read_prefixed
+from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
 
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
@@ -137,7 +139,7 @@ def _places_of(signature: Signature) -> AtIndices:
     places: AtIndices = {}
     node = buffer = 0
     for name, field in signature.fields.items():
-        nodes, buffers = layout_of(field)
+        nodes, buffers = layout_of(field, name in signature.prefixed)
         places[name] = node, buffer, nodes, buffers
         node, buffer = node + nodes, buffer + buffers
     return places
@@ -248,7 +250,15 @@ class Chunk:
         """
         buffers = self._column(name)
         try:
-            values = read_objects(self.signature.fields[name], self.rows, buffers, start, stop)
+            field = self.signature.fields[name]
+            read = (
+                read_prefixed
+                if name in self.signature.prefixed
+                else read_runs
+                if field.ascending
+                else read_objects
+            )
+            values = read(field, self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
         if self._nulls(name):

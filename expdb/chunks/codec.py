@@ -17,9 +17,10 @@ import numpy as np
 
 from expdb.chunks.chunk import CODEC, MAX_CHUNK_ROWS, Chunk, Decoder, crc_of
 from expdb.chunks.column import Buffer, Column, Node, bits_of
-from expdb.chunks.columns import column_of
+from expdb.chunks.column_kinds import column_of
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.chunks.message import Templates
+from expdb.errors import InvalidValue
 
 # A chunk is always read as a whole. Small steps are stored in small chunks, because a sample of
 # 256 steps with an empty cache may read 256 chunks. Text is stored in large chunks: a large chunk
@@ -61,6 +62,7 @@ class Rows:
         self._row_bytes = _SYSTEM_ROW_BYTES
         self._most = FIXED_CHUNK_BYTES  # maximum number of rows of a fixed-width chunk
         self._limit = VARYING_CHUNK_BYTES
+        self._aligned: list[tuple[str, str]] = []  # fields, and those whose length they must have
 
     @property
     def nbytes(self) -> int:
@@ -100,6 +102,8 @@ class Rows:
                 for column in columns.values():
                     if column.rows <= count:
                         column.append_null()
+            if self._aligned:
+                self._check_aligned(values)
             self.count = count + 1  # from here on, the row counts as added
         except BaseException:  # also after an interrupt
             if self.count == count:
@@ -150,19 +154,38 @@ class Rows:
             del self.columns[name]
         for column in self.columns.values():
             column.truncate(self.count)
-        self._varies, self._row_bytes = False, _SYSTEM_ROW_BYTES
+        self._varies, self._row_bytes, self._aligned = False, _SYSTEM_ROW_BYTES, []
         for column in self.columns.values():
-            self._measure(column.field)
+            self._measure(column.name, column.field)
+
+    def _check_aligned(self, values: Mapping[str, Any]) -> None:
+        """Raise InvalidValue if two fields of the last row must have one length, but differ."""
+        for name, other in self._aligned:
+            if values.get(name) is None:
+                continue
+            if values.get(other) is None:
+                raise InvalidValue(
+                    f"{name} must have the length of {other}, but the step has no {other}; pass "
+                    "both"
+                )
+            length, expected = self.columns[name].last_length, self.columns[other].last_length
+            if length != expected:
+                raise InvalidValue(
+                    f"{name} has {length} elements, but {other} has {expected}; pass one element "
+                    f"of {name} for each element of {other}"
+                )
 
     def _new_column(self, name: str, field: Field) -> Column:
         column = self.columns[name] = column_of(name, field)
-        self._measure(field)
+        self._measure(name, field)
         for _ in range(self.count):
             column.append_null()
         return column
 
-    def _measure(self, field: Field) -> None:
-        """Update the maximum number of rows of a chunk for an additional field."""
+    def _measure(self, name: str, field: Field) -> None:
+        """Update the maximum number of rows of a chunk, and the fields to check."""
+        if field.aligned_with is not None:
+            self._aligned = [*self._aligned, (name, field.aligned_with)]
         self._varies = self._varies or field.varies
         if not self._varies:
             self._row_bytes += field.nbytes

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from expdb.chunks.fields import Field
+from expdb.chunks.fields import TOKEN_FIELDS, Field
 from expdb.errors import FieldMismatch
 
 Buffer = bytes | bytearray | memoryview
@@ -46,6 +46,11 @@ class Column(ABC):
         self.rows = 0
         self.nulls: list[int] = []
         self.nbytes = 0  # approximate size in the chunk, before compression
+
+    @property
+    def last_length(self) -> int:
+        """The length of the first dimension of the value of the last row; 0 if it has none."""
+        return (self.field.shape or (0,))[0] or 0
 
     @abstractmethod
     def append(self, value: Any) -> None:
@@ -134,9 +139,11 @@ class Column(ABC):
             shape = tuple(
                 n if n == m else None for n, m in zip(field.shape, value.shape, strict=True)
             )
+            others = "other shapes"
+            if len(shape) == 1 and (self.name in TOKEN_FIELDS or value.dtype.kind in "iu"):
+                others = "other lengths (for tokens, use fields=expdb.TOKEN_FIELDS)"
             return (
-                f"{self._declared(Field(field.dtype, shape))} to store other shapes, or pad the "
-                "array"
+                f"{self._declared(Field(field.dtype, shape))} to store {others}, or pad the array"
             )
         if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
             return f"convert it with .astype({field.dtype!r})"

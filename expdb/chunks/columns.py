@@ -14,7 +14,6 @@ from expdb import checks
 from expdb.chunks.column import EMPTY, Buffer, Column, Node, bits_of, offsets_of
 from expdb.chunks.fields import Field
 from expdb.chunks.infer import as_array, is_array
-from expdb.chunks.json_column import JsonColumn
 from expdb.chunks.values import check_size
 from expdb.errors import FieldMismatch
 
@@ -221,11 +220,13 @@ class BytesColumn(Column):
 
 
 class VaryingColumn(Column):
-    """A column of arrays whose shape varies.
+    """A column of arrays of several dimensions, of which others than the first vary.
 
-    Arrow layout for one dimension: validity, offsets; child validity, data. For more dimensions:
-    struct validity; the same four buffers; list validity; child validity, shapes.
+    Arrow layout: struct validity; list validity, offsets; child validity, data; list validity;
+    child validity, shapes.
     """
+
+    nodes_per_column, buffers_per_column = 5, 8
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -238,11 +239,6 @@ class VaryingColumn(Column):
             array = as_array(value, self.name)
             if array.dtype != field.numpy:
                 raise self.mismatch(array)
-        elif isinstance(value, (list, tuple)) and len(field.shape) == 1:
-            cell = ScalarColumn(self.name, Field(field.dtype))
-            for element in value:
-                cell.append(element)
-            array = np.array(cell.values, field.numpy)
         else:
             raise self.mismatch(value)
         if array.ndim != len(field.shape) or any(
@@ -253,7 +249,11 @@ class VaryingColumn(Column):
         self.parts.append(array.tobytes())
         self.shapes.append(array.shape)
         self.rows += 1
-        self.nbytes += array.nbytes + 4 + 4 * (array.ndim if array.ndim > 1 else 0)
+        self.nbytes += array.nbytes + 4 + 4 * array.ndim
+
+    @property
+    def last_length(self) -> int:
+        return self.shapes[-1][0]
 
     def _add_blank(self) -> None:
         self.parts.append(EMPTY)
@@ -265,33 +265,11 @@ class VaryingColumn(Column):
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
         counts = [len(part) // self.field.numpy.itemsize for part in self.parts]
-        nodes: list[Node] = [(self.rows, nulls), (sum(counts), 0)]
-        buffers: list[Buffer] = [valid, offsets_of(counts), EMPTY, b"".join(self.parts)]
-        if len(self.field.shape) > 1:
-            shapes = np.array(self.shapes, np.int32).reshape(-1)
-            nodes = [(self.rows, nulls), (self.rows, 0), nodes[1], (self.rows, 0), (len(shapes), 0)]
-            buffers = [valid, EMPTY, *buffers[1:], EMPTY, EMPTY, shapes.tobytes()]
-        return nodes, buffers
-
-
-def column_of(name: str, field: Field) -> Column:
-    """Return an empty column for a field."""
-    return _class_of(field)(name, field)
-
-
-def _class_of(field: Field) -> type[Column]:
-    if field.dtype == "json":
-        return JsonColumn
-    if field.dtype in ("text", "bytes"):
-        return BytesColumn
-    if None in field.shape:
-        return VaryingColumn
-    return TensorColumn if field.shape else ScalarColumn
-
-
-def layout_of(field: Field) -> tuple[int, int]:
-    """Return the number of nodes and the number of buffers of the column of a field."""
-    kind = _class_of(field)
-    if kind is VaryingColumn:
-        return (2, 4) if len(field.shape) == 1 else (5, 8)
-    return kind.nodes_per_column, kind.buffers_per_column
+        shapes = np.array(self.shapes, np.int32).reshape(-1)
+        nodes: list[Node] = [
+            (self.rows, nulls), (self.rows, 0), (sum(counts), 0), (self.rows, 0), (len(shapes), 0)
+        ]  # fmt: skip
+        data = b"".join(self.parts)
+        return nodes, [
+            valid, EMPTY, offsets_of(counts), EMPTY, data, EMPTY, EMPTY, shapes.tobytes()
+        ]  # fmt: skip

@@ -7,6 +7,8 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -55,12 +57,18 @@ class Field:
     shape : tuple of int or None, default ()
         Shape of the value of one step. ``()`` is a scalar, and ``None`` is a dimension that varies
         from step to step. Text, bytes and JSON have no shape.
+    aligned_with : str, optional
+        Another field of the step that must have the same length, such as ``"output_ids"`` for the
+        log-probabilities of its tokens. Only for arrays whose first dimension varies.
+    ascending : bool, default False
+        If True, the values of one step must not decrease. They are stored as runs of equal values.
+        Only for arrays of integers of shape ``(None,)``.
 
     Raises
     ------
     InvalidValue
-        If the dtype cannot be stored, for example because it is big-endian, or if the shape is
-        invalid.
+        If the dtype cannot be stored, for example because it is big-endian, or if the shape or
+        another argument is invalid.
 
     Examples
     --------
@@ -70,6 +78,8 @@ class Field:
 
     dtype: str
     shape: tuple[int | None, ...] = ()
+    aligned_with: str | None = dataclass_field(default=None, kw_only=True, compare=False)
+    ascending: bool = dataclass_field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         name = (
@@ -96,11 +106,36 @@ class Field:
         if self.dtype in OTHER and shape:
             raise InvalidValue(f"a {self.dtype} field cannot have a shape, got {shape}; omit shape")
         object.__setattr__(self, "shape", shape)
+        if self.ascending and (shape != (None,) or self.numpy.kind not in "iu"):
+            raise InvalidValue(
+                f"a field of type {self.dtype} and shape {shape} cannot be ascending; use a type "
+                "of integers and shape (None,)"
+            )
+        if self.aligned_with is not None and not (self.has_prefixes or self.ascending):
+            raise InvalidValue(
+                f"a field of type {self.dtype} and shape {shape} cannot be aligned with another; "
+                "use a type of numbers and a shape such as (None,)"
+            )
+        if self.aligned_with is not None and not isinstance(self.aligned_with, str):
+            raise InvalidValue(
+                f"aligned_with must be the name of a field, got {self.aligned_with!r}"
+            )
 
     @property
     def varies(self) -> bool:
         """Whether the number of bytes of a value may differ from step to step."""
         return self.dtype in OTHER or None in self.shape
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether a value is stored without the beginning that it shares with the last value."""
+        return (
+            self.dtype not in OTHER
+            and self.shape[:1] == (None,)
+            and None not in self.shape[1:]
+            and 0 not in self.shape[1:]
+            and not self.ascending
+        )
 
     @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
@@ -144,8 +179,10 @@ class Field:
         value = pa.uint8() if self.dtype == "bool" else pa.from_numpy_dtype(self.numpy)
         if None not in self.shape:
             return pa.fixed_shape_tensor(value, [n for n in self.shape if n is not None])
-        if len(self.shape) == 1:
-            return pa.list_(value)
+        if self.ascending:
+            return pa.struct([("values", pa.list_(value)), ("lengths", pa.list_(pa.int32()))])
+        if self.has_prefixes:
+            return pa.struct([("prefix", pa.int32()), ("suffix", pa.list_(value))])
         return pa.struct(
             [("data", pa.list_(value)), ("shape", pa.list_(pa.int32(), len(self.shape)))]
         )
@@ -156,9 +193,15 @@ class Field:
         Returns
         -------
         list
-            The dtype as text, and the shape as a list of int or None.
+            The dtype as text, the shape as a list of int or None, and a dict of the other
+            arguments, if any.
         """
-        return [self.dtype, list(self.shape)]
+        others: dict[str, Any] = {}
+        if self.aligned_with is not None:
+            others["aligned_with"] = self.aligned_with
+        if self.ascending:
+            others["ascending"] = True
+        return [self.dtype, list(self.shape), *([others] if others else [])]
 
     @classmethod
     def from_json(cls, value: list[Any]) -> "Field":
@@ -167,7 +210,7 @@ class Field:
         Parameters
         ----------
         value : list
-            The dtype as text, and the shape as a list of int or None.
+            The list that `as_json` returned.
 
         Returns
         -------
@@ -177,12 +220,17 @@ class Field:
         Raises
         ------
         InvalidValue
-            If the dtype or the shape is invalid.
+            If the dtype or another argument is invalid.
         """
-        return cls(value[0], tuple(value[1]))
+        return cls(value[0], tuple(value[1]), **(value[2] if len(value) > 2 else {}))
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}" if self.shape else self.dtype
+
+    def __repr__(self) -> str:
+        aligned = "" if self.aligned_with is None else f", aligned_with={self.aligned_with!r}"
+        ascending = ", ascending=True" if self.ascending else ""
+        return f"Field(dtype={self.dtype!r}, shape={self.shape!r}{aligned}{ascending})"
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -206,6 +254,21 @@ def _dtype_name(dtype: Any) -> str:
     return str(numpy_dtype.name)
 
 
+TOKEN_FIELDS: Mapping[str, Field] = MappingProxyType(
+    {
+        "prompt_ids": Field("int32", (None,)),
+        "output_ids": Field("int32", (None,)),
+        "output_mask": Field("bool", (None,), aligned_with="output_ids"),
+        "logprobs": Field("float32", (None,), aligned_with="output_ids"),
+        "versions": Field("int32", (None,), aligned_with="output_ids", ascending=True),
+    }
+)
+"""The fields of one turn of a language model; pass them as ``fields=`` to `ExperienceDB.buffer`.
+
+``output_mask`` is False for tokens that the model did not generate, such as the output of a tool.
+``versions`` is the policy version of each token, for weights that change during generation.
+"""
+
 # Columns of every chunk, so that a batch can be read from chunks without a query for each row.
 SYSTEM = {
     "step": Field("int64"),
@@ -213,6 +276,10 @@ SYSTEM = {
     "terminated": Field("bool"),
     "truncated": Field("bool"),
 }
+
+
+# Layouts of columns that a signature names. Before schema 0010, chunks stored whole values.
+_PREFIX, _RUNS = "prefix", "runs"
 
 
 class Signature:
@@ -226,6 +293,7 @@ class Signature:
     def __init__(self, fields: Mapping[str, Field], id: int = -1):
         self.fields = {**SYSTEM, **fields}
         self.id = id
+        self.prefixed = frozenset(name for name, field in fields.items() if field.has_prefixes)
         self.schema = pa.schema(
             [
                 pa.field(name, field.arrow(), metadata={"expdb.field": json.dumps(field.as_json())})
@@ -238,7 +306,12 @@ class Signature:
 
     def stored(self) -> tuple[bytes, str, int]:
         """Return the columns `schema`, `fields` and `crc` of the table `signatures`."""
-        text = json.dumps({n: f.as_json() for n, f in self.fields.items() if n not in SYSTEM})
+        fields = {}
+        for name, field in self.fields.items():
+            if name not in SYSTEM:
+                layout = [_RUNS] if field.ascending else [_PREFIX] * (name in self.prefixed)
+                fields[name] = [field.dtype, list(field.shape), *layout]
+        text = json.dumps(fields)
         return self.message, text, zlib.crc32(text.encode(), self.crc)
 
     @classmethod
@@ -250,9 +323,23 @@ class Signature:
         if zlib.crc32(text.encode(), stored_crc) != crc:
             raise ChunkDamaged(f"signature {id} does not match its checksum; restore a backup")
         fields = json.loads(text)
-        signature = cls({name: Field.from_json(value) for name, value in fields.items()}, id)
+        signature = cls(
+            {
+                name: Field(value[0], tuple(value[1]), ascending=value[2:] == [_RUNS])
+                for name, value in fields.items()
+            },
+            id,
+        )
         signature.message, signature.crc = message, stored_crc
+        signature.prefixed = frozenset(
+            name for name, value in fields.items() if value[2:] == [_PREFIX]
+        )
         return signature
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this version of expdb writes chunks with this signature."""
+        return self.prefixed == {n for n, f in self.fields.items() if f.has_prefixes}
 
 
 # -- names -----------------------------------------------------------------------------------------

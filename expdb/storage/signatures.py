@@ -63,6 +63,8 @@ class Signatures:
         """Add signatures, given as rows of their table."""
         for id, *stored in rows:
             decoder = self._decoders[id] = self._decoder_from(id, *stored)
+            if not decoder.signature.is_current:
+                continue
             fields = tuple(
                 (name, field)
                 for name, field in decoder.signature.fields.items()

@@ -322,15 +322,21 @@ def clear(store: Store) -> int:
 def declare(store: Store, fields: dict[str, Field]) -> None:
     """Set the types of fields before their first values.
 
-    Raise FieldMismatch if a field is stored with another type.
+    Raise FieldMismatch if a field is stored with another type or alignment.
     """
     with store.writing() as (session, outcome):
         ((version, added),) = session.rows(
             sa.select(B.fields_version, B.added).where(B.id == store.id)
         )
-        store.settle_fields(
-            session, store.fields_at(session, version), fields, set(), added == 0, outcome
-        )
+        stored = store.fields_at(session, version)
+        for name, field in fields.items():
+            target = stored.types.get(name, field).aligned_with
+            if field.aligned_with not in (None, target):
+                raise errors.FieldMismatch(
+                    f"field {name!r} is stored with aligned_with={target!r}, but fields= declares "
+                    f"{field.aligned_with!r}; declare it as it is stored, or use another buffer"
+                )
+        store.settle_fields(session, stored, fields, set(), added == 0, outcome)
 
 
 def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:

@@ -73,15 +73,17 @@ def _groups(
     groups: list[list[int]] = [[]]
     for id, signature, size in own:
         fields = store.signatures.decoder(session, signature, outcome).signature.fields
-        # JSON is merged at any size: it compresses well only if chunks share elements.
-        if (
-            any(field.dtype == "json" for field in fields.values())
-            or size < chunk_bytes(fields) // SMALL
-        ):
+        # JSON and token ids are merged at any size: within a chunk, repeated messages and prompts
+        # are stored once.
+        if any(map(_may_repeat, fields.values())) or size < chunk_bytes(fields) // SMALL:
             groups[-1].append(id)
         else:
             groups += [[id], []]
     return groups
+
+
+def _may_repeat(field: Field) -> bool:
+    return field.dtype == "json" or (field.has_prefixes and field.numpy.kind in "iu")
 
 
 def rewrite(

@@ -1,0 +1,160 @@
+"""The column of arrays whose first dimension varies, such as token ids.
+
+The prompt of a turn usually begins with the prompt of the previous turn. The column therefore
+stores each value as a prefix length and a suffix: the number of leading elements that the value
+shares with the value of the previous row, and the elements after them. Every chunk can be read
+alone, because its first row has no prefix.
+"""
+
+import itertools
+import math
+from array import array
+from typing import Any
+
+import numpy as np
+
+from expdb.chunks.column import EMPTY, Buffer, Column, Node, offsets_of
+from expdb.chunks.fields import Field
+from expdb.chunks.number_arrays import array_of
+from expdb.chunks.objects import read_ints, read_offsets
+from expdb.chunks.values import MAX_VALUE_BYTES, check_size
+from expdb.errors import ChunkDamaged
+
+# A shorter prefix saves less space than it costs time to read.
+_MIN_PREFIX_BYTES = 128
+
+
+class PrefixColumn(Column):
+    """A column of arrays whose first dimension varies, without repeated prefixes.
+
+    Arrow layout: struct validity; child validity, prefix lengths in elements; list validity,
+    offsets; child validity, suffixes. A row without the field repeats the value of the previous
+    row, so that a step between two turns does not prevent a prefix.
+    """
+
+    nodes_per_column, buffers_per_column = 4, 7
+
+    def __init__(self, name: str, field: Field):
+        super().__init__(name, field)
+        self._suffixes: list[bytes] = []
+        self._prefixes: list[int] = []  # in bytes
+        self._last = EMPTY  # the value of the last row
+        self._element_bytes = field.numpy.itemsize * math.prod(field.fixed_shape[1:])
+
+    @property
+    def last_length(self) -> int:
+        """The length of the first dimension of the value of the last row."""
+        return len(self._last) // self._element_bytes
+
+    def append(self, value: Any) -> None:
+        elements = array_of(self, value)
+        if elements.ndim != len(self.field.shape) or elements.shape[1:] != self.field.shape[1:]:
+            raise self.mismatch(elements)
+        check_size(elements.nbytes, self.name)
+        data = elements.tobytes()
+        prefix = self._shared(data)
+        self._prefixes.append(prefix)
+        self._suffixes.append(data[prefix:])
+        self._last = data
+        self.rows += 1
+        self.nbytes += len(data) - prefix + 8
+
+    def _shared(self, data: bytes) -> int:
+        """Return the number of leading bytes that `data` shares with the last value."""
+        last = self._last
+        if len(last) < _MIN_PREFIX_BYTES or data[:_MIN_PREFIX_BYTES] != last[:_MIN_PREFIX_BYTES]:
+            return 0
+        if data.startswith(last):
+            return len(last)
+        shorter = min(len(last), len(data))
+        differs = np.frombuffer(last, np.uint8, shorter) != np.frombuffer(data, np.uint8, shorter)
+        shared = int(differs.argmax()) if differs.any() else shorter
+        return shared - shared % self._element_bytes
+
+    def _add_blank(self) -> None:
+        self._prefixes.append(len(self._last))
+        self._suffixes.append(EMPTY)
+        self.nbytes += 8
+
+    def _truncate(self, rows: int) -> None:
+        if rows == len(self._prefixes) == len(self._suffixes):
+            return
+        del self._prefixes[rows:], self._suffixes[rows:]
+        parts: list[bytes] = []
+        needed = MAX_VALUE_BYTES  # the parts of the last value after this byte are in `parts`
+        for prefix, suffix in zip(self._prefixes[::-1], self._suffixes[::-1], strict=True):
+            if prefix < needed:
+                parts.append(suffix[: needed - prefix])
+                needed = prefix
+            if not needed:
+                break
+        self._last = b"".join(reversed(parts))
+
+    def encode(self) -> tuple[list[Node], list[Buffer]]:
+        nulls, valid = self.validity()
+        size = self.field.numpy.itemsize
+        prefixes = array("i", [prefix // size for prefix in self._prefixes])
+        counts = [len(suffix) // size for suffix in self._suffixes]
+        nodes: list[Node] = [(self.rows, nulls), (self.rows, 0), (self.rows, 0), (sum(counts), 0)]
+        return nodes, [
+            valid,
+            EMPTY,
+            prefixes.tobytes(),
+            EMPTY,
+            offsets_of(counts),
+            EMPTY,
+            b"".join(self._suffixes),
+        ]
+
+
+def read_prefixed(
+    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
+) -> list[np.ndarray]:
+    """Decode rows [start, stop) of a `PrefixColumn`; check the lengths of all rows.
+
+    For a row without the field, the result contains the value of the previous row.
+    """
+    dtype, data, shape = field.numpy, buffers[6], (-1, *field.fixed_shape[1:])
+    width = math.prod(shape[1:])
+    prefixes = read_ints(buffers[2], rows, "prefix lengths")
+    cuts = read_offsets(buffers[4], rows, len(data) // dtype.itemsize)
+    if not prefixes.any():
+        ends = cuts[start : stop + 1].tolist()
+        if width > 1 and (cuts % width).any():
+            raise ChunkDamaged("a length does not fit the shape of the field")
+        return [
+            np.frombuffer(data, dtype, b - a, a * dtype.itemsize).copy().reshape(shape)
+            for a, b in itertools.pairwise(ends)
+        ]
+    lengths = prefixes + np.diff(cuts).astype(np.int64)
+    _check_lengths(dtype.itemsize, width, prefixes, lengths)
+    arrays: list[np.ndarray] = []
+    for row in range(start, stop):
+        prefix, length = int(prefixes[row]), int(lengths[row])
+        value = np.empty(length, dtype)
+        value[prefix:] = np.frombuffer(
+            data, dtype, length - prefix, int(cuts[row]) * dtype.itemsize
+        )
+        if prefix and arrays:
+            value[:prefix] = arrays[-1].reshape(-1)[:prefix]
+        # The first of these rows: copy the parts of its prefix from the rows before it.
+        earlier = row
+        while prefix and not arrays:
+            earlier -= 1
+            begin = int(prefixes[earlier])
+            if begin < prefix:
+                value[begin:prefix] = np.frombuffer(
+                    data, dtype, prefix - begin, int(cuts[earlier]) * dtype.itemsize
+                )
+                prefix = begin
+        arrays.append(value.reshape(shape))
+    return arrays
+
+
+def _check_lengths(itemsize: int, width: int, prefixes: np.ndarray, lengths: np.ndarray) -> None:
+    if prefixes.min() < 0 or prefixes[0] or (prefixes[1:] > lengths[:-1]).any():
+        raise ChunkDamaged("a prefix is longer than the previous value")
+    if (lengths % width).any():
+        raise ChunkDamaged("a length does not fit the shape of the field")
+    if int(lengths.max()) * itemsize > MAX_VALUE_BYTES:
+        raise ChunkDamaged("a value is larger than the limit")
