@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -16,23 +16,22 @@ from expdb import checks, errors
 from expdb.archive.retention import Retention
 from expdb.batch import Batch
 from expdb.checks import UNCHANGED, Unchanged
-from expdb.consumers.admission import Admission, admit, admit_async
+from expdb.consumers.admission import Admission, AdmissionRequest, admit
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.leasing import Leasing
 from expdb.consumers.replaying import replayed
 from expdb.memory.budget import Budget
 from expdb.names import (
-    BUFFER_HINTS,
     COLUMN_KINDS,
     DEFAULT_TASK,
     EPISODE_COLUMNS,
     STEP_COLUMNS,
     STORE_CALL,
+    NotACollection,
     TaskReminder,
-    build_attribute_error,
-    nearest,
 )
 from expdb.process import exits
+from expdb.process.awaiting import async_form, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -65,7 +64,7 @@ Empty: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]
 SCANNED_AT_ONCE = 4096
 
 
-class ReplayBuffer:
+class ReplayBuffer(NotACollection):
     """Store, query and sample the experience of one named buffer.
 
     `ExperienceDB.buffer` returns it; you cannot construct one directly. A buffer is durable, holds
@@ -115,35 +114,11 @@ class ReplayBuffer:
     def _engine(self) -> Engine:
         return self._store.engine
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Reject an unknown setting, such as the misspelt `buffer.policy_verison = 7`."""
-        if not name.startswith("_") and not hasattr(type(self), name):
-            settings = "policy_version", "rate_limiter", "pace", "eviction"
-            raise AttributeError(
-                f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} the settings "
-                f"are {', '.join(settings)}"
-            )
-        super().__setattr__(name, value)
-
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._database, self.name)
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(
-            "a ReplayBuffer is not iterable; scan() yields its steps in batches, and page(1, 100) "
-            "returns them as dicts"
-        )
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        raise TypeError(
-            "a ReplayBuffer cannot be indexed; use get([position]), sample(size) or scan(where)"
-        )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise build_attribute_error("a ReplayBuffer", name, dir(type(self)), BUFFER_HINTS)
 
     @property
     def name(self) -> str:
@@ -328,6 +303,92 @@ class ReplayBuffer:
         self._retention.look()
         return positions
 
+    async def store_async(self, /, *positional: Any, **arguments: Any) -> int:
+        """Store one step as `store` does, while other asyncio tasks run.
+
+        Calls that are made at the same time share a transaction. A cancelled call has stored its
+        step or not; the message of the CancelledError says which.
+
+        Parameters
+        ----------
+        *positional
+            Not accepted: pass every argument by name.
+        **arguments
+            The arguments of `store`.
+
+        Returns
+        -------
+        int
+            Position of the step.
+
+        Raises
+        ------
+        InvalidValue
+            If a value cannot be stored exactly, an argument is positional, or for the other reasons
+            that `store` gives.
+        FieldMismatch
+            If a value does not fit the dtype, shape or kind of its field.
+        EpisodeEnded
+            If the episode has ended.
+        EpisodeMismatch
+            If the episode belongs to another task, agent or group, or has another `task_name`.
+        RateLimited
+            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+
+        Examples
+        --------
+        >>> position = await buffer.store_async(episode_id="e1", reward=1.0)  # doctest: +SKIP
+        """
+        if positional:
+            raise errors.InvalidValue(
+                f"store_async() accepts only keyword arguments, got {positional[0]!r}; call "
+                f"{STORE_CALL.replace('store', 'store_async', 1)}"
+            )
+        ends = arguments.get("terminated") or arguments.get("truncated")
+        if "task_id" not in arguments and (
+            warning := self._task_reminder.count_step(DEFAULT_TASK, bool(ends))
+        ):
+            errors.warn(warning)
+        return int((await self._write_async([parted(arguments)]))[0])
+
+    async def store_batch_async(self, rows: Any) -> np.ndarray:
+        """Store many steps as `store_batch` does, while other asyncio tasks run.
+
+        Parameters
+        ----------
+        rows : list of mappings, mapping of columns, or table
+            Arguments of `store` for each step; see `store_batch`.
+
+        Returns
+        -------
+        ndarray of int64, shape (N,)
+            Positions of the steps, in the order of `rows`.
+
+        Raises
+        ------
+        InvalidValue
+            If a value cannot be stored exactly, or for the other reasons that `store_batch` gives.
+        FieldMismatch
+            If a value does not fit the dtype, shape or kind of its field.
+        EpisodeEnded
+            If the episode has ended.
+        EpisodeMismatch
+            If the episode belongs to another task, agent or group, or has another `task_name`.
+        RateLimited
+            If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
+        """
+        columns = columns_of(rows)
+        return await self._write_async(
+            [parted(row) for row in rows_of(rows if columns is None else columns)]
+        )
+
+    async def _write_async(self, rows: list[Any]) -> np.ndarray:
+        exits.watch_worker()
+        positions = await self._open_episodes.write_async(rows)
+        if time.monotonic() >= self._retention.next_look:
+            in_thread(self._retention.look)
+        return positions
+
     def episode(
         self,
         task_id: str,
@@ -393,7 +454,9 @@ class ReplayBuffer:
                 "them as episode_tags.<key>"
             )
         self._check_writable()
-        flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
+        flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
+            flush_steps, flush_bytes, flush_seconds
+        )
         columns = {
             "task_name": task_name,
             "group_id": group_id,
@@ -443,7 +506,9 @@ class ReplayBuffer:
             If the handle was opened with ``read_only=True``.
         """
         self._check_writable()
-        flush_steps, flush_bytes, flush_seconds = _limits(flush_steps, flush_bytes, flush_seconds)
+        flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
+            flush_steps, flush_bytes, flush_seconds
+        )
         sink = StepSink(self, OpenEpisodes(self._store, self._open_episodes.run))
         return self._writers.add(StepWriter(sink, flush_steps, flush_bytes, flush_seconds))
 
@@ -721,7 +786,7 @@ class ReplayBuffer:
         QueryError
             If `fields` has an unknown name.
         """  # noqa: DOC501
-        wanted = _positions(positions)
+        wanted = checks.positions(positions)
         batch = self._sampling.get(wanted, fields)
         if batch is not None:
             return batch
@@ -927,14 +992,14 @@ class ReplayBuffer:
         Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
         """
         try:
-            wanted = _positions(np.asarray(positions).reshape(-1))
+            wanted = checks.positions(np.asarray(positions).reshape(-1))
             priorities = np.asarray(values, np.float64).reshape(-1)
         except (TypeError, ValueError) as error:
             raise errors.InvalidValue(
                 f"positions and priorities must be numbers ({error}); pass one priority for each "
                 "position"
             ) from None
-        if not _alike(np.shape(positions), np.shape(values)):
+        if not checks.have_alike_shapes(np.shape(positions), np.shape(values)):
             raise errors.InvalidValue(
                 f"positions have shape {list(np.shape(positions))} but priorities have shape "
                 f"{list(np.shape(values))}; pass one priority for each position, in the same order"
@@ -1013,7 +1078,7 @@ class ReplayBuffer:
             If `capacity` is less than 1, or less than the `min_size` of the rate limiter or of a
             consumer.
         """
-        self._engine.retry(change.set_capacity, self._store, check_capacity(capacity))
+        self._engine.retry(change.set_capacity, self._store, checks.capacity(capacity))
 
     @property
     @retry_on_restart
@@ -1700,12 +1765,13 @@ class ReplayBuffer:
         """
         return admit(self._store, wait, required, seconds)
 
-    async def admit_async(
+    def admit_async(
         self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
-    ) -> Admission | None:
+    ) -> AdmissionRequest:
         """Wait for an admission as `admit` does, without blocking the event loop.
 
-        If the coroutine is cancelled, the group is cancelled too.
+        Use the call with ``await`` or in an ``async with`` statement. If the coroutine is
+        cancelled, the group is cancelled too.
 
         Parameters
         ----------
@@ -1718,8 +1784,9 @@ class ReplayBuffer:
 
         Returns
         -------
-        Admission or None
-            The admission; see `admit`.
+        coroutine of Admission or None
+            Coroutine that returns the admission, or enters it in an ``async with`` statement; see
+            `admit`.
 
         Raises
         ------
@@ -1732,8 +1799,13 @@ class ReplayBuffer:
         -----
         ExpDBWarning
             If a call without `wait` has waited for 60 seconds.
+
+        Examples
+        --------
+        >>> async with buffer.admit_async() as group:  # doctest: +SKIP
+        ...     await generate(prompt, group.policy_version)
         """
-        return await admit_async(self._store, wait, required, seconds)
+        return AdmissionRequest(self._store, wait, required, seconds)
 
     @retry_on_restart
     def waiting(self) -> list[dict[str, Any]]:
@@ -1852,6 +1924,33 @@ class ReplayBuffer:
             replayed, self._store, self._sampling, consumer, wanted, newest, used
         )
 
+    # -- asynchronous forms ------------------------------------------------------------------------
+
+    count_async = async_form(count, reads=True)
+    tasks_async = async_form(tasks, reads=True)
+    episodes_async = async_form(episodes, reads=True)
+    page_async = async_form(page, reads=True)
+    get_async = async_form(get, reads=True)
+    plan_eviction_async = async_form(plan_eviction, reads=True)
+    stats_async = async_form(stats, reads=True)
+    check_async = async_form(check, reads=True)
+    why_async = async_form(why, reads=True)
+    sample_async = async_form(sample, reads=True)
+    sample_tasks_async = async_form(sample_tasks, reads=True)
+    waiting_async = async_form(waiting, reads=True)
+    consumers_async = async_form(consumers, reads=True)
+    replay_async = async_form(replay, reads=True)
+    end_episode_async = async_form(end_episode)
+    update_async = async_form(update)
+    update_priorities_async = async_form(update_priorities)
+    delete_async = async_form(delete)
+    clear_async = async_form(clear)
+    set_capacity_async = async_form(set_capacity)
+    evict_async = async_form(evict)
+    index_async = async_form(index)
+    consumer_async = async_form(consumer)
+    drop_consumer_async = async_form(drop_consumer)
+
     def _generator(self, rng: Seed) -> np.random.Generator:
         if rng is not None:
             try:
@@ -1870,43 +1969,6 @@ _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "pr
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 _ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
-
-
-def _limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
-    """Check the limits at which a writer flushes."""
-    return (
-        checks.whole(steps, "flush_steps", 1),
-        checks.whole(nbytes, "flush_bytes", 1),
-        checks.number(seconds, "flush_seconds", 0),
-    )
-
-
-def _alike(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Return whether two shapes are equal apart from axes of length 1."""
-    return shape == other or [n for n in shape if n != 1] == [n for n in other if n != 1]
-
-
-def _positions(positions: Any) -> np.ndarray:
-    try:
-        array = np.asarray(positions)
-    except ValueError:
-        raise errors.InvalidValue(
-            "positions must be a 1-D sequence of integers, got sequences of different lengths"
-        ) from None
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise errors.InvalidValue(
-            f"positions must be 1-D integers, got {array.dtype}{list(array.shape)}"
-        )
-    if array.dtype == np.uint64 and (array >= 2**63).any():
-        raise errors.InvalidValue(f"positions must fit 64 bits, got {array.max()}")
-    return array.astype(np.int64)
-
-
-def check_capacity(capacity: Any) -> int | None:
-    """Check a capacity, an int from 1 or None for unlimited, and return it."""
-    return None if capacity is None else checks.whole(capacity, "capacity", 1)
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:

@@ -205,3 +205,39 @@ def shard(value: Any) -> tuple[int, int]:
             f"shard must be a pair (k, n) of integers with 0 <= k < n, got {value!r}"
         )
     return int(value[0]), int(value[1])
+
+
+def flush_limits(steps: Any, nbytes: Any, seconds: Any) -> tuple[int, int, float]:
+    """Check the limits at which a writer flushes."""
+    return (
+        whole(steps, "flush_steps", 1),
+        whole(nbytes, "flush_bytes", 1),
+        number(seconds, "flush_seconds", 0),
+    )
+
+
+def have_alike_shapes(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether two shapes are equal apart from axes of length 1."""
+    return shape == other or [n for n in shape if n != 1] == [n for n in other if n != 1]
+
+
+def positions(values: Any) -> np.ndarray:
+    """Return positions as an int64 array with one dimension."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidValue(
+            "positions must be a 1-D sequence of integers, got sequences of different lengths"
+        ) from None
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InvalidValue(f"positions must be 1-D integers, got {array.dtype}{list(array.shape)}")
+    if array.dtype == np.uint64 and (array >= 2**63).any():
+        raise InvalidValue(f"positions must fit 64 bits, got {array.max()}")
+    return array.astype(np.int64)
+
+
+def capacity(value: Any) -> int | None:
+    """Check a capacity, an int from 1 or None for unlimited, and return it."""
+    return None if value is None else whole(value, "capacity", 1)

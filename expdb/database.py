@@ -17,12 +17,13 @@ from typing import Any, Literal, NoReturn
 import pyarrow as pa
 
 from expdb import checks, errors
-from expdb.buffer import ReplayBuffer, check_capacity
+from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.chunks.fields import Field
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.process import exits
+from expdb.process.awaiting import async_form
 from expdb.process.locks import locked
 from expdb.process.temporary import Folder
 from expdb.process.weak_registry import WeakRegistry
@@ -353,7 +354,7 @@ class ExperienceDB:
         ['train']
         """
         catalog.check_buffer_name(name)
-        wanted = UNCHANGED if isinstance(capacity, Unchanged) else check_capacity(capacity)
+        wanted = UNCHANGED if isinstance(capacity, Unchanged) else checks.capacity(capacity)
         declared = catalog.check_declared(fields or {})
         return locked(self._lock, self._get_or_create, name, create, wanted, declared)
 
@@ -606,6 +607,14 @@ class ExperienceDB:
         """
         self._save_priorities()
         self._engine.backup(opening.real_path(os.fspath(path)))
+
+    buffer_async = async_form(buffer)
+    buffers_async = async_form(buffers, reads=True)
+    drop_async = async_form(drop)
+    sql_async = async_form(sql, reads=True)
+    check_async = async_form(check, reads=True)
+    doctor_async = async_form(doctor, reads=True)
+    backup_async = async_form(backup)
 
     def close(self) -> None:
         """Close the handle: write buffered steps, end open episodes, and close all connections.

@@ -42,6 +42,11 @@ def warn(message: str) -> None:
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
 
 
+def name_row(error: Exception, index: int) -> None:
+    """Begin the message of an error with the row of the batch that caused it."""
+    error.args = (f"rows[{index}]: {error}",)
+
+
 class NotAnExperienceDatabase(ExpDBError, ValueError):
     """The location holds something other than an expdb database.
 

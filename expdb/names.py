@@ -3,6 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 # The columns of the view `experience`, separately for each table, with their types. "integer?" is
 # an integer that may be missing.
@@ -153,6 +154,35 @@ BUFFER_HINTS = {
     "end": "end_episode(episode_id), or end() of the object that episode() returns",
     **dict.fromkeys(("dataloader", "iterate", "batches"), "sample(size) in a loop"),
 }
+
+
+class NotACollection:
+    """Base class of `ReplayBuffer`: reject names and operators that a buffer does not have."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Reject an unknown setting, such as the misspelt `buffer.policy_verison = 7`."""
+        if not name.startswith("_") and not hasattr(type(self), name):
+            settings = "policy_version", "rate_limiter", "pace", "eviction"
+            raise AttributeError(
+                f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} the settings "
+                f"are {', '.join(settings)}"
+            )
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise build_attribute_error("a ReplayBuffer", name, dir(type(self)), BUFFER_HINTS)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "a ReplayBuffer is not iterable; scan() yields its steps in batches, and page(1, 100) "
+            "returns them as dicts"
+        )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(
+            "a ReplayBuffer cannot be indexed; use get([position]), sample(size) or scan(where)"
+        )
+
 
 # Method names of other libraries, and the call of a database for each.
 DATABASE_HINTS = {

@@ -90,7 +90,7 @@ class Retention:
     def __init__(self, store: Store, scan: Scan, save: Callable[[], None]):
         self._store, self._scan, self._save = store, scan, save
         self._holder = named(next(_serials))
-        self._next_look, self._next_warning = time.monotonic() + LOOK_SECONDS, 0.0
+        self.next_look, self._next_warning = time.monotonic() + LOOK_SECONDS, 0.0
         self._lock = threading.Lock()  # only one thread at a time archives
         self._backlog: _Backlog | None = None
         self._has_removed_drafts = False
@@ -193,9 +193,9 @@ class Retention:
         Handles call this method after a successful write, so errors become warnings.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self.next_look:
             return
-        self._next_look = now + LOOK_SECONDS  # other threads need not look
+        self.next_look = now + LOOK_SECONDS  # other threads need not look
         try:
             locked(self._lock, self._evict_some)
         except (
@@ -210,7 +210,7 @@ class Retention:
         finally:
             took = time.monotonic() - now
             pause = 0.0 if self._backlog else max(LOOK_SECONDS, LOOK_SHARE * took)
-            self._next_look = now + took + pause
+            self.next_look = now + took + pause
 
     def _evict_some(self) -> None:
         """Evict as many due steps as fit into the time that one write may spend."""

@@ -7,12 +7,13 @@ import math
 import secrets
 import threading
 import time
+from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
-from expdb.process.awaiting import obtain
+from expdb.process.awaiting import AsyncExit, async_form, obtain
 from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
@@ -27,11 +28,12 @@ _serials = itertools.count()
 _others = ProcessLiveness()
 
 
-class Admission:
+class Admission(AsyncExit["Admission"]):
     """Permit one group of episodes until it is finished, cancelled or expired.
 
-    `ReplayBuffer.admit` returns an admission. Use it in a `with` statement: leaving the block
-    finishes the group, and an exception in the block cancels it. An admission cannot be pickled.
+    `ReplayBuffer.admit` returns an admission. Use it in a ``with`` or ``async with`` statement:
+    leaving the block finishes the group, and an exception in the block cancels it. An admission
+    cannot be pickled.
 
     Examples
     --------
@@ -149,6 +151,10 @@ class Admission:
         ):
             raise errors.LeaseLost("the admission has ended or expired; call admit() again")
 
+    finish_async = async_form(finish)
+    cancel_async = async_form(cancel)
+    renew_async = async_form(renew)
+
     def __enter__(self) -> Admission:
         if self._is_over:
             raise errors.LeaseLost("the admission has ended; call admit() for every group")
@@ -237,3 +243,44 @@ async def admit_async(
         lambda cancelled: admit(store, wait, required, seconds, cancelled),
         lambda admission: None if admission is None else admission.cancel(),
     )
+
+
+class AdmissionRequest(Coroutine[Any, Any, Admission | None]):
+    """An admission to wait for by ``await`` or ``async with``."""
+
+    def __init__(self, store: Store, wait: float | None, required: bool, seconds: float):
+        self._waiting = admit_async(store, wait, required, seconds)
+        self._admission: Admission | None = None
+
+    def __await__(self) -> Generator[Any, Any, Admission | None]:
+        return self._waiting.__await__()
+
+    def send(self, value: Any) -> Any:
+        """Resume the coroutine with a value."""
+        return self._waiting.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error in the coroutine."""
+        return self._waiting.throw(*error)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._waiting.close()
+
+    async def __aenter__(self) -> Admission:
+        self._admission = await self._waiting
+        if self._admission is None:
+            raise errors.RateLimited(
+                "the pace does not admit a new group, so the block cannot begin; omit "
+                "required=False, or await admit_async() and check for None"
+            )
+        return await self._admission.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._admission is not None:
+            await self._admission.__aexit__(kind, error, traceback)

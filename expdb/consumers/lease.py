@@ -11,18 +11,20 @@ from typing import Any
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.leasing import Leased, Leasing
+from expdb.process.awaiting import AsyncExit, async_form
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 
 RENEWALS = 3  # renewals per duration of a lease
 
 
-class Lease:
+class Lease(AsyncExit[Batch]):
     """Hold a batch for one learner until it is acknowledged or released, or expires.
 
-    `Consumer.lease` returns a lease. Use it in a `with` statement, which returns the batch:
-    leaving the block acknowledges the lease, and an exception in the block releases the lease. A
-    lease cannot be pickled. Another process reads its batch with `Consumer.shared`.
+    `Consumer.lease` returns a lease. Use it in a ``with`` or ``async with`` statement, which
+    returns the batch: leaving the block acknowledges the lease, and an exception in the block
+    releases the lease. A lease cannot be pickled. Another process reads its batch with
+    `Consumer.shared`.
 
     Attributes
     ----------
@@ -155,6 +157,10 @@ class Lease:
         """
         seconds = self._seconds if seconds is None else checks.seconds(seconds)
         self._leasing.renew(self.id, seconds)
+
+    acknowledge_async = async_form(acknowledge)
+    give_back_async = async_form(give_back)
+    renew_async = async_form(renew)
 
     def __enter__(self) -> Batch:
         if self._is_over:

@@ -7,15 +7,21 @@ all other calls.
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from expdb.errors import ExpDBError
 from expdb.process.locks import locked
 
 Result = TypeVar("Result")
+Entered = TypeVar("Entered")
+Parameters = ParamSpec("Parameters")
 
 
 def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
@@ -81,3 +87,96 @@ async def obtain(
         for result in obtained:
             threading.Thread(target=release_quietly, args=(result,)).start()
         raise
+
+
+def async_form(
+    method: Callable[Parameters, Result], *, reads: bool = False
+) -> Callable[Parameters, Coroutine[Any, Any, Result]]:
+    """Return a coroutine function that calls a method in a thread.
+
+    A cancelled call waits until the method has returned, so that the caller knows whether it has
+    changed the database. With `reads`, a cancelled call returns at once.
+    """
+
+    @functools.wraps(method)
+    async def form(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        task = in_thread(functools.partial(method, *arguments, **named))
+        if not reads:
+            return await complete(task, f"{form.__name__}()")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_ignore_error)
+            raise
+
+    form.__name__ = f"{method.__name__}_async"
+    form.__qualname__ = f"{method.__qualname__}_async"
+    form.__doc__ = _doc_of_form(method, reads)
+    return form
+
+
+async def complete(task: asyncio.Future[Result], name: str) -> Result:
+    """Return the result of a call in a thread; after a cancellation, also wait for its outcome."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        error = task.exception()
+        outcome = "completed" if error is None else f"failed: {error}"
+        raise asyncio.CancelledError(f"{name} was cancelled while it ran; it {outcome}") from error
+
+
+class AsyncExit(Generic[Entered]):
+    """A context manager whose block may also begin with ``async with``.
+
+    The end of such a block waits for the database in a thread.
+    """
+
+    def __enter__(self) -> Entered:
+        raise NotImplementedError
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Entered:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is GeneratorExit:  # the coroutine is closed and cannot wait
+            self.__exit__(kind, error, traceback)
+        else:
+            task = in_thread(self.__exit__, kind, error, traceback)
+            await complete(task, f"the end of {self!r}")
+
+
+def _doc_of_form(method: Callable[..., Any], reads: bool) -> str:
+    """Return the docstring of a method, without its examples, for its asynchronous form."""
+    summary, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
+    rest = re.sub(r"\n*Examples\n-{8}\n.*?(?=\n\n\w[^\n]*\n-{3,}\n|\Z)", "", rest, flags=re.DOTALL)
+    cancelled = (
+        "A cancelled call returns at once."
+        if reads
+        else "A cancelled call waits for the outcome, which is the message of the CancelledError."
+    )
+    return (
+        f"{summary}\n\nThis is the asynchronous form of `{method.__name__}`: other asyncio tasks "
+        f"run meanwhile.\n{cancelled}\n{rest}"
+    )
+
+
+def _ignore_error(task: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a task, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()

@@ -54,7 +54,7 @@ class EpisodeSink:
                 ends = many.ends
             else:
                 rows = rows_of(batch if columns is None else columns)
-                ends = [self._add(episode, row, steps) for row in rows]
+                ends = [self._add(episode, row, steps, k) for k, row in enumerate(rows)]
             if True in ends[:-1]:
                 raise errors.EpisodeEnded(
                     f"step {ends.index(True) + 1} of {len(ends)} ends episode "
@@ -66,14 +66,20 @@ class EpisodeSink:
             raise
         return bool(ends) and ends[-1]
 
-    def _add(self, episode: EpisodeRecord, row: Mapping[str, Any], steps: EncodedSteps) -> bool:
+    def _add(
+        self, episode: EpisodeRecord, row: Mapping[str, Any], steps: EncodedSteps, index: int
+    ) -> bool:
         fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
         for name in fields.keys() & EPISODE_NAMES:
             raise errors.InvalidValue(
                 f"extend() got {name!r}, which belongs to the whole episode; pass it to "
                 "buffer.episode()"
             )
-        return steps.add(episode, fields, step_columns(row))
+        try:
+            return steps.add(episode, fields, step_columns(row))
+        except (errors.InvalidValue, errors.FieldMismatch) as error:
+            errors.name_row(error, index)
+            raise
 
     def write(self, steps: EncodedSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""

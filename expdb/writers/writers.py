@@ -14,6 +14,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
+from expdb.process.awaiting import AsyncExit, async_form
 from expdb.process.locks import locked
 from expdb.storage.writing.batches import flatten_rollout
 from expdb.writers.sinks import EpisodeSink, StepSink
@@ -112,6 +113,8 @@ class BufferedWriter(ABC):
             self._refuse()
         return locked(self._lock, self._check_flush_limits)
 
+    flush_async = async_form(flush)
+
     def _check_flush_limits(self) -> np.ndarray:
         if not self.is_open:
             self._refuse()
@@ -180,12 +183,12 @@ class BufferedWriter(ABC):
             self._sink.collected(self)
 
 
-class EpisodeWriter(BufferedWriter):
+class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
     """Write one new episode.
 
-    `ReplayBuffer.episode` returns a writer. Use it in a `with` statement: leaving the block
-    completes the episode, and an exception in the block flushes the appended steps and marks the
-    episode aborted, as `abort` does.
+    `ReplayBuffer.episode` returns a writer. Use it in a ``with`` or ``async with`` statement:
+    leaving the block completes the episode, and an exception in the block flushes the appended
+    steps and marks the episode aborted, as `abort` does.
 
     `append` and `extend` gather steps, and flush them at a limit. Steps are durable and visible to
     every process when `flush`, `end` or `abort` returns, or when the block ends.
@@ -558,6 +561,11 @@ class EpisodeWriter(BufferedWriter):
             f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )
 
+    append_async = async_form(append)
+    extend_async = async_form(extend)
+    end_async = async_form(end)
+    abort_async = async_form(abort)
+
     def __enter__(self) -> EpisodeWriter:
         self._in_block = True
         return self
@@ -586,7 +594,7 @@ class Whose(NamedTuple):
     episode_tags: Mapping[str, Any] | None
 
 
-class StepWriter(BufferedWriter):
+class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     """Write the steps of any number of episodes in few transactions.
 
     Use it for vector environments and for loops that store one step at a time: hundreds of steps
@@ -597,10 +605,10 @@ class StepWriter(BufferedWriter):
     the `append` or `extend` that reaches a limit, and when it is closed, garbage-collected or left
     open at the end of the program.
 
-    Use the writer in a `with` statement. When the block ends, the episodes that the writer began
-    without an `episode_id` are completed. If the block ends by an exception, or the writer is left
-    open, these episodes are marked aborted. Episodes with an `episode_id` stay open until one of
-    their steps is terminated or truncated, or until `ReplayBuffer.end_episode`.
+    Use the writer in a ``with`` or ``async with`` statement. When the block ends, the episodes that
+    the writer began without an `episode_id` are completed. If the block ends by an exception, or
+    the writer is left open, these episodes are marked aborted. Episodes with an `episode_id` stay
+    open until one of their steps is terminated or truncated, or until `ReplayBuffer.end_episode`.
 
     Examples
     --------
@@ -875,6 +883,10 @@ class StepWriter(BufferedWriter):
         raise errors.InvalidValue(
             "the writer is closed; create another writer with buffer.writer()"
         )
+
+    append_async = async_form(append)
+    extend_async = async_form(extend)
+    close_async = async_form(close)
 
     def __enter__(self) -> StepWriter:
         return self

@@ -320,10 +320,10 @@ def test_names_that_another_handle_begins_one_after_another_meanwhile(location, 
         theirs.store(episode_id="first", n=-1)
         left = list(names)
 
-        def write_after_another(store, pending):
+        def write_after_another(store, *arguments):
             if store is buffer._store and left:
                 theirs.store(episode_id=left.pop(), n=-1)
-            return write(store, pending)
+            return write(store, *arguments)
 
         monkeypatch.setattr(transaction, "write", write_after_another)
         if how == "rows":

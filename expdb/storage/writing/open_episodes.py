@@ -19,14 +19,24 @@ from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.group_commit import GroupCommit, Row, Submission
 from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
-
-Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
 MANY_OPEN = 16_384
+# In a group of writes with fields of varying size, a chunk of this size has the steps of one write
+# only. When its episode ends, it is merged with the other chunks of the episode.
+OWN_CHUNK_BYTES = 4 << 10
+# Errors of a group that may be caused by one write of the group.
+_MAY_BE_OF_ONE = (
+    errors.EpisodeEnded,
+    errors.EpisodeMismatch,
+    errors.FieldMismatch,
+    errors.InvalidValue,
+    errors.RateLimited,
+)
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
@@ -45,17 +55,82 @@ class OpenEpisodes:
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
         self._lock = threading.RLock()
+        self._group_commit = GroupCommit(self._write_alone, self._write_group, self._lock)
+        self._caller: tuple[object, object] | None = None  # whose steps another thread writes
 
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, rows: Sequence[Row]) -> np.ndarray:
-        """Write steps in one transaction and return their positions, int64 in order."""
+        """Write steps in one transaction and return their positions, int64 in order.
+
+        The transaction may include steps that other threads and coroutines write at the same time.
+        """
         if not rows:
             return np.empty(0, np.int64)
-        return locked(self._lock, self._write, rows)
+        return self._group_commit.write(rows, _caller)
 
-    def _write(self, rows: Sequence[Row]) -> np.ndarray:
-        return self._write_gathered(self.gathering(), rows)
+    async def write_async(self, rows: Sequence[Row]) -> np.ndarray:
+        """Write steps as `write` does, while other coroutines run."""
+        if not rows:
+            return np.empty(0, np.int64)
+        return await self._group_commit.write_async(rows, _caller)
+
+    def _write_alone(self, rows: Sequence[Row], caller: tuple[object, object] | None) -> np.ndarray:
+        try:
+            self._caller = caller
+            return self._write_gathered(self.gathering(), rows)
+        finally:
+            self._caller = None
+
+    def _write_group(self, group: list[Submission]) -> None:
+        """Write the steps of some submissions in one transaction, and set their results.
+
+        If a submission is refused, only its call fails. The others are written without it.
+        """
+        gathering = self.gathering()
+        members: list[tuple[Submission, int, int]] = []
+        alone: list[Submission] = []
+        try:
+            if len(group) > 1:
+                known = self._stored([row for own in group for row in own.rows], strict=False)
+                for own in group:
+                    self._add_to_group(own, gathering, known, members, alone)
+            else:
+                alone = group
+            if members:
+                positions = self._commit(gathering, wait_for_rate=False)
+                for own, begin, end in members:
+                    own.positions = positions[begin:end]
+        except _MAY_BE_OF_ONE:
+            alone = [*(own for own, _, _ in members), *alone]
+        finally:
+            self._caller = None
+        for own in alone:
+            try:
+                own.positions = self._write_alone(own.rows, own.caller)
+            except Exception as error:
+                own.fail(error)
+
+    def _add_to_group(
+        self,
+        own: Submission,
+        gathering: PendingSteps,
+        known: dict[str, tuple[EpisodeRecord, str]],
+        members: list[tuple[Submission, int, int]],
+        alone: list[Submission],
+    ) -> None:
+        rows, begin = gathering.pending.rows, len(gathering)
+        if not rows.takes_arrays and rows.nbytes > OWN_CHUNK_BYTES:
+            gathering.pending.cut()
+        self._caller = own.caller
+        try:
+            self.gather_rows(own.rows, gathering, known)
+        except (errors.InvalidValue, errors.ReservedName) as error:
+            own.fail(error)
+        except Exception:  # its cause may be another submission, which may fail
+            alone.append(own)
+        else:
+            members.append((own, begin, len(gathering)))
 
     def write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
         """Write steps given as columns in one transaction, and return their positions.
@@ -68,8 +143,9 @@ class OpenEpisodes:
         gathering = self.gathering()
         try:
             are_gathered = self.gather_columns(columns, gathering)
-        except (errors.EpisodeEnded, errors.EpisodeMismatch):
-            return None  # writing row by row looks the episodes up again
+        except (errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
+            # Writing row by row looks the episodes up again, and names the row of an error.
+            return None
         return self._write_gathered(gathering) if are_gathered else None
 
     def gathering(self) -> PendingSteps:
@@ -132,15 +208,23 @@ class OpenEpisodes:
             raise
         return True
 
-    def gather_rows(self, rows: Sequence[Row], gathering: PendingSteps) -> None:
-        """Add steps one by one; if one is refused, add none."""
+    def gather_rows(
+        self,
+        rows: Sequence[Row],
+        gathering: PendingSteps,
+        known: dict[str, tuple[EpisodeRecord, str]] | None = None,
+    ) -> None:
+        """Add steps one by one; if one is refused, add none.
+
+        `known` holds the stored episodes that the steps name, if the caller has looked them up.
+        """
         pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
             pending.cut()
             pending.retype(self._store.fields, None)
         mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
         try:
-            self._gather(rows, gathering)
+            self._gather(rows, gathering, known)
         except BaseException:
             pending.back_to(mark)
             gathering.opened, gathering.named = opened, named
@@ -197,9 +281,9 @@ class OpenEpisodes:
                 self._look_again(rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def _commit(self, gathering: PendingSteps) -> np.ndarray:
+    def _commit(self, gathering: PendingSteps, wait_for_rate: bool = True) -> np.ndarray:
         try:
-            positions = transaction.write(self._store, gathering.pending)
+            positions = transaction.write(self._store, gathering.pending, wait_for_rate)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
             if gathering.is_stored or gathering.is_in_doubt:
@@ -207,13 +291,24 @@ class OpenEpisodes:
         self._forget_swept()
         return positions
 
-    def _gather(self, rows: Sequence[Row], gathering: PendingSteps) -> None:
+    def _gather(
+        self,
+        rows: Sequence[Row],
+        gathering: PendingSteps,
+        known: dict[str, tuple[EpisodeRecord, str]] | None = None,
+    ) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
-        pending, gathering.stored = gathering.pending, self._stored(rows)
-        for row, fields in rows:
-            episode = self._open_episode_of(row, gathering)
-            if pending.add(episode, fields, step_columns(row)):
-                gathering.complete(episode, key_of(row), row.get("episode_id"))
+        pending = gathering.pending
+        gathering.stored = self._stored(rows) if known is None else known
+        for index, (row, fields) in enumerate(rows):
+            try:
+                episode = self._open_episode_of(row, gathering)
+                if pending.add(episode, fields, step_columns(row)):
+                    gathering.complete(episode, key_of(row), row.get("episode_id"))
+            except (errors.InvalidValue, errors.FieldMismatch) as error:
+                if len(rows) > 1:
+                    errors.name_row(error, index)
+                raise
 
     def end(self, episode_id: Any, status: str) -> None:
         """End an open episode by its name.
@@ -334,8 +429,10 @@ class OpenEpisodes:
             episode = None  # an id is not text, so `new` raises
         if episode is None:
             episode = self.new(task_id, agent_id, None, details)
-            self._callers[key] = _caller()
-        elif not self._warned and self._callers.setdefault(key, _caller()) != _caller():
+            self._callers[key] = self._caller or _caller()
+        elif not self._warned and self._callers.setdefault(key, self._caller or _caller()) != (
+            self._caller or _caller()
+        ):
             self._warned = True
             errors.warn(
                 f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
@@ -370,13 +467,21 @@ class OpenEpisodes:
             )
         return episode
 
-    def _stored(self, rows: Sequence[Row]) -> dict[str, tuple[EpisodeRecord, str]]:
-        """Look up, all at once, the episodes that rows name and this handle has not cached."""
-        named = dict.fromkeys(
-            checks.text(row["episode_id"], "episode_id")
-            for row, _ in rows
-            if row.get("episode_id") is not None
-        )
+    def _stored(
+        self, rows: Sequence[Row], strict: bool = True
+    ) -> dict[str, tuple[EpisodeRecord, str]]:
+        """Look up, all at once, the episodes that rows name and this handle has not cached.
+
+        Raise InvalidValue for a name that is not valid text, or ignore it if not `strict`.
+        """
+        named: dict[str, None] = {}
+        for row, _ in rows:
+            try:
+                if row.get("episode_id") is not None:
+                    named[checks.text(row["episode_id"], "episode_id")] = None
+            except errors.InvalidValue:
+                if strict:
+                    raise
         unknown = [name for name in named if name not in self._named]
         return episodes.find(self._store, unknown) if unknown else {}
 

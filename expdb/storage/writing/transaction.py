@@ -43,8 +43,11 @@ E, B = tables.episodes.c, tables.buffers.c
 RETRY_SECONDS = 0.1
 
 
-def write(store: Store, pending: EncodedSteps) -> np.ndarray:
+def write(store: Store, pending: EncodedSteps, wait_for_rate: bool = True) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
+
+    If the rate limiter refuses the steps, wait up to the timeout of the handle, or raise
+    RateLimited at once if `wait_for_rate` is false.
 
     Raise EpisodeEnded, EpisodeMismatch or FieldMismatch, and store nothing, if another process has
     ended an episode, used its name, or given a field another type. After any other exception,
@@ -74,6 +77,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                 # example, can be stored in a float field.
                 pending.retype(store.fields, pending.final)
             except errors.RateLimited as error:
+                if not wait_for_rate:
+                    raise
                 wait_to_insert(store, len(pending), deadline, error)
             except errors.ConnectionLost as error:
                 # It is unknown whether the write was committed, so it is repeated under the same

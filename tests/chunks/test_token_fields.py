@@ -1,0 +1,246 @@
+"""Token fields: repeated prefixes are stored once, and the fields of a turn have one length."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import expdb
+from expdb import FieldMismatch, InvalidValue
+from expdb.chunks.chunk import Decoder, crc_of
+from expdb.chunks.codec import Rows
+from expdb.chunks.fields import Field, Signature
+from expdb.chunks.prefix_column import read_prefixed
+from expdb.errors import ChunkDamaged
+from expdb.export import export
+
+FIELDS = st.sampled_from(
+    [Field("int32", (None,)), Field("bool", (None,)), Field("uint8", (None, 3, 2))]
+)
+
+
+@st.composite
+def histories(draw):
+    """A field, and values that often begin with the value before."""
+    field = draw(FIELDS)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+
+    def new(length):
+        return rng.integers(0, 2, (length, *field.shape[1:])).astype(field.numpy)
+
+    value, values = new(draw(st.integers(0, 300))), []
+    for change in draw(st.lists(st.sampled_from(["extend", "cut", "replace", "repeat", "null"]))):
+        length = draw(st.integers(0, 200))
+        if change == "extend":
+            value = np.concatenate([value, new(length)])
+        elif change == "cut":
+            value = np.concatenate([value[: max(0, len(value) - length)], new(length // 2)])
+        elif change == "replace":
+            value = new(length)
+        values.append(None if change == "null" else value)
+    return field, values
+
+
+def chunk_of(rows):
+    block = rows.block()
+    decoder = Decoder(Signature(block.fields))
+    message = block.message(decoder.templates, [], [], [], [])
+    crc = crc_of(decoder.signature, 1, block.rows, message)
+    return decoder.chunk(1, block.rows, crc, message)
+
+
+def equal(decoded, value):
+    if value is None or decoded is None:
+        return value is decoded
+    return decoded.dtype == value.dtype and np.array_equal(decoded, value)
+
+
+@settings(max_examples=200)
+@given(histories(), st.data())
+def test_growing_values_come_back_from_every_row(history, data):
+    field, values = history
+    rows = Rows()
+    for value in values:
+        if data.draw(st.integers(0, 9)) == 0:  # a row that is discarded must leave no trace
+            count, columns = rows.count, len(rows.columns)
+            rows.append({"x": np.ones_like(value if value is not None else [], field.numpy)
+                         if value is not None else None}, {"x": field})  # fmt: skip
+            rows.cut_back(count, columns)
+        rows.append({"x": value}, {"x": field})
+    if "x" not in rows.columns:
+        return
+    chunk = chunk_of(rows)
+    start = data.draw(st.integers(0, len(values) - 1))
+    stop = data.draw(st.integers(start, len(values)))
+    decoded = chunk.objects("x", start, stop)
+    assert all(map(equal, decoded, values[start:stop]))
+    assert len(decoded) == stop - start
+    copied = Rows()
+    copied.copy(chunk, start, stop, {"x": field})
+    if copied.count:
+        assert all(map(equal, chunk_of(copied).objects("x", 0, stop - start), decoded))
+
+
+def test_plain_pyarrow_reads_prefixes_and_suffixes():
+    rows = Rows()
+    prompt = np.arange(100, dtype=np.int32)
+    for stop in (40, 70, 100):
+        rows.append({"x": prompt[:stop]}, {"x": Field("int32", (None,))})
+    chunk = chunk_of(rows)
+    schema = pa.ipc.read_schema(pa.py_buffer(chunk.signature.message))
+    batch = pa.ipc.read_record_batch(pa.py_buffer(chunk.data), schema)
+    batch.validate(full=True)
+    assert [row["prefix"] for row in batch["x"].to_pylist()] == [0, 40, 70]
+    assert [len(row["suffix"]) for row in batch["x"].to_pylist()] == [40, 30, 30]
+
+
+def test_plain_pyarrow_reads_the_runs_of_versions():
+    rows = Rows()
+    field = expdb.TOKEN_FIELDS["versions"]
+    rows.append({"x": [3, 3, 3, 4]}, {"x": Field("int32", (None,), ascending=True)})
+    rows.append({"x": None}, {"x": field})
+    rows.append({"x": []}, {"x": field})
+    chunk = chunk_of(rows)
+    schema = pa.ipc.read_schema(pa.py_buffer(chunk.signature.message))
+    batch = pa.ipc.read_record_batch(pa.py_buffer(chunk.data), schema)
+    batch.validate(full=True)
+    assert batch["x"].to_pylist() == [
+        {"values": [3, 4], "lengths": [3, 1]}, None, {"values": [], "lengths": []}
+    ]  # fmt: skip
+    assert [None if v is None else v.tolist() for v in chunk.objects("x", 0, 3)] == [
+        [3, 3, 3, 4], None, []
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("prefixes", [[0, 41], [1, 10], [0, -1], [0, 2**30]])
+def test_an_invalid_prefix_length_is_reported(prefixes):
+    field, offsets = Field("int32", (None,)), np.array([0, 40, 80], np.int32).tobytes()
+
+    def read(prefixes):
+        stored = np.array(prefixes, np.int32).tobytes()
+        return read_prefixed(field, 2, [b"", b"", stored, b"", offsets, b"", bytes(320)], 0, 1)
+
+    assert len(read([0, 40])) == 1
+    with pytest.raises(ChunkDamaged, match=r"prefix|value"):
+        read(prefixes)
+
+
+def turns(count, seed=0, prompt=200, generated=60, feedback=40):
+    """The steps of a rollout: each prompt contains the prompt and the output before it."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 150_000, prompt).astype(np.int32)
+    for _ in range(count):
+        output = rng.integers(0, 150_000, generated).astype(np.int32)
+        yield {
+            "prompt_ids": ids,
+            "output_ids": output,
+            "output_mask": np.ones(generated, bool),
+            "logprobs": -rng.random(generated, np.float32),
+            "versions": np.repeat([3, 4], generated // 2).astype(np.int32),
+        }
+        ids = np.concatenate([ids, output, rng.integers(0, 150_000, feedback).astype(np.int32)])
+
+
+@pytest.mark.parametrize("as_lists", [False, True])
+@pytest.mark.parametrize("flush", [False, True])
+def test_whole_prompts_take_little_more_than_their_unique_tokens(db, as_lists, flush):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    unique = 0
+    with buffer.episode("task") as episode:
+        for turn in turns(50):
+            unique += 4 * (60 + 60 + 40 + 60) + 60  # prompt and output, ids, log-probs; mask
+            values = {name: v.tolist() for name, v in turn.items()} if as_lists else turn
+            episode.append(reward=0.0, **values)
+            if flush:
+                episode.flush()
+    assert buffer.stats()["bytes"] <= 1.1 * unique
+
+
+def test_every_reader_returns_the_tokens(db, tmp_path):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    expected = list(turns(6))
+    with buffer.episode("task", episode_id="e") as episode:
+        for turn in expected:
+            episode.append(reward=1.0, **turn)
+    batch = buffer.get(np.arange(6))
+    for name in expdb.TOKEN_FIELDS:
+        assert all(map(equal, batch[name], [turn[name] for turn in expected]))
+    rows = db.sql("SELECT field(payload, 'prompt_ids') AS ids FROM experience ORDER BY position")
+    assert [json.loads(ids) for ids in rows["ids"].to_pylist()] == [
+        turn["prompt_ids"].tolist() for turn in expected
+    ]
+    export(buffer, tmp_path / "steps.parquet")
+    table = pq.read_table(tmp_path / "steps.parquet")
+    expdb.copy(db.location, tmp_path / "copy.db")
+    with expdb.open(tmp_path / "copy.db") as other:
+        copied = other.buffer("train")
+        batch = copied.get(np.arange(6))
+        for name in expdb.TOKEN_FIELDS:
+            assert table[name].to_pylist() == [turn[name].tolist() for turn in expected]
+            assert all(map(equal, batch[name], [turn[name] for turn in expected]))
+        assert other.check() == []
+        with pytest.raises(InvalidValue, match="logprobs has 1 elements, but output_ids has 2"):
+            copied.store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+    assert db.check() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"logprobs": np.zeros(3, np.float32)}, "logprobs has 3 elements, but output_ids has 2"),
+        ({"output_mask": [True]}, "output_mask has 1 elements, but output_ids has 2"),
+        ({"versions": [1, 2, 3]}, "versions has 3 elements, but output_ids has 2"),
+        ({"versions": [2, 1]}, "versions decreases from 2 to 1 at index 1"),
+        ({"output_ids": None, "logprobs": [0.5]}, "the step has no output_ids"),
+    ],
+)
+def test_token_fields_that_do_not_fit_each_other_are_refused(db, values, message):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    with pytest.raises(InvalidValue, match=message):
+        buffer.store(task_id="t", **{"output_ids": [1, 2], **values})
+    with pytest.raises(InvalidValue, match=rf"rows\[1\]: {message}|rows\[1\]: .*{message}"):
+        buffer.store_batch(
+            [{"task_id": "t", "output_ids": [1]}, {"task_id": "t", "output_ids": [1, 2], **values}]
+        )
+    assert len(buffer) == 0
+    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[0.5, 0.25])
+    assert len(buffer) == 1
+
+
+def test_the_error_for_a_varying_length_names_the_preset(buffer):
+    buffer.store(task_id="t", ids=np.zeros(3, np.int32))
+    with pytest.raises(FieldMismatch, match=r"use fields=expdb\.TOKEN_FIELDS"):
+        buffer.store(task_id="t", ids=np.zeros(4, np.int32))
+
+
+def test_arrays_of_a_wrong_shape_are_refused(db):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    for value in (np.zeros((2, 2), np.int32), np.zeros(2, np.int64), [0.5], [[1]], 3):
+        with pytest.raises(FieldMismatch, match="prompt_ids"):
+            buffer.store(task_id="t", prompt_ids=value)
+    assert len(buffer) == 0
+
+
+def test_another_alignment_than_the_stored_one_is_refused(db):
+    db.buffer("train", fields={"ids": Field("int32", (None,)), "x": Field("int32", (None,))})
+    with pytest.raises(FieldMismatch, match="'x' is stored with aligned_with=None"):
+        db.buffer("train", fields={"x": Field("int32", (None,), aligned_with="ids")})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dtype": "float32", "shape": (None,), "ascending": True}, "cannot be ascending"),
+        ({"dtype": "int32", "shape": (None, 2), "ascending": True}, "cannot be ascending"),
+        ({"dtype": "int32", "shape": (3,), "aligned_with": "x"}, "cannot be aligned"),
+        ({"dtype": "text", "aligned_with": "x"}, "cannot be aligned"),
+        ({"dtype": "int32", "shape": (None,), "aligned_with": 3}, "must be the name of a field"),
+    ],
+)
+def test_fields_that_cannot_be_aligned_or_ascending_are_refused(arguments, message):
+    with pytest.raises(InvalidValue, match=message):
+        Field(**arguments)

@@ -1,0 +1,209 @@
+"""Asynchronous forms: they do what the methods do, and a cancelled call says what it did."""
+
+import asyncio
+import inspect
+import threading
+
+import pytest
+
+import expdb
+from expdb.storage.writing import change
+
+CLASSES = (
+    expdb.ExperienceDB, expdb.ReplayBuffer, expdb.EpisodeWriter, expdb.StepWriter, expdb.Lease
+)  # fmt: skip
+FORMS = [
+    (cls, name)
+    for cls in CLASSES
+    for name in dir(cls)
+    if name.endswith("_async") and hasattr(getattr(cls, name), "__wrapped__")
+]
+
+
+@pytest.mark.parametrize(("cls", "name"), FORMS, ids=lambda item: getattr(item, "__name__", item))
+def test_a_form_has_the_parameters_of_its_method_and_says_so(cls, name):
+    method, form = getattr(cls, name.removesuffix("_async")), getattr(cls, name)
+    assert inspect.iscoroutinefunction(form)
+    assert inspect.signature(form) == inspect.signature(method)
+    assert form.__doc__.splitlines()[0] == inspect.cleandoc(method.__doc__).splitlines()[0]
+    assert f"asynchronous form of `{method.__name__}`" in form.__doc__
+    assert "Examples" not in form.__doc__
+
+
+def test_forms_return_and_raise_what_their_methods_do(db):
+    buffer = db.buffer("b")
+
+    async def run():
+        positions = await buffer.store_batch_async([{"task_id": "t", "n": k} for k in range(4)])
+        assert await buffer.count_async({"task_id": "t"}) == 4
+        assert await buffer.update_async([1], reward=2.0) == 1
+        batch = await buffer.get_async(positions)
+        assert batch["n"].tolist() == [0, 1, 2, 3]
+        assert batch["reward"][1] == 2.0
+        assert (await buffer.sample_async(2, rng=0)).size == 2
+        assert await buffer.delete_async([0]) == 1
+        assert await db.check_async() == []
+        assert (await db.sql_async("SELECT count(*) AS n FROM experience"))["n"].to_pylist() == [3]
+        with pytest.raises(expdb.InvalidValue, match="positions must be 1-D"):
+            await buffer.get_async([[1]])
+        with pytest.raises(expdb.TooFewRows):
+            await buffer.sample_async(1, {"task_id": "none"})
+
+    asyncio.run(run())
+
+
+def test_other_tasks_run_while_a_call_waits(buffer, monkeypatch):
+    gate, delete = threading.Event(), change.delete
+
+    def held_back(*arguments, **named):
+        assert gate.wait(60)
+        return delete(*arguments, **named)
+
+    monkeypatch.setattr(change, "delete", held_back)
+    buffer.store(task_id="t", n=1)
+
+    async def run():
+        task = asyncio.create_task(buffer.delete_async([0]))
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        gate.set()
+        assert await task == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_cancelled_change_waits_for_its_outcome(buffer, monkeypatch, fails):
+    gate, delete = threading.Event(), change.delete
+
+    def held_back(*arguments, **named):
+        assert gate.wait(60)
+        if fails:
+            raise expdb.DatabaseBusy("the database is locked; try again")
+        return delete(*arguments, **named)
+
+    monkeypatch.setattr(change, "delete", held_back)
+    buffer.store(task_id="t", n=1)
+
+    async def run():
+        task = asyncio.create_task(buffer.delete_async([0]))
+        await asyncio.sleep(0.02)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        gate.set()
+        outcome = "it failed: the database is locked" if fails else "it completed"
+        with pytest.raises(asyncio.CancelledError, match=outcome):
+            await task
+
+    asyncio.run(run())
+    assert len(buffer) == (1 if fails else 0)
+
+
+def test_a_cancelled_read_returns_at_once(buffer, monkeypatch):
+    gate = threading.Event()
+    monkeypatch.setattr(type(buffer._store), "compiled", lambda *_: gate.wait(60) and 1 / 0)
+
+    async def run():
+        task = asyncio.create_task(buffer.count_async())
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        await asyncio.sleep(0.05)  # the error of the thread is not logged
+
+    asyncio.run(run())
+
+
+def episodes(buffer):
+    table = buffer.episodes().select(["episode_id", "status", "length"])
+    return {row["episode_id"]: (row["status"], row["length"]) for row in table.to_pylist()}
+
+
+def test_an_asynchronous_block_ends_an_episode(buffer):
+    async def run():
+        async with buffer.episode("t", episode_id="complete") as episode:
+            episode.append(n=0)
+            await episode.append_async(n=1)
+            await episode.flush_async()
+            await episode.extend_async({"n": [2, 3]})
+        with pytest.raises(ZeroDivisionError):
+            await fail_in_block()
+        task = asyncio.create_task(wait_in_block())
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def fail_in_block():
+        async with buffer.episode("t", episode_id="failed") as episode:
+            episode.append(n=5)
+            raise ZeroDivisionError
+
+    async def wait_in_block():
+        async with buffer.episode("t", episode_id="cancelled") as episode:
+            episode.append(n=5)
+            await asyncio.sleep(60)
+
+    asyncio.run(run())
+    assert episodes(buffer).items() >= {
+        "complete": ("complete", 4), "failed": ("aborted", 1), "cancelled": ("aborted", 1)
+    }.items()  # fmt: skip
+
+
+def test_a_block_of_a_closed_loop_aborts_its_episode(buffer):
+    async def wait_in_block():
+        async with buffer.episode("t", episode_id="closed") as episode:
+            episode.append(n=5)
+            await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    coroutine = wait_in_block()
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0.02))
+    loop.close()
+    task._log_destroy_pending = False
+    with pytest.warns(expdb.ExpDBWarning, match="closed"):
+        coroutine.close()
+        del task, coroutine
+        buffer._database.close()
+
+
+def test_an_asynchronous_block_begins_and_finishes_a_group(buffer):
+    buffer.policy_version = 0
+    buffer.pace = expdb.Pace(0, 1)
+
+    async def run():
+        with pytest.raises(ZeroDivisionError):
+            async with buffer.admit_async():
+                raise ZeroDivisionError
+        async with buffer.admit_async() as group:
+            assert group.policy_version == 0
+        assert await buffer.admit_async(wait=0, required=False) is None
+        with pytest.raises(expdb.RateLimited, match="the block cannot begin"):
+            async with buffer.admit_async(wait=0, required=False):
+                raise AssertionError("the pace admits no group")
+
+    asyncio.run(run())
+
+
+def test_an_asynchronous_block_acknowledges_or_releases_a_lease(buffer):
+    buffer.store_batch([{"task_id": "t", "n": k} for k in range(4)])
+    consumer = buffer.consumer("c", max_times_sampled=1)
+
+    async def run():
+        async with await consumer.lease_async(2) as batch:
+            assert batch.size == 2
+        with pytest.raises(ZeroDivisionError):
+            async with await consumer.lease_async(2):
+                raise ZeroDivisionError
+        lease = await consumer.lease_async(2)
+        await lease.renew_async(60)
+        await lease.acknowledge_async()
+        with pytest.raises(expdb.LeaseLost):
+            await lease.acknowledge_async()
+
+    asyncio.run(run())
+    assert consumer.stats()["acknowledged"] == 2

@@ -1,0 +1,426 @@
+"""Writes that threads and coroutines submit at the same time share transactions."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from proxy import Proxy
+
+import expdb
+from expdb.storage.writing import group_commit, transaction
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """The number of steps of each transaction that wrote steps."""
+    sizes, write = [], transaction.write
+
+    def counted(store, pending, *arguments):
+        sizes.append(len(pending))
+        return write(store, pending, *arguments)
+
+    monkeypatch.setattr(transaction, "write", counted)
+    return sizes
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Hold back every transaction until the gate is opened."""
+    gate, write = threading.Event(), transaction.write
+
+    def waiting(*arguments):
+        assert gate.wait(60)
+        return write(*arguments)
+
+    monkeypatch.setattr(transaction, "write", waiting)
+    yield gate
+    gate.set()
+
+
+def numbers(buffer):
+    return sorted(row["n"] for row in buffer.page(1, 10_000))
+
+
+def test_coroutines_share_transactions(buffer, written):
+    async def run():
+        return await asyncio.gather(
+            *(buffer.store_async(episode_id=f"e{k % 8}", n=k) for k in range(200))
+        )
+
+    positions = asyncio.run(run())
+    assert len(written) < 20
+    assert sorted(positions) == list(range(200))
+    rows = buffer.page(1, 200)
+    assert {row["n"]: row["position"] for row in rows} == dict(enumerate(positions))
+    assert all(row["episode_id"] == f"e{row['n'] % 8}" for row in rows)
+    assert buffer.check() == []
+
+
+def test_threads_share_transactions(buffer, written):
+    def run(thread):
+        for k in range(20):
+            position = buffer.store(episode_id=f"e{thread}", n=20 * thread + k)
+            assert buffer.get([position])["n"].tolist() == [20 * thread + k]
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(written) == 320
+    assert max(written) > 1
+    assert numbers(buffer) == list(range(320))
+    for k in range(16):  # the steps of a thread keep their order
+        rows = buffer.page(1, 100, {"episode_id": f"e{k}"})
+        assert [row["n"] for row in rows] == list(range(20 * k, 20 * k + 20))
+
+
+def store_at_once(buffer, gate, steps):
+    """Store steps by coroutines, so that they share a transaction; return results and errors."""
+
+    async def run():
+        first = asyncio.create_task(buffer.store_async(episode_id="first", n=-1))
+        await asyncio.sleep(0.05)  # its transaction waits at the gate
+        tasks = [asyncio.create_task(buffer.store_async(**step)) for step in steps]
+        await asyncio.sleep(0)
+        gate.set()
+        await first
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ({"episode_id": "e", "n": 2**70}, expdb.ExpDBError),
+        ({"episode_id": "e", "n": "text"}, expdb.FieldMismatch),
+        ({"episode_id": 3, "n": 1}, expdb.InvalidValue),
+        ({"episode_id": "done", "n": 1}, expdb.EpisodeEnded),
+        ({"episode_id": "good", "task_id": "other", "n": 1}, expdb.EpisodeMismatch),
+        ({"episode_id": "e", "n": 1, "step": -(2**70)}, expdb.InvalidValue),
+        ({"episode_id": "e", "n": 1, "next_x": 1}, expdb.ReservedName),
+    ],
+)
+def test_a_refused_step_fails_alone(buffer, gate, bad, error):
+    gate.set()
+    buffer.store(episode_id="done", n=-2, terminated=True)
+    gate.clear()
+    good = [{"episode_id": "good", "n": k} for k in range(4)]
+    results = store_at_once(buffer, gate, [*good[:2], bad, *good[2:]])
+    assert isinstance(results[2], error)
+    assert [buffer.get([results[k]])["n"].tolist() for k in (0, 1, 3, 4)] == [[0], [1], [2], [3]]
+    assert numbers(buffer) == [-2, -1, 0, 1, 2, 3]
+
+
+def test_an_episode_that_another_handle_ended_fails_alone(location, db, gate):
+    buffer = db.buffer("b")
+    gate.set()
+    buffer.store(episode_id="theirs", n=0)
+    with expdb.open(location) as other:
+        other.buffer("b").end_episode("theirs")
+    gate.clear()
+    steps = [{"episode_id": name, "n": k} for k, name in enumerate(["a", "theirs", "b"])]
+    results = store_at_once(buffer, gate, steps)
+    assert isinstance(results[1], expdb.EpisodeEnded)
+    assert numbers(buffer) == [-1, 0, 0, 2]
+
+
+def test_the_rate_limiter_refuses_only_the_steps_beyond_it(location):
+    with expdb.open(location, timeout=0.2) as db:
+        buffer = db.buffer("b")
+        buffer.rate_limiter = expdb.Queue(5)
+
+        async def run():
+            calls = (buffer.store_async(episode_id=f"e{k}", n=k) for k in range(8))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        results = asyncio.run(run())
+        assert sum(isinstance(result, int) for result in results) == 5
+        assert sum(isinstance(result, expdb.RateLimited) for result in results) == 3
+        assert numbers(buffer) == [k for k in range(8) if isinstance(results[k], int)]
+
+
+def test_a_call_that_is_cancelled_before_its_write_stores_nothing(buffer, gate):
+    async def run():
+        first = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
+        await asyncio.sleep(0.05)
+        task = asyncio.create_task(buffer.store_async(n=1, episode_id="b"))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError, match="nothing was stored"):
+            await task
+        gate.set()
+        await first
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0]
+
+
+def test_a_call_that_is_cancelled_during_its_write_names_the_position(buffer, gate):
+    async def run():
+        task = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        task.cancel()  # once more, while the call waits for the outcome
+        threading.Timer(0.05, gate.set).start()
+        with pytest.raises(asyncio.CancelledError, match="stored position 0"):
+            await task
+        bad = asyncio.create_task(buffer.store_async(n="text", episode_id="a"))
+        await asyncio.sleep(0)
+        bad.cancel()
+        with pytest.raises(asyncio.CancelledError, match=r"has type int64|nothing was stored"):
+            await bad
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0]
+
+
+def test_an_event_loop_may_end_while_a_step_is_written(buffer, gate):
+    loop = asyncio.new_event_loop()
+    coroutine = buffer.store_async(n=0, episode_id="a")
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.close()
+    task._log_destroy_pending = False
+    coroutine.close()
+    gate.set()
+    assert buffer.store(n=1, episode_id="b") == 1
+    assert numbers(buffer) == [0, 1]
+
+
+def test_coroutines_wait_while_the_queue_is_full(buffer, gate, monkeypatch):
+    monkeypatch.setattr(group_commit, "QUEUE_BYTES", 10_000)
+    value = np.zeros(500)
+    commit = buffer._open_episodes._group_commit
+    most = []
+
+    async def run():
+        calls = [buffer.store_async(episode_id=f"e{k}", n=k, x=value) for k in range(20)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.1)
+        most.append(commit._queued_bytes)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert 0 < most[0] <= 10_000
+    assert numbers(buffer) == list(range(20))
+    assert commit._queued_bytes == 0
+
+
+def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
+    buffer = db.buffer("b", fields={"x": expdb.Field("float64", (None,))})
+    write, transactions = transaction.write, []
+
+    def recorded(store, pending, *arguments):
+        transactions.append([episode.episode_id for episode in pending.episodes()])
+        return write(store, pending, *arguments)
+
+    monkeypatch.setattr(transaction, "write", recorded)
+
+    async def run():
+        names = ["first", *(f"large {k}" for k in range(9)), "small"]
+        tasks = []
+        for name in names:
+            value = np.zeros(1 if name == "small" else 50_000)
+            tasks.append(asyncio.create_task(buffer.store_async(episode_id=name, x=value)))
+            await asyncio.sleep(0.02 if name == "first" else 0)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert transactions[0] == ["first"]
+    assert transactions[1] == ["small", "large 0"]
+    assert len(transactions) == 10
+
+
+def test_a_signal_handler_may_store_while_a_step_is_written(buffer, monkeypatch):
+    write, nested = transaction.write, []
+
+    def interrupted(*arguments):
+        if not nested:
+            nested.append(None)
+            nested[0] = buffer.store(episode_id="handler", n=1)
+        return write(*arguments)
+
+    monkeypatch.setattr(transaction, "write", interrupted)
+    assert buffer.store(episode_id="main", n=0) == 1
+    assert nested == [0]
+
+
+def test_an_interrupt_of_a_waiting_thread_withdraws_its_step(buffer, gate):
+    holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
+    holder.start()
+    time.sleep(0.05)
+    main = threading.main_thread().ident
+    threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        buffer.store(episode_id="b", n=1)
+    gate.set()
+    holder.join()
+    assert numbers(buffer) == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_child_process_stores_after_a_fork(location):
+    code = f"""
+    import asyncio, os, sys, expdb
+    db = expdb.open({location!r}); buffer = db.buffer("b")
+    asyncio.run(buffer.store_async(episode_id="parent", n=0))
+    pid = os.fork()
+    if not pid:
+        asyncio.run(buffer.store_async(episode_id="child", n=1))
+        db.close(); os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    asyncio.run(buffer.store_async(episode_id="parent", n=2))
+    db.close()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+    with expdb.open(location) as db:
+        assert numbers(db.buffer("b")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_kill_loses_no_acknowledged_step(location, seed):
+    code = f"""
+    import asyncio, sys, threading, expdb
+    db = expdb.open({location!r}); buffer = db.buffer("b")
+    def acknowledge(n): sys.stdout.write(f"{{n}}\\n"); sys.stdout.flush()
+    async def actor(number):
+        for k in range(10**6):
+            n = number * 10**6 + k
+            await buffer.store_async(episode_id=f"e{{number}}", n=n)
+            acknowledge(n)
+    def thread(number):
+        for k in range(10**6):
+            buffer.store(episode_id=f"t{{number}}", n=number * 10**6 + k)
+            acknowledge(number * 10**6 + k)
+    for number in range(4):
+        threading.Thread(target=thread, args=(100 + number,), daemon=True).start()
+    async def main(): await asyncio.gather(*(actor(number) for number in range(64)))
+    asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        lines = [child.stdout.readline()]
+        time.sleep(random.Random(seed).uniform(0.3, 1.0))
+        child.kill()
+        lines += child.stdout.readlines()
+    acknowledged = {int(line) for line in lines if line.endswith("\n")}
+    assert acknowledged
+    with expdb.open(location) as db:
+        buffer = db.buffer("b")
+        stored = [n for batch in buffer.scan(fields=["n"]) for n in batch["n"].tolist()]
+        assert acknowledged <= set(stored)
+        assert len(stored) == len(set(stored))
+        assert len(stored) <= len(acknowledged) + 68 + 1
+        assert db.check() == []
+
+
+def test_a_lost_answer_fails_every_call_of_the_group_or_none(postgresql, postgresql_url):
+    with (
+        Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy,
+        expdb.open(proxy.url(postgresql_url), timeout=0.5) as db,
+    ):
+        buffer = db.buffer("b")
+        buffer.store(episode_id="a", n=-1)
+
+        async def run():
+            proxy.swallow = proxy.refuse = True
+            calls = (buffer.store_async(episode_id="a", n=k) for k in range(5))
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        results = asyncio.run(run())
+        proxy.swallow = proxy.refuse = False
+    assert all(
+        isinstance(result, (expdb.CommitUnknown, expdb.ConnectionLost)) for result in results
+    )
+    assert any(isinstance(result, expdb.CommitUnknown) for result in results)
+    with expdb.open(postgresql_url) as db:
+        stored = numbers(db.buffer("b"))
+        assert len(stored) == len(set(stored))
+        refused = [k for k in range(5) if not isinstance(results[k], expdb.CommitUnknown)]
+        assert not set(stored) & set(refused)
+
+
+def test_random_calls_store_each_step_once(buffer):
+    """Threads, coroutines, batches and refused values, against a plain set."""
+    expected, lock = set(), threading.Lock()
+
+    async def coroutine(number):
+        rng = random.Random(number)
+        for k in range(30):
+            n = 1000 * number + k
+            try:
+                if rng.random() < 0.2:
+                    rows = [
+                        {"episode_id": f"c{number}", "n": n + 500 + i / 10} for i in range(1, 3)
+                    ]
+                    await buffer.store_batch_async(rows)
+                elif rng.random() < 0.1:
+                    task = asyncio.create_task(buffer.store_async(episode_id=f"c{number}", n=n))
+                    await asyncio.sleep(0)
+                    task.cancel()
+                    await task
+                else:
+                    await buffer.store_async(episode_id=f"c{number}", n=n, m=rng.choice([1, 1, ""]))
+                    expected.add(float(n))
+            except expdb.FieldMismatch:
+                pass
+            except asyncio.CancelledError as error:
+                if "stored position" in str(error):
+                    expected.add(float(n))
+
+    def thread(number):
+        for k in range(30):
+            buffer.store(episode_id=f"t{number}", n=1000 * number + k + 0.5)
+            with lock:
+                expected.add(1000 * number + k + 0.5)
+
+    async def main():
+        await asyncio.gather(*(coroutine(k) for k in range(20)))
+
+    buffer.store(episode_id="start", n=-1.0, m=1)
+    threads = [threading.Thread(target=thread, args=(100 + k,)) for k in range(4)]
+    for one in threads:
+        one.start()
+    asyncio.run(main())
+    for one in threads:
+        one.join()
+    stored = [n for n in (row["n"] for row in buffer.page(1, 10_000)) if n % 1 in (0, 0.5)]
+    assert sorted(stored) == sorted([*expected, -1.0])
+    assert buffer.check() == []
+
+
+def test_large_token_steps_of_a_group_are_merged_by_episode(db):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    rng = np.random.default_rng(0)
+    unique = 0
+
+    async def rollout(number):
+        nonlocal unique
+        prompt = rng.integers(0, 150_000, 2000).astype(np.int32)
+        unique += prompt.nbytes
+        for turn in range(20):
+            output = rng.integers(0, 150_000, 50).astype(np.int32)
+            await buffer.store_async(
+                episode_id=f"e{number}", prompt_ids=prompt, output_ids=output, truncated=turn == 19
+            )
+            unique += 2 * output.nbytes
+            prompt = np.concatenate([prompt, output])
+
+    async def main():
+        await asyncio.gather(*(rollout(k) for k in range(8)))
+
+    asyncio.run(main())
+    assert buffer.stats()["bytes"] <= 1.1 * unique
