@@ -1,103 +1,85 @@
-"""Store the messages and tool calls of agents, set rewards later, and sample hard tasks."""
+"""Store the tokens of agents that run as coroutines, score them by a judge, sample hard tasks."""
 
 import asyncio
-import json
+import random
 import sys
-from dataclasses import dataclass
+
+import numpy as np
 
 import expdb
 from expdb import QueryBuilder
 
 TASKS = {"refund-7": ("refund an order", "hard"), "status-2": ("tell an order's status", "easy")}
+generator = np.random.default_rng(0)
 
 
-@dataclass
-class ToolCall:
-    """A tool call of an agent. Dataclasses and pydantic models are stored as JSON."""
-
-    id: str
-    name: str
-    arguments: str
+async def generate(prompt_ids):
+    """Return the token ids of an answer, and their log-probabilities. Call your model here."""
+    await asyncio.sleep(generator.uniform(0.001, 0.01))
+    return generator.integers(0, 256, 40, dtype=np.int32), -generator.random(40, dtype=np.float32)
 
 
-def turns(task_id):
-    """Yield two agent messages in OpenAI's format: a tool call, then an answer."""
-    yield {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "c1",
-                "type": "function",
-                "function": {"name": "find", "arguments": json.dumps({"id": task_id})},
-            }
-        ],
-    }
-    yield {"role": "assistant", "content": f"About {task_id}: done.", "tool_calls": None}
+def encode(text):
+    """Return the token ids of a text. Call your tokenizer here."""
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
 
 
-def run_agent(buffer, task_id, attempt):
-    """Run an agent, and store each turn with all previous messages.
-
-    expdb stores a message that occurs in several turns once per chunk (block of encoded steps).
-    """
+async def run_agent(buffer, task_id):
+    """Run an agent for two turns: a tool call, then an answer."""
     name, difficulty = TASKS[task_id]
-    messages = [
-        {"role": "system", "content": "You help customers."},
-        {"role": "user", "content": f"Please {name}."},
-    ]
-    episode_id = f"{buffer.name}/{task_id}/{attempt}/{len(buffer)}"
-    for answer in turns(task_id):
-        calls = [ToolCall(call["id"], **call["function"]) for call in answer["tool_calls"] or ()]
-        buffer.store(
-            task_id=task_id, task_name=name, agent_id="support", episode_id=episode_id,
-            group_id=task_id,
-            messages=messages, action=answer, tool_calls=calls, tags={"difficulty": difficulty},
-        )  # fmt: skip
-        messages.append(answer)
-        for call in calls:
-            messages.append(
-                {"role": "tool", "tool_call_id": call.id, "content": json.dumps({"order": "found"})}
-            )
-    buffer.end_episode(episode_id)
-    return episode_id
+    messages = [{"role": "user", "content": f"Please {name}."}]
+    prompt_ids = encode(messages[0]["content"])
+    async with buffer.episode(
+        task_id, task_name=name, agent_id="support", group_id=task_id, policy_version=0,
+        episode_tags={"difficulty": difficulty},
+    ) as episode:  # fmt: skip
+        for turn in range(2):
+            output_ids, logprobs = await generate(prompt_ids)
+            answer = {"role": "assistant", "content": f"About {task_id}: turn {turn}."}
+            # expdb stores the repeated parts of prompts and messages once.
+            episode.append(
+                prompt_ids=prompt_ids, output_ids=output_ids, logprobs=logprobs, messages=messages,
+                action=answer,
+            )  # fmt: skip
+            messages = [*messages, answer, {"role": "tool", "content": "order found"}]
+            prompt_ids = np.concatenate([prompt_ids, output_ids, encode("order found")])
+    return episode.episode_id
 
 
-async def run_concurrently(buffer, attempts):
-    """Run several agents at the same time.
+async def judge(rng):
+    """Return a score. One judge in three takes too long."""
+    await asyncio.sleep(1.0 if rng.random() < 1 / 3 else 0.005)
+    return float(rng.random() < 0.5)
 
-    expdb calls block, so each agent runs in a thread. Threads can share the handle.
-    """
-    jobs = [
-        asyncio.to_thread(run_agent, buffer, task, attempt)
-        for task in TASKS
-        for attempt in range(attempts)
-    ]
-    return await asyncio.gather(*jobs)
+
+async def run_and_score(buffer, rng, task_id):
+    """Run an agent, and set its reward if the judge answers in time."""
+    episode = {"episode_id": await run_agent(buffer, task_id)}
+    try:
+        reward = await asyncio.wait_for(judge(rng), timeout=0.2)
+    except TimeoutError:
+        await buffer.update_async(episode, episode_tags={"judge": "timeout"})
+    else:
+        await buffer.update_async(episode, reward=reward, which="last")
+
+
+async def main(db):
+    """Run all agents at the same time, then sample the steps of hard tasks."""
+    buffer = db.buffer("traces", fields=expdb.TOKEN_FIELDS)
+    buffer.index("episode_tags.difficulty")
+    rng = random.Random(1)
+    await asyncio.gather(*(run_and_score(buffer, rng, task) for task in TASKS for _ in range(4)))
+
+    scored = QueryBuilder().is_not_null("episode_return")
+    late = buffer.episodes({"episode_tags.judge": "timeout"}).num_rows
+    print(buffer.episodes(scored).num_rows, "episodes have a score;", late, "judges were late")
+    hard = scored.and_().eq("episode_tags.difficulty", "hard")
+    for task, steps in buffer.sample_tasks(1, hard, fields=["prompt_ids", "messages"]).items():
+        longest = max(map(len, steps["prompt_ids"]))
+        print(f"{task} has {steps.size} steps; the longest prompt has {longest} tokens")
+        print("  last message:", steps["messages"][-1][-1])
+    assert db.check() == []
 
 
 with expdb.open(sys.argv[1] if len(sys.argv) > 1 else "traces.db") as db:
-    buffer = db.buffer("traces")
-    buffer.index("tags.difficulty")
-    run_agent(buffer, "refund-7", attempt=0)
-    episodes = asyncio.run(run_concurrently(buffer, attempts=3))
-    # The rewards arrive later. Set the reward of the last step of each episode.
-    for number, episode_id in enumerate(episodes):
-        buffer.update({"episode_id": episode_id}, reward=float(number % 2), which="last")
-    hard = QueryBuilder().eq("tags.difficulty", "hard").and_().is_not_null("reward")
-    for task, steps in buffer.sample_tasks(
-        1, hard, fields=["episode", "step", "reward", "messages", "tool_calls"]
-    ).items():
-        print(
-            task,
-            "has",
-            steps.size,
-            "steps; longest conversation:",
-            max(map(len, steps["messages"])),
-            "messages",
-        )
-        print("  first tool call:", next(calls[0] for calls in steps["tool_calls"] if calls))
-    print(db.sql("SELECT task_name, status, count(*) AS episodes, avg(episode_return) AS "
-                 "mean_return "
-                 "FROM experience_episodes GROUP BY 1, 2").to_pylist())  # fmt: skip
-    assert db.check() == []
+    asyncio.run(main(db))
