@@ -196,7 +196,7 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
         buffer.store_batch({"n": np.arange(40)})
         monkeypatch.setattr(archive_folder, "_trusted", set())
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
-        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
         with pytest.warns(
             expdb.ExpDBWarning, match="its policy archives to .* belongs to another user"
         ):
@@ -236,7 +236,7 @@ def test_with_by_archiver_writes_evict_nothing(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
     for _ in range(4):
-        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
         buffer.store_batch({"n": np.arange(10)})
     assert len(buffer) == 40
     assert buffer.evict() == 30
@@ -248,14 +248,14 @@ def test_writers_warn_while_no_archiver_keeps_the_capacity(db, tmp_path, monkeyp
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
     for count in (5, 30):  # within the capacity; over it for the first time
-        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
         buffer.store_batch({"n": np.arange(count)})
-    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
     with pytest.warns(expdb.ExpDBWarning, match=r"has 36 steps, .* b --follow"):
         buffer.store(n=1)
     buffer.evict()
     monkeypatch.setattr(buffer._retention, "_next_warning", 0.0)
-    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
     buffer.update([35], tags={"a": 1})  # no warning
     assert len(buffer) == 10
 
@@ -264,7 +264,7 @@ def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch)
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(1500)})
-    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
     at_once = buffer._retention._at_once
     buffer.store(n=1)
     assert len(buffer) == 1501 - at_once
@@ -284,7 +284,7 @@ def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch
         with buffer.episode("t", episode_id=f"e{number}") as episode:
             for k in range(1 + number % 7):
                 episode.append(n=k)
-        monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
         monkeypatch.setattr(buffer._retention, "_at_once", 2)
     lengths = {row["episode_id"]: row["length"] for row in buffer.episodes().to_pylist()}
     counts = dict.fromkeys(lengths, 0)

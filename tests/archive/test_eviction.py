@@ -111,7 +111,7 @@ def test_writers_keep_to_the_policy_by_themselves(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LOOK_SECONDS", 0.2)
     buffer = db.buffer("b", capacity=30)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
-    monkeypatch.setattr(buffer._retention, "_next_look", time.monotonic() + 0.2)
+    monkeypatch.setattr(buffer._retention, "next_look", time.monotonic() + 0.2)
     stored = 0
     while not archived(tmp_path):  # the test's time limit ends it
         buffer.store_batch({"n": np.arange(20)})
@@ -163,7 +163,7 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path, monkeypa
     buffer.eviction = expdb.Eviction(archive=folder)
     shutil.rmtree(folder)
     folder.write_text("")  # another program writes a file of that name
-    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
+    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
     with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
         buffer.store_batch({"n": np.arange(20)})
     stored = len(buffer)
@@ -204,8 +204,8 @@ def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
         raise expdb.StorageFull("the disk is full")
 
     monkeypatch.setattr("expdb.archive.retention.evict", full)
-    monkeypatch.setattr(buffer._retention, "_next_look", 0.0)
-    with pytest.warns(expdb.ExpDBWarning, match="not evicted: the disk is full"):
+    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    with pytest.warns(expdb.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"):
         rows = [{"task_id": f"t{k}", "truncated": True} for k in range(9)]
         assert buffer.store_batch(rows).tolist() == list(range(9))
     with pytest.raises(expdb.StorageFull):

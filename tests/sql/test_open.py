@@ -212,7 +212,7 @@ def test_read_only_reads_and_refuses_to_write(path):
         ):
             with pytest.raises(expdb.DatabaseReadOnly, match="read_only"):
                 call()
-        with pytest.raises(expdb.UnknownBuffer, match="read-only"):
+        with pytest.raises(expdb.UnknownBuffer, match="without read_only=True"):
             db.buffer("new")
 
 

@@ -75,7 +75,7 @@ def test_capacity_is_the_buffers_own_and_only_said_once(open_db):
         again.buffer("b", capacity=5)
     assert again.buffer("b", capacity=20).capacity == 20
     assert again.buffer("b", capacity=None).capacity is None
-    with pytest.raises(expdb.CapacityMismatch, match="keeps all"):
+    with pytest.raises(expdb.CapacityMismatch, match="has no capacity limit"):
         again.buffer("b", capacity=1_000)
     assert db.buffer("b").capacity is None
 
