@@ -15,10 +15,10 @@
     python3 dev.py scale              compute which limit 10, 1,000 and 100,000 actors reach first
     python3 dev.py peers [ARGS]       compare expdb with other replay buffers
 
-The first command creates the environment `.venv` in the checkout. Each command installs the
-packages that it needs, and changes nothing outside the checkout. dev.py requires neither root nor
-the venv module. If that module is missing, dev.py installs virtualenv with `pip install --target`,
-which also works with an externally managed Python (PEP 668).
+The first command that you run creates the environment `.venv` in the checkout. Each command
+installs the packages that it needs, and changes nothing outside the checkout. dev.py requires
+neither root nor the venv module. If that module is missing, dev.py installs virtualenv with
+`pip install --target`, which also works with an externally managed Python (PEP 668).
 """
 
 import hashlib

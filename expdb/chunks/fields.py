@@ -352,7 +352,10 @@ _RESERVED = frozenset((*VIEW_COLUMNS, *BATCH_KEYS, *SYSTEM))
 def check_name(name: str) -> None:
     """Raise ReservedName or InvalidValue if `name` is not a valid field name."""
     if not _NAME.fullmatch(name) or len(name.encode()) > 255:
-        raise InvalidValue(f"field name {name!r} is not valid; use letters, digits, _ and dots")
+        raise InvalidValue(
+            f"field name {name!r} is not valid; use letters, digits and _, with single dots "
+            "between parts, and at most 255 bytes in all"
+        )
     head = name.split(".", 1)[0]
     if name in _RESERVED or head in _RESERVED:
         raise ReservedName(

@@ -26,8 +26,8 @@ from expdb.cli.progress import progress
 def check(location: str, as_json: bool) -> None:
     """Check the schema and all stored data of a database.
 
-    expdb verifies counters, positions, episodes and the checksums of all encoded steps. The exit
-    status is 1 if the command finds a problem.
+    expdb verifies counters, positions, episodes and the checksum of every chunk. A chunk holds the
+    fields of many steps. The exit status is 1 if the command finds a problem.
 
     Example: expdb check runs.db
     """

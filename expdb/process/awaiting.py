@@ -125,7 +125,9 @@ async def complete(task: asyncio.Future[Result], name: str) -> Result:
                 await asyncio.wait([task])
         error = task.exception()
         outcome = "completed" if error is None else f"failed: {error}"
-        raise asyncio.CancelledError(f"{name} was cancelled while it ran; it {outcome}") from error
+        raise asyncio.CancelledError(
+            f"the task was cancelled while it awaited {name}, which then {outcome}"
+        ) from error
 
 
 class AsyncExit(Generic[Entered]):

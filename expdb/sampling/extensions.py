@@ -203,8 +203,8 @@ def check_layout(
         layout.columns.get("mask", mask), mask
     ):
         raise InvalidValue(
-            f"{what} its mask under the key 'mask'; add 'mask' to keys(), and "
-            "omit 'mask' from the columns"
+            f"{_name(unit)}.layout returned a mask, which expdb adds to the batch as 'mask'; add "
+            "'mask' to keys(), and omit 'mask' from the columns"
         )
     else:
         layout.columns.setdefault("mask", mask)

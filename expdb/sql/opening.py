@@ -296,7 +296,8 @@ def _provide_schema(engine: Engine, create: bool) -> None:
         foreign = not ours and bool(session.ask(engine.dialect.HAS_ANY))
     if foreign:
         raise errors.NotAnExperienceDatabase(
-            f"{engine.location} has a schema expdb of another application; choose another database"
+            f"{engine.location} has a schema named expdb that belongs to another application; "
+            "choose another database"
         )
     if not ours:
         if not create:

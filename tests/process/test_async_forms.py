@@ -93,7 +93,7 @@ def test_a_cancelled_change_waits_for_its_outcome(buffer, monkeypatch, fails):
             await asyncio.sleep(0.01)
         assert not task.done()
         gate.set()
-        outcome = "it failed: the database is locked" if fails else "it completed"
+        outcome = "which then failed: the database is locked" if fails else "which then completed"
         with pytest.raises(asyncio.CancelledError, match=outcome):
             await task
 

@@ -336,7 +336,7 @@ class EncodedSteps:
     ) -> tuple[int | None, bool]:
         """Assign step numbers to the steps `indices` of an episode, in `step`.
 
-        Return the greatest number, and whether all steps came in order.
+        Return the greatest step number of the episode, and whether its step numbers never decrease.
         """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for place, index in enumerate(indices):

@@ -242,7 +242,7 @@ def insert_steps(
 
 @lru_cache(64)
 def _insert_steps(buffer_id: int, columns: int) -> tuple[str, str]:
-    """Return the beginning of an INSERT of steps with `columns` parameters, and one row of it."""
+    """Return the start of an INSERT of steps, and one row of VALUES with `columns` parameters."""
     insert = INSERT_STEPS.format(", ".join(tables.WRITTEN_STEP_COLUMNS[: columns + 1]))
     return insert, f"({int(buffer_id)}{', ?' * columns})"
 
