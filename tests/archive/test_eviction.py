@@ -205,7 +205,9 @@ def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
 
     monkeypatch.setattr("expdb.archive.retention.evict", full)
     monkeypatch.setattr(buffer._retention, "next_look", 0.0)
-    with pytest.warns(expdb.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"):
+    with pytest.warns(
+        expdb.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"
+    ):
         rows = [{"task_id": f"t{k}", "truncated": True} for k in range(9)]
         assert buffer.store_batch(rows).tolist() == list(range(9))
     with pytest.raises(expdb.StorageFull):

@@ -160,6 +160,16 @@ def test_whole_prompts_take_little_more_than_their_unique_tokens(db, as_lists, f
     assert buffer.stats()["bytes"] <= 1.1 * unique
 
 
+def test_long_prompts_that_were_flushed_turn_by_turn_are_merged(db):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    with buffer.episode("task") as episode:
+        for turn in turns(10, prompt=40_000):
+            episode.append(**turn)
+            episode.flush()
+        whole = buffer.stats()["bytes"]
+    assert buffer.stats()["bytes"] < whole / 5
+
+
 def test_every_reader_returns_the_tokens(db, tmp_path):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     expected = list(turns(6))

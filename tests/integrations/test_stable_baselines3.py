@@ -752,6 +752,8 @@ def test_a_pickle_whose_file_is_gone_is_refused(tmp_path):
     buffer.close()
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
-    with pytest.raises(expdb.DatabaseMissing, match=r"runs\.db, the database of this buffer, does not exist"):
+    with pytest.raises(
+        expdb.DatabaseMissing, match=r"runs\.db, the database of this buffer, does not exist"
+    ):
         pickle.loads(stored)
     assert not (tmp_path / "runs.db").exists()

@@ -92,7 +92,9 @@ def test_a_process_that_meets_a_newer_schema_says_so(path):  # noqa: F811
         in_schema(path, "UPDATE @expdb_version SET version_num = '9999'")
         in_schema(path, "ALTER TABLE @steps RENAME COLUMN reward TO payoff")
         for act in (lambda: buffer.count({"reward": 1.0}), lambda: buffer.store(x=2)):
-            with pytest.raises(expdb.SchemaTooNew, match="has schema 9999, but this expdb supports"):
+            with pytest.raises(
+                expdb.SchemaTooNew, match="has schema 9999, but this expdb supports"
+            ):
                 act()
         with pytest.raises(expdb.SchemaTooNew):
             expdb.open(path)
