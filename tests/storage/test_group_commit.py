@@ -218,6 +218,55 @@ def test_coroutines_wait_while_the_queue_is_full(buffer, gate, monkeypatch):
     assert commit._queued_bytes == 0
 
 
+def test_a_call_that_is_cancelled_before_it_is_queued_stores_nothing(buffer, gate, monkeypatch):
+    monkeypatch.setattr(group_commit, "QUEUE_BYTES", 1_000)
+
+    async def run():
+        first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
+        await asyncio.sleep(0.02)
+        queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=np.zeros(200)))
+        waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=np.zeros(200)))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError, match="nothing was stored"):
+            await waiting
+        gate.set()
+        await asyncio.gather(first, queued)
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0, 1]
+
+
+class Stop(BaseException):
+    """An error that is not an Exception."""
+
+
+@pytest.mark.parametrize("error", [Stop(), MemoryError(), UnicodeDecodeError("a", b"", 0, 1, "b")])
+def test_any_error_of_a_transaction_reaches_every_caller(buffer, gate, monkeypatch, error):
+    write = transaction.write
+
+    def fail(store, pending, *arguments):
+        if any(episode.episode_id == "b" for episode in pending.episodes()):
+            raise error
+        return write(store, pending, *arguments)
+
+    monkeypatch.setattr(transaction, "write", fail)
+
+    async def run():
+        first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
+        await asyncio.sleep(0.02)
+        tasks = [asyncio.create_task(buffer.store_async(episode_id="b", n=k)) for k in range(3)]
+        await asyncio.sleep(0)
+        gate.set()
+        await first
+        for task in tasks:
+            with pytest.raises(type(error)):
+                await asyncio.wait_for(asyncio.shield(task), 10)
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0]
+
+
 def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
     buffer = db.buffer("b", fields={"x": expdb.Field("float64", (None,))})
     write, transactions = transaction.write, []

@@ -37,17 +37,19 @@ class Submission:
         self.rows, self.caller = rows, caller
         self.nbytes = sum([_size_of(fields) for _, fields in rows])
         self.positions: np.ndarray | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None  # the loop of the coroutine
         self.done: Any = None  # the future of the coroutine, or the event of the thread
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """Set the error of the call.
 
         Each call gets a copy, because raising an error adds a traceback to it.
         """
-        self.error = copy.copy(error)
-        self.error.__cause__, self.error.__traceback__ = error.__cause__, error.__traceback__
+        self.error = error
+        with suppress(Exception):  # an error whose class cannot be copied
+            self.error = copy.copy(error)
+            self.error.__cause__, self.error.__traceback__ = error.__cause__, error.__traceback__
 
     def result(self) -> np.ndarray:
         """Return the positions, or raise the error."""
@@ -113,19 +115,20 @@ class GroupCommit:
         A cancelled call has stored all of its steps or none. The message of the CancelledError says
         which.
         """
-        own = Submission(rows, caller())
+        own, is_submitted = Submission(rows, caller()), False
         own.loop = asyncio.get_running_loop()
-        while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
-            own.done = own.loop.create_future()
-            self._waiting.append(own)
-            if self._queued_bytes:
-                await own.done
-        own.done = own.loop.create_future()
-        self._submit(own)
         try:
+            while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
+                own.done = own.loop.create_future()
+                self._waiting.append(own)
+                if self._queued_bytes:
+                    await own.done
+            own.done = own.loop.create_future()
+            self._submit(own)
+            is_submitted = True
             await asyncio.shield(own.done)
         except asyncio.CancelledError:
-            if self._withdraw(own):
+            if not is_submitted or self._withdraw(own):
                 raise asyncio.CancelledError(
                     "the call was cancelled before its write; nothing was stored"
                 ) from None
@@ -147,11 +150,12 @@ class GroupCommit:
         locked(self._submitted, self._append, own)
 
     def _append(self, own: Submission) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, daemon=True, name="expdb-write")
+            thread.start()  # raises if there are too many threads; then nothing is queued
+            self._thread = thread
         (self._large if own.nbytes > LARGE_BYTES else self._small).append(own)
         self._queued_bytes += own.nbytes
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, daemon=True, name="expdb-write")
-            self._thread.start()
         self._submitted.notify()
 
     def _withdraw(self, own: Submission) -> bool:
@@ -199,7 +203,7 @@ class GroupCommit:
         try:
             self._owner = threading.get_ident()
             self._write_group(group)
-        except Exception as error:
+        except BaseException as error:  # otherwise the callers would wait forever
             for own in group:
                 if own.positions is None and own.error is None:
                     own.fail(error)
