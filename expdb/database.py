@@ -371,6 +371,7 @@ class ExperienceDB:
                     f"{catalog.unknown_buffer(session, name)}; open the database without "
                     "read_only=True to create the buffer"
                 )
+        catalog.check_alignments(declared, record[2].types if record else {})
         if record is None:
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:

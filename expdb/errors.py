@@ -4,6 +4,7 @@ Each message is one line that names the problem and what to do about it.
 """
 
 import sys
+import threading
 import types
 import warnings
 
@@ -36,10 +37,42 @@ def calling_frame() -> tuple[types.FrameType, int]:
     return frame, level
 
 
+class Location:
+    """The innermost line outside of expdb, for warnings that another thread emits."""
+
+    _current = threading.local()
+
+    def __init__(self) -> None:
+        frame, _ = calling_frame()
+        self._line = frame.f_code.co_filename, frame.f_lineno
+        self._globals = frame.f_globals
+
+    def __enter__(self) -> None:
+        self._current.location = self
+
+    def __exit__(self, *error: object) -> None:
+        self._current.location = None
+
+    @classmethod
+    def current(cls) -> "Location | None":
+        """Return the location at which this thread emits warnings, if it was set."""
+        return getattr(cls._current, "location", None)
+
+    def warn(self, message: str) -> None:
+        """Emit an ExpDBWarning that points at the line."""
+        registry = self._globals.setdefault("__warningregistry__", {})
+        module = self._globals.get("__name__")
+        warnings.warn_explicit(message, ExpDBWarning, *self._line, module, registry)
+
+
 def warn(message: str) -> None:
     """Emit an ExpDBWarning that points at the innermost line outside of expdb."""
+    location = Location.current()
+    if location is not None:
+        return location.warn(message)
     _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
+    return None
 
 
 def name_row(error: Exception, index: int) -> None:

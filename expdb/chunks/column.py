@@ -145,7 +145,7 @@ class Column(ABC):
             return (
                 f"{self._declared(Field(field.dtype, shape))} to store {others}, or pad the array"
             )
-        if isinstance(value, np.ndarray) and field.shape and value.shape == field.shape:
+        if isinstance(value, np.ndarray) and field.shape and field.has_shape(value.shape):
             return f"convert it with .astype({field.dtype!r})"
         if isinstance(value, (list, tuple)) and field.shape:
             return f"pass np.array(value, {field.dtype!r}), or np.stack(...) of a list of arrays"

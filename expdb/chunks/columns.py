@@ -241,9 +241,7 @@ class VaryingColumn(Column):
                 raise self.mismatch(array)
         else:
             raise self.mismatch(value)
-        if array.ndim != len(field.shape) or any(
-            n not in (None, m) for n, m in zip(field.shape, array.shape, strict=True)
-        ):
+        if not field.has_shape(array.shape):
             raise self.mismatch(array)
         check_size(array.nbytes, self.name)
         self.parts.append(array.tobytes())

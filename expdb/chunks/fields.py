@@ -137,6 +137,23 @@ class Field:
             and not self.ascending
         )
 
+    def has_shape(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a value of this shape fits the shape of the field.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of a value.
+
+        Returns
+        -------
+        bool
+            Whether the shapes are equal in each dimension that does not vary.
+        """
+        return len(shape) == len(self.shape) and all(
+            n in (None, m) for n, m in zip(self.shape, shape, strict=True)
+        )
+
     @functools.cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype of a numeric field."""

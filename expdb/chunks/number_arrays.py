@@ -8,6 +8,7 @@ from expdb.chunks.column import Column
 from expdb.chunks.columns import ScalarColumn
 from expdb.chunks.fields import Field
 from expdb.chunks.infer import as_array, is_array
+from expdb.errors import FieldMismatch
 
 
 def array_of(column: Column, value: Any) -> np.ndarray:
@@ -27,9 +28,20 @@ def array_of(column: Column, value: Any) -> np.ndarray:
     if exact is not None:
         return exact
     cells = ScalarColumn(column.name, Field(field.dtype))
-    for element in value:
-        cells.append(element)  # raises for the first that does not fit
+    for index, element in enumerate(value):
+        try:
+            cells.append(element)
+        except FieldMismatch:
+            raise FieldMismatch(
+                f"field {column.name!r} has type {field}, which cannot store the element {index} "
+                f"of the list exactly, {_shown(element)}; pass np.array(values, {field.dtype!r})"
+            ) from None
     return np.array(cells.values, field.numpy)
+
+
+def _shown(element: Any) -> str:
+    """Return a number as text, and the type of another element."""
+    return repr(element) if isinstance(element, (int, float)) else f"a {type(element).__name__}"
 
 
 def _exact_array(value: Any, dtype: np.dtype[Any]) -> np.ndarray | None:

@@ -119,6 +119,20 @@ def check_declared(fields: Mapping[str, Any]) -> dict[str, Field]:
     return checked
 
 
+def check_alignments(declared: Mapping[str, Field], stored: Mapping[str, Field]) -> None:
+    """Raise InvalidValue if a field is aligned with itself or with an unknown field."""
+    known_fields = {**stored, **declared}
+    for name, field in declared.items():
+        target = field.aligned_with
+        if target is not None and (
+            target == name or None not in known_fields.get(target, Field("text")).shape[:1]
+        ):
+            raise errors.InvalidValue(
+                f"field {name!r} cannot be aligned with {target!r}; aligned_with must be another "
+                "field whose first dimension varies, which is stored or declared in fields="
+            )
+
+
 def create_buffer(
     session: Session, name: str, capacity: int | None, fields: dict[str, Field]
 ) -> None:

@@ -236,6 +236,11 @@ class Store:
         Raise FieldMismatch if a type differs, or if a name is both a field and a mapping.
         """
         new = {name: field for name, field in written.items() if name not in stored.types}
+        aligned = {  # declared after their first values
+            name: field
+            for name, field in written.items()
+            if field.aligned_with and stored.types.get(name, field).aligned_with is None
+        }
         for name, field_ in written.items():
             if stored.types.get(name, field_) != field_:
                 raise errors.FieldMismatch(
@@ -250,8 +255,8 @@ class Store:
                     "two"
                 )
         optional = stored.optional | lacking | (set() if first else new.keys())
-        if new or optional != stored.optional:
-            settled = Fields({**stored.types, **new}, optional, stored.version + 1)
+        if new or aligned or optional != stored.optional:
+            settled = Fields({**stored.types, **new, **aligned}, optional, stored.version + 1)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
             session.execute(sa.update(b).where(b.c.id == self.id).values(values))

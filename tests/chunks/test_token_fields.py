@@ -235,10 +235,49 @@ def test_arrays_of_a_wrong_shape_are_refused(db):
     assert len(buffer) == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.array([1, 2]), r"got int64\[2\]; convert it with .astype\('int32'\)"),
+        ([1, 2.5], r"the element 1 of the list exactly, 2.5; pass np.array\(values, 'int32'\)"),
+        ([1, 2**40], "the element 1 of the list exactly, 1099511627776"),
+        ([[1, 2]], "the element 0 of the list exactly, a list"),
+    ],
+)
+def test_the_error_for_a_value_of_another_type_says_how_to_convert_it(db, value, message):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    with pytest.raises(FieldMismatch, match=message):
+        buffer.store(task_id="t", output_ids=value)
+    assert len(buffer) == 0
+
+
 def test_another_alignment_than_the_stored_one_is_refused(db):
-    db.buffer("train", fields={"ids": Field("int32", (None,)), "x": Field("int32", (None,))})
-    with pytest.raises(FieldMismatch, match="'x' is stored with aligned_with=None"):
-        db.buffer("train", fields={"x": Field("int32", (None,), aligned_with="ids")})
+    ids = Field("int32", (None,))
+    aligned = Field("int32", (None,), aligned_with="ids")
+    db.buffer("train", fields={"ids": ids, "others": ids, "x": aligned})
+    with pytest.raises(FieldMismatch, match="'x' is stored with aligned_with='ids'"):
+        db.buffer("train", fields={"x": Field("int32", (None,), aligned_with="others")})
+
+
+def test_a_buffer_with_the_same_types_adopts_the_token_fields(db, location):
+    types = {name: Field(field.dtype, field.shape) for name, field in expdb.TOKEN_FIELDS.items()}
+    del types["versions"]
+    buffer = db.buffer("train", fields=types)
+    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+    db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    with expdb.open(location) as other:
+        for handle in (db, other):
+            with pytest.raises(InvalidValue, match="logprobs has 1 elements"):
+                handle.buffer("train").store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+    assert db.check() == []
+
+
+@pytest.mark.parametrize("target", ["none", "x", "scalar"])
+def test_a_field_is_aligned_only_with_another_array_of_varying_length(db, target):
+    fields = {"x": Field("int32", (None,), aligned_with=target), "scalar": Field("int32")}
+    with pytest.raises(InvalidValue, match=f"'x' cannot be aligned with '{target}'"):
+        db.buffer("train", fields=fields)
+    assert db.buffers() == []
 
 
 @pytest.mark.parametrize(

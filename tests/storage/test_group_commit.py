@@ -35,14 +35,21 @@ def written(monkeypatch):
 def gate(monkeypatch):
     """Hold back every transaction until the gate is opened."""
     gate, write = threading.Event(), transaction.write
+    gate.reached = threading.Event()
 
     def waiting(*arguments):
+        gate.reached.set()
         assert gate.wait(60)
         return write(*arguments)
 
     monkeypatch.setattr(transaction, "write", waiting)
     yield gate
     gate.set()
+
+
+async def is_reached(gate):
+    while not gate.reached.is_set():
+        await asyncio.sleep(0.001)
 
 
 def numbers(buffer):
@@ -88,7 +95,7 @@ def store_at_once(buffer, gate, steps):
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="first", n=-1))
-        await asyncio.sleep(0.05)  # its transaction waits at the gate
+        await is_reached(gate)
         tasks = [asyncio.create_task(buffer.store_async(**step)) for step in steps]
         await asyncio.sleep(0)
         gate.set()
@@ -114,6 +121,7 @@ def test_a_refused_step_fails_alone(buffer, gate, bad, error):
     gate.set()
     buffer.store(episode_id="done", n=-2, terminated=True)
     gate.clear()
+    gate.reached.clear()
     good = [{"episode_id": "good", "n": k} for k in range(4)]
     results = store_at_once(buffer, gate, [*good[:2], bad, *good[2:]])
     assert isinstance(results[2], error)
@@ -128,6 +136,7 @@ def test_an_episode_that_another_handle_ended_fails_alone(location, db, gate):
     with expdb.open(location) as other:
         other.buffer("b").end_episode("theirs")
     gate.clear()
+    gate.reached.clear()
     steps = [{"episode_id": name, "n": k} for k, name in enumerate(["a", "theirs", "b"])]
     results = store_at_once(buffer, gate, steps)
     assert isinstance(results[1], expdb.EpisodeEnded)
@@ -152,7 +161,7 @@ def test_the_rate_limiter_refuses_only_the_steps_beyond_it(location):
 def test_a_call_that_is_cancelled_before_its_write_stores_nothing(buffer, gate):
     async def run():
         first = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
-        await asyncio.sleep(0.05)
+        await is_reached(gate)
         task = asyncio.create_task(buffer.store_async(n=1, episode_id="b"))
         await asyncio.sleep(0.01)
         task.cancel()
@@ -168,7 +177,7 @@ def test_a_call_that_is_cancelled_before_its_write_stores_nothing(buffer, gate):
 def test_a_call_that_is_cancelled_during_its_write_names_the_position(buffer, gate):
     async def run():
         task = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
-        await asyncio.sleep(0.05)
+        await is_reached(gate)
         task.cancel()
         await asyncio.sleep(0.01)
         task.cancel()  # once more, while the call waits for the outcome
@@ -189,7 +198,7 @@ def test_an_event_loop_may_end_while_a_step_is_written(buffer, gate):
     loop = asyncio.new_event_loop()
     coroutine = buffer.store_async(n=0, episode_id="a")
     task = loop.create_task(coroutine)
-    loop.run_until_complete(asyncio.sleep(0.05))
+    loop.run_until_complete(is_reached(gate))
     loop.close()
     task._log_destroy_pending = False
     coroutine.close()
@@ -223,7 +232,7 @@ def test_a_call_that_is_cancelled_before_it_is_queued_stores_nothing(buffer, gat
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
-        await asyncio.sleep(0.02)
+        await is_reached(gate)
         queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=np.zeros(200)))
         waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=np.zeros(200)))
         await asyncio.sleep(0.02)
@@ -254,7 +263,7 @@ def test_any_error_of_a_transaction_reaches_every_caller(buffer, gate, monkeypat
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
-        await asyncio.sleep(0.02)
+        await is_reached(gate)
         tasks = [asyncio.create_task(buffer.store_async(episode_id="b", n=k)) for k in range(3)]
         await asyncio.sleep(0)
         gate.set()
@@ -283,7 +292,7 @@ def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
         for name in names:
             value = np.zeros(1 if name == "small" else 50_000)
             tasks.append(asyncio.create_task(buffer.store_async(episode_id=name, x=value)))
-            await asyncio.sleep(0.02 if name == "first" else 0)
+            await (is_reached(gate) if name == "first" else asyncio.sleep(0))
         gate.set()
         await asyncio.gather(*tasks)
 
@@ -310,7 +319,7 @@ def test_a_signal_handler_may_store_while_a_step_is_written(buffer, monkeypatch)
 def test_an_interrupt_of_a_waiting_thread_withdraws_its_step(buffer, gate):
     holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
     holder.start()
-    time.sleep(0.05)
+    assert gate.reached.wait(60)
     main = threading.main_thread().ident
     threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
@@ -473,3 +482,25 @@ def test_large_token_steps_of_a_group_are_merged_by_episode(db):
 
     asyncio.run(main())
     assert buffer.stats()["bytes"] <= 1.1 * unique
+
+
+def test_a_warning_of_a_coroutine_points_at_its_call(buffer, gate):
+    async def misspell():
+        return await buffer.store_async(episode_id="b", n=1, n_step_retrun=1.0)  # the line
+
+    line = misspell.__code__.co_firstlineno + 1
+    gate.set()
+    buffer.store(episode_id="b", n=1, n_step_return=1.0)
+    with pytest.warns(expdb.ExpDBWarning, match="did you mean") as caught:
+        asyncio.run(misspell())
+    assert [(warning.filename, warning.lineno) for warning in caught] == [(__file__, line)]
+
+
+def test_a_warning_that_is_an_error_stores_nothing(buffer):
+    async def run():
+        buffer.store(episode_id="b", n=1, n_step_return=1.0)
+        with pytest.raises(expdb.ExpDBWarning, match="did you mean"):
+            await buffer.store_async(episode_id="b", n=2, n_step_retrun=1.0)
+
+    asyncio.run(run())
+    assert numbers(buffer) == [1]

@@ -331,7 +331,7 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
         stored = store.fields_at(session, version)
         for name, field in fields.items():
             target = stored.types.get(name, field).aligned_with
-            if field.aligned_with not in (None, target):
+            if None not in (target, field.aligned_with) and field.aligned_with != target:
                 raise errors.FieldMismatch(
                     f"field {name!r} is stored with aligned_with={target!r}, but fields= declares "
                     f"{field.aligned_with!r}; declare it as it is stored, or use another buffer"

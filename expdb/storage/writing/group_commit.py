@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from expdb.errors import Location
 from expdb.process.locks import locked
 
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
@@ -35,6 +36,7 @@ class Submission:
 
     def __init__(self, rows: Sequence[Row], caller: Any):
         self.rows, self.caller = rows, caller
+        self.location = Location()
         self.nbytes = sum([_size_of(fields) for _, fields in rows])
         self.positions: np.ndarray | None = None
         self.error: BaseException | None = None

@@ -107,7 +107,8 @@ class OpenEpisodes:
             self._caller = None
         for own in alone:
             try:
-                own.positions = self._write_alone(own.rows, own.caller)
+                with own.location:
+                    own.positions = self._write_alone(own.rows, own.caller)
             except Exception as error:
                 own.fail(error)
 
@@ -124,7 +125,8 @@ class OpenEpisodes:
             gathering.pending.cut()
         self._caller = own.caller
         try:
-            self.gather_rows(own.rows, gathering, known)
+            with own.location:
+                self.gather_rows(own.rows, gathering, known)
         except (errors.InvalidValue, errors.ReservedName) as error:
             own.fail(error)
         except Exception:  # its cause may be another submission, which may fail
