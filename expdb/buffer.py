@@ -304,10 +304,10 @@ class ReplayBuffer(NotACollection):
         return positions
 
     async def store_async(self, /, *positional: Any, **arguments: Any) -> int:
-        """Store one step as `store` does, while other asyncio tasks run.
+        """Store one step without blocking the event loop; see `store`.
 
-        Calls that are made at the same time share a transaction. A cancelled call has stored its
-        step or not; the message of the CancelledError says which.
+        Concurrent calls share a transaction. If the call is cancelled, the step may or may not be
+        stored; the message of the CancelledError says which.
 
         Parameters
         ----------
@@ -324,8 +324,8 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If a value cannot be stored exactly, an argument is positional, or for the other reasons
-            that `store` gives.
+            If a value cannot be stored exactly, an argument is positional, or for another reason
+            listed in `store`.
         FieldMismatch
             If a value does not fit the dtype, shape or kind of its field.
         EpisodeEnded
@@ -352,7 +352,10 @@ class ReplayBuffer(NotACollection):
         return int((await self._write_async([parted(arguments)]))[0])
 
     async def store_batch_async(self, rows: Any) -> np.ndarray:
-        """Store many steps as `store_batch` does, while other asyncio tasks run.
+        """Store many steps without blocking the event loop; see `store_batch`.
+
+        If the call is cancelled, either all steps are stored or none; the message of the
+        CancelledError says which.
 
         Parameters
         ----------
@@ -367,7 +370,7 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If a value cannot be stored exactly, or for the other reasons that `store_batch` gives.
+            If a value cannot be stored exactly, or for another reason listed in `store_batch`.
         FieldMismatch
             If a value does not fit the dtype, shape or kind of its field.
         EpisodeEnded
@@ -1770,8 +1773,8 @@ class ReplayBuffer(NotACollection):
     ) -> AdmissionRequest:
         """Wait for an admission as `admit` does, without blocking the event loop.
 
-        Use the call with ``await`` or in an ``async with`` statement. If the coroutine is
-        cancelled, the group is cancelled too.
+        Write ``await buffer.admit_async()`` or ``async with buffer.admit_async() as group``. If the
+        coroutine is cancelled, the admitted group is cancelled too.
 
         Parameters
         ----------
@@ -1785,8 +1788,8 @@ class ReplayBuffer(NotACollection):
         Returns
         -------
         coroutine of Admission or None
-            Coroutine that returns the admission, or enters it in an ``async with`` statement; see
-            `admit`.
+            Coroutine that returns the admission; see `admit`. An ``async with`` statement also
+            enters the admission.
 
         Raises
         ------

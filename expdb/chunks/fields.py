@@ -58,8 +58,8 @@ class Field:
         Shape of the value of one step. ``()`` is a scalar, and ``None`` is a dimension that varies
         from step to step. Text, bytes and JSON have no shape.
     aligned_with : str, optional
-        Another field of the step that must have the same length, such as ``"output_ids"`` for the
-        log-probabilities of its tokens. Only for arrays whose first dimension varies.
+        Name of the field that the value must match in length, such as ``"output_ids"`` for the
+        log-probabilities of its tokens. Requires a shape such as ``(None,)``.
     ascending : bool, default False
         If True, the values of one step must not decrease. They are stored as runs of equal values.
         Only for arrays of integers of shape ``(None,)``.
@@ -128,7 +128,7 @@ class Field:
 
     @property
     def has_prefixes(self) -> bool:
-        """Whether a value is stored without the beginning that it shares with the last value."""
+        """Whether expdb stores the common prefix of consecutive values only once."""
         return (
             self.dtype not in OTHER
             and self.shape[:1] == (None,)
@@ -280,10 +280,12 @@ TOKEN_FIELDS: Mapping[str, Field] = MappingProxyType(
         "versions": Field("int32", (None,), aligned_with="output_ids", ascending=True),
     }
 )
-"""The fields of one turn of a language model; pass them as ``fields=`` to `ExperienceDB.buffer`.
+"""Fields for the turns of a language model; pass them as ``fields=`` to `ExperienceDB.buffer`.
 
-``output_mask`` is False for tokens that the model did not generate, such as the output of a tool.
-``versions`` is the policy version of each token, for weights that change during generation.
+``prompt_ids`` holds the whole prompt and ``output_ids`` the tokens after it. ``logprobs``,
+``output_mask`` and ``versions`` must have the length of ``output_ids``. ``output_mask`` is False for
+tokens that the model did not generate, such as the output of a tool. ``versions`` holds the policy
+version of each token, if weights change during generation; it must not decrease.
 """
 
 # Columns of every chunk, so that a batch can be read from chunks without a query for each row.

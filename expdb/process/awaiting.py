@@ -168,13 +168,13 @@ def _doc_of_form(method: Callable[..., Any], reads: bool) -> str:
     summary, _, rest = inspect.cleandoc(method.__doc__ or "").partition("\n")
     rest = re.sub(r"\n*Examples\n-{8}\n.*?(?=\n\n\w[^\n]*\n-{3,}\n|\Z)", "", rest, flags=re.DOTALL)
     cancelled = (
-        "A cancelled call returns at once."
+        "A cancelled call stops immediately."
         if reads
-        else "A cancelled call waits for the outcome, which is the message of the CancelledError."
+        else "A cancelled call finishes first; the message of the CancelledError gives the outcome."
     )
     return (
-        f"{summary}\n\nThis is the asynchronous form of `{method.__name__}`: other asyncio tasks "
-        f"run meanwhile.\n{cancelled}\n{rest}"
+        f"{summary}\n\nThis is the asynchronous form of `{method.__name__}`: it does not block the "
+        f"event loop.\n{cancelled}\n{rest}"
     )
 
 
