@@ -283,9 +283,9 @@ TOKEN_FIELDS: Mapping[str, Field] = MappingProxyType(
 """Fields for the turns of a language model; pass them as ``fields=`` to `ExperienceDB.buffer`.
 
 ``prompt_ids`` holds the whole prompt and ``output_ids`` the tokens after it. ``logprobs``,
-``output_mask`` and ``versions`` must have the length of ``output_ids``. ``output_mask`` is False for
-tokens that the model did not generate, such as the output of a tool. ``versions`` holds the policy
-version of each token, if weights change during generation; it must not decrease.
+``output_mask`` and ``versions`` must have the length of ``output_ids``. ``output_mask`` is False
+for tokens that the model did not generate, such as the output of a tool. ``versions`` holds the
+policy version of each token, if weights change during generation; it must not decrease.
 """
 
 # Columns of every chunk, so that a batch can be read from chunks without a query for each row.

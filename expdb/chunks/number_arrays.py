@@ -33,8 +33,9 @@ def array_of(column: Column, value: Any) -> np.ndarray:
             cells.append(element)
         except FieldMismatch:
             raise FieldMismatch(
-                f"field {column.name!r} has type {field}, which cannot store the element {index} "
-                f"of the list exactly, {_shown(element)}; pass np.array(values, {field.dtype!r})"
+                f"field {column.name!r} has type {field}, got a list whose element {index}, "
+                f"{_shown(element)}, the type cannot store exactly; pass np.array(values, "
+                f"{field.dtype!r})"
             ) from None
     return np.array(cells.values, field.numpy)
 

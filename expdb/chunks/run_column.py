@@ -1,5 +1,6 @@
 """The column of ascending integers, such as the policy version of each token of a turn."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,20 @@ class RunColumn(Column):
 def read_runs(
     field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[np.ndarray]:
-    """Decode rows [start, stop) of a `RunColumn`; a row without the field gives an empty array."""
+    """Decode rows [start, stop) of a `RunColumn`; check the lengths of all rows.
+
+    A row without the field gives an empty array.
+    """
     size = field.numpy.itemsize
     cuts = read_offsets(buffers[2], rows, len(buffers[4]) // size)
     if not np.array_equal(cuts, read_offsets(buffers[6], rows, len(buffers[8]) // 4)):
         raise ChunkDamaged("the runs and their lengths differ in number")
     values = np.frombuffer(buffers[4], field.numpy, int(cuts[-1]))
     lengths = read_ints(buffers[8], int(cuts[-1]), "lengths of runs")
-    arrays = []
-    for a, b in zip(cuts[start:stop].tolist(), cuts[start + 1 : stop + 1].tolist(), strict=True):
-        part = lengths[a:b].astype(np.int64)
-        if len(part) and (part.min() < 1 or int(part.sum()) * size > MAX_VALUE_BYTES):
-            raise ChunkDamaged("the length of a run is not valid")
-        arrays.append(np.repeat(values[a:b], part))
-    return arrays
+    totals = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    if len(lengths) and (
+        lengths.min() < 1 or int(np.diff(totals[cuts]).max()) * size > MAX_VALUE_BYTES
+    ):
+        raise ChunkDamaged("the length of a run is not valid")
+    ends = cuts[start : stop + 1].tolist()
+    return [np.repeat(values[a:b], lengths[a:b]) for a, b in itertools.pairwise(ends)]

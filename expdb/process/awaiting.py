@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from expdb.errors import ExpDBError
+from expdb.errors import ExpDBError, Location
 from expdb.process.locks import locked
 
 Result = TypeVar("Result")
@@ -24,14 +24,37 @@ Entered = TypeVar("Entered")
 Parameters = ParamSpec("Parameters")
 
 
+_origin = threading.local()
+
+
+def current_caller() -> tuple[object, object]:
+    """Return the current thread and the current asyncio task.
+
+    In a thread of `in_thread`, return those that called it. Objects are compared because ids of
+    ended threads and tasks are reused.
+    """
+    caller: tuple[object, object] | None = getattr(_origin, "caller", None)
+    if caller is not None:
+        return caller
+    loop = asyncio._get_running_loop()
+    task = asyncio.current_task(loop) if loop is not None else None
+    return threading.current_thread(), task
+
+
 def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-    """Start work in a thread, and return a future for the result."""
+    """Start work in a thread, and return a future for the result.
+
+    Warnings of the work point at the calling line.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
+    caller, location = current_caller(), Location()
 
     def settle(result: Result | None, error: BaseException | None) -> None:
         if future.cancelled():
             return
+        if isinstance(error, StopIteration):  # a future cannot hold it
+            error = RuntimeError(f"the call raised {error!r}")
         if error is not None:
             future.set_exception(error)
         else:
@@ -39,8 +62,10 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
 
     def run() -> None:
         result, failed = None, None
+        _origin.caller = caller
         try:
-            result = work(*arguments)
+            with location:
+                result = work(*arguments)
         except BaseException as error:
             failed = error
         with suppress(RuntimeError):  # if the loop is closed, no coroutine waits for the result
@@ -160,7 +185,7 @@ class AsyncExit(Generic[Entered]):
             self.__exit__(kind, error, traceback)
         else:
             task = in_thread(self.__exit__, kind, error, traceback)
-            await complete(task, f"the end of {self!r}")
+            await complete(task, "the end of the block")
 
 
 def _doc_of_form(method: Callable[..., Any], reads: bool) -> str:

@@ -242,10 +242,14 @@ class Store:
             if field.aligned_with and stored.types.get(name, field).aligned_with is None
         }
         for name, field_ in written.items():
-            if stored.types.get(name, field_) != field_:
+            stored_type = stored.types.get(name, field_)
+            if stored_type != field_:
+                types = str(stored_type), str(field_)
+                if types[0] == types[1]:
+                    types = repr(stored_type), repr(field_)
                 raise errors.FieldMismatch(
-                    f"field {name!r} is stored as {stored.types[name]}, but fields= declares "
-                    f"{field_}; omit the declaration, or use another buffer or field name"
+                    f"field {name!r} is stored as {types[0]}, but fields= declares {types[1]}; "
+                    "omit the declaration, or use another buffer or field name"
                 )
         for name in new:
             heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}

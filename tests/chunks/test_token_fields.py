@@ -1,6 +1,7 @@
 """Token fields: repeated prefixes are stored once, and the fields of a turn have one length."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -170,6 +171,33 @@ def test_long_prompts_that_were_flushed_turn_by_turn_are_merged(db):
     assert buffer.stats()["bytes"] < whole / 5
 
 
+def test_large_arrays_that_do_not_repeat_are_not_merged(db):
+    buffer = db.buffer("train", fields={"x": Field("int32", (None,))})
+    rng = np.random.default_rng(0)
+    with buffer.episode("task") as episode:
+        for _ in range(4):
+            episode.append(x=rng.integers(0, 2**30, 50_000, dtype=np.int32))
+            episode.flush()
+        count = "SELECT count(*) FROM chunks"
+        with buffer._engine.reading() as session:
+            before = session.ask(count)
+    with buffer._engine.reading() as session:
+        assert session.ask(count) == before
+
+
+def test_a_check_does_not_expand_runs_and_prefixes(db):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    ids = np.arange(200_000, dtype=np.int32)
+    with buffer.episode("task") as episode:
+        for _ in range(200):
+            episode.append(output_ids=ids, versions=np.zeros(len(ids), np.int32))
+    assert buffer.stats()["bytes"] < 2e6
+    tracemalloc.start()
+    assert db.check() == []
+    assert tracemalloc.get_traced_memory()[1] < 50e6  # the values take 320 MB
+    tracemalloc.stop()
+
+
 def test_every_reader_returns_the_tokens(db, tmp_path):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     expected = list(turns(6))
@@ -239,9 +267,12 @@ def test_arrays_of_a_wrong_shape_are_refused(db):
     ("value", "message"),
     [
         (np.array([1, 2]), r"got int64\[2\]; convert it with .astype\('int32'\)"),
-        ([1, 2.5], r"the element 1 of the list exactly, 2.5; pass np.array\(values, 'int32'\)"),
-        ([1, 2**40], "the element 1 of the list exactly, 1099511627776"),
-        ([[1, 2]], "the element 0 of the list exactly, a list"),
+        (
+            [1, 2.5],
+            r"element 1, 2.5, the type cannot store exactly; pass np.array\(values, 'int32'\)",
+        ),
+        ([1, 2**40], "element 1, 1099511627776, the type cannot store exactly"),
+        ([[1, 2]], "element 0, a list, the type cannot store exactly"),
     ],
 )
 def test_the_error_for_a_value_of_another_type_says_how_to_convert_it(db, value, message):

@@ -504,3 +504,168 @@ def test_a_warning_that_is_an_error_stores_nothing(buffer):
 
     asyncio.run(run())
     assert numbers(buffer) == [1]
+
+
+@pytest.mark.parametrize("outer", ["store", "store_batch"])
+def test_a_signal_handler_may_store_while_other_threads_wait(buffer, monkeypatch, outer):
+    write, nested, threads = transaction.write, [], []
+
+    def interrupted(*arguments):
+        if not threads:
+            threads.append(
+                threading.Thread(target=buffer.store, kwargs={"episode_id": "t", "n": 9})
+            )
+            threads[0].start()
+            while not buffer._open_episodes._group_commit._small:
+                time.sleep(0.001)
+            nested.extend(buffer.store(episode_id="handler", n=k) for k in (1, 2))
+        return write(*arguments)
+
+    buffer.store(episode_id="main", n=0)
+    monkeypatch.setattr(transaction, "write", interrupted)
+    if outer == "store":
+        buffer.store(episode_id="main", n=3)
+    else:
+        buffer.store_batch({"n": np.array([3])})
+    threads[0].join(60)
+    assert nested == [1, 2]
+    assert numbers(buffer) == [0, 1, 2, 3, 9]
+
+
+def test_a_cancelled_call_makes_room_for_waiting_ones(buffer, gate, monkeypatch):
+    monkeypatch.setattr(group_commit, "QUEUE_BYTES", 1_000)
+    value = np.zeros(100)
+
+    async def run():
+        first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
+        await is_reached(gate)
+        queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=value))
+        waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=value))
+        await asyncio.sleep(0.02)
+        assert len(buffer._open_episodes._group_commit._waiting) == 1
+        queued.cancel()
+        await asyncio.sleep(0.02)
+        assert not buffer._open_episodes._group_commit._waiting
+        gate.set()
+        await asyncio.gather(first, waiting)
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0, 2]
+
+
+class ModelError(Exception):
+    """An error that cannot be copied."""
+
+    def __init__(self, code, detail):
+        super().__init__(f"{code}: {detail}")
+
+
+class Model:
+    """A pydantic model whose conversion fails."""
+
+    def model_dump(self, **options):
+        """Fail."""
+        raise ModelError(7, "no")
+
+
+def test_an_error_that_cannot_be_copied_fails_only_its_call(buffer, gate):
+    steps = [{"episode_id": "e", "n": 0, "x": {}}, {"episode_id": "e", "n": 1, "x": Model()}]
+    results = store_at_once(buffer, gate, [*steps, {"episode_id": "e", "n": 2, "x": {}}])
+    assert isinstance(results[1], ModelError)
+    assert numbers(buffer) == [-1, 0, 2]
+
+
+class Endless(dict):
+    """A mapping that contains itself, and claims a size."""
+
+    def __init__(self):
+        super().__init__()
+        self["x"] = self
+
+    def nbytes(self):
+        """Not a number."""
+
+
+def test_a_value_of_unknown_size_is_checked_like_any_other(buffer):
+    async def run():
+        with pytest.raises(expdb.InvalidValue, match="nested"):
+            await buffer.store_async(episode_id="e", x=Endless())
+
+    asyncio.run(run())
+
+
+def test_the_rate_limiter_holds_all_calls_back_for_one_timeout(location):
+    with expdb.open(location, timeout=0.5) as db:
+        buffer = db.buffer("b")
+        buffer.rate_limiter = expdb.Queue(1)
+        buffer.store(episode_id="e", n=0)
+
+        async def run():
+            calls = [buffer.store_async(episode_id=f"e{k}", n=k) for k in range(20)]
+            start = time.monotonic()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(result, expdb.RateLimited) for result in results)
+            assert time.monotonic() - start < 5.0  # ten times the timeout, on a busy machine
+            tasks = [asyncio.create_task(buffer.store_async(n=k)) for k in range(5)]
+            await asyncio.sleep(0.1)
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with pytest.raises(asyncio.CancelledError, match=r"nothing was stored|failed"):
+                    await task
+
+        asyncio.run(run())
+        assert numbers(buffer) == [0]
+
+
+def test_steps_of_an_episode_keep_their_order_whatever_their_size(buffer, gate):
+    large = np.zeros(60_000)
+    steps = [{"episode_id": "e", "n": 0, "x": large}, {"episode_id": "e", "n": 1}]
+    results = store_at_once(buffer, gate, [*steps, {"episode_id": "e", "n": 2, "truncated": True}])
+    assert results == sorted(results)
+    rows = buffer.page(1, 10, {"episode_id": "e"})
+    assert [row["n"] for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("owned", ["locked", "_append", "notify"])
+def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatch, owned):
+    holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
+    holder.start()
+    assert gate.reached.wait(60)
+    commit = buffer._open_episodes._group_commit
+
+    def interrupt(*arguments):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    if owned == "locked":
+        monkeypatch.setattr(group_commit, "locked", interrupt)
+    elif owned == "_append":
+        monkeypatch.setattr(commit, "_append", interrupt)
+    else:
+        monkeypatch.setattr(commit._submitted, "notify", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        buffer.store(episode_id="b", n=1)
+    gate.set()
+    holder.join(60)
+    assert 0 in numbers(buffer)
+
+
+def test_a_method_that_raises_stop_iteration_ends_its_call(buffer, monkeypatch):
+    monkeypatch.setattr(type(buffer._store), "compiled", lambda *_: next(iter(())))
+
+    async def run():
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await asyncio.wait_for(buffer.count_async(), 60)
+
+    asyncio.run(run())
+
+
+def test_calls_of_one_task_do_not_warn_of_several_callers(buffer):
+    async def run():
+        async with buffer.writer() as writer:
+            for k in range(4):
+                await writer.append_async(task_id="t", n=k)
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0, 1, 2, 3]

@@ -216,9 +216,9 @@ def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:
     """Decode every field of a chunk."""
     for name, field in chunk.signature.fields.items():
         chunk.present(name, 0, chunk.rows)
-        # To read no row of a field with prefixes checks all of its lengths. To read all rows could
-        # take many times the memory of the chunk.
-        stop = 0 if name in chunk.signature.prefixed else chunk.rows
+        # Reading no row of these fields checks all of their lengths. Reading all rows could take
+        # many times the memory of the chunk.
+        stop = 0 if name in chunk.signature.prefixed or field.ascending else chunk.rows
         (chunk.objects if field.varies else chunk.raw)(name, 0, stop)
         stored_type = store.fields.types.get(name, SYSTEM.get(name))
         if stored_type != field:

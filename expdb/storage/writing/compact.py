@@ -22,6 +22,8 @@ from expdb.storage.stored_json import parse_names
 # A chunk smaller than 1/SMALL of the target size is merged: its metadata takes as much space as its
 # data.
 SMALL = 8
+# Two arrays that have as many equal first elements probably are a prompt and its continuation.
+REPEATED = 32
 
 Final = dict[str, Any]
 
@@ -71,19 +73,45 @@ def _groups(
 ) -> list[list[int]]:
     """Group the chunks of an episode, given as (id, signature, bytes), that should be merged."""
     groups: list[list[int]] = [[]]
-    for id, signature, size in own:
+    repeats: bool | None = None  # unknown
+    for place, (id, signature, size) in enumerate(own):
         fields = store.signatures.decoder(session, signature, outcome).signature.fields
-        # JSON and token ids are merged at any size: within a chunk, repeated messages and prompts
-        # are stored once.
-        if any(map(_may_repeat, fields.values())) or size < chunk_bytes(fields) // SMALL:
+        # JSON and repeated prompts are merged at any size: within a chunk, they are stored once.
+        is_merged = size < chunk_bytes(fields) // SMALL or any(
+            field.dtype == "json" for field in fields.values()
+        )
+        if not is_merged and any(map(_has_tokens, fields.values())):
+            if repeats is None:
+                pair = [id for id, _, _ in own[max(0, place - 1) : max(0, place - 1) + 2]]
+                repeats = _repeats(store, session, outcome, pair)
+            is_merged = repeats
+        if is_merged:
             groups[-1].append(id)
         else:
             groups += [[id], []]
     return groups
 
 
-def _may_repeat(field: Field) -> bool:
-    return field.dtype == "json" or (field.has_prefixes and field.numpy.kind in "iu")
+def _has_tokens(field: Field) -> bool:
+    return field.has_prefixes and field.numpy.kind in "iu"
+
+
+def _repeats(store: Store, session: Session, outcome: WriteOutcome, pair: list[int]) -> bool:
+    """Return whether an array of the second chunk begins like the array before it in the first."""
+    if len(pair) < 2:
+        return False
+    chunks = read_chunks(store, session, np.array(pair, np.int64), outcome)
+    first, second = (chunks[id] for id in pair)
+    for name, field in second.signature.fields.items():
+        if _has_tokens(field) and name in first.signature.fields:
+            (last,) = first.objects(name, first.rows - 1, first.rows)
+            (following,) = second.objects(name, 0, 1)
+            if last is None or following is None:
+                continue
+            begin = min(len(last), len(following), REPEATED)
+            if begin == REPEATED and np.array_equal(last[:begin], following[:begin]):
+                return True
+    return False
 
 
 def rewrite(

@@ -8,16 +8,18 @@ the queue runs these transactions. A write that finds no other write under way r
 import asyncio
 import copy
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from expdb.errors import Location
 from expdb.process.locks import locked
 
+Result = TypeVar("Result")
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
 # Larger submissions wait in a queue of their own, so that they do not delay the others.
@@ -29,29 +31,51 @@ GROUP_SIZE = 1024
 QUEUE_BYTES = 48 << 20
 # How long the thread waits for the next submission before it ends.
 IDLE_SECONDS = 0.2
+# Pause between two attempts while the rate limiter refuses all submissions.
+PAUSE_SECONDS = 0.02
+# Deeper values are not measured.
+MAX_SIZE_DEPTH = 8
 
 
 class Submission:
     """The steps of one call, and the positions or the error of its write."""
 
-    def __init__(self, rows: Sequence[Row], caller: Any):
+    def __init__(self, rows: Sequence[Row], caller: Any, timeout: float):
         self.rows, self.caller = rows, caller
         self.location = Location()
+        self.deadline = time.monotonic() + timeout
         self.nbytes = sum([_size_of(fields) for _, fields in rows])
         self.positions: np.ndarray | None = None
         self.error: BaseException | None = None
+        self.is_taken = False  # by the thread of the queue
         self.loop: asyncio.AbstractEventLoop | None = None  # the loop of the coroutine
-        self.done: Any = None  # the future of the coroutine, or the event of the thread
+        self.done: Any = None  # the future of the coroutine, or a lock that the thread waits for
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the steps are stored or refused."""
+        return self.positions is not None or self.error is not None
+
+    def shares_episode(self, other: "Submission") -> bool:
+        """Return whether two submissions have steps of one episode."""
+        return not self._episodes().isdisjoint(other._episodes())
+
+    def _episodes(self) -> set[str]:
+        return {
+            repr(row.get("episode_id") or (row.get("task_id"), row.get("agent_id")))
+            for row, _ in self.rows
+        }
 
     def fail(self, error: BaseException) -> None:
         """Set the error of the call.
 
         Each call gets a copy, because raising an error adds a traceback to it.
         """
-        self.error = error
+        own = error
         with suppress(Exception):  # an error whose class cannot be copied
-            self.error = copy.copy(error)
-            self.error.__cause__, self.error.__traceback__ = error.__cause__, error.__traceback__
+            own = copy.copy(error)
+            own.__cause__, own.__traceback__ = error.__cause__, error.__traceback__
+        self.error = own
 
     def result(self) -> np.ndarray:
         """Return the positions, or raise the error."""
@@ -65,72 +89,87 @@ class GroupCommit:
     """The writes of one buffer by the threads and coroutines of this process.
 
     `write_alone` writes the steps of one call. `write_group` writes the steps of some submissions
-    and sets their results. Both are called with `lock` held.
+    and sets their results, except those that it should get again later. Both are called with the
+    lock held.
     """
 
     def __init__(
         self,
-        write_alone: Callable[[Sequence[Row], Any], np.ndarray],
+        write_alone: Callable[[Sequence[Row]], np.ndarray],
         write_group: Callable[[list[Submission]], None],
-        lock: Any,
     ):
-        self._write_alone, self._write_group, self._lock = write_alone, write_group, lock
-        self._owner: int | None = None  # the thread that writes
+        self._write_alone, self._write_group = write_alone, write_group
+        self._lock = threading.RLock()
+        self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
         self._large: deque[Submission] = deque()
         self._submitted = threading.Condition()
         self._thread: threading.Thread | None = None
         self._queued_bytes = 0
-        self._waiting: deque[Submission] = deque()  # coroutines that wait for room in the queues
+        # Coroutines that wait for room in the queues.
+        self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
-    def write(self, rows: Sequence[Row], caller: Callable[[], Any]) -> np.ndarray:
+    def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        """Return the result of `work(*arguments)`, called while no other thread writes."""
+        result: Result = locked(self._lock, self._run_as_owner, work, *arguments)
+        return result
+
+    def _run_as_owner(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        before = self._owner  # a signal handler may write while the same thread writes
+        try:
+            self._owner = threading.get_ident()
+            return work(*arguments)
+        finally:
+            self._owner = before
+
+    def write(self, rows: Sequence[Row], caller: Callable[[], Any], timeout: float) -> np.ndarray:
         """Store steps in one transaction and return their positions.
 
-        `caller` returns the thread and the asyncio task that call.
+        `caller` returns the thread and the asyncio task that call. The rate limiter may hold the
+        steps back for `timeout` seconds.
         """
-        me = threading.get_ident()
-        if self._owner == me or (self._owner is None and not self._small and not self._large):
-            return locked(self._lock, self._write_directly, rows, me)
-        own = Submission(rows, caller())
-        own.done = threading.Event()
+        if self._owner == threading.get_ident() or (
+            self._owner is None and not self._small and not self._large
+        ):
+            return self.run(self._write_alone, rows)
+        own = Submission(rows, caller(), timeout)
+        # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
+        own.done = threading.Lock()
+        own.done.acquire()
         try:
-            self._submit(own)
-            own.done.wait()
+            locked(self._submitted, self._append, own)
+            own.done.acquire()
             return own.result()
         except BaseException:
-            if not own.done.is_set() and not self._withdraw(own):
-                own.done.wait()  # another thread is writing the steps
+            if not locked(self._submitted, self._remove, own) and own.is_taken:
+                while not own.has_result:
+                    own.done.acquire(timeout=1.0)  # another thread is writing the steps
             raise
         finally:
             del own  # the error refers to this frame, and the submission to the error
 
-    def _write_directly(self, rows: Sequence[Row], me: int) -> np.ndarray:
-        try:
-            self._owner = me
-            return self._write_alone(rows, None)
-        finally:
-            self._owner = None
-
-    async def write_async(self, rows: Sequence[Row], caller: Callable[[], Any]) -> np.ndarray:
+    async def write_async(
+        self, rows: Sequence[Row], caller: Callable[[], Any], timeout: float
+    ) -> np.ndarray:
         """Store steps as `write` does, while other coroutines run.
 
         A cancelled call has stored all of its steps or none. The message of the CancelledError says
         which.
         """
-        own, is_submitted = Submission(rows, caller()), False
+        own, is_submitted = Submission(rows, caller(), timeout), False
         own.loop = asyncio.get_running_loop()
         try:
             while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
-                own.done = own.loop.create_future()
-                self._waiting.append(own)
+                room = own.loop.create_future()
+                self._waiting.append((own.loop, room))
                 if self._queued_bytes:
-                    await own.done
+                    await room
             own.done = own.loop.create_future()
-            self._submit(own)
+            locked(self._submitted, self._append, own)
             is_submitted = True
             await asyncio.shield(own.done)
         except asyncio.CancelledError:
-            if not is_submitted or self._withdraw(own):
+            if not is_submitted or locked(self._submitted, self._remove, own):
                 raise asyncio.CancelledError(
                     "the call was cancelled before its write; nothing was stored"
                 ) from None
@@ -148,35 +187,42 @@ class GroupCommit:
         finally:
             del own
 
-    def _submit(self, own: Submission) -> None:
-        locked(self._submitted, self._append, own)
-
     def _append(self, own: Submission) -> None:
         if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._run, daemon=True, name="expdb-write")
+            thread = threading.Thread(target=self._write_queued, daemon=True, name="expdb-write")
             thread.start()  # raises if there are too many threads; then nothing is queued
             self._thread = thread
-        (self._large if own.nbytes > LARGE_BYTES else self._small).append(own)
+        # The steps of an episode keep their order.
+        is_large = own.nbytes > LARGE_BYTES or any(map(own.shares_episode, self._large))
+        (self._large if is_large else self._small).append(own)
         self._queued_bytes += own.nbytes
         self._submitted.notify()
 
-    def _withdraw(self, own: Submission) -> bool:
-        """Remove a submission from the queues; return False if its write has begun."""
-        return locked(self._submitted, self._remove, own)
-
     def _remove(self, own: Submission) -> bool:
+        """Remove a submission from the queues; return False if it is not in a queue."""
         for queue in (self._small, self._large):
             if own in queue:
                 queue.remove(own)
-                self._queued_bytes -= own.nbytes
+                self._make_room()
                 return True
         return False
 
+    def _make_room(self) -> None:
+        """Count the queued bytes, and wake the coroutines that wait for room."""
+        self._queued_bytes = sum([own.nbytes for own in (*self._small, *self._large)])
+        _set_done([self._waiting.popleft() for _ in range(len(self._waiting))])
+
     # -- the thread of the queue ------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _write_queued(self) -> None:
         while locked(self._submitted, self._is_needed):
-            _notify(locked(self._lock, self._write_queued))
+            group = self.run(self._write_next)
+            again = [own for own in group if not own.has_result]
+            if again:  # the rate limiter holds them back
+                locked(self._submitted, self._put_back, again)
+                if len(again) == len(group):
+                    time.sleep(PAUSE_SECONDS)
+            _notify([own for own in group if own.has_result])
 
     def _is_needed(self) -> bool:
         """Return whether there is a submission; wait for one for a while."""
@@ -187,6 +233,16 @@ class GroupCommit:
         self._thread = None  # while `_submitted` is held, so that `_append` starts another one
         return False
 
+    def _write_next(self) -> list[Submission]:
+        group = locked(self._submitted, self._take_group)
+        try:
+            self._write_group(group)
+        except BaseException as error:  # otherwise the callers would wait forever
+            for own in group:
+                if not own.has_result:
+                    own.fail(error)
+        return group
+
     def _take_group(self) -> list[Submission]:
         group: list[Submission] = []
         size = 0
@@ -195,39 +251,40 @@ class GroupCommit:
             size += group[-1].nbytes
         if self._large:
             group.append(self._large.popleft())
-        self._queued_bytes -= sum([own.nbytes for own in group])
+        for own in group:
+            own.is_taken = True
+        self._make_room()
         return group
 
-    def _write_queued(self) -> list[Submission]:
-        group = locked(self._submitted, self._take_group)
-        if self._waiting:  # the queues have room now
-            _notify([self._waiting.popleft() for _ in range(len(self._waiting))])
-        try:
-            self._owner = threading.get_ident()
-            self._write_group(group)
-        except BaseException as error:  # otherwise the callers would wait forever
-            for own in group:
-                if own.positions is None and own.error is None:
-                    own.fail(error)
-        finally:
-            self._owner = None
-        return group
+    def _put_back(self, group: list[Submission]) -> None:
+        for own in reversed(group):
+            own.is_taken = False
+            (self._large if own.nbytes > LARGE_BYTES else self._small).appendleft(own)
+        self._queued_bytes += sum([own.nbytes for own in group])
 
 
 def _notify(group: list[Submission]) -> None:
-    """Wake the threads and coroutines of submissions; call each event loop once."""
-    loops: dict[asyncio.AbstractEventLoop, list[Any]] = {}
+    """Wake the threads and coroutines of submissions."""
     for own in group:
         if own.loop is None:
-            own.done.set()
-        else:
-            loops.setdefault(own.loop, []).append(own.done)
-    for loop, futures in loops.items():
+            with suppress(RuntimeError):  # it was woken before
+                own.done.release()
+    _set_done([(own.loop, own.done) for own in group if own.loop is not None])
+
+
+def _set_done(
+    waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]],
+) -> None:
+    """Set the results of futures; call each event loop once."""
+    futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for loop, future in waiting:
+        futures.setdefault(loop, []).append(future)
+    for loop, of_loop in futures.items():
         with suppress(RuntimeError):  # if the loop is closed, no coroutine waits
-            loop.call_soon_threadsafe(_set_done, futures)
+            loop.call_soon_threadsafe(_set_results, of_loop)
 
 
-def _set_done(futures: list[asyncio.Future[None]]) -> None:
+def _set_results(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
@@ -236,14 +293,14 @@ def _set_done(futures: list[asyncio.Future[None]]) -> None:
 def _size_of(value: Any, depth: int = 0) -> int:
     """Return the approximate size of a value in bytes."""
     nbytes = getattr(value, "nbytes", None)
-    if nbytes is not None:
-        return int(nbytes)
+    if isinstance(nbytes, int):
+        return nbytes
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
-    if isinstance(value, Mapping):
+    if depth < MAX_SIZE_DEPTH and isinstance(value, Mapping):
         return sum([_size_of(inner, depth + 1) for inner in value.values()]) + 16 * len(value)
     if isinstance(value, (list, tuple)):
-        if value and depth < 8 and not isinstance(value[0], (int, float)):
+        if value and depth < MAX_SIZE_DEPTH and not isinstance(value[0], (int, float)):
             return sum([_size_of(inner, depth + 1) for inner in value])
         return 8 * len(value)
-    return 8
+    return 64

@@ -1,7 +1,5 @@
 """Write steps to the episodes that a process has open."""
 
-import sys
-import threading
 import time
 import uuid
 from collections import OrderedDict
@@ -13,7 +11,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.names import EPISODE_DETAILS, STEP_KEYS
-from expdb.process.locks import locked
+from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
@@ -54,8 +52,7 @@ class OpenEpisodes:
         # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
-        self._lock = threading.RLock()
-        self._group_commit = GroupCommit(self._write_alone, self._write_group, self._lock)
+        self._group_commit = GroupCommit(self._write_alone, self._write_group)
         self._caller: tuple[object, object] | None = None  # whose steps another thread writes
 
     # -- writing -----------------------------------------------------------------------------------
@@ -67,25 +64,23 @@ class OpenEpisodes:
         """
         if not rows:
             return np.empty(0, np.int64)
-        return self._group_commit.write(rows, _caller)
+        return self._group_commit.write(rows, current_caller, self._store.engine.timeout)
 
     async def write_async(self, rows: Sequence[Row]) -> np.ndarray:
         """Write steps as `write` does, while other coroutines run."""
         if not rows:
             return np.empty(0, np.int64)
-        return await self._group_commit.write_async(rows, _caller)
+        timeout = self._store.engine.timeout
+        return await self._group_commit.write_async(rows, current_caller, timeout)
 
-    def _write_alone(self, rows: Sequence[Row], caller: tuple[object, object] | None) -> np.ndarray:
-        try:
-            self._caller = caller
-            return self._write_gathered(self.gathering(), rows)
-        finally:
-            self._caller = None
+    def _write_alone(self, rows: Sequence[Row]) -> np.ndarray:
+        return self._write_gathered(self.gathering(), rows)
 
     def _write_group(self, group: list[Submission]) -> None:
         """Write the steps of some submissions in one transaction, and set their results.
 
-        If a submission is refused, only its call fails. The others are written without it.
+        If a submission is refused, only its call fails. The others are written without it. A
+        submission that the rate limiter holds back gets no result before its deadline.
         """
         gathering = self.gathering()
         members: list[tuple[Submission, int, int]] = []
@@ -106,11 +101,17 @@ class OpenEpisodes:
         finally:
             self._caller = None
         for own in alone:
+            self._caller = own.caller
             try:
                 with own.location:
-                    own.positions = self._write_alone(own.rows, own.caller)
-            except Exception as error:
+                    own.positions = self._write_gathered(self.gathering(), own.rows, False)
+            except errors.RateLimited as error:
+                if time.monotonic() >= own.deadline:  # otherwise it is written again later
+                    own.fail(error)
+            except BaseException as error:
                 own.fail(error)
+            finally:
+                self._caller = None
 
     def _add_to_group(
         self,
@@ -139,7 +140,7 @@ class OpenEpisodes:
 
         Return None and write nothing if the steps must be written row by row.
         """
-        return locked(self._lock, self._write_columns, columns)
+        return self._group_commit.run(self._write_columns, columns)
 
     def _write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
         gathering = self.gathering()
@@ -255,10 +256,13 @@ class OpenEpisodes:
 
     def write_gathered(self, gathering: PendingSteps) -> np.ndarray:
         """Write gathered steps in one transaction and return their positions, int64 in order."""
-        return locked(self._lock, self._write_gathered, gathering)
+        return self._group_commit.run(self._write_gathered, gathering)
 
     def _write_gathered(
-        self, gathering: PendingSteps, rows: Sequence[Row] | None = None
+        self,
+        gathering: PendingSteps,
+        rows: Sequence[Row] | None = None,
+        wait_for_rate: bool = True,
     ) -> np.ndarray:
         """Write gathered steps, or `rows` that are not gathered yet.
 
@@ -275,7 +279,7 @@ class OpenEpisodes:
                         anew.opened,
                         anew.named,
                     )
-                return self._commit(gathering)
+                return self._commit(gathering, wait_for_rate)
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
                 if attempt + 1 == ATTEMPTS or gathering.is_stored or gathering.is_in_doubt:
                     raise
@@ -317,7 +321,7 @@ class OpenEpisodes:
 
         Raise UnknownEpisode if the buffer has no such episode, and EpisodeEnded if it has ended.
         """
-        locked(self._lock, self._end, episode_id, status)
+        self._group_commit.run(self._end, episode_id, status)
 
     def _end(self, episode_id: Any, status: str) -> None:
         stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
@@ -342,7 +346,7 @@ class OpenEpisodes:
 
     def end_all(self, status: str) -> None:
         """End the episodes that began without a name; no other process can continue them."""
-        locked(self._lock, self._end_all, status)
+        self._group_commit.run(self._end_all, status)
 
     def _end_all(self, status: str) -> None:
         stored = [episode.id for episode in self._open.values() if episode.id is not None]
@@ -429,12 +433,11 @@ class OpenEpisodes:
             episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
         except TypeError:
             episode = None  # an id is not text, so `new` raises
+        caller = self._caller or current_caller()
         if episode is None:
             episode = self.new(task_id, agent_id, None, details)
-            self._callers[key] = self._caller or _caller()
-        elif not self._warned and self._callers.setdefault(key, self._caller or _caller()) != (
-            self._caller or _caller()
-        ):
+            self._callers[key] = caller
+        elif not self._warned and self._callers.setdefault(key, caller) != caller:
             self._warned = True
             errors.warn(
                 f"two threads or asyncio tasks store steps of task {task_id!r} and agent "
@@ -532,23 +535,12 @@ class OpenEpisodes:
 
     def forget(self) -> None:
         """Forget all open episodes, because the buffer was cleared."""
-        locked(self._lock, self._forget_all)
+        self._group_commit.run(self._forget_all)
 
     def _forget_all(self) -> None:
         self._open.clear()
         self._callers.clear()
         self._named.clear()
-
-
-def _caller() -> tuple[object, object]:
-    """Return the current thread and the current asyncio task.
-
-    Objects are compared because ids of ended threads and tasks are reused.
-    """
-    asyncio = sys.modules.get("asyncio")
-    loop = asyncio._get_running_loop() if asyncio is not None else None
-    task = asyncio.current_task(loop) if asyncio is not None and loop is not None else None
-    return threading.current_thread(), task
 
 
 _CHECKS: dict[str, Any] = {
