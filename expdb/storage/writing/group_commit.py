@@ -33,6 +33,8 @@ QUEUE_BYTES = 48 << 20
 IDLE_SECONDS = 0.2
 # Pause between two attempts while the rate limiter refuses all submissions.
 PAUSE_SECONDS = 0.02
+# Pause of a cancelled call between two looks for its outcome.
+POLL_SECONDS = 0.001
 # Deeper values are not measured.
 MAX_SIZE_DEPTH = 8
 
@@ -167,15 +169,15 @@ class GroupCommit:
             own.done = own.loop.create_future()
             locked(self._submitted, self._append, own)
             is_submitted = True
-            await asyncio.shield(own.done)
+            await own.done
         except asyncio.CancelledError:
             if not is_submitted or locked(self._submitted, self._remove, own):
                 raise asyncio.CancelledError(
                     "the call was cancelled before its write; nothing was stored"
                 ) from None
-            while not own.done.done():
+            while not own.has_result:  # another thread is writing the steps
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait([own.done])
+                    await asyncio.sleep(POLL_SECONDS)
             stored = own.positions is not None
             raise asyncio.CancelledError(
                 f"the call was cancelled during its write, which stored position {own.result()[0]}"
@@ -292,13 +294,15 @@ def _set_results(futures: list[asyncio.Future[None]]) -> None:
 
 def _size_of(value: Any, depth: int = 0) -> int:
     """Return the approximate size of a value in bytes."""
+    if isinstance(value, (float, int)):
+        return 8
+    if depth < MAX_SIZE_DEPTH and isinstance(value, dict):
+        return sum([_size_of(inner, depth + 1) for inner in value.values()]) + 16 * len(value)
     nbytes = getattr(value, "nbytes", None)
     if isinstance(nbytes, int):
         return nbytes
     if isinstance(value, (str, bytes, bytearray)):
         return len(value)
-    if depth < MAX_SIZE_DEPTH and isinstance(value, Mapping):
-        return sum([_size_of(inner, depth + 1) for inner in value.values()]) + 16 * len(value)
     if isinstance(value, (list, tuple)):
         if value and depth < MAX_SIZE_DEPTH and not isinstance(value[0], (int, float)):
             return sum([_size_of(inner, depth + 1) for inner in value])

@@ -3,7 +3,8 @@
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -225,12 +226,16 @@ class OpenEpisodes:
         if pending.fields.version != self._store.fields.version:
             pending.cut()
             pending.retype(self._store.fields, None)
-        mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
+        mark, before = pending.mark(), list(_open_episodes_of(rows, gathering))
         try:
             self._gather(rows, gathering, known)
         except BaseException:
             pending.back_to(mark)
-            gathering.opened, gathering.named = opened, named
+            for episodes_by, key, episode in before:
+                if episode is _ABSENT:
+                    episodes_by.pop(key, None)
+                else:
+                    episodes_by[key] = episode
             raise
 
     def _episodes_of(self, many: Columnar, gathering: PendingSteps) -> list[EpisodeRecord]:
@@ -541,6 +546,22 @@ class OpenEpisodes:
         self._open.clear()
         self._callers.clear()
         self._named.clear()
+
+
+_ABSENT: Any = object()
+
+
+def _open_episodes_of(
+    rows: Sequence[Row], gathering: PendingSteps
+) -> Iterator[tuple[dict[Any, Any], Any, Any]]:
+    """Yield the entries of `opened` and `named` that the rows may change."""
+    for row, _ in rows:
+        opened: dict[Any, Any] = gathering.opened
+        named: dict[Any, Any] = gathering.named
+        key, name = key_of(row), row.get("episode_id")
+        with suppress(TypeError):  # an id that is not text is refused
+            yield opened, key, opened.get(key, _ABSENT)
+            yield named, name, named.get(name, _ABSENT)
 
 
 _CHECKS: dict[str, Any] = {
