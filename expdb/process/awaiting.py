@@ -30,8 +30,8 @@ _origin = threading.local()
 def current_caller() -> tuple[object, object]:
     """Return the current thread and the current asyncio task.
 
-    In a thread of `in_thread`, return those that called it. Objects are compared because ids of
-    ended threads and tasks are reused.
+    In a thread of `in_thread`, return the thread and the task that called `in_thread`. Objects are
+    compared because ids of ended threads and tasks are reused.
     """
     caller: tuple[object, object] | None = getattr(_origin, "caller", None)
     if caller is not None:

@@ -450,11 +450,11 @@ def test_random_calls_store_each_step_once(buffer):
 
     buffer.store(episode_id="start", n=-1.0, m=1)
     threads = [threading.Thread(target=thread, args=(100 + k,)) for k in range(4)]
-    for one in threads:
-        one.start()
+    for actor in threads:
+        actor.start()
     asyncio.run(main())
-    for one in threads:
-        one.join()
+    for actor in threads:
+        actor.join()
     stored = [n for n in (row["n"] for row in buffer.page(1, 10_000)) if n % 1 in (0, 0.5)]
     assert sorted(stored) == sorted([*expected, -1.0])
     assert buffer.check() == []

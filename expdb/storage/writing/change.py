@@ -334,7 +334,7 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
             if None not in (target, field.aligned_with) and field.aligned_with != target:
                 raise errors.FieldMismatch(
                     f"field {name!r} is stored with aligned_with={target!r}, but fields= declares "
-                    f"{field.aligned_with!r}; declare it as it is stored, or use another buffer"
+                    f"{field.aligned_with!r}; declare the stored alignment, or use another buffer"
                 )
         store.settle_fields(session, stored, fields, set(), added == 0, outcome)
 

@@ -88,9 +88,9 @@ class OpenEpisodes:
         alone: list[Submission] = []
         try:
             if len(group) > 1:
-                known = self._stored([row for own in group for row in own.rows], strict=False)
+                stored = self._stored([row for own in group for row in own.rows], strict=False)
                 for own in group:
-                    self._add_to_group(own, gathering, known, members, alone)
+                    self._add_to_group(own, gathering, stored, members, alone)
             else:
                 alone = group
             if members:
@@ -118,7 +118,7 @@ class OpenEpisodes:
         self,
         own: Submission,
         gathering: PendingSteps,
-        known: dict[str, tuple[EpisodeRecord, str]],
+        stored: dict[str, tuple[EpisodeRecord, str]],
         members: list[tuple[Submission, int, int]],
         alone: list[Submission],
     ) -> None:
@@ -128,7 +128,7 @@ class OpenEpisodes:
         self._caller = own.caller
         try:
             with own.location:
-                self.gather_rows(own.rows, gathering, known)
+                self.gather_rows(own.rows, gathering, stored)
         except (errors.InvalidValue, errors.ReservedName) as error:
             own.fail(error)
         except Exception:  # its cause may be another submission, which may fail
@@ -216,11 +216,11 @@ class OpenEpisodes:
         self,
         rows: Sequence[Row],
         gathering: PendingSteps,
-        known: dict[str, tuple[EpisodeRecord, str]] | None = None,
+        stored: dict[str, tuple[EpisodeRecord, str]] | None = None,
     ) -> None:
         """Add steps one by one; if one is refused, add none.
 
-        `known` holds the stored episodes that the steps name, if the caller has looked them up.
+        `stored` holds the stored episodes that the steps name, if the caller has looked them up.
         """
         pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
@@ -228,7 +228,7 @@ class OpenEpisodes:
             pending.retype(self._store.fields, None)
         mark, before = pending.mark(), list(_open_episodes_of(rows, gathering))
         try:
-            self._gather(rows, gathering, known)
+            self._gather(rows, gathering, stored)
         except BaseException:
             pending.back_to(mark)
             for episodes_by, key, episode in before:
@@ -306,11 +306,11 @@ class OpenEpisodes:
         self,
         rows: Sequence[Row],
         gathering: PendingSteps,
-        known: dict[str, tuple[EpisodeRecord, str]] | None = None,
+        stored: dict[str, tuple[EpisodeRecord, str]] | None = None,
     ) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
         pending = gathering.pending
-        gathering.stored = self._stored(rows) if known is None else known
+        gathering.stored = self._stored(rows) if stored is None else stored
         for index, (row, fields) in enumerate(rows):
             try:
                 episode = self._open_episode_of(row, gathering)
