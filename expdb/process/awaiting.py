@@ -16,7 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from expdb.errors import ExpDBError, Location
+from expdb.errors import ExpDBError
+from expdb.process.calling_line import CallingLine
 from expdb.process.locks import locked
 
 Result = TypeVar("Result")
@@ -48,7 +49,7 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
-    caller, location = current_caller(), Location()
+    caller, line = current_caller(), CallingLine()
 
     def settle(result: Result | None, error: BaseException | None) -> None:
         if future.cancelled():
@@ -64,7 +65,7 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
         result, failed = None, None
         _origin.caller = caller
         try:
-            with location:
+            with line:
                 result = work(*arguments)
         except BaseException as error:
             failed = error

@@ -14,6 +14,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
+from expdb.process import calling_line
 from expdb.process.awaiting import AsyncExit, async_form
 from expdb.process.locks import locked
 from expdb.storage.writing.batches import flatten_rollout
@@ -222,7 +223,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._last: Any = None  # the steps of the write that ends the episode or failed to end it
         self._given_up = self._in_block = False
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
-        frame, _ = errors.calling_frame()
+        frame, _ = calling_line.calling_frame()
         # `begun_at` formats it only when it is read.
         self._begun_at = (
             frame.f_code.co_filename,

@@ -103,7 +103,7 @@ class BufferState:
                 if (Path(folder) / "metadata.pkl").exists()
                 else "; check the folder"
             )
-            raise ValueError(f"no {FILE} in {folder}{hint}")
+            raise ValueError(f"no {FILE} in {folder}, and metadata.pkl is not read{hint}")
         with open_database(folder, read_only=True) as database:
             config = stored_config(database, name)
         if config is None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from expdb.errors import Location
+from expdb.process.calling_line import CallingLine
 from expdb.process.locks import locked
 
 Result = TypeVar("Result")
@@ -44,7 +44,7 @@ class Submission:
 
     def __init__(self, rows: Sequence[Row], caller: Any, timeout: float):
         self.rows, self.caller = rows, caller
-        self.location = Location()
+        self.line = CallingLine()
         self.deadline = time.monotonic() + timeout
         self.nbytes = sum([_size_of(fields) for _, fields in rows])
         self.positions: np.ndarray | None = None

@@ -104,7 +104,7 @@ class OpenEpisodes:
         for own in alone:
             self._caller = own.caller
             try:
-                with own.location:
+                with own.line:
                     own.positions = self._write_gathered(self.gathering(), own.rows, False)
             except errors.RateLimited as error:
                 if time.monotonic() >= own.deadline:  # otherwise it is written again later
@@ -127,7 +127,7 @@ class OpenEpisodes:
             gathering.pending.cut()
         self._caller = own.caller
         try:
-            with own.location:
+            with own.line:
                 self.gather_rows(own.rows, gathering, stored)
         except (errors.InvalidValue, errors.ReservedName) as error:
             own.fail(error)
