@@ -496,6 +496,28 @@ def test_a_warning_of_a_coroutine_points_at_its_call(buffer, gate):
     assert [(warning.filename, warning.lineno) for warning in caught] == [(__file__, line)]
 
 
+def test_warnings_of_a_group_point_at_their_calls(buffer, gate):
+    async def misspell(number):
+        await buffer.store_async(episode_id=f"e{number}", n=1, n_step_retrun=1.0)  # the line
+
+    async def run():
+        first = asyncio.create_task(buffer.store_async(episode_id="b", n=2))
+        await is_reached(gate)
+        tasks = [asyncio.create_task(misspell(number)) for number in range(3)]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, *tasks)
+
+    line = misspell.__code__.co_firstlineno + 1
+    gate.set()
+    buffer.store(episode_id="b", n=1, n_step_return=1.0)
+    gate.clear()
+    gate.reached.clear()
+    with pytest.warns(expdb.ExpDBWarning, match="did you mean") as caught:
+        asyncio.run(run())
+    assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
+
+
 def test_a_warning_that_is_an_error_stores_nothing(buffer):
     async def run():
         buffer.store(episode_id="b", n=1, n_step_return=1.0)
@@ -666,6 +688,7 @@ def test_calls_of_one_task_do_not_warn_of_several_callers(buffer):
         async with buffer.writer() as writer:
             for k in range(4):
                 await writer.append_async(task_id="t", n=k)
+                await writer.flush_async()
 
     asyncio.run(run())
     assert numbers(buffer) == [0, 1, 2, 3]
