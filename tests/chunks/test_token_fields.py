@@ -171,6 +171,17 @@ def test_long_prompts_that_were_flushed_turn_by_turn_are_merged(db):
     assert buffer.stats()["bytes"] < whole / 5
 
 
+def test_long_prompts_are_merged_across_steps_without_tokens(db):
+    buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+    with buffer.episode("task") as episode:
+        for turn in turns(10, prompt=40_000):
+            for values in (turn, {"reward": 1.0}):
+                episode.append(**values)
+                episode.flush()
+        whole = buffer.stats()["bytes"]
+    assert buffer.stats()["bytes"] < whole / 5
+
+
 def test_large_arrays_that_do_not_repeat_are_not_merged(db):
     buffer = db.buffer("train", fields={"x": Field("int32", (None,))})
     rng = np.random.default_rng(0)

@@ -143,6 +143,22 @@ def test_an_episode_that_another_handle_ended_fails_alone(location, db, gate):
     assert numbers(buffer) == [-1, 0, 0, 2]
 
 
+def test_an_unknown_commit_fails_only_the_calls_of_its_transaction(buffer, gate, monkeypatch):
+    write = transaction.write
+
+    def lose(store, pending, *arguments):
+        if len(pending) > 1:
+            raise expdb.CommitUnknown("the connection was lost during the commit")
+        return write(store, pending, *arguments)
+
+    monkeypatch.setattr(transaction, "write", lose)
+    steps = [{"episode_id": "a", "n": k} for k in range(2)]
+    results = store_at_once(buffer, gate, [*steps, {"episode_id": "b", "n": "text"}])
+    assert [type(result) for result in results] == [
+        expdb.CommitUnknown, expdb.CommitUnknown, expdb.FieldMismatch
+    ]  # fmt: skip
+
+
 def test_the_rate_limiter_refuses_only_the_steps_beyond_it(location):
     with expdb.open(location, timeout=0.2) as db:
         buffer = db.buffer("b")

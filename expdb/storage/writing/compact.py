@@ -72,20 +72,22 @@ def _groups(
     store: Store, session: Session, outcome: WriteOutcome, own: list[tuple[int, int, int]]
 ) -> list[list[int]]:
     """Group the chunks of an episode, given as (id, signature, bytes), that should be merged."""
-    groups: list[list[int]] = [[]]
-    repeats: bool | None = None  # unknown
-    for place, (id, signature, size) in enumerate(own):
+    merged: set[int] = set()
+    with_tokens: list[int] = []
+    for id, signature, size in own:
         fields = store.signatures.decoder(session, signature, outcome).signature.fields
         # JSON and repeated prompts are merged at any size: within a chunk, they are stored once.
-        is_merged = size < chunk_bytes(fields) // SMALL or any(
+        if size < chunk_bytes(fields) // SMALL or any(
             field.dtype == "json" for field in fields.values()
-        )
-        if not is_merged and any(map(_has_tokens, fields.values())):
-            if repeats is None:
-                pair = [id for id, _, _ in own[max(0, place - 1) : max(0, place - 1) + 2]]
-                repeats = _repeats(store, session, outcome, pair)
-            is_merged = repeats
-        if is_merged:
+        ):
+            merged.add(id)
+        elif any(map(_has_tokens, fields.values())):
+            with_tokens.append(id)
+    if len(with_tokens) > 1 and _repeats(store, session, outcome, with_tokens[:2]):
+        merged.update(with_tokens)
+    groups: list[list[int]] = [[]]
+    for id, _, _ in own:
+        if id in merged:
             groups[-1].append(id)
         else:
             groups += [[id], []]
@@ -97,20 +99,21 @@ def _has_tokens(field: Field) -> bool:
 
 
 def _repeats(store: Store, session: Session, outcome: WriteOutcome, pair: list[int]) -> bool:
-    """Return whether an array of the second chunk begins like the array before it in the first."""
-    if len(pair) < 2:
-        return False
+    """Return whether an array of the second chunk begins like the last array of the first."""
     chunks = read_chunks(store, session, np.array(pair, np.int64), outcome)
     first, second = (chunks[id] for id in pair)
     for name, field in second.signature.fields.items():
-        if _has_tokens(field) and name in first.signature.fields:
-            (last,) = first.objects(name, first.rows - 1, first.rows)
-            (following,) = second.objects(name, 0, 1)
-            if last is None or following is None:
-                continue
-            begin = min(len(last), len(following), REPEATED)
-            if begin == REPEATED and np.array_equal(last[:begin], following[:begin]):
-                return True
+        if not _has_tokens(field) or name not in first.signature.fields:
+            continue
+        row = first.present(name, 0, first.rows).rfind(1)
+        next_row = second.present(name, 0, second.rows).find(1)
+        if row < 0 or next_row < 0:
+            continue
+        (last,) = first.objects(name, row, row + 1)
+        (following,) = second.objects(name, next_row, next_row + 1)
+        begin = min(len(last), len(following), REPEATED)
+        if begin == REPEATED and np.array_equal(last[:begin], following[:begin]):
+            return True
     return False
 
 

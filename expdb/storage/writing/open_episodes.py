@@ -99,6 +99,10 @@ class OpenEpisodes:
                     own.positions = positions[begin:end]
         except _MAY_BE_OF_ONE:
             alone = [*(own for own, _, _ in members), *alone]
+        except BaseException as error:
+            for own in group:
+                if not own.has_result and own not in alone:
+                    own.fail(error)
         finally:
             self._caller = None
         for own in alone:
