@@ -17,9 +17,9 @@ from expdb.archive.retention import Retention
 from expdb.batch import Batch
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, AdmissionRequest, admit
-from expdb.consumers.consumer import Consumer
+from expdb.consumers.consumer import Consumer, checked_settings
 from expdb.consumers.leasing import Leasing
-from expdb.consumers.replaying import replayed
+from expdb.consumers.replaying import checked_replay, replayed
 from expdb.memory.budget import Budget
 from expdb.names import (
     COLUMN_KINDS,
@@ -37,13 +37,16 @@ from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.engine import SampleEngine, explained
 from expdb.sampling.epochs import Epochs
-from expdb.sampling.request import check_empty, check_instances, field_names
+from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
-from expdb.sql.query import Where, shown
+from expdb.sql.query import Where, plain_where
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.reading import fetch, select
+from expdb.storage.scores import history
+from expdb.storage.scores.recording import Recording
+from expdb.storage.scores.requested import scores_of, scores_of_steps
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
@@ -52,7 +55,7 @@ from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.requested_changes import check_changes, tags_of
+from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match
 from expdb.writers.open_writers import OpenWriters
 from expdb.writers.sinks import EpisodeSink, StepSink, parted
 from expdb.writers.writers import EpisodeWriter, StepWriter
@@ -942,22 +945,9 @@ class ReplayBuffer(NotACollection):
         changes = check_changes(columns, checks.flag(replace_tags, "replace_tags"))
         condition = self._required(where, "update", tags_of(changes))
         changed = change.update(self._store, condition, changes, which == "last")
-        if not changed and required:
-            raise errors.TooFewRows(
-                f"update() found no step of buffer {self.name!r} that matches {shown(where)}; "
-                "check the query, and that the writer of the steps has flushed them"
-            )
-        if not changed and (unwritten := self._writers.unwritten()):
-            errors.warn(
-                f"update() found no step of buffer {self.name!r}, but {unwritten} appended steps "
-                "are not written yet; call flush() or end the episode before update()"
-            )
-        elif not changed and "episode_id" in condition.names:
-            errors.warn(
-                f"update() changed nothing, because no stored step of buffer {self.name!r} "
-                f"matches {shown(where)}; check the query, and that the steps are flushed and "
-                "not evicted (required=True raises an error instead)"
-            )
+        if not changed:
+            names_episode = "episode_id" in condition.names
+            warn_of_no_match(self.name, where, required, self._writers.unwritten(), names_episode)
         return changed
 
     def update_priorities(self, positions: Sequence[int] | np.ndarray, values: Any) -> int:
@@ -994,24 +984,146 @@ class ReplayBuffer(NotACollection):
         ----------
         Schaul et al. (2016), *Prioritized Experience Replay*, arXiv:1511.05952.
         """
-        try:
-            wanted = checks.positions(np.asarray(positions).reshape(-1))
-            priorities = np.asarray(values, np.float64).reshape(-1)
-        except (TypeError, ValueError) as error:
-            raise errors.InvalidValue(
-                f"positions and priorities must be numbers ({error}); pass one priority for each "
-                "position"
-            ) from None
-        if not checks.have_alike_shapes(np.shape(positions), np.shape(values)):
-            raise errors.InvalidValue(
-                f"positions have shape {list(np.shape(positions))} but priorities have shape "
-                f"{list(np.shape(values))}; pass one priority for each position, in the same order"
-            )
-        if len(priorities) and not (priorities.min() >= 0 and priorities.max() < np.inf):  # or NaN
-            raise errors.InvalidValue(
-                "priorities must be finite and at least 0, got a negative, NaN or infinite value"
-            )
-        return self._sampling.update_priorities(wanted, priorities)
+        return self._sampling.update_priorities(*checks.priorities(positions, values))
+
+    def score(
+        self,
+        where: Where = None,
+        *,
+        name: str,
+        value: Any,
+        episode_id: str | None = None,
+        by: str | None = None,
+        status: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Record a score of the matching steps, or of an episode, such as that of a judge.
+
+        Scores are added to a history and never overwritten. The latest value of a name counts: it
+        is the score ``scores.<name>`` of the step in queries, in `fields`, and in
+        `Ordered`, `Prioritized` and `Group`. The score of an episode counts for all steps that
+        the episode has now.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects the steps to score, or their positions. Pass either `where` or
+            `episode_id`.
+        name : str
+            Name of the score, 1 to 64 letters, digits and ``_``, such as ``"judge"``.
+        value : float, bool, array_like of float, or None
+            Value of the score, finite. With positions as `where`, also one value for each position.
+            None records that no value could be found, for example because a judge timed out; an
+            earlier value then still counts. None requires `status`.
+        episode_id : str, optional
+            Episode to score as a whole.
+        by : str, optional
+            Who gives the score, such as the version of a judge.
+        status : str, optional
+            Outcome, such as ``"timeout"``.
+        detail : mapping of str to JSON values, optional
+            Other information, such as the explanation of a judge.
+
+        Returns
+        -------
+        int
+            Number of scores that were added to the history: one for each step, or 1 for an episode.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid, or not exactly one of `where` and `episode_id` is passed.
+        QueryError
+            If the query is invalid.
+        UnknownEpisode
+            If the buffer has no episode `episode_id`.
+        Evicted
+            If a position has no step.
+
+        Examples
+        --------
+        >>> buffer.score(episode_id="a-1", name="judge", value=0.7, by="judge-v2")  # doctest: +SKIP
+        1
+        >>> buffer.score([7, 8], name="format", value=[1.0, 0.0])  # doctest: +SKIP
+        2
+        """
+        if (where is None) == (episode_id is None):
+            raise errors.InvalidValue("score() must get either where or episode_id; pass one")
+        arguments = {"name": name, "value": value, "by": by, "status": status, "detail": detail}
+        if episode_id is not None:
+            scores = scores_of([{"episode_id": episode_id, **arguments}], is_batch=False)
+            return Recording(self._store, scores).run()
+        condition, plain = self._required(where, "score"), plain_where(where)
+        scores = scores_of_steps(plain, **arguments)
+        is_query = not isinstance(plain, np.ndarray)
+        return Recording(self._store, scores, condition if is_query else None).run()
+
+    def score_batch(self, scores: Any) -> int:
+        """Record many scores in one transaction; either all scores are recorded, or none.
+
+        Parameters
+        ----------
+        scores : list of mappings, mapping of columns, or table
+            For each score, the position of a step (`position`), or an episode as `episode_id` or
+            as the number `episode` that batches have, and the arguments `name`, `value`, `by`,
+            `status` and `detail` of `score`. In a mapping of columns, lists and arrays have one
+            element for each score, and other values apply to every score. A table is an Arrow
+            table or another object with ``__arrow_c_stream__``.
+
+        Returns
+        -------
+        int
+            Number of scores that were added to the history.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid; the message names the row.
+        UnknownEpisode
+            If the buffer lacks an episode; the message names the row.
+        Evicted
+            If a position has no step.
+
+        Examples
+        --------
+        >>> buffer.score_batch(  # doctest: +SKIP
+        ...     {"position": batch["position"], "name": "judge", "value": values}
+        ... )
+        64
+        """
+        return Recording(self._store, scores_of(scores)).run()
+
+    @retry_on_restart
+    def scores(self, where: Where = None, *, name: str | None = None) -> pa.Table:
+        """Return the history of the scores, oldest first.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps. Their scores, and the scores of their episodes, are returned.
+            By default, all scores are returned.
+        name : str, optional
+            Return only scores with this name.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per score, with the columns `id`, `episode_id`, the number `episode`,
+            `position` (null for the score of an episode), `name`, `value` (null if no value could
+            be found), `scored_by`, `status`, `detail` as JSON text, and the time `scored` in Unix
+            seconds.
+
+        Raises
+        ------
+        QueryError
+            If the query is invalid.
+        """
+        condition = self._compile(where)
+        with self._store.engine.reading() as session:
+            rows = history.read(self._store, session, condition, name)
+        types = [_ARROW_TYPES.get(kind, pa.utf8()) for kind in history.COLUMNS.values()]
+        columns = list(zip(*rows, strict=True)) or [()] * len(types)
+        return pa.Table.from_arrays(list(map(pa.array, columns, types)), list(history.COLUMNS))
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
         """Delete the matching steps and return how many were deleted.
@@ -1615,23 +1727,10 @@ class ReplayBuffer(NotACollection):
         UnknownConsumer
             If the consumer does not exist and the handle was opened with ``read_only=True``.
         """
-        settings = {
-            "max_times_sampled": None
-            if max_times_sampled is None
-            else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
-            "max_staleness": None
-            if max_staleness is None
-            else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
-            "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
-            "new_only": checks.kept(new_only, checks.flag, "new_only"),
-            "seed": checks.kept(seed, checks.whole, "seed", 0),
-        }
-        record = consumers.open_consumer(
-            self._store,
-            checks.name(name, "a consumer"),
-            {key: value for key, value in settings.items() if value is not UNCHANGED},
-            int(np.random.default_rng().integers(2**63)),
-        )
+        settings = checked_settings(max_times_sampled, max_staleness, min_size, new_only, seed)
+        new_seed = int(np.random.default_rng().integers(2**63))
+        name = checks.name(name, "a consumer")
+        record = consumers.open_consumer(self._store, name, settings, new_seed)
         leasing = self._consumers.get(record.id)
         if leasing is None or leasing.name != record.name:
             leasing = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
@@ -1911,21 +2010,8 @@ class ReplayBuffer(NotACollection):
         --------
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
-        if steps is not None and not isinstance(steps, Iterable):
-            raise errors.InvalidValue(f"steps must be iterable, such as range(9), got {steps!r}")
-        wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
-        newest = None if last is None else checks.whole(last, "last", 1)
-        if unit is not None:
-            check_instances(Uniform(), unit)
-        classes = tuple(units) if isinstance(units, Iterable) else (units,)
-        for kind in classes:
-            if not isinstance(kind, type) or not issubclass(kind, Unit):
-                raise errors.InvalidValue(f"units must be classes, such as [Pairs], got {kind!r}")
-        consumer = checks.name(consumer, "a consumer")
-        used = classes if unit is None else unit
-        return self._engine.retry(
-            replayed, self._store, self._sampling, consumer, wanted, newest, used
-        )
+        asked = checked_replay(consumer, steps, last, unit, units)
+        return self._engine.retry(replayed, self._store, self._sampling, *asked)
 
     # -- asynchronous forms ------------------------------------------------------------------------
 
@@ -1946,6 +2032,9 @@ class ReplayBuffer(NotACollection):
     end_episode_async = async_form(end_episode)
     update_async = async_form(update)
     update_priorities_async = async_form(update_priorities)
+    score_async = async_form(score)
+    score_batch_async = async_form(score_batch)
+    scores_async = async_form(scores, reads=True)
     delete_async = async_form(delete)
     clear_async = async_form(clear)
     set_capacity_async = async_form(set_capacity)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from expdb.errors import InvalidValue
+from expdb.names import SCORE
 
 LARGEST_REWARD = 1e300
 
@@ -193,6 +194,16 @@ def name(value: Any, what: str) -> str:
     return checked
 
 
+def score_name(value: Any) -> str:
+    """Return the name of a score if queries can name it."""
+    if not isinstance(value, str) or not SCORE.fullmatch(f"scores.{value}"):
+        raise InvalidValue(
+            f"the name of a score must be 1 to 64 letters, digits and _, got {value!r}; pass the "
+            "version of a judge as by="
+        )
+    return value
+
+
 def shard(value: Any) -> tuple[int, int]:
     """Return a checked pair (k, n), which selects the k-th of n parts."""
     sound = (
@@ -236,6 +247,28 @@ def positions(values: Any) -> np.ndarray:
     if array.dtype == np.uint64 and (array >= 2**63).any():
         raise InvalidValue(f"positions must fit 64 bits, got {array.max()}")
     return array.astype(np.int64)
+
+
+def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions, int64, and their priorities, float64, both with one dimension."""
+    try:
+        wanted = positions(np.asarray(positions_).reshape(-1))
+        numbers = np.asarray(values, np.float64).reshape(-1)
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(
+            f"positions and priorities must be numbers ({error}); pass one priority for each "
+            "position"
+        ) from None
+    if not have_alike_shapes(np.shape(positions_), np.shape(values)):
+        raise InvalidValue(
+            f"positions have shape {list(np.shape(positions_))} but priorities have shape "
+            f"{list(np.shape(values))}; pass one priority for each position, in the same order"
+        )
+    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < np.inf):  # or NaN
+        raise InvalidValue(
+            "priorities must be finite and at least 0, got a negative, NaN or infinite value"
+        )
+    return wanted, numbers
 
 
 def capacity(value: Any) -> int | None:

@@ -18,6 +18,7 @@ _OF_STEPS = {
     "truncated": "flag",
     "priority": "real",
     "tags": "json",
+    "scores": "json",
     "policy_version": "integer?",
     "policy_version_end": "integer?",
 }
@@ -40,6 +41,14 @@ _OF_EPISODES = {
 }
 STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
 COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
+SCORE = re.compile(r"scores\.([A-Za-z0-9_]{1,64})")  # names the latest score of a step
+
+
+def kind_of(name: str) -> str | None:
+    """Return the kind of a column of the view `experience`, or None if there is no such column."""
+    return "real" if SCORE.fullmatch(name) else COLUMN_KINDS.get(name)
+
+
 # In this view, `policy_version` is the version of the step, or of its episode if the step has none.
 # In the view `experience_episodes`, it is the version of the episode.
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
@@ -81,6 +90,7 @@ BATCH_KEYS = (
     "group_size",
     "group_mean",
     "group_std",
+    "episode_score",
 )
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 

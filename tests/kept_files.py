@@ -39,7 +39,7 @@ COLUMNS = (
     "episode", "episode_id", "run",
     "task_id", "task_name", "agent_id", "group_id", "status", "length", "episode_return",
     "policy_version", "policy_version_end", "first_policy_version", "last_policy_version",
-    "episode_tags",
+    "episode_tags", "scores",
 )  # fmt: skip
 
 
@@ -63,6 +63,7 @@ def write(location: str) -> None:
         _consumed(db.buffer("consumed"), rng)
         _versioned(db.buffer("versioned"))
         _tokens(db.buffer("tokens", fields=expdb.TOKEN_FIELDS), rng)
+        _scored(db.buffer("scored"))
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -213,6 +214,17 @@ def _tokens(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
             prompt = np.concatenate([prompt, output])
 
 
+def _scored(buffer: expdb.ReplayBuffer) -> None:
+    for number in range(4):
+        with buffer.episode("prompt", group_id="g", episode_id=f"scored {number}") as episode:
+            for step in range(3):
+                episode.append(x=step, reward=1.0)
+    buffer.score(episode_id="scored 0", name="judge", value=1 / 3, by="v1", detail={"\u00e9": [1]})
+    buffer.score(episode_id="scored 0", name="judge", value=2 / 3, by="v2")
+    buffer.score(episode_id="scored 1", name="judge", value=None, status="timeout")
+    buffer.score([6, 7], name="format", value=[True, -1e300])
+
+
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:
     """Return all that a database holds, as plain JSON values."""
     contents: dict[str, Any] = {}
@@ -251,6 +263,10 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
                 {key: _json(value) for key, value in row.items()}
                 for row in buffer.episodes().to_pylist()
             ],
+            "scores": [
+                {key: _json(value) for key, value in row.items()}
+                for row in buffer.scores().to_pylist()
+            ],
             "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
         }
         for consumer in buffer.consumers():
@@ -282,7 +298,9 @@ def without_times(contents: dict[str, Any]) -> dict[str, Any]:
     return json.loads(
         json.dumps(contents),
         object_hook=lambda mapping: {
-            k: v for k, v in mapping.items() if k not in ("execute_time", "started", "ended")
+            k: v
+            for k, v in mapping.items()
+            if k not in ("execute_time", "started", "ended", "scored")
         },
     )
 

@@ -242,7 +242,7 @@ class Server:
                 connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
             made = connection.execute(
                 "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
-                "'_by_(tags|episode_tags|agent_id)'"
+                "'_by_(tags|episode_tags|scores_judge|agent_id)'"
             )
             for (index,) in made.fetchall():
                 connection.execute(f'DROP INDEX expdb."{index}"')

@@ -57,6 +57,7 @@ BELOW = {
     "storage": {"chunks", "sql"},
     "storage.reading": {"storage", "chunks", "sql"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
+    "storage.scores": {"storage.writing", "storage.reading", "storage", "chunks", "sql"},
     "storage.writing": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "storage.upkeep": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "memory": {
@@ -70,7 +71,7 @@ BELOW = {
     },
     "consumers": {
         "sampling", "memory", "batch", "replay", "sql", "storage", "storage.ledger",
-        "storage.reading",
+        "storage.reading", "storage.scores",
     },
     "archive": {
         "batch", "sql", "storage", "storage.ledger", "storage.reading", "storage.upkeep",
@@ -78,7 +79,8 @@ BELOW = {
     },
     "buffer": {
         "writers", "consumers", "archive", "sampling", "memory", "batch", "replay", "sql", "chunks",
-        "storage", "storage.ledger", "storage.reading", "storage.writing", "storage.upkeep",
+        "storage", "storage.ledger", "storage.reading", "storage.scores", "storage.writing",
+        "storage.upkeep",
     },
     "export": {"buffer", "archive"},
     "database": {

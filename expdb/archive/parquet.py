@@ -60,7 +60,8 @@ def write(
     schema, count = schema_of(kinds, times), 0
     as_json: set[str] = set()
     if not json_text:
-        as_json = {"tags", "episode_tags"} | {n for n, kind in kinds.items() if kind == "json"}
+        as_json = {"tags", "scores", "episode_tags"}
+        as_json |= {name for name, kind in kinds.items() if kind == "json"}
     # Statistics and dictionaries of fields take time and save no space.
     columns = [name for name in schema.names if name not in kinds]
     repeated = [name for name in columns if COLUMN_KINDS.get(name) == "text"]

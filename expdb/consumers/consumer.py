@@ -74,7 +74,8 @@ class Consumer:
             groups for each of `ready`, `leased` (now, or as often as `max_times_sampled` allows),
             `incomplete` (too few complete rollouts with a known return and without evicted steps),
             `no_spread` (the standard deviation of the returns is below `min_spread`) and
-            `too_stale` (a rollout exceeds `max_staleness` or has no policy version).
+            `too_stale` (a rollout exceeds `max_staleness` or has no policy version). If the unit
+            has `score`, also `waiting` (a rollout waits for a score).
 
         Raises
         ------
@@ -111,10 +112,14 @@ class Consumer:
         if settings.max_staleness is not None and version is not None:
             oldest = version - settings.max_staleness
         groups, returns, versions, ids, lengths = _rollouts(self._buffer.episodes(where))
+        waiting = None
+        if unit.score is not None:
+            columns = self._leasing.scores_of_episodes(unit.reads[3:], ids)
+            returns, waiting = unit.values(columns.__getitem__, time.time())
         first_positions, stored_steps = _find_stored_parts(self._buffer, ids)
         returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
         left = self._leasing.left(first_positions)
-        return figures | {"groups": unit.count(groups, returns, versions, left, oldest)}
+        return figures | {"groups": unit.count(groups, returns, versions, left, oldest, waiting)}
 
     def lease(
         self,
@@ -574,6 +579,24 @@ def _rollouts(
         np.array([row[name] for row in rows], np.int64) for name in ("episode", "length")
     )
     return np.array(groups, np.int64), returns, versions, numbers, lengths
+
+
+def checked_settings(
+    max_times_sampled: Any, max_staleness: Any, min_size: Any, new_only: Any, seed: Any
+) -> dict[str, Any]:
+    """Return the checked settings of a consumer, without those that remain unchanged."""
+    settings = {
+        "max_times_sampled": None
+        if max_times_sampled is None
+        else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
+        "max_staleness": None
+        if max_staleness is None
+        else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
+        "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
+        "new_only": checks.kept(new_only, checks.flag, "new_only"),
+        "seed": checks.kept(seed, checks.whole, "seed", 0),
+    }
+    return {name: value for name, value in settings.items() if value is not checks.UNCHANGED}
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:

@@ -12,6 +12,7 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.leasing import Leased, Leasing
 from expdb.process.awaiting import AsyncExit, async_form
+from expdb.storage.scores.requested import scores_of
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
 
@@ -76,7 +77,7 @@ class Lease(AsyncExit[Batch]):
         """The leased batch, a Batch."""
         return self._leased.batch
 
-    def acknowledge(self, step: int | None = None) -> None:
+    def acknowledge(self, step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that the batch was trained on, and end the lease.
 
         If the connection to the server is lost, the call is retried for up to the handle's
@@ -87,20 +88,38 @@ class Lease(AsyncExit[Batch]):
         step : int, optional
             The trainer's own step number, stored in the same transaction. Defaults to the `step`
             of the lease.
+        scores : list of mappings, mapping of columns, or table, optional
+            Scores to record in the same transaction; see `ReplayBuffer.score_batch`. Use it for a
+            judge that leases the steps or episodes that it scores.
 
         Raises
         ------
         LeaseLost
-            If the lease was acknowledged or released, or has expired.
+            If the lease was acknowledged or released, or has expired. No score is recorded.
         InvalidValue
-            If `step` is not an integer.
+            If `step` is not an integer, or a score is invalid.
         UnknownConsumer
             If the consumer was dropped.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
+
+        Warns
+        -----
+        ExpDBWarning
+            If scores are not recorded because their steps were evicted or deleted.
+
+        Examples
+        --------
+        >>> once, unscored = expdb.Uniform(replace=False), QueryBuilder().is_null("scores.judge")
+        >>> lease = judge.lease(  # doctest: +SKIP
+        ...     8, unscored, sampler=once, unit=expdb.Episode(), at_least=1
+        ... )
+        >>> lease.acknowledge(  # doctest: +SKIP
+        ...     scores={"episode": lease.batch["episode"], "name": "judge", "value": values}
+        ... )
         """
         step = self.step if step is None else checks.whole(step, "step")
-        self._leasing.acknowledge(self.id, step)
+        self._leasing.acknowledge(self.id, step, None if scores is None else scores_of(scores))
         self.end()
 
     def give_back(self) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,10 @@ from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.waiters import Waiter
+from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
+from expdb.storage.scores.recording import Recording
+from expdb.storage.scores.requested import NewScore
 from expdb.storage.store import Store
 
 
@@ -131,6 +134,15 @@ class Leasing:
             counters = Counters(version, leased, begun, 0.0, None, None)
             follow(usage, session, self._store, self._consumer, counters)
         return usage.left(positions)
+
+    def scores_of_episodes(self, names: Sequence[str], ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return columns of episodes as float64, in the order of `ids`; NaN for no value."""
+        with self._store.engine.reading() as session:
+            rows = select.columns_of_episodes(self._store, session, tuple(names), 1 << 62, ids)
+        by_id = {row[0]: row[1:] for row in rows}
+        none = (None,) * len(names)
+        columns = np.array([by_id.get(id, none) for id in ids.tolist()], np.float64)
+        return dict(zip(names, columns.reshape(-1, len(names)).T, strict=True))
 
     def reset_after_fork(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
@@ -393,12 +405,18 @@ class Leasing:
         remember(self._requests, key, (request.sampler, request.unit, id))
         return id, None if id in self._stored else text
 
-    def acknowledge(self, lease: int, step: int | None) -> None:
-        """Acknowledge a lease; raise LeaseLost if it is not held."""
+    def acknowledge(
+        self, lease: int, step: int | None, scores: list[NewScore] | None = None
+    ) -> None:
+        """Acknowledge a lease and record scores; raise LeaseLost if the lease is not held."""
         attempts = self.attempts()
         becomes = {"status": ACKNOWLEDGED}
         is_alone = self._store.dialect.ACKNOWLEDGE is not None and lease not in self._pinning
-        change = leases.acknowledge_at_once if is_alone else leases.acknowledge
+        change: Callable[..., int | None]
+        if scores:
+            change = partial(_acknowledge_with_scores, scores)
+        else:
+            change = leases.acknowledge_at_once if is_alone else leases.acknowledge
         while True:
             try:
                 locked(self._lock, self._change, lease, change, step, becomes)
@@ -473,6 +491,23 @@ class Leasing:
             or (lease.holder == holder and lease.id not in self._issued)
             or (lease.holder != holder and self._others.has_ended(lease.holder))
         ]
+
+
+def _acknowledge_with_scores(
+    scores: list[NewScore],
+    session: Session,
+    store: Store,
+    consumer: ConsumerRecord,
+    id: int,
+    holder: str,
+    step: int | None,
+) -> int | None:
+    """Acknowledge a lease and record scores; return what `leases.acknowledge` returns."""
+    version = leases.acknowledge(session, store, consumer, id, holder, step)
+    if version is not None:
+        session.require(store.dropped, store.dialect.LOCK, store.id)
+        Recording(store, scores).record(session, skip_missing=True)
+    return version
 
 
 def follow(

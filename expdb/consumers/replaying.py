@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from expdb import errors
+from expdb import checks, errors
 from expdb.batch import Batch
+from expdb.replay.samplers import Uniform
 from expdb.replay.units import Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, matches
-from expdb.sampling.request import REPR, public_name
+from expdb.sampling.request import REPR, check_instances, public_name
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.encoding import damaged
@@ -22,6 +23,23 @@ from expdb.storage.store import Store
 
 # A unit that replaces the recorded unit, or classes to search for the recorded name.
 Units = Unit | Iterable[type[Unit]]
+
+
+def checked_replay(
+    consumer: Any, steps: Any, last: Any, unit: Any, units: Any
+) -> tuple[str, set[int] | None, int | None, Units]:
+    """Return the checked arguments of `ReplayBuffer.replay`."""
+    if steps is not None and not isinstance(steps, Iterable):
+        raise errors.InvalidValue(f"steps must be iterable, such as range(9), got {steps!r}")
+    wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
+    newest = None if last is None else checks.whole(last, "last", 1)
+    if unit is not None:
+        check_instances(Uniform(), unit)
+    classes = tuple(units) if isinstance(units, Iterable) else (units,)
+    for kind in classes:
+        if not isinstance(kind, type) or not issubclass(kind, Unit):
+            raise errors.InvalidValue(f"units must be classes, such as [Pairs], got {kind!r}")
+    return checks.name(consumer, "a consumer"), wanted, newest, classes if unit is None else unit
 
 
 def replayed(

@@ -172,7 +172,7 @@ class Owners(Follower):
         self._ids = np.empty(0, np.int64)  # ascending
         self._values = {name: np.empty(0) for name in self.names}
         self._codes: dict[str, dict[Hashable, int]] = {
-            name: {} for name in self.names if name not in select.NUMBERS_OF_EPISODES
+            name: {} for name in self.names if not select.is_number(name)
         }
 
     @property
@@ -233,20 +233,26 @@ class Owners(Follower):
         return rank[codes].reshape(episodes.shape)
 
 
-class StepVersions(Follower):
-    """The `policy_version` of the few steps whose version differs from that of their episode."""
+class SparseColumn(Follower):
+    """A column of the few steps that have a value of their own."""
 
     def __init__(self, resident: Resident):
         super().__init__(resident)
-        self._positions, self._versions = NONE, NONE  # ascending by position
+        self._positions, self._values = NONE, np.empty(0)  # ascending by position
 
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return self._positions.nbytes + self._versions.nbytes
+        return self._positions.nbytes + self._values.nbytes
+
+    def _read(
+        self, store: Store, session: Session, first: int, among: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions and values of steps from `first` on, or with a position in `among`."""
+        raise NotImplementedError
 
     def follow(self, store: Store, session: Session) -> None:
-        """Update the versions to the rows in memory, which must be up to date with the session."""
+        """Update the values to the rows in memory, which must be up to date with the session."""
         resident, changes = self._resident, self.changes()
         if changes is None:
             first_new, again = resident.low, NONE
@@ -257,24 +263,52 @@ class StepVersions(Follower):
             again = again[(again >= resident.low) & (again < first_new)]
         kept = resident.held(self._positions) & (self._positions < first_new)
         kept &= ~np.isin(self._positions, again)
-        new_positions, new_versions = select.own_versions(store, session, first_new, again)
+        new_positions, new_values = self._read(store, session, first_new, again)
         positions = np.concatenate((self._positions[kept], new_positions))
         order = positions.argsort()
-        versions = np.concatenate((self._versions[kept], new_versions))
-        self._positions, self._versions = positions[order], versions[order]
+        values = np.concatenate((self._values[kept], new_values))
+        self._positions, self._values = positions[order], values[order]
         self.epoch = resident.epoch
+
+    def replace(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return `values` of rows, replaced where a step has a value of its own."""
+        if not len(self._positions):
+            return values
+        positions = self._resident.positions(rows)
+        place = self._positions.searchsorted(positions)
+        place[place == len(self._positions)] = 0
+        own = self._positions[place] == positions
+        return np.where(own, self._values[place], values)
+
+
+class StepVersions(SparseColumn):
+    """The `policy_version` of the few steps whose version differs from that of their episode."""
+
+    def _read(
+        self, store: Store, session: Session, first: int, among: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return select.own_versions(store, session, first, among)
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the policy version of steps as float64; NaN for none.
 
         A step without a version of its own has the version of its episode.
         """
-        resident = self._resident
-        versions = resident.of_episodes("policy_version", rows)
-        if len(self._positions):
-            positions = resident.positions(rows)
-            place = self._positions.searchsorted(positions)
-            place[place == len(self._positions)] = 0
-            own = self._positions[place] == positions
-            versions = np.where(own, self._versions[place], versions)
-        return versions
+        return self.replace(self._resident.of_episodes("policy_version", rows), rows)
+
+
+class StepScores(SparseColumn):
+    """The latest scores of one name."""
+
+    def __init__(self, resident: Resident, name: str):
+        super().__init__(resident)
+        self._name = name
+
+    def _read(
+        self, store: Store, session: Session, first: int, among: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return select.own_scores(store, session, self._name, first, among)
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the score of steps as float64; NaN for none."""
+        return self.replace(np.full(len(rows), np.nan), rows)

@@ -425,6 +425,9 @@ class Prioritized(Sampler):
     normalise : {"batch", "buffer"}, default "batch"
         Whether weights are divided by the greatest importance weight in the batch, or by the
         greatest importance weight of all steps that may be drawn.
+    score : str, optional
+        Name of a score to use as the priority, such as ``"judge"``; see `ReplayBuffer.score`. A
+        negative score counts as 0. Steps without a score get `initial`, where ``"max"`` is 1.0.
 
     Raises
     ------
@@ -447,6 +450,7 @@ class Prioritized(Sampler):
     epsilon: float = 1e-6
     initial: float | Literal["max"] = "max"
     normalise: Literal["batch", "buffer"] = "batch"
+    score: str | None = None
 
     uses_priorities: ClassVar[bool] = True
 
@@ -461,6 +465,8 @@ class Prioritized(Sampler):
         if self.anneal_steps is not None:
             checks.whole(self.anneal_steps, "anneal_steps", 1)
         checks.choice(self.normalise, "normalise", "batch", "buffer")
+        if self.score is not None:
+            checks.score_name(self.score)
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the arrays that the sampler adds to a batch.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations  # evaluating `np.random` would import that module
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from expdb import checks
+from expdb.errors import InvalidValue
 from expdb.names import UNKNOWN
 from expdb.replay.layout import Layout, Trajectories, padded
 from expdb.replay.units import Unit
@@ -236,6 +239,8 @@ class Group(Unit):
     The rollouts of a group are the complete episodes with the same `group_id`. Episodes without a
     group are grouped by `task_id`. An episode counts only if one of its steps matches the query
     and its return is known. The return is known once the first reward of the episode was written.
+    With `score`, the score of the last step of an episode takes the place of its return; see
+    `ReplayBuffer.score`.
     A group has `size` rollouts; if there are more, the newest are taken. A group counts as one
     item. Its priority is the priority of the first step of its first rollout,
     ``batch["position"][:, 0, 0]``.
@@ -245,7 +250,8 @@ class Group(Unit):
     missing rollout), `episode_return` (NaN for a missing rollout) and the columns of episodes that
     `fields` names are [G, size]. `group_size`, `group_mean` and `group_std` (the population
     standard deviation) are computed from the returns in the batch. These three arrays are [G],
-    like `weight` and `probability`.
+    like `weight` and `probability`. With `score`, the batch also has `episode_score` [G, size], and
+    the mean and the standard deviation are those of the scores.
 
     Parameters
     ----------
@@ -258,6 +264,17 @@ class Group(Unit):
         as 1e-6, skips groups whose returns are all equal; such groups have no learning signal.
     max_length : int, optional
         Length T of the arrays, at least 1; only the first steps of longer rollouts are taken.
+    score : str or mapping of str to float, optional
+        Name of a score, or the weight of each score in a sum, such as
+        ``{"judge": 0.7, "format": 0.3}``.
+    missing : {"drop", "wait"} or float, default "drop"
+        What to do with a rollout that lacks a score: leave the rollout out, wait for the score, or
+        use this number as the score. Only ``"wait"`` or a `deadline` delays the group of the
+        rollout.
+    deadline : float, optional
+        Seconds after the end of a rollout during which its group waits for a missing score.
+        Afterwards, ``"wait"`` leaves the rollout out. By default 0, or without limit for
+        ``"wait"``. A group does not wait for a score that a judge has recorded as a failure.
 
     Raises
     ------
@@ -279,6 +296,9 @@ class Group(Unit):
     complete: bool = True
     min_spread: float = 0.0
     max_length: int | None = None
+    score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
+    missing: Literal["drop", "wait"] | float = "drop"
+    deadline: float | None = None
 
     by_episode: ClassVar[bool] = True
 
@@ -287,18 +307,45 @@ class Group(Unit):
         checks.flag(self.complete, "complete")
         checks.number(self.min_spread, "min_spread", 0)
         _set_max_length(self)
+        if self.score is not None:
+            object.__setattr__(self, "score", _weights(self.score))
+        elif self.missing != "drop" or self.deadline is not None:
+            raise InvalidValue(
+                "missing and deadline of a Group apply to scores; also pass score, such as 'judge'"
+            )
+        if isinstance(self.missing, str):
+            checks.choice(self.missing, "missing", "drop", "wait")
+        else:
+            object.__setattr__(self, "missing", checks.number(self.missing, "missing"))
+        if self.deadline is not None:
+            object.__setattr__(self, "deadline", checks.number(self.deadline, "deadline", 0))
 
     @property
     def what(self) -> str:
         """The plural noun for the drawn items in error messages, a str."""
         rollouts = f"{self.size} complete rollouts" if self.complete else "a complete rollout"
         differ = f" that differ by {self.min_spread:g}" if self.min_spread else ""
+        if self.score is not None:
+            return f"groups of {rollouts} with the scores {', '.join(self._names)}{differ}"
         return f"groups of {rollouts} with known returns{differ}"
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        weights: Any = self.score
+        return tuple(name for name, _ in weights)
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether a group may be drawn after a `deadline`, a bool."""
+        return bool(self.deadline)
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        return ("group_id", "task_id", "episode_return")
+        names = ("group_id", "task_id", "episode_return")
+        if self.score is None:
+            return names
+        return (*names, "ended", *[f"scores.{name}" for name in self._names])
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.
@@ -307,14 +354,55 @@ class Group(Unit):
         -------
         tuple of str
             The names in `Layout.SEQUENCE_KEYS`, `episode_return`, `group_size`, `group_mean` and
-            `group_std`.
+            `group_std`, and with `score` also `episode_score`.
         """
-        return (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+        keys = (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+        return keys if self.score is None else (*keys, "episode_score")
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which groups may be drawn, a tuple."""
-        return ("group", self.size, self.complete, self.min_spread)
+        of_scores = self.score, self.missing, self.deadline
+        return ("group", self.size, self.complete, self.min_spread, *of_scores)
+
+    def values(
+        self, read: Callable[[str], np.ndarray], now: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the value of each rollout that the group compares, and which rollouts must wait.
+
+        Parameters
+        ----------
+        read : callable
+            Function that returns a column of the episodes as float64, such as ``"episode_return"``
+            or ``"scores.judge"``; see `Unit.reads`.
+        now : float
+            The time in Unix seconds.
+
+        Returns
+        -------
+        values : ndarray of float64
+            The sum of the weighted scores, or the return; NaN if it is unknown.
+        waiting : ndarray of bool
+            Whether a rollout lacks a score that may still arrive.
+        """
+        if self.score is None:
+            returns = read("episode_return")
+            return returns, np.zeros(returns.shape, np.bool_)
+        weights: Any = self.score
+        scores = np.stack([read(f"scores.{name}") for name, _ in weights])
+        failed = np.isneginf(scores)
+        is_due = np.isnan(scores)  # no judge has recorded a score or a failure
+        number = np.nan if isinstance(self.missing, str) else self.missing
+        scores = np.where(is_due | failed, number, scores)
+        factors = np.array([weight for _, weight in weights]).reshape(-1, *[1] * (scores.ndim - 1))
+        values = (scores * factors).sum(0)
+        if self.missing != "wait" and not self.deadline:
+            return values, np.zeros(values.shape, np.bool_)
+        seconds = np.inf if self.deadline is None else self.deadline
+        waiting = is_due.any(0) & (now < read("ended") + seconds)
+        if isinstance(self.missing, str):  # a rollout with a failure is left out in any case
+            waiting &= ~failed.any(0)
+        return values, waiting
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return the groups that may be drawn, oldest first.
@@ -334,7 +422,12 @@ class Group(Unit):
         """
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
-        returns = trajectories.of_episodes("episode_return", rows)
+        returns, waiting = self.values(
+            lambda name: trajectories.of_episodes(name, rows), time.time()
+        )
+        if waiting.any():
+            ready = ~np.isin(groups, groups[waiting])
+            rows, groups, returns = rows[ready], groups[ready], returns[ready]
         scored = np.flatnonzero(~np.isnan(returns))
         order = scored[np.argsort(groups[scored], kind="stable")]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
@@ -358,6 +451,7 @@ class Group(Unit):
         versions: np.ndarray,
         left: np.ndarray,
         oldest: float,
+        waiting: np.ndarray | None = None,
     ) -> dict[str, int]:
         """Count the groups that can be drawn, and the other groups by the first obstacle found.
 
@@ -366,25 +460,30 @@ class Group(Unit):
         groups : ndarray of int64, shape (N,)
             The group of each complete episode, oldest first.
         returns, versions : ndarray of float64, shape (N,)
-            Return and oldest policy version of each episode, NaN if unknown.
+            Return, or score, and oldest policy version of each episode, NaN if unknown.
         left : ndarray of int64, shape (N,)
             How often each episode may still be leased.
         oldest : float
             The lowest policy version that is not too stale; NaN accepts all.
+        waiting : ndarray of bool, shape (N,), optional
+            Whether an episode waits for a score.
 
         Returns
         -------
         dict of str to int
             Number of groups for each of `ready`, `leased`, `incomplete`, `no_spread` and
-            `too_stale`.
+            `too_stale`, and with `score` also `waiting`.
         """
         counts = dict.fromkeys(("ready", "leased", "incomplete", "no_spread", "too_stale"), 0)
+        counts |= {} if self.score is None else {"waiting": 0}
         order = np.argsort(groups, kind="stable")
         borders = np.flatnonzero(np.diff(groups[order])) + 1
         for group in np.split(order, borders) if len(order) else ():
             scored = group[~np.isnan(returns[group])][-self.size :]
             scores = returns[scored][None, :]
-            if len(scored) < (self.size if self.complete else 1):
+            if waiting is not None and waiting[group].any():
+                reason = "waiting"
+            elif len(scored) < (self.size if self.complete else 1):
                 reason = "incomplete"
             elif spread(scores, mean(scores))[0] < self.min_spread:
                 reason = "no_spread"
@@ -417,15 +516,35 @@ class Group(Unit):
             Rows of shape (G, size, T) with a mask, and the columns of the groups.
         """
         there = rows >= 0
-        returns = trajectories.of_episodes("episode_return", rows)
-        layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(returns)
+        values, _ = self.values(lambda name: trajectories.of_episodes(name, rows), 0.0)
+        values = np.where(there, values, np.nan)
+        layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(values)
         layout.columns |= {
-            "episode_return": returns,
+            "episode_return": trajectories.of_episodes("episode_return", rows),
             "group_size": there.sum(1),
             "group_mean": means,
-            "group_std": spread(returns, means),
+            "group_std": spread(values, means),
         }
+        if self.score is not None:
+            layout.columns["episode_score"] = values
         return layout
+
+
+def _weights(score: Any) -> tuple[tuple[str, float], ...]:
+    """Return the names and weights of scores."""
+    pairs = {score: 1.0} if isinstance(score, str) else score
+    try:
+        weights = dict(pairs)
+    except (TypeError, ValueError):
+        weights = {}
+    if not weights:
+        raise InvalidValue(
+            f"score must be a name such as 'judge', or a mapping of names to weights, got {score!r}"
+        )
+    return tuple(
+        (checks.score_name(name), checks.number(weight, f"the weight of the score {name!r}"))
+        for name, weight in weights.items()
+    )
 
 
 def mean(returns: np.ndarray) -> np.ndarray:

@@ -60,8 +60,20 @@ class Unit:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The columns of episodes that the unit reads, such as ``"task_id"``, a tuple of str."""
+        """The columns of episodes that the unit reads, such as ``"task_id"``, a tuple of str.
+
+        ``"scores.judge"`` is the score of the last step of an episode: NaN without a score, and
+        negative infinity if a judge failed to find a value.
+        """
         return ()
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether the steps that may be drawn also depend on the time, a bool.
+
+        If True, expdb determines these steps again every second.
+        """
+        return False
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.

@@ -93,12 +93,14 @@ class ByPriority:
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
+        if request.scores_drawn is not None:
+            self._candidates.scores(session, request.scores_drawn)
         if r.started < r.high:
             row_priorities.start_new_steps(r)
         draws = get_or_create(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
         if request.asks_priorities:
             draws.epoch = -1  # a changed priority may change whether a step matches
-        if (draws.epoch, draws.used) != request.epoch(r) or draws.again:
+        if (draws.epoch, draws.used) != request.epoch(r) or draws.again or request.uses_time:
             self._follow(session, request, draws)
         if not draws.tree.total > 0.0:
             what = request.unit.what + " with a priority above 0"
@@ -145,6 +147,8 @@ class ByPriority:
 
             self._weigh(draws, r.rows(affected[r.held(affected)]), matching)
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
+        if request.scores_drawn is not None:
+            again += [change.revised for change in changes or ()]
         if again:
             positions = np.unique(np.concatenate(again))
             rows = r.rows(positions[r.held(positions)])
@@ -209,8 +213,11 @@ class ByPriority:
 
     def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
         """Return the sampling weights of rows."""
-        r = self._resident
-        return draws.sampler.mass(*row_priorities.of_rows(r, rows))
+        r, sampler = self._resident, draws.sampler
+        if sampler.score is None:
+            return sampler.mass(*row_priorities.of_rows(r, rows))
+        scores = self._candidates.scores(None, sampler.score).of(rows)
+        return sampler.mass(np.maximum(scores, 0.0), 1.0)
 
     def update(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps; return the number of updates of stored steps."""
@@ -227,6 +234,8 @@ class ByPriority:
         self.unsaved = True
         row_priorities.set_priorities(r, rows, values)
         for draws in self._draws.values():
+            if draws.sampler.score is not None:
+                continue
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
                 member_rows, member_values = (

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from expdb.memory.followers import Matches, Owners, StepVersions
+from expdb.memory.followers import Matches, Owners, StepScores, StepVersions
 from expdb.memory.journal import NONE
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
@@ -63,16 +63,18 @@ class Candidates:
         self._store, self._resident = store, resident
         self._conditions: dict[str, Condition | None] = {}
         self._matches: dict[str, Matches] = {}
-        # By name of the request: the epochs of a result, and the result.
-        self._lists: dict[Any, tuple[tuple[int, int], Anchors | Grouped]] = {}
+        # By name of the request: the state of the rows at a result, and the result.
+        self._lists: dict[Any, tuple[tuple[int, int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
         self._versions = StepVersions(resident)
+        self._scores: dict[str, StepScores] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of the cached data of queries and episodes."""
         cached: list[Any] = [entry for _, entry in self._lists.values()]
         cached += [*self._matches.values(), *self._owners.values(), self._versions]
+        cached += self._scores.values()
         return sum(entry.nbytes for entry in cached)
 
     def condition(self, key: str, where: Where) -> Condition | None:
@@ -89,6 +91,9 @@ class Candidates:
             if matches is None or not matches.is_current:
                 return False
         if request.sampler.uses_priorities and r.priorities is None:
+            return False
+        score = request.scores_drawn
+        if score is not None and not self._scores_of(score).is_current:
             return False
         reads, limits = request.reads, request.limits
         if limits is not None and limits.reads_versions and not self._versions.is_current:
@@ -115,6 +120,17 @@ class Candidates:
         owners.follow(self._store, session)
         r.owners = owners.by_name
 
+    def _scores_of(self, name: str) -> StepScores:
+        return get_or_create(self._scores, name, lambda: StepScores(self._resident, name))
+
+    def scores(self, session: Session | None, name: str) -> StepScores:
+        """Return the up-to-date scores of steps; if they are outdated, `session` is required."""
+        scores = self._scores_of(name)
+        if not scores.is_current:
+            assert session is not None
+            scores.follow(self._store, session)
+        return scores
+
     def positions(
         self,
         session: Session | None,
@@ -137,7 +153,7 @@ class Candidates:
         """Return the items that may be drawn; find them again after a change."""
         r, unit = self._resident, request.unit
         cached = self._lists.get(request.name)
-        if cached is not None and cached[0] == request.epoch(r) and not request.asks_priorities:
+        if cached is not None and cached[0] == request.state(r) and not request.asks_priorities:
             assert isinstance(cached[1], Anchors)
             return cached[1]
         matching = self._matching(session, request)
@@ -147,7 +163,7 @@ class Candidates:
             anchors = Anchors(matching[request.may_start(r, r.rows(matching))])
         else:
             anchors = Anchors(matching)
-        remember(self._lists, request.name, (request.epoch(r), anchors))
+        remember(self._lists, request.name, (request.state(r), anchors))
         return anchors
 
     def drawable(self, session: Session | None, request: SampleRequest) -> np.ndarray:
@@ -231,14 +247,14 @@ class Candidates:
         r = self._resident
         name = (*request.name, request.unit.what, over)
         cached = self._lists.get(name)
-        if cached is not None and cached[0] == request.epoch(r) and not request.asks_priorities:
+        if cached is not None and cached[0] == request.state(r) and not request.asks_priorities:
             assert isinstance(cached[1], Grouped)
             return cached[1]
         positions = self.drawable(session, request)
         rows = r.rows(positions) if len(positions) else positions
         groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
         grouped = Grouped(positions, groups, f"{over}s with {request.unit.what}")
-        remember(self._lists, name, (request.epoch(r), grouped))
+        remember(self._lists, name, (request.state(r), grouped))
         return grouped
 
     def ordered(

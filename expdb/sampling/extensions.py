@@ -14,7 +14,7 @@ import numpy as np
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS, nearest
+from expdb.names import EPISODE_COLUMNS, SCORE, nearest
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Drawn, Sampler
 from expdb.replay.units import Unit
@@ -76,7 +76,7 @@ def _check_names(extension: Sampler | Unit, fields: dict[str, Any]) -> None:
             "('task_id',), or a property that returns such a tuple"
         )
     for name in reads:
-        if name not in EPISODE_COLUMNS:
+        if name not in EPISODE_COLUMNS and not SCORE.fullmatch(name):
             raise unknown_column(name)
     if not callable(extension.keys):
         raise InvalidValue(

@@ -13,10 +13,11 @@ from expdb import errors
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import warn
 from expdb.memory.resident import Resident
-from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS
 from expdb.replay.samplers import Sampler
 from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
+from expdb.sql.tables import ViewColumn
 from expdb.storage.reading.columns import table_column
 from expdb.storage.store import Store
 
@@ -98,8 +99,8 @@ def key_sources(
         elif name == "priority" and r.priorities is not None:
             keys.append((name, name, name))
         else:
-            _require_column(store, name, usual)
-            add(name, "stored" if name in STEP_COLUMNS else "episode_stored", name)
+            column = _require_column(store, name, usual)
+            add(name, "stored" if column.of_steps else "episode_stored", name)
     frames = list(dict.fromkeys(read["stack_stored"] + read["next_stack_stored"]))
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]] = {}
     alone: dict[str, list[tuple[str, str]]] = {}
@@ -137,9 +138,9 @@ def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ..
             )
 
 
-def _require_column(store: Store, name: str, usual: Iterable[str]) -> None:
+def _require_column(store: Store, name: str, usual: Iterable[str]) -> ViewColumn:
     try:
-        table_column(store, name)
+        return table_column(store, name)
     except errors.QueryError:
         raise errors.QueryError(
             f"no key {name!r} in this batch; the keys are {', '.join(usual)}, and the columns of "

@@ -4,6 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import dataclasses
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
 from expdb.replay.layout import Trajectories
-from expdb.replay.samplers import Sampler
+from expdb.replay.samplers import Prioritized, Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
@@ -127,6 +128,16 @@ class SampleRequest:
         return self.condition is not None and "priority" in self.condition.names
 
     @cached_property
+    def scores_drawn(self) -> str | None:
+        """The name of the score that the sampler uses as priority, or None."""
+        return self.sampler.score if isinstance(self.sampler, Prioritized) else None
+
+    @cached_property
+    def uses_time(self) -> bool:
+        """Whether the steps that may be drawn also depend on the time."""
+        return self.unit.uses_time
+
+    @cached_property
     def asks_database(self) -> bool:
         """Whether the query or the sampler reads data that may be stored only in the database."""
         return self.asks_priorities or self.sampler.asks_database
@@ -156,6 +167,10 @@ class SampleRequest:
     def epoch(self, resident: Resident) -> tuple[int, int]:
         """Return counters that change whenever the set of drawable steps may have changed."""
         return resident.epoch, 0 if self.limits is None else self.limits.usage.epoch
+
+    def state(self, resident: Resident) -> tuple[int, int, int]:
+        """Return the epoch, and the second if the drawable steps also depend on the time."""
+        return *self.epoch(resident), int(time.monotonic()) if self.uses_time else 0
 
     def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the steps whose episodes belong to the shard."""

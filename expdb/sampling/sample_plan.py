@@ -11,7 +11,7 @@ from expdb import checks
 from expdb.batch import Batch
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
-from expdb.names import EPISODE_COLUMNS, UNKNOWN
+from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.samplers import Drawn as Draw
@@ -272,7 +272,8 @@ class SamplePlan:
         """Return the positions that the query matches and the unit may start from."""
         request = self.request
         epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
-        if self._positions is None or epoch != self._epoch or request.asks_priorities:
+        is_outdated = epoch != self._epoch or request.asks_priorities or request.uses_time
+        if self._positions is None or is_outdated:
             positions = self.candidates.positions(session, request, self._fit)
             self._positions, self._epoch = positions, epoch
         return self._positions
@@ -441,7 +442,7 @@ class MatchingPopulation:
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
             return read_only(r.columns[name][rows])
-        if name not in EPISODE_COLUMNS:
+        if name not in EPISODE_COLUMNS and not SCORE.fullmatch(name):
             raise unknown_column(name)
         return read_only(r.of_episodes(name, rows))
 

@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.names import COLUMN_KINDS
+from expdb.names import kind_of
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import MANY, MAX_VALUES
 
@@ -75,7 +75,7 @@ def column_test(
     dialect: Dialect, name: str, column: sa.ColumnElement[Any], op: str, value: Any
 ) -> sa.ColumnElement[bool]:
     """Compare a column with a value of the same kind; raise QueryError for another kind."""
-    kind = COLUMN_KINDS.get(name, "text")
+    kind = kind_of(name) or "text"
     numeric, is_flag = kind in _NUMERIC, kind == "flag"
     if op == "in":
         values = [_fitting(name, member) for member in _values(name, value)]
@@ -111,7 +111,7 @@ def column_test(
 
 def _fitting(name: str, value: Any) -> Any:
     """Return a value that a column can be compared with; raise QueryError for another kind."""
-    kind = COLUMN_KINDS.get(name, "text")
+    kind = kind_of(name) or "text"
     if kind == "flag":
         fits, what = isinstance(value, (bool, int)) and value in (0, 1), "True or False"
     elif kind in _NUMERIC:
@@ -142,7 +142,7 @@ def _exact(head: str, op: str, value: int | float) -> tuple[str, int | float]:
     The operator is "all" or "none" if all or no values meet the comparison. Databases differ in how
     they compare integers with floats beyond 2**53.
     """
-    if COLUMN_KINDS[head] == "real":
+    if kind_of(head) == "real":
         try:
             near = float(value)
         except OverflowError:

@@ -19,7 +19,7 @@ from expdb.sql.query import (
     Where,
     plain_where,
 )
-from expdb.sql.tables import VIEW, ViewColumn, buffers, steps
+from expdb.sql.tables import VIEW, ViewColumn, buffers, steps, view_column
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,20 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             .scalar_subquery()
         )
         return ViewColumn(name_of, True, False), None
+    if head == "scores" and (score := view_column(plain)) is not None and dot:
+        return score, None
     column = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
-    if column is None or bool(dot) != is_tags:
+    if column is None or bool(dot) != is_tags or head == "scores":
         hint = f"write {head}.<key>" if is_tags else ""
+        if head == "scores":
+            hint = "write scores.<name>; a name has 1 to 64 letters, digits and _"
         hint = (
             hint
             or nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ")
             or (
-                "a query uses columns of the view experience, tags.<key> and episode_tags.<key>; "
+                "a query uses columns of the view experience, tags.<key>, episode_tags.<key> and "
+                "scores.<name>; "
                 f"store a field as a tag to query it, or select field(payload, {name!r}) with "
                 "db.sql"
             )
@@ -186,6 +191,6 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
             sql = tag_test(dialect, name, column, key, base, value)
         if base != op:
             sql = sql.is_not(sa.true())
-    named, tags = frozenset((name.split(".")[0],)), frozenset(() if key is None else (name,))
+    named, tags = frozenset((name.split(".")[0],)), frozenset((name,) if "." in name else ())
     of_steps, of_episodes = resolved.of_steps, resolved.of_episodes
     return Condition(sql, of_steps, of_episodes, None if of_steps else sql, named, tags)

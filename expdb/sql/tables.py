@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import EPISODE_COLUMNS, SCORE, STEP_COLUMNS
 from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
 from expdb.sql.ledger_tables import admissions as admissions
 from expdb.sql.ledger_tables import consumers as consumers
@@ -198,9 +198,12 @@ steps = sa.Table(
         Integer,
         comment="policy version at the end of the step; if NULL, `policy_version` applies",
     ),
+    sa.Column("scores", Text, comment="latest score of each name, JSON object"),
 )
-# The columns that a write inserts; only changes set `revision`.
-WRITTEN_STEP_COLUMNS = tuple(column.name for column in steps.columns if column.name != "revision")
+# The columns that a write inserts; only changes set `revision` and `scores`.
+WRITTEN_STEP_COLUMNS = tuple(
+    column.name for column in steps.columns if column.name not in ("revision", "scores")
+)
 # Partial in the database (WHERE revision IS NOT NULL); declaring that here would import
 # SQLAlchemy's dialect with expdb.
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
@@ -280,9 +283,25 @@ priorities = sa.Table(
     ),
 )
 
+scores = sa.Table(
+    "scores",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the score"),
+    sa.Column("id", Integer, primary_key=True, comment="number of the score in its buffer"),
+    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
+    sa.Column("position", Integer, comment="position of the step; NULL for the whole episode"),
+    sa.Column("name", Text, nullable=False, comment="name of the score, such as judge"),
+    sa.Column("value", Real, comment="value of the score; NULL if the judge failed"),
+    sa.Column("scored_by", Text, comment="who gave the score, such as a version of a judge"),
+    sa.Column("status", Text, comment="outcome of the judge, such as timeout"),
+    sa.Column("detail", Text, comment="other information about the score, JSON object"),
+    sa.Column("scored", Real, nullable=False, comment="time of the score in Unix seconds"),
+    sa.Index("scores_by_episode", "buffer_id", "episode"),
+)
+
 # The tables with rows of buffers, in the order in which rows can be deleted.
 LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
-EXPERIENCE = (priorities, steps, segments, chunks, episodes)
+EXPERIENCE = (scores, priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 
@@ -315,6 +334,67 @@ priority = (
     .correlate(steps)
     .scalar_subquery()
 )
+
+
+class _ScoreAt(sa.sql.functions.FunctionElement[float]):
+    """The latest score of a name in a JSON object of scores; NULL for none.
+
+    The name is part of the statement, because an index on an expression is used only for exactly
+    the same expression.
+    """
+
+    inherit_cache = True
+    type = Real
+
+
+class _ScoreOrFailure(_ScoreAt):
+    """As `_ScoreAt`, but negative infinity if a judge failed and no judge gave a score."""
+
+    inherit_cache = True
+
+
+@compiles(_ScoreAt, "sqlite")
+def _score_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"json_extract({scores}, '$.\"{name[1:-1]}\"')"
+
+
+@compiles(_ScoreAt, "postgresql")
+def _score_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"((({scores})::jsonb ->> {name})::float8)"
+
+
+@compiles(_ScoreOrFailure, "sqlite")
+def _score_or_failure_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
+    value = _score_on_sqlite(element, compiler, **options)
+    kind = f"json_type({scores}, '$.\"{name[1:-1]}\"')"
+    return f"CASE {kind} WHEN 'null' THEN -9e999 ELSE {value} END"
+
+
+@compiles(_ScoreOrFailure, "postgresql")
+def _score_or_failure_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
+    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
+    value = _score_on_postgresql(element, compiler, **options)
+    kind = f"jsonb_typeof(({scores})::jsonb -> {name})"
+    return f"(CASE {kind} WHEN 'null' THEN '-Infinity'::float8 ELSE {value} END)"
+
+
+def _quoted(name: str) -> sa.ColumnElement[Any]:
+    return sa.literal_column(f"'{name}'")  # consists of letters, digits and _
+
+
+def score_of_episode(name: str) -> sa.ColumnElement[Any]:
+    """Return the score of the last step of an episode; negative infinity if a judge failed."""
+    return (
+        sa.select(_ScoreOrFailure(steps.c.scores, _quoted(name)))
+        .where(steps.c.buffer_id == episodes.c.buffer_id)
+        .where(steps.c.position == episodes.c.last_position)
+        .correlate(episodes)
+        .scalar_subquery()
+    )
+
 
 # Join conditions. Segments connect episodes and steps, so the steps of an episode are ranges of
 # positions.
@@ -361,3 +441,11 @@ def _view() -> Iterator[tuple[str, ViewColumn]]:
 
 
 VIEW = dict(_view())  # its columns by name
+
+
+def view_column(name: str) -> ViewColumn | None:
+    """Return a column of the view `experience`, or the score that `scores.<name>` names, if any."""
+    score = SCORE.fullmatch(name)
+    if score is None:
+        return VIEW.get(name)
+    return ViewColumn(_ScoreAt(steps.c.scores, _quoted(score[1])), True, False)

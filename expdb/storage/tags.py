@@ -1,4 +1,4 @@
-"""Warn about tags that a query uses but no step or episode has."""
+"""Warn about tags and scores that a query uses but no step or episode has."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,11 @@ from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 
+RECENT = 10_000  # scores whose names are compared with the name in a query
+
 
 class Tags:
-    """The tags of one buffer that queries have used."""
+    """The tags and scores of one buffer that queries have used."""
 
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
@@ -21,7 +23,9 @@ class Tags:
     def warn_of_unknown(self, names: Iterable[str]) -> None:
         """Warn once about each tag, such as "tags.difficulty", that no step or episode has.
 
-        The key may be misspelt.
+        The key may be misspelt. The warning about a score, such as "scores.judge", requires that
+        another score has a similar name, because a judge may query its own score before the first
+        one is recorded.
         """
         fresh = [name for name in names if name not in self._looked_at]
         if not fresh:
@@ -35,7 +39,21 @@ class Tags:
         for message in filter(None, messages.values()):
             errors.warn(message)
 
+    def _unknown_score(self, session: Session, name: str) -> str | None:
+        rows = session.ask(
+            "SELECT DISTINCT name FROM (SELECT name FROM scores WHERE buffer_id = ? ORDER BY id "
+            "DESC LIMIT ?) AS recent",
+            self._buffer_id, RECENT,
+        )  # fmt: skip
+        names = {str(stored) for (stored,) in rows}
+        hint = "" if name in names else nearest(name, names)
+        if not hint:
+            return None
+        return f"no recent score of buffer {self._buffer!r} has the name {name!r}{hint}"
+
     def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
+        if column == "scores":
+            return self._unknown_score(session, key)
         table, other = (
             (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
         )

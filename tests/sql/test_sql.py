@@ -40,7 +40,8 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
         "group_id", "status", "length",
         "episode_return", "episode_tags", "started", "ended", "first_policy_version",
         "last_policy_version", "step", "pre_agent", "execute_time", "reward", "terminated",
-        "truncated", "policy_version", "policy_version_end", "priority", "tags", "payload",
+        "truncated", "policy_version", "policy_version_end", "priority", "tags", "scores",
+        "payload",
     ]  # fmt: skip
     row = table.to_pylist()[0]
     assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == (

@@ -139,13 +139,13 @@ def test_pandas_gets_missing_values_as_its_own(batch):
 
 def test_lists_in_a_table_may_vary_in_length(db):
     for name, table in (
-        ("pandas", pd.DataFrame({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})),
-        ("arrow", pa.table({"tokens": [[1, 2], [3, 4]], "scores": [[0.5], [1.5]]})),
+        ("pandas", pd.DataFrame({"tokens": [[1, 2], [3, 4]], "ratings": [[0.5], [1.5]]})),
+        ("arrow", pa.table({"tokens": [[1, 2], [3, 4]], "ratings": [[0.5], [1.5]]})),
     ):
         buffer = db.buffer(name)
         buffer.store_batch(table)
-        buffer.store(tokens=[5], scores=[])
-        assert buffer.stats()["fields"] == {"tokens": "int64[None]", "scores": "float64[None]"}
+        buffer.store(tokens=[5], ratings=[])
+        assert buffer.stats()["fields"] == {"tokens": "int64[None]", "ratings": "float64[None]"}
         assert [tokens.tolist() for tokens in buffer.get([0, 2])["tokens"]] == [[1, 2], [5]]
 
 

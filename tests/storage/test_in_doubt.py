@@ -245,3 +245,28 @@ def test_priorities_that_an_interrupt_kept_from_being_set_are_set_later(tmp_path
 
 def interrupt(*_):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("message", range(1, 9))
+def test_scores_whose_commit_is_unknown_are_recorded_once(postgresql_url, proxy, message):
+    """Each answer of a call is lost in turn, among them that of the commit."""
+    with expdb.open(postgresql_url) as db:
+        for k in range(4):
+            db.buffer("b").store(episode_id=f"e{k}", n=k, terminated=True)
+    with expdb.open(proxy.url(postgresql_url)) as db:
+        buffer = db.buffer("b")
+        buffer.score([0], name="judge", value=0.5)
+        proxy.swallow_after = message
+        assert buffer.score([1, 2], name="judge", value=[1.0, 2.0]) == 2
+        proxy.swallow_after = message
+        lease = buffer.consumer("judge").lease(1, [3])
+        proxy.swallow_after = message
+        lease.acknowledge(scores=[{"position": 3, "name": "judge", "value": 3.0}])
+        proxy.swallow_after = None
+    with expdb.open(postgresql_url) as db:
+        assert db.check() == []
+        table = db.buffer("b").scores()
+        assert table["position"].to_pylist() == [0, 1, 2, 3]
+        assert table["value"].to_pylist() == [0.5, 1.0, 2.0, 3.0]
+        values = db.buffer("b").get(range(4), fields=["scores.judge"])["scores.judge"]
+        assert values.tolist() == [0.5, 1.0, 2.0, 3.0]

@@ -35,7 +35,8 @@ def test_a_step_keeps_every_column(buffer):
         "status": "complete", "policy_version": 3, "policy_version_end": 3,
         "first_policy_version": 3, "last_policy_version": 3, "step": 7, "pre_agent": "p",
         "execute_time": 12.5, "reward": 0.5,
-        "terminated": False, "truncated": True, "tags": {"k": [1, {"a": None}]}, "action": 1,
+        "terminated": False, "truncated": True, "tags": {"k": [1, {"a": None}]}, "scores": None,
+        "action": 1,
     }  # fmt: skip
     assert buffer.episodes().to_pylist()[0]["episode_tags"] == '{"e":1}'
 

@@ -6,7 +6,7 @@ folder, and a folder in `migrations/sql/`. mypy checks the modules against this 
 parameter.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -150,6 +150,9 @@ class Dialect(Protocol):
         self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]
     ) -> None:
         """Insert whole rows of a table, values in the order of its columns."""
+
+    def set_scores(self, session: Session, buffer_id: int, scores: Mapping[int, str]) -> None:
+        """Set the latest scores of steps, given as JSON by position."""
 
     # -- reading ---------------------------------------------------------------------------------
 

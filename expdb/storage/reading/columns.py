@@ -6,7 +6,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, kind_of
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_values import as_objects
@@ -21,7 +21,7 @@ BLOCK_BITS = 10  # a row of `priorities` holds 1,024 positions
 
 def table_column(store: Store, name: str) -> tables.ViewColumn:
     """Return the column of the view `experience` with this name; raise QueryError if unknown."""
-    column = tables.VIEW.get(name)
+    column = tables.view_column(name)
     if column is not None:
         return column
     names = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
@@ -101,7 +101,7 @@ def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict
 
     For integers that may be missing, also return `has_<name>`.
     """
-    if COLUMN_KINDS.get(name) != "integer?":
+    if kind_of(name) != "integer?":
         return {name: column_array(name, values, json_text)}
     there = np.array([value is not None for value in values], np.bool_)
     return {name: np.array([value or 0 for value in values], np.int64), f"has_{name}": there}
@@ -109,7 +109,7 @@ def column_arrays(name: str, values: list[Any], json_text: bool = False) -> dict
 
 def column_array(name: str, values: list[Any], json_text: bool = False) -> np.ndarray:
     """Return a column as an array: tags as mappings, NULL as NaN for reals and None elsewhere."""
-    kind = COLUMN_KINDS.get(name)
+    kind = kind_of(name)
     if kind in _DTYPES:
         return np.array(values, _DTYPES[kind])
     if kind == "json" and not json_text:

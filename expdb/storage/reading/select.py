@@ -6,7 +6,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, SCORE, STEP_COLUMNS
 from expdb.sql import tables
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
@@ -119,7 +119,7 @@ def ordered(
     offset: int,
 ) -> np.ndarray:
     """Return matching positions, int64, ordered by a column (NULL last) and then by position."""
-    view_column = tables.VIEW.get(column)
+    view_column = tables.view_column(column)
     if view_column is None:
         names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
         raise errors.QueryError(f"no column {column!r} to order by; the columns are {names}")
@@ -137,16 +137,37 @@ NUMBERS_OF_EPISODES = tuple(
 )
 
 
+def is_number(name: str) -> bool:
+    """Return whether a column of episodes has numbers; the score of an episode is a number."""
+    return name in NUMBERS_OF_EPISODES or SCORE.fullmatch(name) is not None
+
+
 def columns_of_episodes(
     store: Store, session: Session, names: tuple[str, ...], after: int, ids: np.ndarray
 ) -> list[Any]:
-    """Return the id and columns of the episodes whose id is above `after` or in `ids`."""
+    """Return the id and columns of the episodes whose id is above `after` or in `ids`.
+
+    `scores.<name>` is the score of the last step, or negative infinity if a judge failed.
+    """
+    if any(map(SCORE.fullmatch, names)):
+        return _scores_of_episodes(store, session, names, after, ids)
     statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.ask(f"{statement} > ?", store.id, after))
     if len(ids):
         listed = store.dialect.as_list(ids)
         rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
     return rows
+
+
+def _scores_of_episodes(
+    store: Store, session: Session, names: tuple[str, ...], after: int, ids: np.ndarray
+) -> list[Any]:
+    scores = {name: match[1] for name in names if (match := SCORE.fullmatch(name))}
+    columns = [
+        tables.score_of_episode(scores[name]) if name in scores else E[name] for name in names
+    ]
+    chosen = sa.or_(E.id > after, store.dialect.among(E.id, ids.tolist()))
+    return session.fetch(sa.select(E.id, *columns).where(E.buffer_id == store.id, chosen))
 
 
 def own_versions(
@@ -166,6 +187,24 @@ def own_versions(
         rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
     versions = np.array(rows, np.int64).reshape(-1, 2)
     return versions[:, 0], versions[:, 1]
+
+
+def own_scores(
+    store: Store, session: Session, name: str, first: int, among: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions, int64, and scores, float64, of the steps with a score of this name.
+
+    Only steps from position `first` on, or with a position in `among`, are included.
+    """
+    column = tables.view_column(f"scores.{name}")
+    assert column is not None
+    chosen = S.position >= first
+    if len(among):
+        chosen = sa.or_(chosen, store.dialect.among(S.position, among.tolist()))
+    has_scores = S.buffer_id == store.id, S.scores.is_not(None), column.sql.is_not(None)
+    rows = session.fetch(sa.select(S.position, column.sql).where(chosen, *has_scores))
+    positions = np.fromiter((row[0] for row in rows), np.int64, len(rows))
+    return positions, np.fromiter((row[1] for row in rows), np.float64, len(rows))
 
 
 def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:

@@ -24,12 +24,13 @@ from expdb.storage import catalog
 from expdb.storage.statements import PUT_PRIORITIES
 
 B, E, S, G = tables.buffers.c, tables.episodes.c, tables.steps.c, tables.segments.c
-C, P = tables.chunks.c, tables.priorities
+C, P, R = tables.chunks.c, tables.priorities, tables.scores.c
 
 _PLACE = {column.name: place for place, column in enumerate(tables.chunks.columns)}
 
 BATCH_BYTES = 4 << 20
 BATCH_CHUNKS = 512
+BATCH_SCORES = 10_000
 
 Progress = Callable[[int, int], None]
 
@@ -67,6 +68,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                 )
             ]
             writer.many(PUT_PRIORITIES, blocks)
+            _copy_scores(reader, old, writer, target, draft)
             for table in (tables.consumers, tables.requests, tables.leases):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
@@ -174,6 +176,17 @@ def _copy_chunks(
         ):
             _insert(writer, target, table, draft.id, rows)
     draft.last = ids[-1]
+
+
+def _copy_scores(
+    reader: Session, old: int, writer: Session, target: Engine, draft: _CopyDraft
+) -> None:
+    """Copy the history of the scores in batches."""
+    last = -1
+    statement = sa.select(tables.scores).where(R.buffer_id == old).order_by(R.id)
+    while rows := reader.fetch(statement.where(R.id > last).limit(BATCH_SCORES)):
+        _insert(writer, target, tables.scores, draft.id, rows)
+        last = rows[-1][1]
 
 
 def _steps_of_segments(reader: Session, old: int, segments: list[Any]) -> list[Any]:

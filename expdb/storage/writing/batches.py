@@ -20,15 +20,7 @@ def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
     if isinstance(batch, Mapping):
         return _with_gaps(_broadcast(batch))
     if hasattr(batch, "__arrow_c_stream__"):
-        try:
-            table = pa.table(batch)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            raise InvalidValue(
-                f"{type(batch).__name__} cannot be read as a table ({error}); give every column "
-                "a name"
-            ) from None
-        if len(set(table.column_names)) < table.num_columns:
-            raise InvalidValue("the table has two columns of the same name; rename one of them")
+        table = _table_of(batch)
         return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(batch, (list, tuple)):
         return None
@@ -36,6 +28,24 @@ def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
         "a batch must be a list of mappings, a mapping of columns or an Arrow table, got "
         f"{type(batch).__name__}"
     )
+
+
+def _table_of(batch: Any) -> pa.Table:
+    try:
+        table = pa.table(batch)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InvalidValue(
+            f"{type(batch).__name__} cannot be read as a table ({error}); give every column a name"
+        ) from None
+    if len(set(table.column_names)) < table.num_columns:
+        raise InvalidValue("the table has two columns of the same name; rename one of them")
+    return table
+
+
+def columns_of_table(batch: Any) -> dict[str, list[Any]]:
+    """Return the columns of an Arrow table, or of a similar table, as lists of Python values."""
+    columns: dict[str, list[Any]] = _table_of(batch).to_pydict()
+    return columns
 
 
 def flatten_rollout(rollout: Any, agents: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
-from expdb.names import EPISODE_COLUMNS
+from expdb.names import EPISODE_COLUMNS, SCORE
 from expdb.sql import tables
 from expdb.sql.conditions import Condition, resolve
 from expdb.sql.session import Session
@@ -377,14 +377,14 @@ LONGEST_IDENTIFIER = 63  # bytes; limit of PostgreSQL
 
 
 def index(store: Store, name: str) -> None:
-    """Index a column or a tag for queries of all buffers; do nothing if the index exists."""
+    """Index a column, a tag or a score for queries of all buffers, unless the index exists."""
     resolved, key = resolve(name)
     column = resolved.sql
-    if not isinstance(column, sa.Column):
+    if not isinstance(column, sa.Column) and not SCORE.fullmatch(name):
         raise errors.QueryError(
-            f"{name!r} cannot be indexed; choose a column of the tables, or a tag"
+            f"{name!r} cannot be indexed; choose a column of the tables, a tag or a score"
         )
-    if key is not None:
+    if "." in name:
         store.tags.warn_of_unknown([name])
     table = tables.steps if resolved.of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)

@@ -7,6 +7,7 @@ from typing import Any
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
 from expdb.sql.conditions import resolve
+from expdb.sql.query import Where, shown
 
 TAGS = frozenset(("tags", "episode_tags"))
 UPDATABLE = ("reward", "terminated", "truncated", "tags", "policy_version", "episode_tags")
@@ -44,6 +45,32 @@ def check_changes(columns: Mapping[str, Any], replace_tags: bool) -> dict[str, A
         name: value if name in TAGS else _check_column(name, value)
         for name, value in changes.items()
     }
+
+
+def warn_of_no_match(
+    buffer: str, where: Where, required: bool, unwritten: int, names_episode: bool
+) -> None:
+    """Warn that `update` changed nothing, if that is probably a mistake.
+
+    With `required`, raise TooFewRows. `unwritten` is the number of steps that writers of this
+    process have not written, and `names_episode` tells whether the query names an `episode_id`.
+    """
+    if required:
+        raise errors.TooFewRows(
+            f"update() found no step of buffer {buffer!r} that matches {shown(where)}; check the "
+            "query, and that the writer of the steps has flushed them"
+        )
+    if unwritten:
+        errors.warn(
+            f"update() found no step of buffer {buffer!r}, but {unwritten} appended steps are not "
+            "written yet; call flush() or end the episode before update()"
+        )
+    elif names_episode:
+        errors.warn(
+            f"update() changed nothing, because no stored step of buffer {buffer!r} matches "
+            f"{shown(where)}; check the query, and that the steps are flushed and not evicted "
+            "(required=True raises an error instead)"
+        )
 
 
 def tags_of(changes: Mapping[str, Any]) -> set[str]:

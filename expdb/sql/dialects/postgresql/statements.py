@@ -3,7 +3,7 @@
 The SQL works with PostgreSQL 15 or newer.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -411,6 +411,15 @@ def insert_steps(
 def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) -> None:
     """Insert whole rows of a table, values in the order of its columns."""
     _copy(session, table, [column.name for column in table.columns], rows)
+
+
+def set_scores(session: Any, buffer_id: int, scores: Mapping[int, str]) -> None:
+    """Set the latest scores of steps, given as JSON by position."""
+    session.tell(
+        "UPDATE steps s SET scores = g.scores FROM unnest(?::bigint[], ?::text[]) "
+        "AS g(position, scores) WHERE s.buffer_id = ? AND s.position = g.position",
+        list(scores), list(scores.values()), buffer_id,
+    )  # fmt: skip
 
 
 _COPY_TYPES = {

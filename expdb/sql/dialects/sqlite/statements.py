@@ -1,7 +1,7 @@
 """Statements and expressions of SQLite that differ from other databases."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -253,6 +253,14 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
     session.many(
         f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
         rows,
+    )
+
+
+def set_scores(session: Any, buffer_id: int, scores: Mapping[int, str]) -> None:
+    """Set the latest scores of steps, given as JSON by position."""
+    session.many(
+        f"UPDATE steps SET scores = ? WHERE buffer_id = {int(buffer_id)} AND position = ?",
+        ((text, position) for position, text in scores.items()),
     )
 
 

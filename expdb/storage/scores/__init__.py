@@ -1,0 +1,1 @@
+"""Scores of steps and episodes: check, record and read them."""

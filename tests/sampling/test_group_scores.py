@@ -1,0 +1,156 @@
+"""Groups whose rollouts are compared by scores instead of returns."""
+
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import Group, QueryBuilder, Uniform
+
+ALL = Uniform(replace=False)
+
+
+def rollouts(buffer, group, count, *, reward=None):
+    """Write complete episodes of two steps; return their ids."""
+    names = []
+    for _ in range(count):
+        with buffer.episode("prompt", group_id=group) as episode:
+            episode.append(obs=0.0)
+            episode.append(obs=1.0, reward=reward)
+        names.append(episode.episode_id)
+    return names
+
+
+def judge(buffer, names, values, name="judge", **options):
+    buffer.score_batch(
+        [
+            {"episode_id": episode, "name": name, "value": value, **options}
+            for episode, value in zip(names, values, strict=True)
+        ]
+    )
+
+
+def ready(buffer, unit):
+    """Return the groups that can be drawn, by their scores."""
+    try:
+        batch = buffer.sample(
+            buffer.consumer("counts").stats(unit=unit)["groups"]["ready"], unit=unit, sampler=ALL
+        )
+    except (expdb.TooFewRows, expdb.InvalidValue):
+        return []
+    return sorted(sorted(row[~np.isnan(row)].tolist()) for row in batch["episode_score"])
+
+
+def test_scores_take_the_place_of_returns(buffer):
+    judge(buffer, rollouts(buffer, "a", 2), [0.25, 0.75])
+    judge(buffer, rollouts(buffer, "b", 2, reward=3.0), [1.0, 1.0])
+    batch = buffer.sample(2, unit=Group(2, score="judge"), sampler=ALL, rng=0)
+    order = np.argsort(batch["group_mean"])
+    assert batch["episode_score"][order].tolist() == [[0.25, 0.75], [1.0, 1.0]]
+    assert batch["group_mean"][order].tolist() == [0.5, 1.0]
+    assert batch["group_std"][order].tolist() == [0.25, 0.0]
+    assert np.isnan(batch["episode_return"][order[0]]).all()
+    assert batch["episode_return"][order[1]].tolist() == [3.0, 3.0]
+    assert ready(buffer, Group(2, min_spread=1e-6, score="judge")) == [[0.25, 0.75]]
+    assert "episode_score" not in buffer.sample(1, unit=Group(2))
+
+
+def test_several_scores_are_summed_with_weights(buffer):
+    names = rollouts(buffer, "a", 2)
+    judge(buffer, names, [0.5, 1.0])
+    judge(buffer, names, [1.0, 0.0], "format")
+    unit = Group(2, score={"judge": 0.75, "format": 0.25})
+    assert ready(buffer, unit) == [[0.625, 0.75]]
+    judge(buffer, names[:1], [0.0])
+    assert ready(buffer, unit) == [[0.25, 0.75]]
+
+
+def test_a_rollout_without_a_score_is_left_out(buffer):
+    names = rollouts(buffer, "a", 3)
+    unit = Group(2, score="judge")
+    judge(buffer, names[:1], [0.5])
+    assert ready(buffer, unit) == []
+    assert ready(buffer, Group(2, complete=False, score="judge")) == [[0.5]]
+    judge(buffer, names[1:2], [None], status="timeout")
+    assert ready(buffer, unit) == []
+    judge(buffer, names[2:], [1.0])
+    assert ready(buffer, unit) == [[0.5, 1.0]]
+
+
+def test_a_number_stands_for_a_missing_score(buffer):
+    names = rollouts(buffer, "a", 3)
+    judge(buffer, names[:2], [0.5, None], status="timeout")
+    assert ready(buffer, Group(3, score="judge", missing=-1.0)) == [[-1.0, -1.0, 0.5]]
+    both = Group(3, score={"judge": 1.0, "format": 2.0}, missing=-1.0)
+    assert ready(buffer, both) == [[-3.0, -3.0, -1.5]]
+
+
+def test_a_group_waits_for_scores_until_a_judge_gives_or_fails_to_give_them(buffer):
+    names = rollouts(buffer, "a", 3)
+    unit = Group(3, complete=False, score="judge", missing="wait")
+    judge(buffer, names[:2], [0.5, 1.0])
+    counts = buffer.consumer("trainer").stats(unit=unit)["groups"]
+    assert counts == {"ready": 0, "leased": 0, "incomplete": 0, "no_spread": 0, "too_stale": 0,
+                      "waiting": 1}  # fmt: skip
+    with pytest.raises(expdb.TooFewRows, match="with the scores judge"):
+        buffer.sample(1, unit=unit)
+    judge(buffer, names[2:], [None], status="timeout")
+    assert ready(buffer, unit) == [[0.5, 1.0]]
+    judge(buffer, names[2:], [0.0])
+    assert ready(buffer, unit) == [[0.0, 0.5, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"), [("wait", [0.5]), ("drop", [0.5]), (0.0, [0, 0.5])]
+)
+def test_a_deadline_ends_the_wait_for_a_score(buffer, missing, expected):
+    judge(buffer, rollouts(buffer, "a", 2)[:1], [0.5])
+    unit = Group(2, complete=False, score="judge", missing=missing, deadline=1.5)
+    began = time.monotonic()
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=unit)
+    batch = buffer.sample(1, unit=unit, wait=20.0)
+    assert 0.4 < time.monotonic() - began < 10
+    assert sorted(batch["episode_score"][0][: len(expected)].tolist()) == expected
+
+
+def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
+    names = rollouts(buffer, "a", 2)
+    trainer, unit = buffer.consumer("trainer", max_times_sampled=1), Group(2, score="judge")
+    with pytest.raises(expdb.TooFewRows):
+        trainer.lease(1, unit=unit)
+    lease = buffer.consumer("judge").lease(
+        2, QueryBuilder().is_null("scores.judge"), unit=expdb.Episode(), sampler=ALL
+    )
+    lease.acknowledge(
+        scores={"episode": lease.batch["episode"], "name": "judge", "value": [0.0, 1.0]}
+    )
+    with trainer.lease(1, unit=unit, step=3) as batch:
+        assert sorted(batch["episode_score"][0].tolist()) == [0.0, 1.0]
+    (replayed,) = buffer.replay("trainer")
+    assert replayed["episode_score"].tolist() == batch["episode_score"].tolist()
+    judge(buffer, names[:1], [0.5], "other")
+    assert len(list(buffer.replay("trainer"))) == 1  # the batch does not contain this score
+    judge(buffer, names[:1], [0.5])
+    with pytest.raises(expdb.ReplayMismatch):
+        list(buffer.replay("trainer"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "judge-v2"}, "the name of a score must be"),
+        ({"score": {}}, "score must be a name such as 'judge', or a mapping"),
+        ({"score": {"judge": "much"}}, "the weight of the score 'judge' must be a number"),
+        ({"score": 3}, "score must be a name"),
+        ({"score": "judge", "missing": "ignore"}, "missing must be 'drop' or 'wait'"),
+        ({"score": "judge", "missing": np.nan}, "missing must be a finite number"),
+        ({"score": "judge", "deadline": -1}, "deadline must be a number of at least 0"),
+        ({"missing": "wait"}, "apply to scores; also pass score"),
+        ({"deadline": 3}, "apply to scores; also pass score"),
+    ],
+)
+def test_invalid_settings_are_named(arguments, message):
+    with pytest.raises(expdb.InvalidValue, match=message):
+        Group(4, **arguments)
