@@ -43,7 +43,7 @@ from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where, plain_where
 from expdb.storage.ledger import admissions, consumers, rates, waiters
-from expdb.storage.reading import fetch, select
+from expdb.storage.reading import fetch, groups, select
 from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import scores_of, scores_of_steps
@@ -406,11 +406,12 @@ class ReplayBuffer(NotACollection):
         policy_version: int | None = None,
         episode_tags: Mapping[str, Any] | None = None,
         tags: None = None,
+        resume: bool = False,
         flush_steps: int = 256,
         flush_bytes: int = 1 << 20,
         flush_seconds: float = 5.0,
     ) -> EpisodeWriter:
-        """Return a writer that buffers the steps of one new episode.
+        """Return a writer that buffers the steps of one episode, by default a new one.
 
         Use the writer with ``with``. It gathers the steps, and flushes them when an `append` or
         `extend` reaches `flush_steps`, `flush_bytes` or `flush_seconds`.
@@ -433,6 +434,11 @@ class ReplayBuffer(NotACollection):
             Labels of the episode. Queries name them ``episode_tags.<key>``.
         tags : None
             Not accepted: tags belong to a step, so pass them to `EpisodeWriter.append`.
+        resume : bool, default False
+            Whether to continue the episode `episode_id` if it is open or aborted. Its stored steps
+            stay, and its final observation is discarded. Steps that are appended have
+            `policy_version`, even if the stored steps have another version. If another writer of
+            the episode still exists, its next flush raises `EpisodeResumed`.
         flush_steps : int, default 256
             Number of buffered steps that causes a flush, at least 1.
         flush_bytes : int, default 1048576
@@ -448,11 +454,20 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If an argument is invalid, or `tags` is passed.
+            If an argument is invalid, `tags` is passed, or `resume` without `episode_id`.
         EpisodeMismatch
-            If an episode with this `episode_id` exists.
+            If an episode with this `episode_id` exists; with `resume`, if its task, agent, group,
+            `task_name` or `episode_tags` differ.
+        EpisodeEnded
+            If the episode to resume is complete.
         DatabaseReadOnly
             If the handle was opened with ``read_only=True``.
+
+        Examples
+        --------
+        >>> with buffer.episode("task_1", episode_id="a-1", resume=True) as ep:  # doctest: +SKIP
+        ...     for turn in range(ep.length, 10):
+        ...         ep.append(messages=messages, action=action)
         """
         if tags is not None:
             raise errors.InvalidValue(
@@ -463,19 +478,13 @@ class ReplayBuffer(NotACollection):
         flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
             flush_steps, flush_bytes, flush_seconds
         )
-        columns = {
-            "task_name": task_name,
-            "group_id": group_id,
-            "policy_version": policy_version,
+        details = {
+            "task_name": task_name, "group_id": group_id, "policy_version": policy_version,
             "episode_tags": episode_tags,
-        }
-        if episode_id is not None and episodes.find(
-            self._store, [checks.text(episode_id, "episode_id")]
-        ):
-            raise errors.EpisodeMismatch(
-                f"episode {episode_id!r} already exists; choose another episode_id"
-            )
-        episode = self._open_episodes.new(task_id, agent_id, episode_id, columns)
+        }  # fmt: skip
+        episode = self._open_episodes.new(task_id, agent_id, episode_id, details)
+        resume = checks.flag(resume, "resume")
+        episode = episodes.begin(self._store, episode, episode_id is not None, resume)
         return self._writers.add(
             EpisodeWriter(EpisodeSink(self), episode, flush_steps, flush_bytes, flush_seconds)
         )
@@ -703,13 +712,43 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
-        return pa.Table.from_arrays(
-            [
-                pa.array([row[k] for row in rows], _ARROW_TYPES.get(COLUMN_KINDS[name], pa.utf8()))
-                for k, name in enumerate(names)
-            ],
-            names,
-        )
+        return _table(rows, {name: COLUMN_KINDS[name] for name in names})
+
+    @retry_on_restart
+    def unfinished(self, group_size: int) -> pa.Table:
+        """Return the groups of rollouts with missing or interrupted rollouts, oldest first.
+
+        A group is finished when it has `group_size` complete episodes. Episodes without a
+        `group_id` are grouped by `task_id`, as in `Group`.
+
+        Parameters
+        ----------
+        group_size : int
+            Number of rollouts of a group, at least 1.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per unfinished group, with `group_id` (null for a task without groups),
+            `task_id`, the numbers of `complete`, `open`, `aborted` and `missing` rollouts, and
+            `episode_ids`, the open and aborted rollouts, oldest first. Continue one of them with
+            ``buffer.episode(task_id, episode_id=..., resume=True)``. An open rollout may still have
+            a writer.
+
+        Raises
+        ------
+        InvalidValue
+            If `group_size` is not an integer of at least 1.
+
+        Examples
+        --------
+        >>> buffer.unfinished(8)["missing"].to_pylist()  # doctest: +SKIP
+        [3]
+        """
+        size = checks.whole(group_size, "group_size", 1)
+        with self._store.engine.reading() as session:
+            rows = groups.unfinished(self._store, session, size)
+        return _table(rows, groups.COLUMNS)
 
     @retry_on_restart
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
@@ -1121,9 +1160,7 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         with self._store.engine.reading() as session:
             rows = history.read(self._store, session, condition, name)
-        types = [_ARROW_TYPES.get(kind, pa.utf8()) for kind in history.COLUMNS.values()]
-        columns = list(zip(*rows, strict=True)) or [()] * len(types)
-        return pa.Table.from_arrays(list(map(pa.array, columns, types)), list(history.COLUMNS))
+        return _table(rows, history.COLUMNS)
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
         """Delete the matching steps and return how many were deleted.
@@ -2018,6 +2055,7 @@ class ReplayBuffer(NotACollection):
     count_async = async_form(count, reads=True)
     tasks_async = async_form(tasks, reads=True)
     episodes_async = async_form(episodes, reads=True)
+    unfinished_async = async_form(unfinished, reads=True)
     page_async = async_form(page, reads=True)
     get_async = async_form(get, reads=True)
     plan_eviction_async = async_form(plan_eviction, reads=True)
@@ -2060,7 +2098,17 @@ class ReplayBuffer(NotACollection):
 _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
-_ARROW_TYPES = {"integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64()}
+_ARROW_TYPES = {
+    "integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64(),
+    "texts": pa.list_(pa.utf8()),
+}  # fmt: skip
+
+
+def _table(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
+    """Return rows as an Arrow table, given the kind of each column."""
+    types = [_ARROW_TYPES.get(kind, pa.utf8()) for kind in kinds.values()]
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return pa.Table.from_arrays(list(map(pa.array, columns, types)), list(kinds))
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:

@@ -277,6 +277,15 @@ class EpisodeMismatch(ExpDBError, ValueError):
     """
 
 
+class EpisodeResumed(EpisodeEnded):
+    """Another writer has resumed the episode, so this writer cannot change it any more.
+
+    Raised when a writer flushes or ends an episode that another call of `ReplayBuffer.episode`
+    with ``resume=True`` has opened since, for example because the process of the writer was
+    suspended. The buffered steps of this writer are not stored. Stop the rollout.
+    """
+
+
 class UnknownEpisode(ExpDBError, LookupError):
     """No episode of the buffer has this id.
 

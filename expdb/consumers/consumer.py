@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.leasing import LeaseRequest, Leasing
-from expdb.process.awaiting import in_thread, obtain
+from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
 from expdb.sampling.request import check_empty, check_instances, field_names
 from expdb.sql.query import Where
+
+DISCARDED_AT_ONCE = 256  # groups of one lease
 
 
 class Consumer:
@@ -75,7 +77,8 @@ class Consumer:
             `incomplete` (too few complete rollouts with a known return and without evicted steps),
             `no_spread` (the standard deviation of the returns is below `min_spread`) and
             `too_stale` (a rollout exceeds `max_staleness` or has no policy version). If the unit
-            has `score`, also `waiting` (a rollout waits for a score).
+            has `score`, also `waiting` (a rollout waits for a score). With `unit`, `discarded` is
+            the number of groups that `discard` has used up.
 
         Raises
         ------
@@ -119,7 +122,8 @@ class Consumer:
         first_positions, stored_steps = _find_stored_parts(self._buffer, ids)
         returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
         left = self._leasing.left(first_positions)
-        return figures | {"groups": unit.count(groups, returns, versions, left, oldest, waiting)}
+        counts = unit.count(groups, returns, versions, left, oldest, waiting)
+        return figures | {"groups": counts, "discarded": self._leasing.count_discarded()}
 
     def lease(
         self,
@@ -215,6 +219,118 @@ class Consumer:
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         how = _How.checked(seconds, wait, renew)
         return self._lease(request, how, _step(step))
+
+    def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
+        """Use up the groups that `unit` skips because their returns or scores hardly differ.
+
+        Otherwise, such groups stay in the population, and later samples search them again. A
+        discarded group counts as leased and acknowledged, but `ReplayBuffer.replay` leaves it out,
+        because nothing was trained on it.
+
+        Parameters
+        ----------
+        unit : Group
+            The unit that the trainer leases, with `min_spread` above 0.
+        where : QueryBuilder, mapping or array_like of int64, optional
+            The query that the trainer passes to `lease`.
+        step : int, optional
+            The trainer's own step number, stored with the discarded groups; see `rewind`.
+
+        Returns
+        -------
+        int
+            Number of discarded groups. `stats` counts all discarded groups.
+
+        Raises
+        ------
+        InvalidValue
+            If `unit` is not a Group with `min_spread` above 0, or the consumer has no
+            `max_times_sampled`, so that no group is ever used up.
+        QueryError
+            If `where` is not a valid query.
+        UnknownConsumer
+            If the consumer was dropped.
+
+        Examples
+        --------
+        >>> unit = expdb.Group(8, min_spread=1e-6)
+        >>> consumer.discard(unit)  # doctest: +SKIP
+        3
+        """
+        if not isinstance(unit, Group) or not unit.min_spread:
+            raise errors.InvalidValue(
+                f"unit must be a Group with min_spread above 0, got {unit!r}; pass the unit of the "
+                "trainer, such as expdb.Group(8, min_spread=1e-6)"
+            )
+        if self._leasing.record().settings.max_times_sampled is None:
+            raise errors.InvalidValue(
+                f"consumer {self.name!r} has no max_times_sampled, so it never uses up a group; "
+                "create another consumer with max_times_sampled=1"
+            )
+        below = float(np.nextafter(unit.min_spread, -np.inf))
+        skipped = replace(unit, min_spread=0.0, max_spread=below)
+        request = _request(
+            DISCARDED_AT_ONCE, where, Uniform(replace=False), skipped, ("position",), 1, False,
+            np.empty,
+        )  # fmt: skip
+        request, how, count = replace(request, discards=True), _How.checked(), 0
+        while True:
+            try:
+                lease = self._lease(request, how, _step(step))
+            except errors.TooFewRows:
+                return count
+            lease.acknowledge()
+            count += lease.batch.size
+
+    def rewind(self, step: int) -> dict[str, int]:
+        """Return everything that was leased after a trainer step, so that it can be leased again.
+
+        Call it when a trainer restarts from a checkpoint of an earlier step. The leases with a
+        greater trainer step are returned, and so are the leases without a trainer step that were
+        acknowledged after this step. Active leases are returned too: acknowledging them raises
+        `LeaseLost`, so restart all learners. `last_step` becomes the latest step up to `step`.
+
+        Parameters
+        ----------
+        step : int
+            Trainer step of the checkpoint, as passed to `lease` or `acknowledge`. With a number
+            below all steps, everything is returned.
+
+        Returns
+        -------
+        dict of str to int
+            The number of returned `leases`, the number of different `items` in them, and the
+            numbers of these items whose steps are `evicted` (or deleted) and `archived` (evicted
+            by a policy with an archive), so that they cannot be leased again.
+
+        Raises
+        ------
+        InvalidValue
+            If `step` is not an integer, or if no lease was acknowledged with a trainer step.
+        UnknownConsumer
+            If the consumer was dropped.
+
+        Warns
+        -----
+        ExpDBWarning
+            If items cannot be leased again because their steps were evicted or deleted.
+
+        Examples
+        --------
+        >>> consumer.rewind(checkpoint["step"])  # doctest: +SKIP
+        {'leases': 40, 'items': 2560, 'evicted': 0, 'archived': 0}
+        """
+        figures = self._leasing.rewind(checks.whole(step, "step"))
+        policy = self._buffer.eviction
+        figures["archived"] = 0 if policy is None or policy.archive is None else figures["evicted"]
+        if figures["evicted"]:
+            errors.warn(
+                f"{figures['evicted']} of {figures['items']} items that consumer {self.name!r} "
+                f"leased after step {step} cannot be leased again, because their steps were "
+                f"evicted or deleted ({figures['archived']} are in the archive); keep more steps, "
+                "or write checkpoints more often"
+            )
+        return figures
 
     def batches(
         self,
@@ -486,6 +602,11 @@ class Consumer:
             If another process locks the database for longer than the handle's `timeout`.
         """
         _checked(lease).acknowledge(step)
+
+    stats_async = async_form(stats, reads=True)
+    rewind_async = async_form(rewind)
+    discard_async = async_form(discard)
+    shared_async = async_form(shared, reads=True)
 
     async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
         """Acknowledge a lease as `acknowledge` does, while other asyncio tasks run.

@@ -34,14 +34,15 @@ from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.encoding import Drawn, described
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
+from expdb.storage.ledger.rewinding import Returned, rewind
 from expdb.storage.ledger.waiters import Waiter
-from expdb.storage.reading import select
+from expdb.storage.reading import fetch, select
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore
@@ -60,12 +61,13 @@ class LeaseRequest:
     fields: tuple[str, ...] | None
     empty: Empty
     pin: bool = False  # whether the buffer keeps the leased steps beyond its capacity
+    discards: bool = False  # whether the batch is used up without training
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """A cache key; `have_same_settings` compares requests with equal keys."""
         query = json.dumps(describe_query(self.where), default=repr)
-        return repr(self.sampler), repr(self.unit), self.fields, query
+        return repr(self.sampler), repr(self.unit), self.fields, query, self.discards
 
 
 class _Overtaken(Exception):
@@ -131,9 +133,14 @@ class Leasing:
             if record is None:
                 raise unknown_consumer(session, self._store, self._consumer.name)
             version, leased, begun = record.version, record.handed_out, record.begun
-            counters = Counters(version, leased, begun, 0.0, None, None)
+            counters = Counters(version, leased, begun, 0.0, None, None, record.rewinds)
             follow(usage, session, self._store, self._consumer, counters)
         return usage.left(positions)
+
+    def count_discarded(self) -> int:
+        """Return how many items were used up without training."""
+        with self._store.engine.reading() as session:
+            return entries.count_discarded(session, self._store, self._consumer)
 
     def scores_of_episodes(self, names: Sequence[str], ids: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns of episodes as float64, in the order of `ids`; NaN for no value."""
@@ -400,7 +407,9 @@ class Leasing:
             is_same = have_same_settings(request.sampler, sampler)
             if id in self._stored and is_same and have_same_settings(request.unit, unit):
                 return id, None
-        text = as_text(request.where, request.sampler, request.unit, request.fields, columns)
+        text = as_text(
+            request.where, request.sampler, request.unit, request.fields, columns, request.discards
+        )
         id = leases.request_id(text)
         remember(self._requests, key, (request.sampler, request.unit, id))
         return id, None if id in self._stored else text
@@ -439,6 +448,24 @@ class Leasing:
         with self._store.engine.reading() as session:
             status, _ = leases.status(session, self._store, self._consumer, lease)
             return bool(status == ACKNOWLEDGED)
+
+    def rewind(self, step: int) -> dict[str, int]:
+        """Return the batches that were leased after a trainer step; see `Consumer.rewind`."""
+        store, attempts = self._store, list[Returned]()
+
+        def attempt() -> None:
+            with store.engine.writing() as session:
+                returned = rewind(session, store, self._consumer, step)
+                if returned.leases or not attempts:  # an earlier attempt may have been committed
+                    attempts.append(returned)
+
+        store.engine.retry(locked, self._lock, attempt)
+        count, positions = attempts[-1]
+        evicted = 0
+        if len(positions):
+            with store.engine.reading() as session:
+                evicted = int((~fetch.alive(store, session, positions)).sum())
+        return {"leases": count, "items": len(positions), "evicted": evicted}
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""
@@ -517,7 +544,7 @@ def follow(
     if usage.version == counters.version:
         return
     try:
-        if usage.version < 0:
+        if usage.version < 0 or usage.rewinds != counters.rewinds:
             _load(usage, session, store, consumer, counters)
         else:
             for lease in leases.changed(session, store, consumer, usage.last, usage.held):
@@ -540,3 +567,4 @@ def _load(
     for lease in leases.open_leases(session, store, consumer):
         usage.take_in(lease)
     usage.last, usage.begun = counters.handed_out - 1, counters.begun
+    usage.rewinds = counters.rewinds

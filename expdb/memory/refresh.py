@@ -150,6 +150,7 @@ def _revise(
         for id in details.id[~details.ordered].tolist():
             r.unordered[id] = NONE  # the episode may have ended; see link_unordered
             r.open.pop(id, None)
+    if details is not None and not details.complete.all():
         _, window = r.positions_and_rows()
         starts = window[r.columns[WHOLE][window] > 0]
         broken = starts[np.isin(r.columns["episode"][starts], details.id[~details.complete])]

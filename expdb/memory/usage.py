@@ -33,6 +33,7 @@ class Usage:
     def forget(self) -> None:
         """Reset to the initial state, without any lease."""
         self.version = -1  # version of the consumer at which this object is up to date
+        self.rewinds = 0  # of the consumer at this version
         self.last = -1  # greatest lease id that was read
         self.begun = 0
         self.held: dict[int, LeaseRecord] = {}

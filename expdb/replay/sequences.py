@@ -264,6 +264,8 @@ class Group(Unit):
         as 1e-6, skips groups whose returns are all equal; such groups have no learning signal.
     max_length : int, optional
         Length T of the arrays, at least 1; only the first steps of longer rollouts are taken.
+    max_spread : float, optional
+        Skip groups whose returns have a standard deviation above this number.
     score : str or mapping of str to float, optional
         Name of a score, or the weight of each score in a sum, such as
         ``{"judge": 0.7, "format": 0.3}``.
@@ -299,6 +301,7 @@ class Group(Unit):
     score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     missing: Literal["drop", "wait"] | float = "drop"
     deadline: float | None = None
+    max_spread: float | None = None
 
     by_episode: ClassVar[bool] = True
 
@@ -307,6 +310,8 @@ class Group(Unit):
         checks.flag(self.complete, "complete")
         checks.number(self.min_spread, "min_spread", 0)
         _set_max_length(self)
+        if self.max_spread is not None:
+            checks.number(self.max_spread, "max_spread", self.min_spread)
         if self.score is not None:
             object.__setattr__(self, "score", _weights(self.score))
         elif self.missing != "drop" or self.deadline is not None:
@@ -363,7 +368,13 @@ class Group(Unit):
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which groups may be drawn, a tuple."""
         of_scores = self.score, self.missing, self.deadline
-        return ("group", self.size, self.complete, self.min_spread, *of_scores)
+        spreads = self.min_spread, self.max_spread
+        return ("group", self.size, self.complete, *spreads, *of_scores)
+
+    def _has_spread(self, spreads: np.ndarray) -> np.ndarray:
+        most = np.inf if self.max_spread is None else self.max_spread
+        has_spread: np.ndarray = (spreads >= self.min_spread) & (spreads <= most)
+        return has_spread
 
     def values(
         self, read: Callable[[str], np.ndarray], now: float
@@ -437,7 +448,7 @@ class Group(Unit):
         there = np.arange(self.size) < (counts - skipped)[:, None]
         members = order[np.where(there, index, 0)]
         scores = np.where(there, returns[members], np.nan)
-        chosen = spread(scores, mean(scores)) >= self.min_spread
+        chosen = self._has_spread(spread(scores, mean(scores)))
         if self.complete:
             chosen &= counts >= self.size
         rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
@@ -485,7 +496,7 @@ class Group(Unit):
                 reason = "waiting"
             elif len(scored) < (self.size if self.complete else 1):
                 reason = "incomplete"
-            elif spread(scores, mean(scores))[0] < self.min_spread:
+            elif not self._has_spread(spread(scores, mean(scores)))[0]:
                 reason = "no_spread"
             elif not (np.isnan(oldest) or (versions[scored] >= oldest).all()):
                 reason = "too_stale"

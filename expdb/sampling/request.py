@@ -21,6 +21,7 @@ from expdb.replay.units import Unit
 from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
+from expdb.storage.ledger.entries import DISCARDED
 
 
 @dataclass(frozen=True)
@@ -225,8 +226,13 @@ def as_text(
     unit: Unit,
     names: tuple[str, ...] | None,
     columns: Mapping[str, Any],
+    discards: bool = False,
 ) -> str:
-    """Return the JSON text of a request for the ledger; `columns` describes sampler columns."""
+    """Return the JSON text of a request for the ledger.
+
+    `columns` describes the columns of the sampler. `discards` means that the batch is used up
+    without training.
+    """
     description = {
         "unit": settings_of(unit),
         "sampler": settings_of(sampler),
@@ -234,6 +240,8 @@ def as_text(
         "fields": names,
         "columns": columns,
     }
+    if discards:
+        description[DISCARDED] = True
     return json.dumps(description, default=_plain)
 
 

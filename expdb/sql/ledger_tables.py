@@ -34,6 +34,7 @@ consumers = sa.Table(
         "acknowledged", Integer, nullable=False, comment="number of leases ever acknowledged"
     ),
     sa.Column("last_step", Integer, comment="trainer step of the latest acknowledgement"),
+    sa.Column("rewinds", Integer, nullable=False, comment="number of times it was rewound"),
     sa.Index("consumers_by_name", "buffer_id", "name", unique=True),
 )
 

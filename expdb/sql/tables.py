@@ -158,6 +158,12 @@ episodes = sa.Table(
     ),
     sa.Column("first_policy_version", Integer, comment="smallest policy version of the steps"),
     sa.Column("last_policy_version", Integer, comment="greatest policy version of the steps"),
+    sa.Column(
+        "generation",
+        Integer,
+        nullable=False,
+        comment="number of times that a writer has resumed the episode",
+    ),
     sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
     sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
     sa.Index("episodes_by_task_name", "buffer_id", "task_name"),

@@ -41,6 +41,9 @@ class EpisodeRecord:
     last_step: int | None = None
     ordered: bool = True
     last_position: int = -1
+    generation: int = 0  # number of times that a writer has resumed the episode
+    # Version of the steps that have none of their own; by default that of the episode.
+    step_version: int | None = None
     gained: float | None = None  # sum of the rewards that this process has written
 
     def become(self, other: "EpisodeRecord") -> None:

@@ -222,6 +222,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._whole = False  # whether the last step ends the episode
         self._last: Any = None  # the steps of the write that ends the episode or failed to end it
         self._given_up = self._in_block = False
+        self._resumed: errors.EpisodeResumed | None = None  # raised when another writer resumed it
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
         frame, _ = calling_line.calling_frame()
         # `begun_at` formats it only when it is read.
@@ -298,6 +299,9 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         ------
         EpisodeEnded
             If the episode has ended, or its last step is terminated or truncated.
+        EpisodeResumed
+            If a flush finds that another writer has resumed the episode. This writer is then
+            closed, and its gathered steps are lost.
         EpisodeMismatch
             If a flush finds that another process has begun an episode with the same `episode_id`.
         InvalidValue
@@ -505,7 +509,14 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         except BaseException:
             if not steps.is_stored and not steps.is_in_doubt:
                 steps.take_back_end()
-                self._last, self._takes_steps = None, not self._whole
+                self._last, self._takes_steps = None, not (self._whole or self._given_up)
+            raise
+
+    def _write(self) -> None:
+        try:
+            super()._write()
+        except errors.EpisodeResumed as error:  # another writer has the episode now
+            self._resumed, self._given_up, self._takes_steps = error, True, False
             raise
 
     def _resume(self) -> None:
@@ -558,6 +569,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             raise errors.ForkedWithOpenConnection(
                 "this episode belongs to the parent process; begin another episode in this process"
             )
+        if self._resumed is not None:
+            raise errors.EpisodeResumed(*self._resumed.args)
         raise errors.EpisodeEnded(
             f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )

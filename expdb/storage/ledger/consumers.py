@@ -61,6 +61,7 @@ class ConsumerRecord:
     begun: int = 0
     acknowledged: int = 0
     last_step: int | None = None
+    rewinds: int = 0
 
 
 _COLUMNS = [K[field.name] for field in fields(ConsumerRecord)]

@@ -28,6 +28,9 @@ from expdb.storage.store import Store
 L, R = tables.leases.c, tables.requests.c
 
 
+DISCARDED = "discarded"  # key of the requests of batches that were used up without training
+
+
 @dataclass(frozen=True)
 class Entry:
     """A row of the ledger with everything needed to rebuild its batch."""
@@ -50,16 +53,39 @@ def acknowledged(
 ) -> list[int]:
     """Return the ids of acknowledged leases, in the order of acknowledgement.
 
-    With `steps`, return only leases of these trainer steps. With `newest`, return at most this
-    number of leases, the latest ones.
+    Discarded batches are left out. With `steps`, return only leases of these trainer steps. With
+    `newest`, return at most this number of leases, the latest ones.
     """
     condition = sa.and_(
         L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
     )
+    if discards := find_discards(session, store):
+        condition = sa.and_(condition, sa.not_(store.dialect.among(L.request, discards)))
     if steps is not None:
         condition = sa.and_(condition, store.dialect.among(L.trainer_step, sorted(steps)))
     ordered = sa.select(L.id).where(condition).order_by(L.acknowledged.desc()).limit(newest)
     return [id for (id,) in reversed(session.rows(ordered))]
+
+
+def find_discards(session: Session, store: Store) -> list[int]:
+    """Return the ids of the requests of discarded batches."""
+    pattern = store.dialect.like(R.request, f'%"{DISCARDED}": true%')
+    rows = session.rows(sa.select(R.id, R.request).where(R.buffer_id == store.id, pattern))
+    return [row.id for row in rows if json.loads(row.request).get(DISCARDED) is True]
+
+
+def count_discarded(session: Session, store: Store, consumer: ConsumerRecord) -> int:
+    """Return how many items of a consumer were discarded."""
+    discards = find_discards(session, store)
+    if not discards:
+        return 0
+    is_discard = sa.and_(store.dialect.among(L.request, discards), L.status == "acknowledged")
+    total = 0
+    for entry in read_entries(session, store, consumer, is_discard):
+        if isinstance(entry, DatabaseDamaged):
+            raise entry
+        total += len(entry.drawn.positions)
+    return total
 
 
 def find_acknowledged_range(

@@ -207,7 +207,8 @@ class EncodedSteps:
             first = checks.whole(first, "policy_version")
         if last is not None:
             last = checks.whole(last, "policy_version_end")
-            began = episode.policy_version if first is None else first
+            usual = episode.policy_version if episode.step_version is None else episode.step_version
+            began = usual if first is None else first
             if began is None:
                 raise errors.InvalidValue(
                     f"policy_version_end is {last}, but the step and its episode have no "

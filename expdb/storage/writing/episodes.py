@@ -1,7 +1,7 @@
 """The rows of episodes: insert, advance, end, find by name, and sweep abandoned ones."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ E = tables.episodes.c
 _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
-_STORED = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered")
+_STORED = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered", "generation")
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 FIND = (
     f"SELECT {', '.join(_STORED)}, status FROM episodes "
@@ -33,7 +33,7 @@ NO_VERSION = -(2**63)  # stands for NULL in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
     "last_position = ?, episode_return = coalesce(episode_return + ?, episode_return, ?) "
-    "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? "
+    "WHERE buffer_id = ? AND id = ? AND status = 'open' AND length = ? AND generation = ? "
     f"AND coalesce(policy_version, {NO_VERSION}) = ? RETURNING 1"
 )
 
@@ -68,6 +68,7 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
         session.ask(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
             after.last_position, write.gained, write.gained, store.id, before.id, before.length,
+            before.generation,
             NO_VERSION if after.policy_version is None else after.policy_version,
         )
     )  # fmt: skip
@@ -124,17 +125,21 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
     """Return the stored state of an episode that another process has changed.
 
     If the episode was swept, return a record without an id, so that it is inserted again. Raise
-    EpisodeEnded if it has ended.
+    EpisodeEnded if it has ended, and EpisodeResumed if another writer has resumed it.
     """
     rows = session.ask(
-        "SELECT status, length, last_step, ordered, policy_version FROM episodes "
+        "SELECT status, length, last_step, ordered, policy_version, generation FROM episodes "
         "WHERE buffer_id = ? AND id = ?",
         store.id,
         record.id,
     )
     if not rows and 0 <= record.last_position < swept_before(store, session):
-        return record.changed(id=None)
-    status, length, last_step, ordered, version = rows[0] if rows else ("gone", 0, None, True, None)
+        return record.changed(id=None, generation=0)
+    status, length, last_step, ordered, version, generation = (
+        rows[0] if rows else ("gone", 0, None, True, None, record.generation)
+    )
+    if generation != record.generation:
+        raise resumed(record.episode_id)
     if status != "open":
         raise errors.EpisodeEnded(
             f"episode {record.episode_id!r} is {status}; start another episode"
@@ -144,10 +149,84 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
     )
 
 
+def resumed(episode_id: str) -> errors.EpisodeResumed:
+    """Return the error for a writer whose episode another writer has resumed."""
+    return errors.EpisodeResumed(
+        f"another writer has resumed episode {episode_id!r}, so this writer cannot change it; stop "
+        "this rollout, or resume the episode again with buffer.episode(..., resume=True)"
+    )
+
+
 def end_stored(store: Store, id: int, status: str) -> None:
     """End a stored episode without pending steps."""
     with store.writing() as (session, outcome):
         end(store, session, outcome, id, status, None, {})
+
+
+# Columns that must agree with the stored episode when it is resumed.
+_RESUMED_WITH = ("task_id", "agent_id", "task_name", "group_id", "episode_tags")
+
+
+def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) -> EpisodeRecord:
+    """Return the episode of a new EpisodeWriter; with `resume`, the stored one if there is one.
+
+    `is_named` means that the caller has chosen the `episode_id`.
+    """
+    if not is_named:
+        if resume:
+            raise errors.InvalidValue(
+                "resume=True requires the episode_id of the episode to continue; pass episode_id="
+            )
+        return episode
+    if not resume:
+        if find(store, [episode.episode_id]):
+            raise errors.EpisodeMismatch(
+                f"episode {episode.episode_id!r} already exists; choose another episode_id, or "
+                "pass resume=True to continue an open or aborted episode"
+            )
+        return episode
+    expected = {name: getattr(episode, name) for name in _RESUMED_WITH}
+    expected = {name: value for name, value in expected.items() if value is not None}
+    stored = store.engine.retry(_resume, store, episode.episode_id, expected)
+    if stored is None:
+        return episode
+    if episode.policy_version not in (None, stored.policy_version):
+        stored.step_version = episode.policy_version
+    return stored
+
+
+def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> EpisodeRecord | None:
+    """Open a stored episode for a new writer, and exclude its earlier writers.
+
+    Return None if there is no such episode. Raise EpisodeEnded if it is complete, and
+    EpisodeMismatch if one of its columns differs from its value in `expected`.
+    """
+    with store.writing() as (session, _):
+        rows = session.ask(FIND.format("?"), store.id, episode_id)
+        if not rows:
+            return None
+        *values, status = rows[0]
+        if status == "complete":
+            raise errors.EpisodeEnded(
+                f"episode {episode_id!r} is complete and cannot be resumed; begin another episode"
+            )
+        episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
+        for name, value in expected.items():
+            if (stored := getattr(episode, name)) != value:
+                raise errors.EpisodeMismatch(
+                    f"episode {episode_id!r} has {name}={stored!r}, so it cannot be resumed with "
+                    f"{name}={value!r}; pass the stored value, or another episode_id"
+                )
+        episode.generation += 1
+        # Rows in memory link an episode with `ordered` = false again after each change.
+        episode.ordered = bool(episode.ordered) and status == "open"
+        session.tell(
+            "UPDATE episodes SET status = 'open', ended = NULL, tail_chunk = NULL, "
+            "tail_row = NULL, tail_fields = NULL, ordered = ?, generation = ? "
+            "WHERE buffer_id = ? AND id = ?",
+            episode.ordered, episode.generation, store.id, episode.id,
+        )  # fmt: skip
+    return episode
 
 
 def end(
@@ -175,14 +254,24 @@ def end(
 ENDED_AT_ONCE = 500
 
 
-def end_all(store: Store, ids: Sequence[int], status: str) -> None:
-    """End the episodes that are still open, many in one transaction."""
-    for start in range(0, len(ids), ENDED_AT_ONCE):
-        store.engine.retry(_end_some, store, ids[start : start + ENDED_AT_ONCE], status)
+def end_all(store: Store, generations: Mapping[int, int], status: str) -> None:
+    """End the episodes that are still open and were not resumed, many in one transaction.
+
+    `generations` maps the ids of episodes to their generations.
+    """
+    items = list(generations.items())
+    for start in range(0, len(items), ENDED_AT_ONCE):
+        store.engine.retry(_end_some, store, dict(items[start : start + ENDED_AT_ONCE]), status)
 
 
-def _end_some(store: Store, ids: Sequence[int], status: str) -> None:
+def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None:
     with store.writing() as (session, outcome):
+        stored = session.ask(
+            "SELECT id, generation FROM episodes WHERE buffer_id = ? AND id "
+            f"{store.dialect.AMONG}",
+            store.id, store.dialect.as_list(np.array(list(generations), np.int64)),
+        )  # fmt: skip
+        ids = [id for id, generation in stored if generations[id] == generation]
         ended = session.ask(
             "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND status = 'open' "
             f"AND id {store.dialect.AMONG} RETURNING id",

@@ -289,6 +289,8 @@ class OpenEpisodes:
                         anew.named,
                     )
                 return self._commit(gathering, wait_for_rate)
+            except errors.EpisodeResumed:
+                raise
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
                 if attempt + 1 == ATTEMPTS or gathering.is_stored or gathering.is_in_doubt:
                     raise
@@ -358,7 +360,11 @@ class OpenEpisodes:
         self._group_commit.run(self._end_all, status)
 
     def _end_all(self, status: str) -> None:
-        stored = [episode.id for episode in self._open.values() if episode.id is not None]
+        stored = {
+            episode.id: episode.generation
+            for episode in self._open.values()
+            if episode.id is not None
+        }
         episodes.end_all(self._store, stored, status)
         self._open.clear()
         self._callers.clear()

@@ -56,7 +56,7 @@ def make_plan(
     if pending.final and pending.final_is_in_block:
         final = (row - 1, pending.blocks[-1].steps, sorted(pending.final))
     others = tuple(steps[2:]) if count else ()
-    if count and steps.has_versions:
+    if count and (steps.has_versions or any(r.step_version is not None for r in indices)):
         others = (*others[:-2], *_own_versions(steps, episodes))
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
 
@@ -68,8 +68,9 @@ def _own_versions(
     own, ends = list(steps.policy_version), list(steps.policy_version_end)
     for write in episodes:
         usual = write.after.policy_version
+        usual_of_steps = usual if write.record.step_version is None else write.record.step_version
         for row in write.rows:
-            began = usual if own[row] is None else own[row]
+            began = usual_of_steps if own[row] is None else own[row]
             ends[row] = None if ends[row] == began else ends[row]
             own[row] = None if began == usual else began
     return tuple(own), tuple(ends)

@@ -120,7 +120,11 @@ def _description(write: EpisodeWrite) -> dict[str, Any]:
     record = write.record
     if write.before.id is None:
         return record.columns()
-    return {"episode_id": record.episode_id, "policy_version": record.policy_version}
+    return {
+        "episode_id": record.episode_id,
+        "policy_version": record.policy_version,
+        "generation": record.generation,
+    }
 
 
 def _chunks(

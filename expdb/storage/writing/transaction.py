@@ -173,9 +173,10 @@ def _end_stored(
     """End an episode whose steps are stored, unless it has ended already or was swept."""
     assert episode.id is not None
     status, is_episode = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
-    current = [
-        stored_status for (stored_status,) in session.rows(sa.select(E.status).where(*is_episode))
-    ]
+    rows = session.rows(sa.select(E.status, E.generation).where(*is_episode))
+    if rows and rows[0][1] != episode.generation:
+        raise episodes.resumed(episode.episode_id)
+    current = [stored_status for stored_status, _ in rows]
     if not current and 0 <= episode.last_position < episodes.swept_before(store, session):
         return
     if again and current == [status]:

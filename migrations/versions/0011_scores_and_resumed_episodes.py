@@ -1,4 +1,4 @@
-"""Scores of steps and episodes: their history, and the latest score of each step."""
+"""Scores of steps and episodes, episodes that another writer resumes, rewound consumers."""
 
 from pathlib import Path
 
@@ -18,11 +18,14 @@ SQL = Path(__file__).parent.parent / "sql"
 BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05"
 # What ANALYZE would find for a million scores of ten thousand episodes; see 0001.
 SQLITE_STATISTICS = {"scores": "1000000 1000000 1", "scores_by_episode": "1000000 1000000 100"}
+COUNTERS = (("episodes", "generation"), ("consumers", "rewinds"))
 
 
 def upgrade() -> None:
     dialect = op.get_bind().dialect.name
     op.add_column("steps", sa.Column("scores", Text))
+    for table, column in COUNTERS:
+        op.add_column(table, sa.Column(column, Integer, nullable=False, server_default="0"))
     op.create_table(
         "scores",
         sa.Column("buffer_id", Integer, primary_key=True),
@@ -53,14 +56,20 @@ def upgrade() -> None:
     _drop("TRIGGER", "steps_revised", "steps")
     _make("steps_revised", revision)
     _make("episodes_deleted", revision)
+    if dialect == "postgresql":
+        _replace_append(revision)
 
 
 def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        _replace_append("0009")
     _drop("TRIGGER", "episodes_deleted", "episodes")
     _drop("TRIGGER", "steps_revised", "steps")
     _drop("VIEW", "experience_scores")
     _drop("VIEW", "experience")
     op.drop_table("scores")
+    for table, column in reversed(COUNTERS):
+        op.drop_column(table, column)
     op.drop_column("steps", "scores")
     if op.get_bind().dialect.name == "sqlite":
         op.execute("DELETE FROM sqlite_stat1 WHERE tbl = 'scores'")
@@ -68,6 +77,11 @@ def downgrade() -> None:
     else:
         _make("experience", "0008")
     _make("steps_revised", "0005")
+
+
+def _replace_append(version: str) -> None:
+    sql = (SQL / "postgresql" / f"{version}_append.sql").read_text()
+    op.get_bind().exec_driver_sql(sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
 
 
 def _drop(kind: str, name: str, table: str = "") -> None:

@@ -1,0 +1,76 @@
+"""Return the batches that a trainer leased after one of its steps."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from expdb import errors
+from expdb.sql.session import Session
+from expdb.storage.ledger.consumers import ConsumerRecord
+from expdb.storage.ledger.leases import LeaseRecord, changed, hold
+from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.store import Store
+
+
+class Returned(NamedTuple):
+    """What a rewind returned."""
+
+    leases: int
+    positions: np.ndarray  # of the items, ascending, each once
+
+
+def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) -> Returned:
+    """Return all leases that are active or were acknowledged after a trainer step.
+
+    These are the leases with a greater trainer step, and those without a trainer step that were
+    acknowledged after the last lease with a trainer step up to `step`.
+    """
+    counters = hold(session, store, consumer)
+    rows = session.ask(
+        "SELECT id, status, trainer_step, acknowledged FROM leases WHERE buffer_id = ? AND "
+        "consumer = ? AND status IN ('leased', 'acknowledged')",
+        store.id, consumer.id,
+    )  # fmt: skip
+    done = [row for row in rows if row[1] == "acknowledged"]
+    if done and all(trainer_step is None for _, _, trainer_step, _ in done):
+        raise errors.InvalidValue(
+            f"no lease of consumer {consumer.name!r} was acknowledged with a trainer step, so it "
+            "is unknown which batches to return; pass step= to lease() or acknowledge()"
+        )
+    kept_steps = [(order, at) for _, _, at, order in done if at is not None and at <= step]
+    newest = max((order for order, _ in kept_steps), default=-1)
+    kept = {
+        id: order
+        for id, _, at, order in done
+        if (at is not None and at <= step) or (at is None and order <= newest)
+    }
+    ids = np.array(sorted(row[0] for row in rows if row[0] not in kept), np.int64)
+    if not len(ids):
+        return Returned(0, ids)
+    leases = _read(session, store, consumer, ids)
+    session.tell(
+        f"UPDATE leases SET status = 'returned', ended = {store.dialect.NOW}, trainer_step = NULL, "
+        f"acknowledged = NULL WHERE buffer_id = ? AND consumer = ? AND id {store.dialect.AMONG}",
+        store.id, consumer.id, store.dialect.as_list(ids),
+    )  # fmt: skip
+    # The order of acknowledgement has no gaps, so that later leases can continue it.
+    ranks = sorted(kept, key=kept.__getitem__)
+    moved = [(rank, store.id, consumer.id, id) for rank, id in enumerate(ranks) if kept[id] != rank]
+    session.many(
+        "UPDATE leases SET acknowledged = ? WHERE buffer_id = ? AND consumer = ? AND id = ?", moved
+    )
+    session.ask(
+        "UPDATE consumers SET version = ?, rewinds = rewinds + 1, acknowledged = ?, last_step = ? "
+        "WHERE buffer_id = ? AND id = ? RETURNING 1",
+        counters.version + 1, len(kept), max(kept_steps)[1] if kept_steps else None, store.id,
+        consumer.id,
+    )  # fmt: skip
+    settle_pins(session, store)
+    return Returned(len(ids), np.unique(np.concatenate([lease.drawn.items for lease in leases])))
+
+
+def _read(
+    session: Session, store: Store, consumer: ConsumerRecord, ids: np.ndarray
+) -> list[LeaseRecord]:
+    no_others = 1 << 62
+    return changed(session, store, consumer, no_others, ids.tolist())
