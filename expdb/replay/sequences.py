@@ -451,9 +451,10 @@ class Group(Unit):
         chosen = self._has_spread(spread(scores, mean(scores)))
         if self.complete:
             chosen &= counts >= self.size
-        rollouts = np.where(there, rows[members], UNKNOWN)[chosen]
+        rollouts: np.ndarray = np.where(there, rows[members], UNKNOWN)[chosen]
         # This order is oldest first, because `rows` ascend by position.
-        return rollouts[np.argsort(members[chosen, 0])]
+        in_order: np.ndarray = rollouts[np.argsort(members[chosen, 0])]
+        return in_order
 
     def count(
         self,
