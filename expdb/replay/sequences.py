@@ -298,10 +298,10 @@ class Group(Unit):
     complete: bool = True
     min_spread: float = 0.0
     max_length: int | None = None
+    max_spread: float | None = None
     score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     missing: Literal["drop", "wait"] | float = "drop"
     deadline: float | None = None
-    max_spread: float | None = None
 
     by_episode: ClassVar[bool] = True
 
