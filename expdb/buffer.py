@@ -52,6 +52,7 @@ from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
+from expdb.storage.writing.annotate import annotate
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
@@ -1132,6 +1133,51 @@ class ReplayBuffer(NotACollection):
         """
         return Recording(self._store, scores_of(scores)).run()
 
+    def annotate(self, positions: Any, /, version: int | None = None, **arrays: Any) -> int:
+        """Add arrays to stored steps, such as advantages or reference log-probabilities.
+
+        An annotation has a name and, optionally, a version, such as the policy version that
+        computed it. An annotation with the same name and version is replaced. Read annotations
+        like fields: ``fields=["ref_logprobs"]`` has the array with the greatest version, and
+        ``"ref_logprobs@3"`` that of version 3. A key `has_<name>` tells which steps have it.
+
+        Parameters
+        ----------
+        positions : array_like of int, shape (N,)
+            Positions of the steps, as in ``batch["position"]``.
+        version : int, optional
+            Version of the arrays, at least 0. An array without a version counts as older than all
+            versions.
+        **arrays
+            By name, one number or array for each position, as a list or an array of shape (N, ...).
+            The first value fixes the type. If the buffer has a field that others are aligned with,
+            such as ``output_ids`` of `TOKEN_FIELDS`, each array must have its length.
+
+        Returns
+        -------
+        int
+            Number of stored arrays.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is invalid, or an array has the wrong length; the message names the row.
+        ReservedName
+            If a name is that of a column or of a batch key.
+        FieldMismatch
+            If an array does not fit the type of its annotation, or the name is that of a field.
+        Evicted
+            If a position has no step.
+
+        Examples
+        --------
+        >>> buffer.annotate(batch["position"], version=7, advantages=values)  # doctest: +SKIP
+        64
+        """
+        wanted = checks.positions(positions)
+        number = None if version is None else checks.whole(version, "version", 0)
+        return self._engine.retry(annotate, self._store, wanted, number, arrays)
+
     @retry_on_restart
     def scores(self, where: Where = None, *, name: str | None = None) -> pa.Table:
         """Return the history of the scores, oldest first.
@@ -2073,6 +2119,7 @@ class ReplayBuffer(NotACollection):
     score_async = async_form(score)
     score_batch_async = async_form(score_batch)
     scores_async = async_form(scores, reads=True)
+    annotate_async = async_form(annotate)
     delete_async = async_form(delete)
     clear_async = async_form(clear)
     set_capacity_async = async_form(set_capacity)

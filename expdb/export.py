@@ -81,11 +81,11 @@ def export(
         raise TargetExists(f"{path} exists; name a new file")
     if not path.parent.is_dir():
         raise DatabaseMissing(f"the folder {path.parent} does not exist; create it first")
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    draft, stats = path.with_name(f".{path.name}.{uuid.uuid4().hex}"), buffer.stats()
     try:
         count = parquet.write(
             draft,
-            buffer.stats()["fields"],
+            stats["fields"] | stats["annotations"],
             lambda names: buffer.scan(where, size=parquet.BATCH_STEPS, fields=names),
             progress,
             times=timestamps,

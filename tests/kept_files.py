@@ -223,6 +223,9 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
     buffer.score(episode_id="scored 0", name="judge", value=2 / 3, by="v2")
     buffer.score(episode_id="scored 1", name="judge", value=None, status="timeout")
     buffer.score([6, 7], name="format", value=[True, -1e300])
+    lengths = [np.arange(k, dtype=np.float32) / 3 for k in range(5)]
+    buffer.annotate(range(5), advantages=lengths)
+    buffer.annotate([3, 9], version=4, advantages=lengths[1:3], weights=[0.5, 1 / 3])
 
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:
@@ -262,6 +265,12 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
             "episodes": [
                 {key: _json(value) for key, value in row.items()}
                 for row in buffer.episodes().to_pylist()
+            ],
+            "annotations": [
+                {key: _json(value) for key, value in row.items()}
+                for batch in buffer.scan(fields=["position", *stats["annotations"]])
+                if stats["annotations"]
+                for row in batch.to_list()
             ],
             "scores": [
                 {key: _json(value) for key, value in row.items()}

@@ -18,6 +18,7 @@ from expdb.replay.samplers import Sampler
 from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
 from expdb.sql.tables import ViewColumn
+from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
 from expdb.storage.store import Store
 
@@ -79,7 +80,8 @@ def key_sources(
         if source in read:
             read[source].append(name)
         keys.append((key, source, name))
-        if name in optional or (source in read and COLUMN_KINDS.get(name) == "integer?"):
+        may_lack = name in optional or find_annotation(store, name) is not None
+        if may_lack or (source in read and COLUMN_KINDS.get(name) == "integer?"):
             keys.append((f"has_{key}", source, f"has_{name}"))
 
     wanted = usual if fields is None else dict.fromkeys(fields)
@@ -98,6 +100,8 @@ def key_sources(
             add(name, "stack" if name in stacked else "last" if is_last else "row", name)
         elif name == "priority" and r.priorities is not None:
             keys.append((name, name, name))
+        elif find_annotation(store, name) is not None:
+            add(name, "stored", name)
         else:
             column = _require_column(store, name, usual)
             add(name, "stored" if column.of_steps else "episode_stored", name)

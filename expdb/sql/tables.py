@@ -305,9 +305,21 @@ scores = sa.Table(
     sa.Index("scores_by_episode", "buffer_id", "episode"),
 )
 
+annotations = sa.Table(
+    "annotations",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the annotation"),
+    sa.Column("position", Integer, primary_key=True, comment="position of the step"),
+    sa.Column("name", Text, primary_key=True, comment="name of the annotation"),
+    sa.Column("version", Integer, primary_key=True, comment="version; -1 for none"),
+    sa.Column("shape", Text, nullable=False, comment="shape of the array, JSON array"),
+    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of `data`"),
+    sa.Column("data", Blob, nullable=False, comment="values of the array, little-endian"),
+)
+
 # The tables with rows of buffers, in the order in which rows can be deleted.
 LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
-EXPERIENCE = (scores, priorities, steps, segments, chunks, episodes)
+EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 

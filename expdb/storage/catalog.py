@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,13 +22,14 @@ B = tables.buffers.c
 class Fields:
     """The fields of a buffer as last read.
 
-    `types` holds the type of each field, and `optional` the fields that some steps lack. `version`
-    is the number of changes to the fields.
+    `types` holds the type of each field, `optional` the fields that some steps lack, and
+    `annotations` the type of each annotation. `version` is the number of changes to all of these.
     """
 
     types: dict[str, Field]
     optional: set[str]
     version: int
+    annotations: dict[str, Field] = dataclass_field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nested = {
@@ -41,19 +43,29 @@ class Fields:
         """Parse the JSON in the column `buffers.fields`."""
         try:
             stored = json.loads(text)
-            types = {
-                name: Field.from_json(value) for name, value in stored.get("types", {}).items()
-            }
-            return cls(types, set(stored.get("optional", ())), version)
+            types, annotations = (
+                {name: Field.from_json(value) for name, value in stored.get(key, {}).items()}
+                for key in ("types", "annotations")
+            )
+            return cls(types, set(stored.get("optional", ())), version, annotations)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise errors.DatabaseDamaged(
                 f"the fields of a buffer cannot be read ({error}); restore a backup"
             ) from error
 
+    def with_annotations(self) -> dict[str, Field]:
+        """Return the types of the fields and of the annotations."""
+        return {**self.types, **self.annotations}
+
     def as_text(self) -> str:
         """Return the fields as JSON for the column `buffers.fields`."""
         types = {name: field.as_json() for name, field in self.types.items()}
-        return json.dumps({"types": types, "optional": sorted(self.optional)})
+        contents = {"types": types, "optional": sorted(self.optional)}
+        if self.annotations:
+            contents["annotations"] = {
+                name: field.as_json() for name, field in self.annotations.items()
+            }
+        return json.dumps(contents)
 
 
 LEFT_BEHIND = (

@@ -252,6 +252,11 @@ class Store:
                     "omit the declaration, or use another buffer or field name"
                 )
         for name in new:
+            if name in stored.annotations:
+                raise errors.FieldMismatch(
+                    f"{name!r} is the name of an annotation of buffer {self.name!r}; rename the "
+                    "field"
+                )
             heads = {name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1)}
             if name in stored.nested or heads & (stored.types.keys() | new.keys()):
                 raise errors.FieldMismatch(
@@ -260,7 +265,8 @@ class Store:
                 )
         optional = stored.optional | lacking | (set() if first else new.keys())
         if new or aligned or optional != stored.optional:
-            settled = Fields({**stored.types, **new, **aligned}, optional, stored.version + 1)
+            settled_types = {**stored.types, **new, **aligned}
+            settled = Fields(settled_types, optional, stored.version + 1, stored.annotations)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
             session.execute(sa.update(b).where(b.c.id == self.id).values(values))

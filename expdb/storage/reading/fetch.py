@@ -14,6 +14,7 @@ from expdb.chunks.fields import SYSTEM
 from expdb.names import COLUMN_KINDS
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading.annotations import find_annotation, read_annotation
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import (
     WIDE,
@@ -139,12 +140,14 @@ def steps(
     of_tables = [
         name for name in names if name not in (*in_chunks, "position", "episode", "buffer")
     ]
+    noted = [name for name in of_tables if find_annotation(store, name) is not None]
+    of_tables = [name for name in of_tables if name not in noted]
     for name in of_tables:
         if name not in SYSTEM:
             table_column(store, name)
     if not len(positions):
         return {key: array for name in names for key, array in _empty(store, name)}
-    last = last and not of_tables and not state.gaps
+    last = last and not of_tables and not noted and not state.gaps
     segments, index, chunks = _locate(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
@@ -165,6 +168,8 @@ def steps(
             out[name] = rows[name]
             if COLUMN_KINDS.get(name) == "integer?":
                 out[f"has_{name}"] = rows[f"has_{name}"]
+        elif name in noted:
+            out |= read_annotation(store, session, positions, name)
         else:
             field = types.get(name) or SYSTEM[name]
             if empty is None or field.varies or field.nbytes < WIDE:
@@ -208,6 +213,10 @@ def _locate(
 
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
     field = store.fields.types.get(name) or SYSTEM.get(name)
+    annotation = find_annotation(store, name) if field is None else None
+    if annotation is not None:
+        field = annotation[2]
+        yield f"has_{name}", np.empty(0, np.bool_)
     if field is None:
         yield from column_arrays(name, []).items()
     elif field.varies:

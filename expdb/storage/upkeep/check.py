@@ -13,11 +13,13 @@ from expdb.sql.engine import Engine
 from expdb.sql.schema import column_problems
 from expdb.sql.session import Session
 from expdb.storage import catalog
+from expdb.storage.reading.annotations import decoded
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 from expdb.storage.upkeep.check_ledger import check_ledger
 
 _CHUNKS_AT_ONCE = 64
+_ANNOTATIONS_AT_ONCE = 1000
 
 # Each statement counts the rows of the buffer `?` that have one problem. The statements are text:
 # compiling them with SQLAlchemy for each of many buffers would take longer than the queries.
@@ -51,6 +53,14 @@ _ROWS = {
     "final observations shared by several episodes": (
         "SELECT count(*) FROM (SELECT 1 FROM episodes WHERE buffer_id = ? "
         "AND tail_chunk IS NOT NULL GROUP BY tail_chunk, tail_row HAVING count(*) > 1) AS several"
+    ),
+    "annotations without a step": (
+        "SELECT count(*) FROM annotations a LEFT JOIN steps s ON s.buffer_id = a.buffer_id "
+        "AND s.position = a.position WHERE a.buffer_id = ? AND s.position IS NULL"
+    ),
+    "scores without an episode": (
+        "SELECT count(*) FROM scores r LEFT JOIN episodes e ON e.buffer_id = r.buffer_id "
+        "AND e.id = r.episode WHERE r.buffer_id = ? AND e.id IS NULL"
     ),
     "episodes with more steps than were written": (
         "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.length < (SELECT count(*) "
@@ -105,6 +115,7 @@ def check_buffer(store: Store, session: Session) -> list[str]:
         "returns": lambda: _returns(store, session),
         "segments": lambda: _segments(store, session, segments),
         "chunks": lambda: _chunks(store, session, segments),
+        "annotations": lambda: _annotations(store, session),
         "ledger": lambda: check_ledger(store, session),
     }
     problems: list[str] = []
@@ -210,6 +221,29 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
                 yield from _fields(store, id, chunk)
             except ExpDBError as error:
                 yield str(error)
+
+
+def _annotations(store: Store, session: Session) -> Iterator[str]:
+    """Decode every annotation."""
+    last = -1
+    while rows := session.ask(
+        "SELECT position, name, shape, crc, data FROM annotations WHERE buffer_id = ? "
+        "AND position > ? ORDER BY position LIMIT ?",
+        store.id, last, _ANNOTATIONS_AT_ONCE,
+    ):  # fmt: skip
+        # The next rows may belong to the last position, so it is read again with all of its rows.
+        cut = rows[-1][0] if len(rows) == _ANNOTATIONS_AT_ONCE else None
+        whole = [row for row in rows if row[0] != cut] or rows
+        for position, name, shape, crc, data in whole:
+            field = store.fields.annotations.get(name)
+            if field is None:
+                yield f"annotation {name!r} of position {position} has no type"
+                continue
+            try:
+                decoded(store, name, position, field, shape, crc, data)
+            except ExpDBError as error:
+                yield str(error)
+        last = whole[-1][0]
 
 
 def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:

@@ -25,12 +25,13 @@ from expdb.storage.statements import PUT_PRIORITIES
 
 B, E, S, G = tables.buffers.c, tables.episodes.c, tables.steps.c, tables.segments.c
 C, P, R = tables.chunks.c, tables.priorities, tables.scores.c
+A = tables.annotations.c
 
 _PLACE = {column.name: place for place, column in enumerate(tables.chunks.columns)}
 
 BATCH_BYTES = 4 << 20
 BATCH_CHUNKS = 512
-BATCH_SCORES = 10_000
+BATCH_ROWS = 4096
 
 Progress = Callable[[int, int], None]
 
@@ -68,7 +69,9 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                 )
             ]
             writer.many(PUT_PRIORITIES, blocks)
-            _copy_scores(reader, old, writer, target, draft)
+            _copy_in_batches(reader, old, writer, target, draft, tables.scores, R.id)
+            keys = A.position, A.name, A.version
+            _copy_in_batches(reader, old, writer, target, draft, tables.annotations, *keys)
             for table in (tables.consumers, tables.requests, tables.leases):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
@@ -178,15 +181,22 @@ def _copy_chunks(
     draft.last = ids[-1]
 
 
-def _copy_scores(
-    reader: Session, old: int, writer: Session, target: Engine, draft: _CopyDraft
+def _copy_in_batches(
+    reader: Session,
+    old: int,
+    writer: Session,
+    target: Engine,
+    draft: _CopyDraft,
+    table: sa.Table,
+    *keys: sa.Column[Any],
 ) -> None:
-    """Copy the history of the scores in batches."""
-    last = -1
-    statement = sa.select(tables.scores).where(R.buffer_id == old).order_by(R.id)
-    while rows := reader.fetch(statement.where(R.id > last).limit(BATCH_SCORES)):
-        _insert(writer, target, tables.scores, draft.id, rows)
-        last = rows[-1][1]
+    """Copy the rows of a table in batches; `keys` is its primary key without the buffer."""
+    statement = sa.select(table).where(table.c.buffer_id == old).order_by(*keys)
+    after = statement
+    while rows := reader.fetch(after.limit(BATCH_ROWS)):
+        _insert(writer, target, table, draft.id, rows)
+        last = [sa.literal(value) for value in rows[-1][1 : 1 + len(keys)]]
+        after = statement.where(sa.tuple_(*keys) > sa.tuple_(*last))
 
 
 def _steps_of_segments(reader: Session, old: int, segments: list[Any]) -> list[Any]:

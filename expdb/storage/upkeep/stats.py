@@ -40,4 +40,5 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "revision": state.revision,
         "fields": {name: str(field) for name, field in store.fields.types.items()},
         "optional_fields": sorted(store.fields.optional),
+        "annotations": {name: str(field) for name, field in store.fields.annotations.items()},
     }

@@ -365,5 +365,6 @@ class EncodedSteps:
             # it must not be kept.
             Rows().append({name: flat[name] for name in new}, new)
             self._types = {**self._types, **new}
-            self.fields = Fields(self._types, self.fields.optional, self.fields.version)
+            known = self.fields
+            self.fields = Fields(self._types, known.optional, known.version, known.annotations)
         return flat

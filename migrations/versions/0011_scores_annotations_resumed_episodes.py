@@ -1,4 +1,4 @@
-"""Scores of steps and episodes, episodes that another writer resumes, rewound consumers."""
+"""Scores, annotations, episodes that another writer resumes, and rewound consumers."""
 
 from pathlib import Path
 
@@ -17,7 +17,17 @@ Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 SQL = Path(__file__).parent.parent / "sql"
 BUSY = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05"
 # What ANALYZE would find for a million scores of ten thousand episodes; see 0001.
-SQLITE_STATISTICS = {"scores": "1000000 1000000 1", "scores_by_episode": "1000000 1000000 100"}
+SQLITE_STATISTICS = {
+    "scores": "1000000 1000000 1",
+    "scores_by_episode": "1000000 1000000 100",
+    "annotations": "1000000 1000000 4 1 1",
+}
+# Triggers that change, with their table and the migrations that made them before.
+TRIGGERS = {
+    "steps_revised": ("steps", "0005"),
+    "steps_deleted": ("steps", "0001"),
+    "buffers_evicted": ("buffers", "0009"),
+}
 COUNTERS = (("episodes", "generation"), ("consumers", "rewinds"))
 
 
@@ -42,19 +52,33 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index("scores_by_episode", "scores", ["buffer_id", "episode"])
+    op.create_table(
+        "annotations",
+        sa.Column("buffer_id", Integer, primary_key=True),
+        sa.Column("position", Integer, primary_key=True),
+        sa.Column("name", Text, primary_key=True),
+        sa.Column("version", Integer, primary_key=True),
+        sa.Column("shape", Text, nullable=False),
+        sa.Column("crc", Integer, nullable=False),
+        sa.Column("data", sa.LargeBinary(), nullable=False),
+        sqlite_strict=True,
+        sqlite_with_rowid=False,
+    )
     if dialect == "postgresql":
-        op.execute(f"ALTER TABLE scores SET ({BUSY})")
+        for table in ("scores", "annotations"):
+            op.execute(f"ALTER TABLE {table} SET ({BUSY})")
     else:
         for index, figures in SQLITE_STATISTICS.items():
             op.get_bind().exec_driver_sql(
-                "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES ('scores', ?, ?)",
-                (index, figures),
+                "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)",
+                (index.removesuffix("_by_episode"), index, figures),
             )
     _drop("VIEW", "experience")
     _make("experience", revision)
     _make("experience_scores", revision)
-    _drop("TRIGGER", "steps_revised", "steps")
-    _make("steps_revised", revision)
+    for name, (table, _) in TRIGGERS.items():
+        _drop("TRIGGER", name, table)
+        _make(name, revision)
     _make("episodes_deleted", revision)
     if dialect == "postgresql":
         _replace_append(revision)
@@ -64,19 +88,22 @@ def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         _replace_append("0009")
     _drop("TRIGGER", "episodes_deleted", "episodes")
-    _drop("TRIGGER", "steps_revised", "steps")
+    for name, (table, _) in TRIGGERS.items():
+        _drop("TRIGGER", name, table)
     _drop("VIEW", "experience_scores")
     _drop("VIEW", "experience")
+    op.drop_table("annotations")
     op.drop_table("scores")
     for table, column in reversed(COUNTERS):
         op.drop_column(table, column)
     op.drop_column("steps", "scores")
     if op.get_bind().dialect.name == "sqlite":
-        op.execute("DELETE FROM sqlite_stat1 WHERE tbl = 'scores'")
+        op.execute("DELETE FROM sqlite_stat1 WHERE tbl IN ('scores', 'annotations')")
         _make("experience", "0005")
     else:
         _make("experience", "0008")
-    _make("steps_revised", "0005")
+    for name, (_, before) in TRIGGERS.items():
+        _make(name, before)
 
 
 def _replace_append(version: str) -> None:

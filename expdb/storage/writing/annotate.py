@@ -1,0 +1,179 @@
+"""Add arrays to stored steps, such as advantages that a trainer computes later."""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from expdb import errors
+from expdb.chunks.fields import NUMERIC, Field, check_name
+from expdb.chunks.infer import as_array, is_array
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.catalog import Fields
+from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading import fetch
+from expdb.storage.reading.annotations import NO_VERSION
+from expdb.storage.store import Store, evicted
+
+B = tables.buffers.c
+
+_PUT = (
+    "INSERT INTO annotations (buffer_id, position, name, version, shape, crc, data) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (buffer_id, position, name, version) "
+    "DO UPDATE SET shape = excluded.shape, crc = excluded.crc, data = excluded.data"
+)
+
+
+def checked(arrays: Mapping[str, Any], count: int, stored: Fields) -> dict[str, list[np.ndarray]]:
+    """Return, by name, the array of each of `count` steps; raise InvalidValue if one is invalid."""
+    if not arrays:
+        raise errors.InvalidValue(
+            "annotate() got no array; pass one as a keyword, such as ref_logprobs=arrays"
+        )
+    return {name: _arrays_of_steps(name, values, count, stored) for name, values in arrays.items()}
+
+
+def _arrays_of_steps(name: str, values: Any, count: int, stored: Fields) -> list[np.ndarray]:
+    check_name(name)
+    if name in stored.types:
+        raise errors.InvalidValue(
+            f"{name!r} is a field of the buffer, and stored fields cannot be changed; choose "
+            "another name for the annotation"
+        )
+    holds_objects = isinstance(values, np.ndarray) and values.dtype.hasobject
+    rows = as_array(values, name) if is_array(values) and not holds_objects else values
+    if not isinstance(rows, (list, tuple, np.ndarray)) or getattr(rows, "ndim", 1) == 0:
+        raise errors.InvalidValue(
+            f"annotation {name!r} must be a list or an array with one entry for each position, "
+            f"got {type(values).__name__}"
+        )
+    if len(rows) != count:
+        raise errors.InvalidValue(
+            f"annotation {name!r} has {len(rows)} entries for {count} positions; pass one for "
+            "each position"
+        )
+    field = stored.annotations.get(name)
+    arrays: list[np.ndarray] = []
+    for index, row in enumerate(rows):
+        try:
+            array = _array_of(name, row, field)
+            field = _type_of(array) if field is None else field
+            if array.dtype != field.numpy or not field.has_shape(array.shape):
+                raise errors.FieldMismatch(
+                    f"annotation {name!r} has the type {field}, but this array is "
+                    f"{_type_of(array)}; convert the array, or choose another name"
+                )
+        except (errors.InvalidValue, errors.FieldMismatch) as error:
+            errors.name_row(error, index)
+            raise
+        arrays.append(array)
+    return arrays
+
+
+def _array_of(name: str, row: Any, field: Field | None) -> np.ndarray:
+    if is_array(row):
+        return as_array(row, name)
+    try:
+        if isinstance(row, np.generic):
+            return as_array(np.asarray(row), name)
+        array = np.asarray(row, None if field is None else field.numpy)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.InvalidValue(
+            f"annotation {name!r} must contain numbers ({error}); pass an array of one of "
+            f"{', '.join(NUMERIC)}"
+        ) from None
+    if not array.size and field is None:
+        array = array.astype(np.float32)
+    return as_array(array, name)
+
+
+def _type_of(array: np.ndarray) -> Field:
+    shape = (None, *array.shape[1:]) if array.ndim else ()
+    return Field(array.dtype.name, shape)
+
+
+def annotate(
+    store: Store, positions: np.ndarray, version: int | None, arrays: Mapping[str, Any]
+) -> int:
+    """Store arrays for steps, and replace those with the same name and version.
+
+    Return the number of stored arrays. Raise Evicted if a position has no step.
+    """
+    number = NO_VERSION if version is None else version
+    by_name = checked(arrays, len(positions), store.fields)
+    if not len(positions):
+        return 0
+    with store.writing() as (session, outcome):
+        ((fields_version,),) = session.rows(sa.select(B.fields_version).where(B.id == store.id))
+        stored = store.fields_at(session, fields_version)
+        is_stored = fetch.alive(store, session, positions)
+        if not is_stored.all():
+            raise evicted(np.unique(positions[~is_stored]))
+        _check_lengths(store, session, positions, by_name)
+        _settle(store, session, stored, by_name, outcome)
+        rows = [
+            (
+                store.id, position, name, number, json.dumps(array.shape),
+                zlib.crc32(data := np.ascontiguousarray(array).tobytes()), data,
+            )
+            for name, own in by_name.items()
+            for position, array in zip(positions.tolist(), own, strict=True)
+        ]  # fmt: skip
+        session.many(_PUT, rows)
+    return len(rows)
+
+
+def _check_lengths(
+    store: Store, session: Session, positions: np.ndarray, by_name: Mapping[str, list[np.ndarray]]
+) -> None:
+    """Raise InvalidValue unless each array is as long as the tokens of its step.
+
+    The tokens are the field that other fields are aligned with, if there is exactly one.
+    """
+    targets = {field.aligned_with for field in store.fields.types.values()} - {None}
+    aligned = {name: arrays for name, arrays in by_name.items() if arrays[0].ndim}
+    if len(targets) != 1 or not aligned:
+        return
+    (target,) = targets
+    assert target is not None
+    tokens = fetch.steps(store, session, store.state(session), positions, [target])[target]
+    for index, (position, own) in enumerate(zip(positions.tolist(), tokens, strict=True)):
+        length = 0 if own is None else len(own)
+        for name, arrays in aligned.items():
+            if len(arrays[index]) != length:
+                raise errors.InvalidValue(
+                    f"rows[{index}]: annotation {name!r} of position {position} has "
+                    f"{len(arrays[index])} values, but {target!r} has {length}; pass one value "
+                    "for each token, without padding"
+                )
+
+
+def _settle(
+    store: Store,
+    session: Session,
+    stored: Fields,
+    by_name: Mapping[str, Sequence[np.ndarray]],
+    outcome: WriteOutcome,
+) -> None:
+    """Store the types of new annotations; raise FieldMismatch if another process has others."""
+    new = {}
+    for name, arrays in by_name.items():
+        field = _type_of(arrays[0])
+        known = stored.annotations.get(name, field)
+        if name in stored.types or known != field:
+            raise errors.FieldMismatch(
+                f"{name!r} is stored as {stored.types.get(name, known)}, but the annotation is "
+                f"{field}; choose another name"
+            )
+        if name not in stored.annotations:
+            new[name] = field
+    if new:
+        annotations = {**stored.annotations, **new}
+        settled = Fields(stored.types, stored.optional, stored.version + 1, annotations)
+        values = {"fields": settled.as_text(), "fields_version": settled.version}
+        session.execute(sa.update(tables.buffers).where(B.id == store.id).values(values))
+        outcome.fields = settled
