@@ -6,7 +6,7 @@ from expdb.checks import UNCHANGED
 from expdb.chunks.fields import TOKEN_FIELDS, Field
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.lease import Lease
-from expdb.database import ExperienceDB, copy, grant, open, upgrade
+from expdb.database import ExperienceDB, copy, grant, open, open_async, upgrade
 from expdb.errors import (
     AccessDenied,
     ArchiveFailed,
@@ -140,6 +140,7 @@ __all__ = [
     "copy",
     "grant",
     "open",
+    "open_async",
     "register",
     "upgrade",
 ]

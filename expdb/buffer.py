@@ -31,7 +31,7 @@ from expdb.names import (
     TaskReminder,
 )
 from expdb.process import exits
-from expdb.process.awaiting import async_form, in_thread
+from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -2104,6 +2104,7 @@ class ReplayBuffer(NotACollection):
     unfinished_async = async_form(unfinished, reads=True)
     page_async = async_form(page, reads=True)
     get_async = async_form(get, reads=True)
+    scan_async = async_iteration(scan)
     plan_eviction_async = async_form(plan_eviction, reads=True)
     stats_async = async_form(stats, reads=True)
     check_async = async_form(check, reads=True)
@@ -2112,7 +2113,7 @@ class ReplayBuffer(NotACollection):
     sample_tasks_async = async_form(sample_tasks, reads=True)
     waiting_async = async_form(waiting, reads=True)
     consumers_async = async_form(consumers, reads=True)
-    replay_async = async_form(replay, reads=True)
+    replay_async = async_iteration(replay)
     end_episode_async = async_form(end_episode)
     update_async = async_form(update)
     update_priorities_async = async_form(update_priorities)

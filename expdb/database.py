@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import inspect
 import os
 import shlex
 import threading
@@ -23,7 +24,7 @@ from expdb.chunks.fields import Field
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.process import exits
-from expdb.process.awaiting import async_form
+from expdb.process.awaiting import AsyncExit, async_form, obtain
 from expdb.process.locks import locked
 from expdb.process.temporary import Folder
 from expdb.process.weak_registry import WeakRegistry
@@ -202,7 +203,46 @@ OPEN_EPISODES = (
 )
 
 
-class ExperienceDB:
+async def open_async(location: str | os.PathLike[str], **options: Any) -> "ExperienceDB":
+    """Open an experience database as `open` does, without blocking the event loop.
+
+    If the call is cancelled, the database is closed again.
+
+    Parameters
+    ----------
+    location : str or path-like
+        Path of the SQLite file, or URL of the PostgreSQL database.
+    **options
+        The keyword arguments of `open`.
+
+    Returns
+    -------
+    ExperienceDB
+        The handle; use it with ``async with`` or close it with `close_async`.
+
+    Raises
+    ------
+    InvalidValue
+        If an option is unknown or invalid, or for the other reasons that `open` lists.
+    DatabaseMissing
+        If the database does not exist and `create` is False or `read_only` is True.
+    ExpDBError
+        For the other reasons that `open` lists.
+
+    Examples
+    --------
+    >>> async with await expdb.open_async("runs.db") as db:  # doctest: +SKIP
+    ...     await db.buffer("train").store_async(reward=0.5)
+    """
+    unknown = options.keys() - inspect.signature(open).parameters.keys()
+    if unknown:
+        raise errors.InvalidValue(
+            f"open_async() has no argument {min(unknown)!r}; pass only arguments of open()"
+        )
+    return await obtain(lambda _: open(location, **options), lambda db: db.close())
+
+
+class ExperienceDB(AsyncExit["ExperienceDB"]):
     """Access an experience database through a handle that `open` returns.
 
     Threads can share a handle. Close the handle, or use it in a `with` statement. A handle can be
@@ -638,6 +678,8 @@ class ExperienceDB:
             warning gives the number of the others.
         """
         locked(self._lock, self._close)
+
+    close_async = async_form(close)
 
     def _close(self) -> None:
         if self._closed:

@@ -4,7 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -602,6 +602,64 @@ class Consumer:
             If another process locks the database for longer than the handle's `timeout`.
         """
         _checked(lease).acknowledge(step)
+
+    async def batches_async(
+        self, size: int, where: Where = None, *, first_step: int | None = None, **arguments: Any
+    ) -> AsyncIterator[Batch]:
+        """Yield one leased batch after another, while other asyncio tasks run; see `batches`.
+
+        Requesting the next batch acknowledges the current batch first, in a transaction of its
+        own. If the loop ends early, is cancelled or raises, the current batch is released.
+
+        Parameters
+        ----------
+        size : int
+            Number of items per batch.
+        where : QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions. By default, every step matches.
+        first_step : int, optional
+            The trainer's own step number of the first batch; see `batches`.
+        **arguments
+            The other keyword arguments of `batches`.
+
+        Yields
+        ------
+        Batch
+            The leased batch.
+
+        Raises
+        ------
+        LeaseLost
+            If the lease of the current batch has expired.
+        InvalidValue
+            If an argument is unknown or invalid, or for the other reasons that `lease` lists.
+        QueryError
+            If `where` is not a valid query, or `fields` has an unknown name.
+
+        Examples
+        --------
+        >>> async for batch in consumer.batches_async(64, wait=60.0):  # doctest: +SKIP
+        ...     await train(batch)
+        """
+        if first_step is None:
+            last = await in_thread(lambda: self.last_step)
+            first_step = 0 if last is None else last + 1
+        step, lease = checks.whole(first_step, "first_step"), None
+        try:
+            while True:
+                if lease is not None:
+                    done, lease = lease, None
+                    await self.acknowledge_async(done)
+                try:
+                    lease = await self.lease_async(size, where, step=step, **arguments)
+                except errors.TooFewRows:
+                    return
+                yield lease.batch
+                step += 1
+        finally:
+            if lease is not None:
+                with suppress(*GONE):  # it was deleted, or is released when the process ends
+                    await lease.give_back_async()
 
     stats_async = async_form(stats, reads=True)
     rewind_async = async_form(rewind)

@@ -11,10 +11,10 @@ import functools
 import inspect
 import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from expdb.errors import ExpDBError
 from expdb.process.calling_line import CallingLine
@@ -154,6 +154,42 @@ async def complete(task: asyncio.Future[Result], name: str) -> Result:
         raise asyncio.CancelledError(
             f"the task was cancelled while it awaited {name}, which then {outcome}"
         ) from error
+
+
+_END: Any = object()
+
+
+def async_iteration(
+    method: Callable[Parameters, Iterator[Result]],
+) -> Callable[Parameters, AsyncIterator[Result]]:
+    """Return an asynchronous generator function that calls a reading iterator in threads."""
+
+    @functools.wraps(method)
+    async def form(*arguments: Parameters.args, **named: Parameters.kwargs) -> Any:
+        iterator = await in_thread(functools.partial(method, *arguments, **named))
+        while (item := await in_thread(next, iterator, _END)) is not _END:
+            yield item
+
+    form.__name__ = f"{method.__name__}_async"
+    form.__qualname__ = f"{method.__qualname__}_async"
+    form.__doc__ = _doc_of_form(method, reads=True)
+    return form
+
+
+class AsyncIteration(Generic[Result]):
+    """An iterator whose items may also be awaited with ``async for``."""
+
+    def __next__(self) -> Result:
+        raise NotImplementedError
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Result:
+        item = await complete(in_thread(next, self, _END), "the next item")
+        if item is _END:
+            raise StopAsyncIteration
+        return cast("Result", item)
 
 
 class AsyncExit(Generic[Entered]):

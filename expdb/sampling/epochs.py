@@ -11,6 +11,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.errors import InvalidValue, TooFewRows
+from expdb.process.awaiting import AsyncIteration
 from expdb.process.locks import locked
 from expdb.replay.samplers import Uniform
 from expdb.sampling.engine import SampleEngine
@@ -25,13 +26,13 @@ _SETTINGS = ("batch_size", "seed", "drop_last", "refresh", "request")
 _STATE = {*_SETTINGS, "epoch", "start", "items", "skipped", "generator"}
 
 
-class Epochs(Iterator[Batch]):
+class Epochs(AsyncIteration[Batch], Iterator[Batch]):
     """Iterate over every item of a buffer once per epoch, in minibatches.
 
     `ReplayBuffer.epochs` returns the iterator. If you leave a loop early, the next loop continues
-    after the last batch. `state_dict` and `load_state_dict` resume the iteration in another
-    process. The unit defines an item: a step, an n-step transition, a sequence, an episode or a
-    group.
+    after the last batch. In a coroutine, use ``async for``. `state_dict` and `load_state_dict`
+    resume the iteration in another process. The unit defines an item: a step, an n-step
+    transition, a sequence, an episode or a group.
     Threads that share the iterator get different batches.
 
     Attributes

@@ -1,12 +1,15 @@
 """Asynchronous forms: they do what the methods do, and a cancelled call says what it did."""
 
 import asyncio
+import functools
 import inspect
 import threading
 
+import numpy as np
 import pytest
 
 import expdb
+from expdb import database
 from expdb.storage.writing import change
 
 CLASSES = (
@@ -23,7 +26,7 @@ FORMS = [
 @pytest.mark.parametrize(("cls", "name"), FORMS, ids=lambda item: getattr(item, "__name__", item))
 def test_a_form_has_the_parameters_of_its_method_and_says_so(cls, name):
     method, form = getattr(cls, name.removesuffix("_async")), getattr(cls, name)
-    assert inspect.iscoroutinefunction(form)
+    assert inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
     assert inspect.signature(form) == inspect.signature(method)
     assert form.__doc__.splitlines()[0] == inspect.cleandoc(method.__doc__).splitlines()[0]
     assert f"asynchronous form of `{method.__name__}`" in form.__doc__
@@ -207,3 +210,89 @@ def test_an_asynchronous_block_acknowledges_or_releases_a_lease(buffer):
 
     asyncio.run(run())
     assert consumer.stats()["acknowledged"] == 2
+
+
+def test_asynchronous_iterators_yield_what_their_methods_do(open_db, location):
+    buffer = open_db().buffer("b")
+    buffer.store_batch([{"task_id": "t", "n": k, "reward": 1.0} for k in range(10)])
+
+    async def run():
+        async with await expdb.open_async(location) as db:
+            same = await db.buffer_async("b")
+            batches = [batch["n"].tolist() async for batch in same.scan_async(size=4)]
+            assert batches == [batch["n"].tolist() for batch in buffer.scan(size=4)]
+            trainer = same.consumer("trainer", max_times_sampled=1)
+            leased = [batch["position"] async for batch in trainer.batches_async(2, at_least=1)]
+            assert sorted(np.concatenate(leased).tolist()) == list(range(10))
+            assert trainer.last_step == len(leased) - 1
+            replayed = [batch["position"] async for batch in same.replay_async("trainer")]
+            assert [each.tolist() for each in replayed] == [each.tolist() for each in leased]
+            epochs = same.epochs(3, n=2, seed=1)
+            seen = [batch["n"] async for batch in epochs]
+            assert sorted(np.concatenate(seen).tolist()) == sorted([*range(10), *range(10)])
+        with pytest.raises(expdb.DatabaseClosed):
+            same.count()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["break", "error", "cancel"])
+def test_a_batch_is_released_if_a_loop_ends_early(buffer, way):
+    buffer.store_batch([{"n": k} for k in range(6)])
+    trainer = buffer.consumer("trainer", max_times_sampled=1)
+
+    async def train():
+        batches = trainer.batches_async(2)
+        try:
+            async for batch in batches:
+                if batch["step"].size and trainer.stats()["leased"] == 2:
+                    if way == "error":
+                        raise KeyError("loss")
+                    if way == "cancel":
+                        await asyncio.sleep(60)
+                    break
+        finally:
+            await batches.aclose()
+
+    async def run():
+        task = asyncio.create_task(train())
+        while trainer.stats()["leased"] < 2:
+            await asyncio.sleep(0.01)
+        if way == "cancel":
+            await asyncio.sleep(0.1)
+            task.cancel()
+        await asyncio.wait([task])
+        if way == "error":
+            assert isinstance(task.exception(), KeyError)
+
+    asyncio.run(run())
+    assert trainer.stats()["acknowledged"] == 1
+    assert trainer.last_step == 0
+    with trainer.lease(4, sampler=expdb.Uniform(replace=False)) as batch:
+        assert batch.size == 4
+
+
+def test_a_database_is_closed_if_its_opening_is_cancelled(location, monkeypatch):
+    opened, gate = [], threading.Event()
+    plain = database.open
+
+    def slow(*arguments, **options):
+        assert gate.wait(60)
+        opened.append(plain(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(database, "open", functools.wraps(plain)(slow))
+
+    async def run():
+        task = asyncio.create_task(database.open_async(location, timeout=7.0))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        while not (opened and opened[0]._closed):
+            await asyncio.sleep(0.01)
+        with pytest.raises(expdb.InvalidValue, match=r"open_async\(\) has no argument"):
+            await database.open_async(location, timout=1.0)
+
+    asyncio.run(run())
