@@ -19,6 +19,7 @@ from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, AdmissionRequest, admit
 from expdb.consumers.consumer import Consumer, checked_settings
 from expdb.consumers.leasing import Leasing
+from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
 from expdb.memory.budget import Budget
 from expdb.names import (
@@ -136,7 +137,7 @@ class ReplayBuffer(NotACollection):
         /,  # a field can be named self
         *positional: Any,
         task_id: str = DEFAULT_TASK,
-        agent_id: str = "agent",
+        agent_id: str | None = None,
         task_name: str | None = None,
         step: int | None = None,
         episode_id: str | None = None,
@@ -164,8 +165,9 @@ class ReplayBuffer(NotACollection):
             Not accepted: pass every argument by name.
         task_id : str, default "default"
             Task of the episode.
-        agent_id : str, default "agent"
-            Agent of the episode.
+        agent_id : str, optional
+            Agent that acts in the step. By default, the agent of the episode, or ``"agent"`` in a
+            new episode. The agent of the first step is the agent of the episode.
         task_name : str, optional
             Name of the task, for example shared by several task ids.
         step : int, optional
@@ -218,7 +220,7 @@ class ReplayBuffer(NotACollection):
         EpisodeEnded
             If the episode has ended.
         EpisodeMismatch
-            If the episode belongs to another task, agent or group, or has another `task_name`.
+            If the episode belongs to another task or group, or has another `task_name`.
         RateLimited
             If the `rate_limiter` delays the write for longer than the handle's `timeout`.
 
@@ -290,7 +292,7 @@ class ReplayBuffer(NotACollection):
         EpisodeEnded
             If an episode of the steps has ended.
         EpisodeMismatch
-            If an episode belongs to another task, agent or group, or has another `task_name`.
+            If an episode belongs to another task or group, or has another `task_name`.
         RateLimited
             If the `rate_limiter` delays the write for longer than the handle's `timeout`.
 
@@ -335,7 +337,7 @@ class ReplayBuffer(NotACollection):
         EpisodeEnded
             If the episode has ended.
         EpisodeMismatch
-            If the episode belongs to another task, agent or group, or has another `task_name`.
+            If the episode belongs to another task or group, or has another `task_name`.
         RateLimited
             If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
 
@@ -380,7 +382,7 @@ class ReplayBuffer(NotACollection):
         EpisodeEnded
             If the episode has ended.
         EpisodeMismatch
-            If the episode belongs to another task, agent or group, or has another `task_name`.
+            If the episode belongs to another task or group, or has another `task_name`.
         RateLimited
             If the `rate_limiter` holds the write back for longer than the handle's `timeout`.
         """
@@ -1853,6 +1855,18 @@ class ReplayBuffer(NotACollection):
                     raise
 
         self._engine.retry(attempt)
+
+    @property
+    def policy_versions(self) -> PolicyVersions:
+        """Current policy versions of single agents, a mapping of `agent_id` to int.
+
+        Assign ``buffer.policy_versions["opponent"] = 3`` if the agents of a buffer have different
+        policies, as in self-play. The `max_staleness` of a consumer then measures each step
+        relative to the version of its agent. Agents without a version of their own use
+        `policy_version`; without that version, their steps are never too stale. An episode is too
+        stale if one of its steps is. A version never decreases.
+        """
+        return PolicyVersions(self._store)
 
     @property
     @retry_on_restart

@@ -11,6 +11,7 @@ _OF_STEPS = {
     "position": "integer",
     "episode": "integer",
     "step": "integer",
+    "agent_id": "text",
     "pre_agent": "text",
     "execute_time": "real",
     "reward": "real",
@@ -49,8 +50,8 @@ def kind_of(name: str) -> str | None:
     return "real" if SCORE.fullmatch(name) else COLUMN_KINDS.get(name)
 
 
-# In this view, `policy_version` is the version of the step, or of its episode if the step has none.
-# In the view `experience_episodes`, it is the version of the episode.
+# In this view, `agent_id` and `policy_version` are those of the step, or of its episode if the step
+# has none. In the view `experience_episodes`, they are those of the episode.
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
 # The columns of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
@@ -58,7 +59,7 @@ EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
 # Arguments of `store` in addition to the fields: for the step, and for its episode.
 STEP_KEYS = (
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "tags",
-    "policy_version", "policy_version_end",
+    "policy_version", "policy_version_end", "agent_id",
 )  # fmt: skip
 # Arguments that describe the episode; the other arguments in EPISODE_KEYS identify it.
 EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")

@@ -223,6 +223,10 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
     buffer.score(episode_id="scored 0", name="judge", value=2 / 3, by="v2")
     buffer.score(episode_id="scored 1", name="judge", value=None, status="timeout")
     buffer.score([6, 7], name="format", value=[True, -1e300])
+    with buffer.episode("chess", agent_id="white", episode_id="self-play") as episode:
+        for step in range(4):
+            episode.append(x=step, agent_id=["white", "black"][step % 2], policy_version=step)
+    buffer.policy_versions["black"] = 3
     lengths = [np.arange(k, dtype=np.float32) / 3 for k in range(5)]
     buffer.annotate(range(5), advantages=lengths)
     buffer.annotate([3, 9], version=4, advantages=lengths[1:3], weights=[0.5, 1 / 3])

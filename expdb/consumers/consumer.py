@@ -13,6 +13,7 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
+from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.leasing import LeaseRequest, Leasing
 from expdb.process.awaiting import async_form, in_thread, obtain
@@ -110,20 +111,8 @@ class Consumer:
             return figures
         if not isinstance(unit, Group):
             raise errors.InvalidValue(f"unit must be a Group, got {unit!r}; pass expdb.Group(size)")
-        oldest = np.nan
-        version = self._buffer.policy_version
-        if settings.max_staleness is not None and version is not None:
-            oldest = version - settings.max_staleness
-        groups, returns, versions, ids, lengths = _rollouts(self._buffer.episodes(where))
-        waiting = None
-        if unit.score is not None:
-            columns = self._leasing.scores_of_episodes(unit.reads[3:], ids)
-            returns, waiting = unit.values(columns.__getitem__, time.time())
-        first_positions, stored_steps = _find_stored_parts(self._buffer, ids)
-        returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
-        left = self._leasing.left(first_positions)
-        counts = unit.count(groups, returns, versions, left, oldest, waiting)
-        return figures | {"groups": counts, "discarded": self._leasing.count_discarded()}
+        groups, discarded = count_groups(self._buffer, self._leasing, record, unit, where)
+        return figures | {"groups": groups, "discarded": discarded}
 
     def lease(
         self,
@@ -720,44 +709,6 @@ def _request(
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")
     return LeaseRequest(size, least, where, sampler, unit, names, empty, pin)
-
-
-def _find_stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first stored position of each episode (-1 for none), and its number of steps."""
-    first_positions: dict[int, int] = {}
-    counts: dict[int, int] = {}
-    for batch in buffer.scan(fields=("episode", "position"), size=1 << 16):
-        numbers, places, lengths = np.unique(
-            batch["episode"], return_index=True, return_counts=True
-        )
-        first = batch["position"][places].tolist()
-        for number, position, length in zip(numbers.tolist(), first, lengths.tolist(), strict=True):
-            first_positions.setdefault(number, position)
-            counts[number] = counts.get(number, 0) + length
-    return (
-        np.array([first_positions.get(number, -1) for number in episodes.tolist()], np.int64),
-        np.array([counts.get(number, 0) for number in episodes.tolist()], np.int64),
-    )
-
-
-def _rollouts(
-    episodes: Any,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return group, return, oldest policy version, number and length of complete episodes."""
-    rows = [row for row in episodes.to_pylist() if row["status"] == "complete"]
-    codes: dict[tuple[bool, str], int] = {}
-    groups = [
-        codes.setdefault((row["group_id"] is None, row["group_id"] or row["task_id"]), len(codes))
-        for row in rows
-    ]
-    returns, versions = (
-        np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
-        for name in ("episode_return", "first_policy_version")
-    )
-    numbers, lengths = (
-        np.array([row[name] for row in rows], np.int64) for name in ("episode", "length")
-    )
-    return np.array(groups, np.int64), returns, versions, numbers, lengths
 
 
 def checked_settings(

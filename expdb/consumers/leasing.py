@@ -10,7 +10,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import itertools
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -34,15 +34,20 @@ from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
-from expdb.storage.ledger import entries, leases
-from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
+from expdb.storage.ledger import leases
+from expdb.storage.ledger.consumers import (
+    ConsumerRecord,
+    find_consumer,
+    parse_versions,
+    unknown_consumer,
+)
 from expdb.storage.ledger.encoding import Drawn, described
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.rewinding import Returned, rewind
 from expdb.storage.ledger.waiters import Waiter
-from expdb.storage.reading import fetch, select
+from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore
@@ -113,6 +118,11 @@ class Leasing:
         self._watch = ConsumerWatch(store, consumer)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `SampleEngine._plan`
 
+    @property
+    def store(self) -> Store:
+        """The rows and chunks of the buffer."""
+        return self._store
+
     def record(self) -> ConsumerRecord:
         """Return the stored settings and counters of the consumer."""
         return self._store.engine.retry(self._record)
@@ -133,23 +143,9 @@ class Leasing:
             if record is None:
                 raise unknown_consumer(session, self._store, self._consumer.name)
             version, leased, begun = record.version, record.handed_out, record.begun
-            counters = Counters(version, leased, begun, 0.0, None, None, record.rewinds)
+            counters = Counters(version, leased, begun, 0.0, None, None, record.rewinds, None)
             follow(usage, session, self._store, self._consumer, counters)
         return usage.left(positions)
-
-    def count_discarded(self) -> int:
-        """Return how many items were used up without training."""
-        with self._store.engine.reading() as session:
-            return entries.count_discarded(session, self._store, self._consumer)
-
-    def scores_of_episodes(self, names: Sequence[str], ids: np.ndarray) -> dict[str, np.ndarray]:
-        """Return columns of episodes as float64, in the order of `ids`; NaN for no value."""
-        with self._store.engine.reading() as session:
-            rows = select.columns_of_episodes(self._store, session, tuple(names), 1 << 62, ids)
-        by_id = {row[0]: row[1:] for row in rows}
-        none = (None,) * len(names)
-        columns = np.array([by_id.get(id, none) for id in ids.tolist()], np.float64)
-        return dict(zip(names, columns.reshape(-1, len(names)).T, strict=True))
 
     def reset_after_fork(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
@@ -339,17 +335,23 @@ class Leasing:
         is already stored.
         """
         settings, oldest = self._consumer.settings, None
+        oldest_of_agents: tuple[tuple[str, int], ...] = ()
         if settings.max_staleness is not None:
-            if counters.policy_version is None:
+            versions = parse_versions(counters.policy_versions, self._store.name)
+            oldest_of_agents = tuple(
+                (agent, version - settings.max_staleness) for agent, version in versions.items()
+            )
+            if counters.policy_version is None and not versions:
                 raise errors.InvalidValue(
                     f"consumer {self.name!r} has max_staleness={settings.max_staleness}, but "
                     f"buffer {self._store.name!r} has no policy_version; set "
                     "buffer.policy_version = 0, and increase it as you train"
                 )
-            oldest = counters.policy_version - settings.max_staleness
+            if counters.policy_version is not None:
+                oldest = counters.policy_version - settings.max_staleness
         limits = Limits(
             self.name, self._usage, settings.min_size, request.at_least, oldest,
-            request.unit.by_episode,
+            request.unit.by_episode, oldest_of_agents,
         )  # fmt: skip
         number = self._usage.next_number
         for attempt in range(ATTEMPTS):

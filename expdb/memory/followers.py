@@ -297,6 +297,30 @@ class StepVersions(SparseColumn):
         return self.replace(self._resident.of_episodes("policy_version", rows), rows)
 
 
+class StepAgents(SparseColumn):
+    """The agent of every step, as a number."""
+
+    def __init__(self, resident: Resident):
+        super().__init__(resident)
+        self._codes: dict[str, int] = {}
+
+    def _read(
+        self, store: Store, session: Session, first: int, among: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        rows = select.agents_of_steps(store, session, first, among)
+        codes = self._codes
+        return (
+            np.array([row[0] for row in rows], np.int64),
+            np.array([codes.setdefault(row[1], len(codes)) for row in rows], np.float64),
+        )
+
+    def are(self, agent_id: str, rows: np.ndarray) -> np.ndarray:
+        """Return whether each step has this agent, bool."""
+        code = self._codes.get(agent_id, -1)
+        is_own: np.ndarray = self.replace(np.full(len(rows), np.nan), rows) == code
+        return is_own
+
+
 class StepScores(SparseColumn):
     """The latest scores of one name."""
 

@@ -90,3 +90,10 @@ class StepColumn(Protocol):
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """Return the values of rows."""
+
+
+class AgentColumn(Protocol):
+    """The agents of steps."""
+
+    def are(self, agent_id: str, rows: np.ndarray) -> np.ndarray:
+        """Return whether each step has this agent, bool."""

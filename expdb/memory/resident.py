@@ -35,6 +35,7 @@ from expdb.memory.journal import (
     JOURNAL_BYTES,
     MANY_OPEN,
     NONE,
+    AgentColumn,
     Change,
     EpisodeColumns,
     FinalRows,
@@ -132,6 +133,7 @@ class Resident(RowColumns):
         # Columns of episodes that are up to date, by name.
         self.owners: Mapping[str, EpisodeColumns] = {}
         self.step_versions: StepColumn | None = None  # policy versions, if they are up to date
+        self.step_agents: AgentColumn | None = None  # agents of steps, if they are up to date
         # The epoch never decreases; otherwise, a follower could mistake an old state for the
         # current state.
         self.epoch = 0

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from expdb.memory.followers import Matches, Owners, StepScores, StepVersions
+from expdb.memory.followers import Matches, Owners, StepAgents, StepScores, StepVersions
 from expdb.memory.journal import NONE
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
@@ -67,13 +67,14 @@ class Candidates:
         self._lists: dict[Any, tuple[tuple[int, int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
         self._versions = StepVersions(resident)
+        self._agents = StepAgents(resident)
         self._scores: dict[str, StepScores] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the lists, and of the cached data of queries and episodes."""
         cached: list[Any] = [entry for _, entry in self._lists.values()]
-        cached += [*self._matches.values(), *self._owners.values(), self._versions]
+        cached += [*self._matches.values(), *self._owners.values(), self._versions, self._agents]
         cached += self._scores.values()
         return sum(entry.nbytes for entry in cached)
 
@@ -98,6 +99,8 @@ class Candidates:
         reads, limits = request.reads, request.limits
         if limits is not None and limits.reads_versions and not self._versions.is_current:
             return False
+        if limits is not None and limits.reads_agents and not self._agents.is_current:
+            return False
         return not reads or (reads in self._owners and self._owners[reads].is_current)
 
     def read_owners(self, session: Session | None, request: SampleRequest) -> None:
@@ -111,6 +114,11 @@ class Candidates:
                 assert session is not None
                 self._versions.follow(self._store, session)
             r.step_versions = self._versions
+        if request.limits is not None and request.limits.reads_agents:
+            if not self._agents.is_current:
+                assert session is not None
+                self._agents.follow(self._store, session)
+            r.step_agents = self._agents
         owners = self._owners.get(reads)
         if owners is not None and owners.is_current:
             r.owners = owners.by_name

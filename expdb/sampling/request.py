@@ -34,22 +34,33 @@ class Limits:
     at_least: int  # smallest number of items in a batch
     oldest_version: int | None  # oldest policy version that is not too stale
     by_episode: bool  # whether items are episodes, which are as old as their oldest step
+    # The oldest versions of agents whose policies have versions of their own.
+    oldest_of_agents: tuple[tuple[str, int], ...] = ()
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the limits read."""
-        if self.oldest_version is None:
-            return ()
-        return ("first_policy_version" if self.by_episode else "policy_version",)
+        if self.reads_versions:
+            return ("policy_version",)
+        return () if self.oldest_version is None else ("first_policy_version",)
 
     @property
     def reads_versions(self) -> bool:
         """Whether the limits read the policy versions of single steps."""
+        if self.oldest_of_agents:
+            return True
         return self.oldest_version is not None and not self.by_episode
+
+    @property
+    def reads_agents(self) -> bool:
+        """Whether the limits read the agents of single steps."""
+        return bool(self.oldest_of_agents)
 
     def allow(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the steps that may be leased now."""
         allowed = self.usage.may_be_drawn(resident, rows)
+        if self.oldest_of_agents:
+            return np.asarray(allowed & self._are_new_by_agent(resident, rows))
         if self.oldest_version is None:
             return allowed
         if self.by_episode:
@@ -58,6 +69,25 @@ class Limits:
             assert resident.step_versions is not None
             versions = resident.step_versions.of(rows)
         return np.asarray(allowed & (versions >= self.oldest_version))
+
+    def _are_new_by_agent(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        """Return a mask of the steps, or of the episodes, that are not too stale for any agent."""
+        if not self.by_episode:
+            return self._are_new(resident, rows)
+        _, all_rows = resident.positions_and_rows()
+        stale = all_rows[~self._are_new(resident, all_rows)]
+        return ~np.isin(resident.episodes(rows), resident.episodes(stale))
+
+    def _are_new(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
+        assert resident.step_versions is not None
+        assert resident.step_agents is not None
+        usual = -np.inf if self.oldest_version is None else self.oldest_version
+        oldest = np.full(len(rows), usual, np.float64)
+        for agent, version in self.oldest_of_agents:
+            oldest[resident.step_agents.are(agent, rows)] = version
+        versions = resident.step_versions.of(rows)
+        is_new: np.ndarray = (versions >= oldest) | np.isneginf(oldest)
+        return is_new
 
     def explained(self, new_only: bool) -> str:
         """Return the limits that exclude items, as a part of an error message."""
@@ -69,6 +99,7 @@ class Limits:
         times = "once" if most == 1 else f"{most} times"
         reasons += [f"each item may be leased {times}"] if most is not None else []
         reasons += [f"policy_version must be {oldest} or newer"] if oldest is not None else []
+        reasons += [f"{version} or newer for agent {a!r}" for a, version in self.oldest_of_agents]
         reasons += ["new_only excludes steps stored before the consumer was created"] * new_only
         return f" (consumer {self.consumer!r}: {', '.join(reasons)})" if reasons else ""
 
@@ -104,7 +135,8 @@ class SampleRequest:
         if self.shard is not None:
             key = (*key, "shard", *self.shard)
         if self.limits is not None:
-            key = (*key, "consumer", self.limits.consumer, self.limits.oldest_version)
+            oldest = self.limits.oldest_version, self.limits.oldest_of_agents
+            key = (*key, "consumer", self.limits.consumer, *oldest)
         return key
 
     @cached_property

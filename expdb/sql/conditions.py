@@ -19,20 +19,24 @@ from expdb.sql.query import (
     Where,
     plain_where,
 )
-from expdb.sql.tables import VIEW, ViewColumn, buffers, steps, view_column
+from expdb.sql.tables import VIEW, ViewColumn, buffers, episodes, steps, view_column
 
 
 @dataclass(frozen=True)
 class Condition:
     """A compiled condition, and the tables and columns that it uses.
 
-    `of_episode` is the part of the condition that uses only columns of episodes, or None.
+    `of_episode` is the part of the condition that uses only columns of episodes, or None. `whole`
+    is an equivalent condition that uses only columns of episodes, or None; with `asks_agents`, it
+    is equivalent only if no step has an agent of its own.
     """
 
     sql: sa.ColumnElement[bool]
     of_steps: bool
     of_episodes: bool
     of_episode: sa.ColumnElement[bool] | None = None
+    whole: sa.ColumnElement[bool] | None = None
+    asks_agents: bool = False
     names: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()  # names of the tags, such as "tags.judge"
 
@@ -76,11 +80,14 @@ def _join(join: str, conditions: list[Condition]) -> Condition:
     ]
     if join == "or_" and len(required) < len(conditions):
         required = []
+    wholes = [condition.whole for condition in conditions if condition.whole is not None]
     return Condition(
         joined(*[condition.sql for condition in conditions]),
         any(condition.of_steps for condition in conditions),
         any(condition.of_episodes for condition in conditions),
         joined(*required) if required else None,
+        joined(*wholes) if len(wholes) == len(conditions) else None,
+        any(condition.asks_agents for condition in conditions),
         frozenset().union(*[condition.names for condition in conditions]),
         frozenset().union(*[condition.tags for condition in conditions]),
     )
@@ -175,7 +182,27 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
     if op not in COMPARISONS:
         raise QueryError(f"unknown comparison {op!r}; use one of {', '.join(COMPARISONS)}")
     resolved, key = resolve(name)
-    column = resolved.sql
+    sql = _test(node, name, op, resolved.sql, key, dialect)
+    is_agent = name == "agent_id"
+    whole = _test(node, name, op, episodes.c.agent_id, None, dialect) if is_agent else sql
+    named, tags = frozenset((name.split(".")[0],)), frozenset((name,) if "." in name else ())
+    of_steps, of_episodes = resolved.of_steps, resolved.of_episodes
+    is_whole = is_agent or not of_steps
+    return Condition(
+        sql, of_steps, of_episodes, None if of_steps else sql, whole if is_whole else None,
+        is_agent, named, tags,
+    )  # fmt: skip
+
+
+def _test(
+    node: Mapping[str, Any],
+    name: str,
+    op: str,
+    column: sa.ColumnElement[Any],
+    key: str | None,
+    dialect: Dialect,
+) -> sa.ColumnElement[bool]:
+    """Return the comparison of a node with a column, or with a tag in the column."""
     sql: sa.ColumnElement[bool]
     if op in ("is_null", "is_not_null"):
         operand = column if key is None else dialect.tag_value(column, key)
@@ -191,6 +218,4 @@ def _comparison(node: Any, dialect: Dialect) -> Condition:
             sql = tag_test(dialect, name, column, key, base, value)
         if base != op:
             sql = sql.is_not(sa.true())
-    named, tags = frozenset((name.split(".")[0],)), frozenset((name,) if "." in name else ())
-    of_steps, of_episodes = resolved.of_steps, resolved.of_episodes
-    return Condition(sql, of_steps, of_episodes, None if of_steps else sql, named, tags)
+    return sql

@@ -55,6 +55,11 @@ buffers = sa.Table(
     sa.Column("fields_version", Integer, nullable=False, comment="number of changes to `fields`"),
     sa.Column("policy_version", Integer, comment="current version of the policy"),
     sa.Column(
+        "policy_versions",
+        Text,
+        comment="current versions of the policies of single agents, JSON object; NULL for none",
+    ),
+    sa.Column(
         "rate_limiter", Text, comment="settings of the rate limiter, JSON object; NULL for none"
     ),
     sa.Column(
@@ -205,6 +210,9 @@ steps = sa.Table(
         comment="policy version at the end of the step; if NULL, `policy_version` applies",
     ),
     sa.Column("scores", Text, comment="latest score of each name, JSON object"),
+    sa.Column(
+        "agent_id", Text, comment="agent of the step; if NULL, the agent of the episode applies"
+    ),
 )
 # The columns that a write inserts; only changes set `revision` and `scores`.
 WRITTEN_STEP_COLUMNS = tuple(
@@ -212,6 +220,7 @@ WRITTEN_STEP_COLUMNS = tuple(
 )
 # Partial in the database (WHERE revision IS NOT NULL); declaring that here would import
 # SQLAlchemy's dialect with expdb.
+sa.Index("steps_with_agent", steps.c.buffer_id, steps.c.agent_id)
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
@@ -433,6 +442,7 @@ STEPS_OF_EPISODES = SEGMENTS_OF_EPISODES.join(steps, IN_SEGMENT)
 
 # Columns of a step that default to those of its episode.
 _OF_BOTH = {
+    "agent_id": sa.func.coalesce(steps.c.agent_id, episodes.c.agent_id),
     "policy_version": sa.func.coalesce(steps.c.policy_version, episodes.c.policy_version),
     "policy_version_end": sa.func.coalesce(
         steps.c.policy_version_end, steps.c.policy_version, episodes.c.policy_version

@@ -44,6 +44,7 @@ class State:
     priorities: int  # number of writes of priorities
     pinned: int | None  # steps from this position on are not evicted
     trigger_evicts: bool  # whether the database evicts; if not, writers evict by the policy
+    has_agents: bool  # whether any stored step has another agent than its episode
 
     @property
     def is_contiguous(self) -> bool:
@@ -167,7 +168,8 @@ class Store:
         rows = session.ask(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
             "fields_version, pinned, trigger_evicts, "
-            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL) FROM "
+            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL), "
+            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND agent_id IS NOT NULL) FROM "
             "buffers b WHERE id = ?",
             self.id,
         )
@@ -187,6 +189,7 @@ class Store:
             pinned,
             trigger_evicts,
             revised,
+            has_agents,
         ) = rows[0]
         self.fields_at(session, version)
         if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
@@ -196,7 +199,7 @@ class Store:
             )
         return State(
             added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted,
-            priorities, pinned, bool(trigger_evicts),
+            priorities, pinned, bool(trigger_evicts), bool(has_agents),
         )  # fmt: skip
 
     def fields_at(self, session: Session, version: int) -> Fields:

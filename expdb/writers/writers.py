@@ -259,6 +259,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         tags: Mapping[str, Any] | None = None,
         policy_version: int | None = None,
         policy_version_end: int | None = None,
+        agent_id: str | None = None,
         **fields: Any,
     ) -> None:
         """Add a step, which the next flush makes durable.
@@ -291,6 +292,9 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         policy_version_end : int, optional
             Version of the policy that finished the step, if the weights were updated during the
             step.
+        agent_id : str, optional
+            Agent that acts in the step, if several agents act in the episode. Defaults to the agent
+            of the episode.
         **fields
             Data of the agent under any names: arrays, numbers, text, bytes, dicts, lists of
             messages, dataclasses, pydantic models.
@@ -336,7 +340,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             self._refuse()
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,
-            policy_version, policy_version_end,
+            policy_version, policy_version_end, agent_id,
         )  # fmt: skip
         with self._lock: self._append(fields, columns)  # fmt: skip
 
@@ -643,7 +647,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         /,  # a field may be called self
         *positional: Any,
         task_id: str = DEFAULT_TASK,
-        agent_id: str = "agent",
+        agent_id: str | None = None,
         task_name: str | None = None,
         step: int | None = None,
         episode_id: str | None = None,
@@ -671,8 +675,9 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             Not accepted; pass every value by keyword.
         task_id : str, default "default"
             Task that the episode belongs to.
-        agent_id : str, default "agent"
-            Agent that the episode belongs to.
+        agent_id : str, optional
+            Agent that acts in the step. By default, the agent of the episode, or ``"agent"`` in a
+            new episode.
         task_name : str, optional
             Human-readable name of the task.
         step : int, optional
@@ -749,11 +754,12 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
                 errors.warn(warning)
             task_id = "default"
         whose = Whose(
-            (task_id, agent_id), episode_id, policy_version, task_name, group_id, episode_tags
-        )
+            (task_id, "agent" if agent_id is None else agent_id), episode_id, policy_version,
+            task_name, group_id, episode_tags,
+        )  # fmt: skip
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,
-            policy_version, policy_version_end,
+            policy_version, policy_version_end, agent_id,
         )  # fmt: skip
         if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()

@@ -89,14 +89,10 @@ def test_an_episode_by_name_goes_on_until_it_is_ended(db, buffer):
         buffer.end_episode("e", status="done")
 
 
-def test_an_episode_belongs_to_one_task_agent_and_group(buffer):
+def test_an_episode_belongs_to_one_task_and_group(buffer):
     buffer.store(episode_id="e", task_id="t", group_id="g")
     buffer.store(episode_id="e", task_id="t")
-    for wrong in (
-        {"task_id": "u"},
-        {"task_id": "t", "agent_id": "b"},
-        {"task_id": "t", "group_id": "h"},
-    ):
+    for wrong in ({"task_id": "u"}, {"task_id": "t", "group_id": "h"}):
         with pytest.raises(expdb.EpisodeMismatch):
             buffer.store(episode_id="e", **wrong)
     assert len(buffer) == 2

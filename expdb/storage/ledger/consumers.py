@@ -177,6 +177,40 @@ def policy_version(session: Session, store: Store) -> int | None:
     return None if rows[0][0] is None else int(rows[0][0])
 
 
+def policy_versions(session: Session, store: Store) -> dict[str, int]:
+    """Return the current policy versions of single agents."""
+    rows = session.ask("SELECT policy_versions FROM buffers WHERE id = ?", store.id)
+    if not rows:
+        raise store.dropped()
+    return parse_versions(rows[0][0], store.name)
+
+
+def parse_versions(text: str | None, buffer: str) -> dict[str, int]:
+    """Parse the JSON in the column `buffers.policy_versions`."""
+    try:
+        versions: dict[str, int] = {} if text is None else json.loads(text)
+        if not all(type(version) is int for version in versions.values()):
+            raise ValueError(f"invalid versions {versions}")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise damaged(f"the policy versions of buffer {buffer!r}", error) from error
+    return versions
+
+
+def set_agent_version(store: Store, agent_id: str, version: int) -> None:
+    """Set the policy version of an agent; raise InvalidValue if the stored one is greater."""
+    with store.writing() as (session, _):
+        versions = policy_versions(session, store)
+        stored = versions.get(agent_id, version)
+        if stored > version:
+            raise errors.InvalidValue(
+                f"the policy version of agent {agent_id!r} must not decrease, got {version} after "
+                f"{stored} in buffer {store.name!r}; omit the assignment to continue, or use "
+                "another buffer for a new run"
+            )
+        text = json.dumps({**versions, agent_id: version}, ensure_ascii=False)
+        session.tell("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
+
+
 def set_policy_version(store: Store, version: int) -> None:
     """Set the policy version in one round trip; raise InvalidValue if the stored one is greater."""
     statement = (

@@ -55,6 +55,7 @@ class Counters:
     policy_version: int | None  # of the buffer
     rate_limiter: str | None  # of the buffer, JSON
     rewinds: int
+    policy_versions: str | None  # of single agents, JSON
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def _lock_statement(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
     statement = (
         f"SELECT version, handed_out, begun, {dialect.NOW}, "
         "(SELECT policy_version FROM buffers WHERE id = c.buffer_id), "
-        "(SELECT rate_limiter FROM buffers WHERE id = c.buffer_id), rewinds FROM consumers c "
+        "(SELECT rate_limiter FROM buffers WHERE id = c.buffer_id), rewinds, "
+        "(SELECT policy_versions FROM buffers WHERE id = c.buffer_id) FROM consumers c "
         f"WHERE buffer_id = ? AND id = ? AND name = ?{dialect.FOR_UPDATE}"
     )
     return statement, store.id, consumer.id, consumer.name

@@ -1,5 +1,6 @@
 """Find the steps, tasks and episodes of a buffer that match a condition."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,18 @@ def _steps(
 
 
 def _episodes(store: Store, where: Condition | None, *columns: Any) -> sa.Select[Any]:
-    """Return a SELECT over episodes and their segments, for conditions without columns of steps."""
+    """Return a SELECT over episodes and their segments, where `_by_episode` allows it."""
     statement = (
         sa.select(*columns).select_from(tables.SEGMENTS_OF_EPISODES).where(E.buffer_id == store.id)
     )
-    return statement if where is None else statement.where(where.sql)
+    if where is None:
+        return statement
+    return statement.where(_whole(where))
+
+
+def _whole(where: Condition) -> sa.ColumnElement[bool]:
+    assert where.whole is not None
+    return where.whole
 
 
 def _by_episode(where: Condition | None, state: State) -> bool:
@@ -47,7 +55,9 @@ def _by_episode(where: Condition | None, state: State) -> bool:
 
     They are enough if the condition uses no columns of steps and no segment covers a deleted step.
     """
-    return not state.gaps and (where is None or not where.of_steps)
+    if state.gaps or where is None:
+        return not state.gaps
+    return where.whole is not None and not (where.asks_agents and state.has_agents)
 
 
 def count(store: Store, session: Session, where: Condition | None) -> int:
@@ -189,6 +199,33 @@ def own_versions(
     return versions[:, 0], versions[:, 1]
 
 
+def agents_of_steps(
+    store: Store, session: Session, first: int, among: np.ndarray
+) -> list[tuple[int, str]]:
+    """Return position and agent of the steps from `first` on, or with a position in `among`."""
+    chosen = S.position >= first
+    if len(among):
+        chosen = sa.or_(chosen, store.dialect.among(S.position, among.tolist()))
+    agent = tables.VIEW["agent_id"].sql
+    return session.fetch(_steps(store, None, S.position, agent, join=True).where(chosen))
+
+
+def stale_episodes(
+    store: Store, session: Session, oldest: int | None, oldest_of_agents: Mapping[str, int]
+) -> np.ndarray:
+    """Return the ids of the episodes with a step whose policy version is too old or unknown.
+
+    `oldest` is the lowest version that is not too old; `oldest_of_agents` has that of some agents.
+    """
+    agent, version = tables.VIEW["agent_id"].sql, tables.VIEW["policy_version"].sql
+    usual = sa.literal(oldest, sa.BigInteger())
+    limit = sa.case(*[(agent == name, sa.literal(least, sa.BigInteger()))
+                      for name, least in oldest_of_agents.items()], else_=usual)  # fmt: skip
+    is_stale = sa.and_(limit.is_not(None), sa.or_(version.is_(None), version < limit))
+    rows = session.fetch(_steps(store, None, E.id, join=True).where(is_stale).distinct())
+    return np.array(sorted(row[0] for row in rows), np.int64)
+
+
 def own_scores(
     store: Store, session: Session, name: str, first: int, among: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -267,12 +304,13 @@ def tasks_among(
     if not candidates:
         return set()
     source: sa.FromClause = tables.segments
-    if not _by_episode(where, store.state(session)):
+    by_episode = _by_episode(where, store.state(session))
+    if not by_episode:
         source = tables.STEPS_OF_SEGMENTS
     matching: sa.Select[Any] = sa.select(sa.literal_column("1")).select_from(source)
     matching = matching.where(tables.OF_EPISODE).correlate(tables.episodes)
     if where is not None:
-        matching = matching.where(where.sql)
+        matching = matching.where(_whole(where) if by_episode else where.sql)
     statement = sa.select(E.task_id).where(
         E.buffer_id == store.id, store.dialect.among(E.task_id, candidates)
     )
@@ -284,7 +322,8 @@ def segments_of_tasks(
 ) -> tuple[list[str], Segments]:
     """Return the task of each segment of the chosen tasks, and the segments, ascending."""
     columns = (E.task_id, G.last, G.first, G.episode, G.ordinal, G.chunk, G.chunk_row)
-    among = Condition(store.dialect.among(E.task_id, chosen), False, True)
+    of_tasks = store.dialect.among(E.task_id, chosen)
+    among = Condition(of_tasks, False, True, whole=of_tasks)
     rows = session.fetch(_episodes(store, among, *columns).order_by(G.last))
     return [row[0] for row in rows], Segments.of([row[1:] for row in rows])
 
@@ -309,7 +348,8 @@ def episodes(
     )
     statement = sa.select(*columns).where(E.buffer_id == store.id, segments.exists()).order_by(E.id)
     if where is not None:
+        by_episode = not where.of_steps or _by_episode(where, store.state(session))
         statement = statement.where(
-            E.id.in_(_steps(store, where, S.episode)) if where.of_steps else where.sql
+            _whole(where) if by_episode else E.id.in_(_steps(store, where, S.episode))
         )
     return [column.name for column in columns], session.fetch(statement)

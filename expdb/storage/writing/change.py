@@ -379,14 +379,16 @@ LONGEST_IDENTIFIER = 63  # bytes; limit of PostgreSQL
 def index(store: Store, name: str) -> None:
     """Index a column, a tag or a score for queries of all buffers, unless the index exists."""
     resolved, key = resolve(name)
-    column = resolved.sql
+    # An index of `agent_id` serves steps with the agent of their episode.
+    column = E.agent_id if name == "agent_id" else resolved.sql
     if not isinstance(column, sa.Column) and not SCORE.fullmatch(name):
         raise errors.QueryError(
             f"{name!r} cannot be indexed; choose a column of the tables, a tag or a score"
         )
     if "." in name:
         store.tags.warn_of_unknown([name])
-    table = tables.steps if resolved.of_steps else tables.episodes
+    is_of_steps = resolved.of_steps and name != "agent_id"
+    table = tables.steps if is_of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.replace('.', '_')}"
     if len(label.encode()) > LONGEST_IDENTIFIER:

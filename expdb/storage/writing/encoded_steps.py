@@ -34,6 +34,7 @@ class PlannedSteps(NamedTuple):
     tags: tuple[str | None, ...]
     policy_version: tuple[int | None, ...]
     policy_version_end: tuple[int | None, ...]
+    agent_id: tuple[str | None, ...]  # None for the agent of the episode
 
     @property
     def has_versions(self) -> bool:
@@ -118,7 +119,9 @@ class EncodedSteps:
 
         `columns` holds the values of `STEP_KEYS`.
         """
-        step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions = columns
+        (
+            step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions, agent,
+        ) = columns  # fmt: skip
         if reward is not None and type(reward) is not float:
             reward = checks.reward(reward)
         elif reward is not None:
@@ -145,8 +148,11 @@ class EncodedSteps:
             tags = encode_tags(tags, "tags")
         if versions != _NONE:
             versions = self._check_versions(episode, *versions)
+        if agent is not None:
+            agent = None if agent == episode.agent_id else checks.text(agent, "agent_id")
         entry = (
-            episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions
+            episode, step, pre_agent, execute_time, reward, terminated, truncated, tags, *versions,
+            agent,
         )  # fmt: skip
         rows = self.rows
         count = rows.count

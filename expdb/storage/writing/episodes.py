@@ -107,7 +107,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
 
     A trigger on steps would cost time for every step, and few steps have their own version.
     """
-    columns = plan.columns[-2:]
+    columns = plan.columns[-3:-1]
     if all(column.count(None) == len(column) for column in columns):
         return
     for write in plan.episodes:

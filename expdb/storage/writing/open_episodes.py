@@ -40,6 +40,10 @@ _MAY_BE_OF_ONE = (
 ATTEMPTS = 8
 
 
+class _OwnAgents(Exception):
+    """Some steps have another agent than their episode, so they must be added one by one."""
+
+
 class OpenEpisodes:
     """Write steps to the episodes that a process has open in a buffer. Threads may share it.
 
@@ -182,7 +186,7 @@ class OpenEpisodes:
                 gathering.complete(episode, whose.key, whose.episode_id)
             return
         row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
-        row["task_id"], row["agent_id"] = whose.key
+        row["task_id"] = whose.key[0]
         opened, named, details = (
             dict(gathering.opened),
             dict(gathering.named),
@@ -210,9 +214,11 @@ class OpenEpisodes:
         mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
         try:
             pending.extend(self._episodes_of(many, gathering), many)
-        except BaseException:
+        except BaseException as error:
             pending.back_to(mark)
             gathering.opened, gathering.named = opened, named
+            if isinstance(error, _OwnAgents):
+                return False
             raise
         return True
 
@@ -256,6 +262,8 @@ class OpenEpisodes:
             if record is None:
                 record = gathering.open_episode((episode_key[:2], episode_key[2], None))
                 record = record or self._open_episode_of(row_of[episode_key], gathering)
+                if record.agent_id != episode_key[1]:
+                    raise _OwnAgents
                 open_records[episode_key] = record
             records.append(record)
             if ends:
@@ -474,16 +482,12 @@ class OpenEpisodes:
                     f"episode {episode_id!r} is {status}; pass another episode_id with the step"
                 )
         if episode is None:
-            task_id, agent_id = row.get("task_id", "default"), row.get("agent_id", "agent")
-            episode = self.new(task_id, agent_id, episode_id, details)
+            episode = self.new(*key_of(row), episode_id, details)
         gathering.named[episode_id] = episode
-        if (row.get("task_id", episode.task_id), row.get("agent_id", episode.agent_id)) != (
-            episode.task_id,
-            episode.agent_id,
-        ):
+        if row.get("task_id", episode.task_id) != episode.task_id:
             raise errors.EpisodeMismatch(
-                f"episode {episode_id!r} belongs to task {episode.task_id!r} and agent "
-                f"{episode.agent_id!r}; pass that task_id and agent_id, or another episode_id"
+                f"episode {episode_id!r} belongs to task {episode.task_id!r}; pass that task_id, "
+                "or another episode_id"
             )
         return episode
 

@@ -25,7 +25,8 @@ def step_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def key_of(row: Mapping[str, Any]) -> Key:
     """Return the task and the agent of a row."""
-    return row.get("task_id", "default"), row.get("agent_id", "agent")
+    agent_id = row.get("agent_id")
+    return row.get("task_id", "default"), "agent" if agent_id is None else agent_id
 
 
 @dataclass
@@ -71,7 +72,9 @@ class PendingSteps:
             return None
         if episode is None or episode in self.pending.ended:
             return None
-        return episode if (episode.task_id, episode.agent_id) == key else None
+        # Steps of several agents may name one episode.
+        is_own = episode.task_id == key[0] and (name is not None or episode.agent_id == key[1])
+        return episode if is_own else None
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
         """Record that a step completes its episode."""
@@ -93,7 +96,9 @@ class PendingSteps:
                 row["policy_version"] = own_version
             for name in ("tags", "episode_tags"):
                 row[name] = row[name] and json.loads(row[name])
-            row |= {"task_id": episode.task_id, "agent_id": episode.agent_id}
+            row["task_id"] = episode.task_id
+            if row["agent_id"] is None:
+                row["agent_id"] = episode.agent_id
             if episode in named:
                 row["episode_id"] = episode.episode_id
             yield row, fields

@@ -57,7 +57,7 @@ def make_plan(
         final = (row - 1, pending.blocks[-1].steps, sorted(pending.final))
     others = tuple(steps[2:]) if count else ()
     if count and (steps.has_versions or any(r.step_version is not None for r in indices)):
-        others = (*others[:-2], *_own_versions(steps, episodes))
+        others = (*others[:-3], *_own_versions(steps, episodes), others[-1])
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
 
 

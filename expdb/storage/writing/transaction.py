@@ -111,7 +111,7 @@ def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) 
     if pending.final and commit.plan.final is None:
         return
     texts = [
-        *commit.plan.columns[0], *commit.plan.columns[5],
+        *commit.plan.columns[0], *commit.plan.columns[5], *commit.plan.columns[-1],
         *[write.after.episode_tags for write in commit.plan.episodes],
     ]  # fmt: skip
     nbytes = sum([len(text) for text in texts if text])

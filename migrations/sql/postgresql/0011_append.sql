@@ -11,7 +11,7 @@ CREATE FUNCTION append(
     buffer bigint, known_fields bigint, wait_ms bigint, write_id text, again boolean, now_ float8, episodes_ json,
     step bigint[], episode bigint[], pre_agent text[], execute_time float8[], reward float8[],
     terminated boolean[], truncated boolean[], tags text[], policy_version bigint[], policy_version_end bigint[],
-    segments_ bigint[], chunk_numbers bigint[], chunk_data bytea[], tail_chunk_ bigint, tail_row_ bigint, tail_fields_ text
+    agent_id text[], segments_ bigint[], chunk_numbers bigint[], chunk_data bytea[], tail_chunk_ bigint, tail_row_ bigint, tail_fields_ text
 ) RETURNS bigint[] LANGUAGE plpgsql SET search_path = expdb, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -85,14 +85,14 @@ BEGIN
          WHERE g.id IS NULL;
     END IF;
     INSERT INTO steps (buffer_id, position, episode, step, pre_agent, execute_time, reward, terminated, truncated, tags,
-                       policy_version, policy_version_end)
+                       policy_version, policy_version_end, agent_id)
     SELECT buffer, origin + g.place - 1, ids[coalesce(g.episode, 1)], g.step, g.pre_agent, g.execute_time,
            nullif(g.reward, 'NaN'), coalesce(g.terminated, false), coalesce(g.truncated, false), g.tags,
-           g.policy_version, g.policy_version_end
+           g.policy_version, g.policy_version_end, g.agent_id
       FROM unnest(append.step, append.episode, append.pre_agent, append.execute_time, append.reward, append.terminated,
-                  append.truncated, append.tags, append.policy_version, append.policy_version_end)
+                  append.truncated, append.tags, append.policy_version, append.policy_version_end, append.agent_id)
            WITH ORDINALITY AS g(step, episode, pre_agent, execute_time, reward, terminated, truncated, tags, policy_version,
-                policy_version_end, place);
+                policy_version_end, agent_id, place);
     IF policy_version IS NOT NULL OR policy_version_end IS NOT NULL THEN
         UPDATE episodes e SET first_policy_version = least(e.first_policy_version, g.least),
                               last_policy_version = greatest(e.last_policy_version, g.greatest)

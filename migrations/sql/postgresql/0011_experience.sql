@@ -1,7 +1,7 @@
--- One row per step, with the columns of its episode. A step without versions of its own has that of
--- its episode.
+-- One row per step, with the columns of its episode. A step without versions or an agent of its own
+-- has those of its episode.
 CREATE VIEW experience AS
-SELECT b.name AS buffer, s.position, s.episode, e.episode_id, e.run, e.task_id, e.task_name, e.agent_id, e.group_id,
+SELECT b.name AS buffer, s.position, s.episode, e.episode_id, e.run, e.task_id, e.task_name, coalesce(s.agent_id, e.agent_id) AS agent_id, e.group_id,
        e.status, e.length, e.episode_return, e.episode_tags::jsonb AS episode_tags, e.started, e.ended,
        e.first_policy_version, e.last_policy_version,
        s.step, s.pre_agent, s.execute_time, s.reward, s.terminated, s.truncated,

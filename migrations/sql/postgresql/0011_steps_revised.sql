@@ -6,7 +6,7 @@ SET search_path = expdb, pg_temp AS $$
             revised bigint[];
         BEGIN
             SELECT array_agg(DISTINCT n.buffer_id) INTO revised FROM new_rows n JOIN old_rows o USING (buffer_id, position)
-             WHERE (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags, n.policy_version, n.policy_version_end, n.scores) IS DISTINCT FROM (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags, o.policy_version, o.policy_version_end, o.scores);
+             WHERE (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags, n.policy_version, n.policy_version_end, n.scores, n.agent_id) IS DISTINCT FROM (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags, o.policy_version, o.policy_version_end, o.scores, o.agent_id);
             IF revised IS NULL THEN
                 RETURN NULL;
             END IF;
@@ -14,7 +14,7 @@ SET search_path = expdb, pg_temp AS $$
             UPDATE steps s SET revision = b.revision
               FROM new_rows n JOIN old_rows o USING (buffer_id, position) JOIN buffers b ON b.id = n.buffer_id
              WHERE s.buffer_id = n.buffer_id AND s.position = n.position
-               AND (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags, n.policy_version, n.policy_version_end, n.scores) IS DISTINCT FROM (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags, o.policy_version, o.policy_version_end, o.scores);
+               AND (n.step, n.pre_agent, n.execute_time, n.reward, n.terminated, n.truncated, n.tags, n.policy_version, n.policy_version_end, n.scores, n.agent_id) IS DISTINCT FROM (o.step, o.pre_agent, o.execute_time, o.reward, o.terminated, o.truncated, o.tags, o.policy_version, o.policy_version_end, o.scores, o.agent_id);
             UPDATE episodes e SET episode_return = coalesce(e.episode_return, 0) + d.gained, revision = b.revision
               FROM buffers b, (SELECT n.buffer_id, n.episode, sum(coalesce(n.reward, 0) - coalesce(o.reward, 0)) AS gained
                       FROM new_rows n JOIN old_rows o USING (buffer_id, position)

@@ -1,7 +1,7 @@
 -- Something that a query can filter by has changed; `revision` of the row says which rows to read
 -- again.
         CREATE TRIGGER steps_revised
-        AFTER UPDATE OF step, pre_agent, execute_time, reward, terminated, truncated, tags, policy_version, policy_version_end, scores ON steps
+        AFTER UPDATE OF step, pre_agent, execute_time, reward, terminated, truncated, tags, policy_version, policy_version_end, scores, agent_id ON steps
         BEGIN
             UPDATE buffers SET revision = revision + 1 WHERE id = NEW.buffer_id;
             UPDATE steps SET revision = (SELECT revision FROM buffers WHERE id = NEW.buffer_id)

@@ -1,4 +1,4 @@
-"""Scores, annotations, episodes that another writer resumes, and rewound consumers."""
+"""Scores, annotations, agents of steps, episodes that are resumed, and rewound consumers."""
 
 from pathlib import Path
 
@@ -21,6 +21,7 @@ SQLITE_STATISTICS = {
     "scores": "1000000 1000000 1",
     "scores_by_episode": "1000000 1000000 100",
     "annotations": "1000000 1000000 4 1 1",
+    "steps_with_agent": "1000 1000 100",
 }
 # Triggers that change, with their table and the migrations that made them before.
 TRIGGERS = {
@@ -28,12 +29,27 @@ TRIGGERS = {
     "steps_deleted": ("steps", "0001"),
     "buffers_evicted": ("buffers", "0009"),
 }
+APPEND = (
+    "append(bigint, bigint, bigint, text, boolean, float8, json, bigint[], bigint[], text[], "
+    "float8[], float8[], boolean[], boolean[], text[], bigint[], bigint[], {}bigint[], bigint[], "
+    "bytea[], bigint, bigint, text)"
+)
+TEXTS = (("steps", "scores"), ("steps", "agent_id"), ("buffers", "policy_versions"))
 COUNTERS = (("episodes", "generation"), ("consumers", "rewinds"))
 
 
 def upgrade() -> None:
     dialect = op.get_bind().dialect.name
-    op.add_column("steps", sa.Column("scores", Text))
+    for table, column in TEXTS:
+        op.add_column(table, sa.Column(column, Text))
+    own_agent = sa.text("agent_id IS NOT NULL")
+    op.create_index(
+        "steps_with_agent",
+        "steps",
+        ["buffer_id", "agent_id"],
+        sqlite_where=own_agent,
+        postgresql_where=own_agent,
+    )
     for table, column in COUNTERS:
         op.add_column(table, sa.Column(column, Integer, nullable=False, server_default="0"))
     op.create_table(
@@ -71,7 +87,7 @@ def upgrade() -> None:
         for index, figures in SQLITE_STATISTICS.items():
             op.get_bind().exec_driver_sql(
                 "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)",
-                (index.removesuffix("_by_episode"), index, figures),
+                (index.split("_")[0], index, figures),
             )
     _drop("VIEW", "experience")
     _make("experience", revision)
@@ -81,12 +97,14 @@ def upgrade() -> None:
         _make(name, revision)
     _make("episodes_deleted", revision)
     if dialect == "postgresql":
-        _replace_append(revision)
+        op.execute(f"DROP FUNCTION {APPEND.format('')}")
+        _make("append", revision)
 
 
 def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
-        _replace_append("0009")
+        op.execute(f"DROP FUNCTION {APPEND.format('text[], ')}")
+        _make("append", "0009")
     _drop("TRIGGER", "episodes_deleted", "episodes")
     for name, (table, _) in TRIGGERS.items():
         _drop("TRIGGER", name, table)
@@ -96,19 +114,19 @@ def downgrade() -> None:
     op.drop_table("scores")
     for table, column in reversed(COUNTERS):
         op.drop_column(table, column)
-    op.drop_column("steps", "scores")
+    op.drop_index("steps_with_agent")
+    for table, column in reversed(TEXTS):
+        op.drop_column(table, column)
     if op.get_bind().dialect.name == "sqlite":
-        op.execute("DELETE FROM sqlite_stat1 WHERE tbl IN ('scores', 'annotations')")
+        op.execute(
+            "DELETE FROM sqlite_stat1 WHERE tbl IN ('scores', 'annotations') "
+            "OR idx = 'steps_with_agent'"
+        )
         _make("experience", "0005")
     else:
         _make("experience", "0008")
     for name, (_, before) in TRIGGERS.items():
         _make(name, before)
-
-
-def _replace_append(version: str) -> None:
-    sql = (SQL / "postgresql" / f"{version}_append.sql").read_text()
-    op.get_bind().exec_driver_sql(sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
 
 
 def _drop(kind: str, name: str, table: str = "") -> None:
