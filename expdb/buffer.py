@@ -1202,6 +1202,8 @@ class ReplayBuffer(NotACollection):
 
         Raises
         ------
+        InvalidValue
+            If `name` is not the name of a score.
         QueryError
             If the query is invalid.
         """

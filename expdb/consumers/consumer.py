@@ -262,14 +262,15 @@ class Consumer:
             DISCARDED_AT_ONCE, where, Uniform(replace=False), skipped, ("position",), 1, False,
             np.empty,
         )  # fmt: skip
-        request, how, count = replace(request, discards=True), _How.checked(), 0
+        request, how = replace(request, discards=True), _How.checked()
+        groups: set[int] = set()  # each may be leased several times until it is used up
         while True:
             try:
                 lease = self._lease(request, how, _step(step))
             except errors.TooFewRows:
-                return count
+                return len(groups)
             lease.acknowledge()
-            count += lease.batch.size
+            groups.update(lease.batch["position"][:, 0, 0].tolist())
 
     def rewind(self, step: int) -> dict[str, int]:
         """Return everything that was leased after a trainer step, so that it can be leased again.

@@ -367,9 +367,9 @@ class Group(Unit):
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which groups may be drawn, a tuple."""
-        of_scores = self.score, self.missing, self.deadline
-        spreads = self.min_spread, self.max_spread
-        return ("group", self.size, self.complete, *spreads, *of_scores)
+        key = ("group", self.size, self.complete, self.min_spread)
+        others = self.max_spread, self.score, self.missing, self.deadline
+        return key if others == (None, None, "drop", None) else (*key, *others)
 
     def _has_spread(self, spreads: np.ndarray) -> np.ndarray:
         most = np.inf if self.max_spread is None else self.max_spread
@@ -395,6 +395,11 @@ class Group(Unit):
             The sum of the weighted scores, or the return; NaN if it is unknown.
         waiting : ndarray of bool
             Whether a rollout lacks a score that may still arrive.
+
+        Raises
+        ------
+        InvalidValue
+            If the weighted sum of the scores is too large for a float.
         """
         if self.score is None:
             returns = read("episode_return")
@@ -406,7 +411,13 @@ class Group(Unit):
         number = np.nan if isinstance(self.missing, str) else self.missing
         scores = np.where(is_due | failed, number, scores)
         factors = np.array([weight for _, weight in weights]).reshape(-1, *[1] * (scores.ndim - 1))
-        values = (scores * factors).sum(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = (scores * factors).sum(0)
+        if not np.isfinite(values[~np.isnan(scores).any(0)]).all():
+            raise InvalidValue(
+                f"the weighted sum of the scores {', '.join(self._names)} of a rollout is too "
+                "large for a float; use smaller weights in score="
+            )
         if self.missing != "wait" and not self.deadline:
             return values, np.zeros(values.shape, np.bool_)
         seconds = np.inf if self.deadline is None else self.deadline

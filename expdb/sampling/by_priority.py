@@ -344,7 +344,8 @@ class ByPriority:
 
 def _name_of(request: SampleRequest, sampler: Prioritized) -> tuple[Any, ...]:
     """Return the key of a tree, without beta, which a caller may change at each sample."""
-    own = () if is_builtin(type(sampler)) else (type(sampler),)
+    own: tuple[Any, ...] = () if is_builtin(type(sampler)) else (type(sampler),)
+    own = own if sampler.score is None else (*own, "score", sampler.score)
     return (sampler.alpha, sampler.epsilon, sampler.initial, request.key, request.anchor_key, *own)
 
 

@@ -135,8 +135,8 @@ class SampleRequest:
         if self.shard is not None:
             key = (*key, "shard", *self.shard)
         if self.limits is not None:
-            oldest = self.limits.oldest_version, self.limits.oldest_of_agents
-            key = (*key, "consumer", self.limits.consumer, *oldest)
+            key = (*key, "consumer", self.limits.consumer, self.limits.oldest_version)
+            key = (*key, *self.limits.oldest_of_agents)
         return key
 
     @cached_property

@@ -187,6 +187,17 @@ def test_groups_without_spread_are_used_up_and_counted_on_request(buffer):
     assert trainer.discard(unit) == 4
 
 
+def test_a_group_that_may_be_leased_again_is_counted_once(buffer):
+    for _ in range(2):
+        with buffer.episode("task", group_id="g") as episode:
+            episode.append(x=0, reward=1.0)
+    trainer, unit = buffer.consumer("trainer", max_times_sampled=3), Group(2, min_spread=0.1)
+    assert trainer.discard(unit) == 1
+    assert trainer.stats(unit=unit)["discarded"] == 1
+    with pytest.raises(expdb.TooFewRows):
+        trainer.lease(1, unit=Group(2))
+
+
 def test_discard_names_what_it_requires(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)

@@ -137,6 +137,13 @@ def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
         list(buffer.replay("trainer"))
 
 
+def test_a_sum_of_scores_that_overflows_is_refused(buffer):
+    judge(buffer, rollouts(buffer, "a", 2), [1e308, -1e308])
+    assert ready(buffer, Group(2, score="judge")) == [[-1e308, 1e308]]
+    with pytest.raises(expdb.InvalidValue, match="weighted sum of the scores judge"):
+        buffer.sample(1, unit=Group(2, score={"judge": 1e10}))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

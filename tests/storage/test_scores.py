@@ -213,6 +213,41 @@ def test_prioritized_draws_in_proportion_to_a_score(buffer):
     assert shares[20] == pytest.approx(1 / 19, abs=0.005)
 
 
+def test_each_prioritized_sampler_draws_by_its_own_score(open_db):
+    def counts(buffer, **settings):
+        sampler = Prioritized(alpha=1.0, epsilon=0.0, **settings)
+        return np.bincount(buffer.sample(100, sampler=sampler, rng=0)["position"]).tolist()
+
+    buffer, other = open_db().buffer("train"), open_db().buffer("train")
+    fill(buffer, 1, 2)
+    buffer.score_batch({"position": [0, 1], "name": "judge", "value": [1.0, 0.0]})
+    buffer.score_batch({"position": [0, 1], "name": "format", "value": [0.0, 1.0]})
+    assert counts(buffer) == [50, 50]
+    assert counts(buffer, score="judge") == [100]
+    assert counts(buffer, score="format") == [0, 100]
+    assert counts(other, score="format") == [0, 100]
+    assert counts(other) == [50, 50]
+    other.update_priorities([0], [3.0])
+    assert counts(other) == [75, 25]
+    assert counts(other, score="format") == [0, 100]
+
+
+def test_names_of_scores_differ_by_case_also_in_indexes(buffer):
+    fill(buffer)
+    buffer.score([0], name="j", value=1.0)
+    buffer.score([0, 1], name="J", value=1.0)
+    for name, expected in (("j", 1), ("J", 2)):
+        buffer.index(f"scores.{name}")
+        buffer.index(f"scores.{name}")
+        assert buffer.count({f"scores.{name}": 1.0}) == expected
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0", 5, "judge-v2"])
+def test_the_history_of_an_invalid_name_is_refused(buffer, name):
+    with pytest.raises(expdb.InvalidValue, match="the name of a score must be"):
+        buffer.scores(name=name)
+
+
 def test_scores_of_evicted_episodes_are_deleted(db):
     buffer = db.buffer("small", capacity=8)
     fill(buffer, 2)

@@ -231,6 +231,7 @@ def test_unfinished_groups_are_listed_with_their_interrupted_rollouts(buffer):
     ]  # fmt: skip
     assert [row["episode_ids"] for row in table] == [["ag1aborted1"], ["bNoneopen5"]]
     assert buffer.unfinished(1).num_rows == 0
+    assert buffer.unfinished(2**63 - 1).num_rows == 4
     with pytest.raises(expdb.InvalidValue, match="group_size must be an integer of at least 1"):
         buffer.unfinished(0)
 

@@ -75,17 +75,17 @@ def find_discards(session: Session, store: Store) -> list[int]:
 
 
 def count_discarded(session: Session, store: Store, consumer: ConsumerRecord) -> int:
-    """Return how many items of a consumer were discarded."""
+    """Return how many different items of a consumer were discarded."""
     discards = find_discards(session, store)
     if not discards:
         return 0
     is_discard = sa.and_(store.dialect.among(L.request, discards), L.status == "acknowledged")
-    total = 0
+    items: set[int] = set()
     for entry in read_entries(session, store, consumer, is_discard):
         if isinstance(entry, DatabaseDamaged):
             raise entry
-        total += len(entry.drawn.positions)
-    return total
+        items.update(entry.drawn.positions.reshape(len(entry.drawn.positions), -1)[:, 0].tolist())
+    return len(items)
 
 
 def find_acknowledged_range(

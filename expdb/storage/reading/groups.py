@@ -40,7 +40,7 @@ def unfinished(store: Store, session: Session, group_size: int) -> list[Unfinish
         sa.select(E.group_id, own_task, sa.func.min(E.task_id), *counts)
         .where(E.buffer_id == store.id)
         .group_by(E.group_id, own_task)
-        .having(counts[0] < group_size)
+        .having(counts[0] < sa.literal(group_size, sa.BigInteger()))
         .order_by(sa.func.min(E.id))
     )
     interrupted: dict[tuple[str | None, str | None], list[str]] = {}

@@ -4,6 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from expdb import checks
 from expdb.sql import tables
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
@@ -36,5 +37,5 @@ def read(store: Store, session: Session, where: Condition | None, name: str | No
         of_whole = sa.and_(R.position.is_(None), R.episode.in_(sa.select(chosen.c.episode)))
         statement = statement.where(sa.or_(of_step, of_whole))
     if name is not None:
-        statement = statement.where(R.name == name)
+        statement = statement.where(R.name == checks.score_name(name))
     return session.fetch(statement)

@@ -391,7 +391,9 @@ def index(store: Store, name: str) -> None:
     table = tables.steps if is_of_steps else tables.episodes
     expression = column if key is None else store.dialect.tag_value(column, key)
     label = f"{table.name}_by_{name.replace('.', '_')}"
-    if len(label.encode()) > LONGEST_IDENTIFIER:
+    # SQLite ignores the case of the names of indexes, and names of scores differ by case.
+    has_capitals = SCORE.fullmatch(name) is not None and name != name.lower()
+    if len(label.encode()) > LONGEST_IDENTIFIER or has_capitals:
         label = f"{table.name}_by_{zlib.crc32(label.encode()):08x}"
     with store.writing() as (session, _):
         if store.dialect.has_index(session, label):
