@@ -469,7 +469,7 @@ def test_bad_columns_of_a_step_are_refused(buffer):
         ("reward", np.zeros(2)), ("reward", 2**53 + 1), ("reward", np.int64(2**53 + 1)),
         ("step", 1.5), ("step", 2**63), ("step", True), ("terminated", 1), ("truncated", "no"),
         ("task_id", 5),
-        ("task_id", "a\0"), ("agent_id", None), ("tags", ["a"]), ("tags", {"a": float("nan")}),
+        ("task_id", "a\0"), ("agent_id", 5), ("tags", ["a"]), ("tags", {"a": float("nan")}),
         ("tags", {"a": 2**63}),
         ("episode_tags", "x"), ("policy_version", "1"), ("pre_agent", 3),
         ("execute_time", float("nan")), ("group_id", 3),

@@ -173,7 +173,8 @@ class ReplayBufferInterface(Sessions):
 
     def _fragments(self, batch: expdb.Batch) -> Prepared:
         """Return the fragments of drawn chunks with their ids for `load_fragment`."""
-        columns = batch["agent_id"].tolist(), batch["step"].tolist(), batch["position"].tolist()
+        workers = batch["agent_id"][:, 0].tolist()  # the same for all fragments of a chunk
+        columns = workers, batch["step"].tolist(), batch["position"].tolist()
         return [
             (FragmentIndex(worker, number), f"{self._session_id}/{position}")
             for worker, numbers, positions in zip(*columns, strict=True)
