@@ -163,10 +163,10 @@ def _settle(
     new = {}
     for name, arrays in by_name.items():
         field = _type_of(arrays[0])
-        known = stored.annotations.get(name, field)
-        if name in stored.types or known != field:
+        stored_type = stored.types.get(name, stored.annotations.get(name, field))
+        if name in stored.types or stored_type != field:
             raise errors.FieldMismatch(
-                f"{name!r} is stored as {stored.types.get(name, known)}, but the annotation is "
+                f"{name!r} is stored as {stored_type}, but the annotation is "
                 f"{field}; choose another name"
             )
         if name not in stored.annotations:

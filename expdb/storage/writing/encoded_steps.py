@@ -371,6 +371,6 @@ class EncodedSteps:
             # it must not be kept.
             Rows().append({name: flat[name] for name in new}, new)
             self._types = {**self._types, **new}
-            known = self.fields
-            self.fields = Fields(self._types, known.optional, known.version, known.annotations)
+            before = self.fields
+            self.fields = Fields(self._types, before.optional, before.version, before.annotations)
         return flat
