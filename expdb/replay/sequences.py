@@ -539,11 +539,13 @@ class Group(Unit):
             Rows of shape (G, size, T) with a mask, and the columns of the groups.
         """
         there = rows >= 0
-        values, _ = self.values(lambda name: trajectories.of_episodes(name, rows), 0.0)
-        values = np.where(there, values, np.nan)
+        returns = values = trajectories.of_episodes("episode_return", rows)
+        if self.score is not None:
+            values, _ = self.values(lambda name: trajectories.of_episodes(name, rows), 0.0)
+            values = np.where(there, values, np.nan)
         layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(values)
         layout.columns |= {
-            "episode_return": trajectories.of_episodes("episode_return", rows),
+            "episode_return": returns,
             "group_size": there.sum(1),
             "group_mean": means,
             "group_std": spread(values, means),

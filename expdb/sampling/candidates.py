@@ -91,11 +91,12 @@ class Candidates:
             matches = self._matches.get(request.key or "")
             if matches is None or not matches.is_current:
                 return False
-        if request.sampler.uses_priorities and r.priorities is None:
-            return False
-        score = request.scores_drawn
-        if score is not None and not self._scores_of(score).is_current:
-            return False
+        if request.sampler.uses_priorities:
+            score = request.scores_drawn
+            if r.priorities is None or (
+                score is not None and not self._scores_of(score).is_current
+            ):
+                return False
         reads, limits = request.reads, request.limits
         if limits is not None and limits.reads_versions and not self._versions.is_current:
             return False
