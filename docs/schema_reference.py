@@ -14,7 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 import expdb
 from expdb.sql.column_types import metadata
 
-VIEWS = ("experience", "experience_episodes", "step_priorities")
+VIEWS = ("experience", "experience_episodes", "experience_scores", "step_priorities")
 MEANINGS = {  # of columns that are not in a table
     "buffer": "name of the buffer",
     "episode": "number of the episode in its buffer",
@@ -43,7 +43,7 @@ def describe_tables() -> dict[str, list[Row]]:
 def describe_views() -> dict[str, list[Row]]:
     """Return name, type and meaning of each column of each view, read from a new database."""
     tables = describe_tables()
-    columns = (column for table in ("episodes", "steps") for column in tables[table])
+    columns = (column for table in ("scores", "episodes", "steps") for column in tables[table])
     meanings = {name: meaning for name, _, meaning in columns} | MEANINGS
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each migration
     with tempfile.TemporaryDirectory() as folder:
