@@ -42,18 +42,18 @@ from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
-from expdb.sql.query import Where, plain_where
+from expdb.sql.query import Where
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.reading import fetch, groups, select
 from expdb.storage.scores import history
-from expdb.storage.scores.recording import Recording
-from expdb.storage.scores.requested import scores_of, scores_of_steps
+from expdb.storage.scores.recording import Recording, record_score
+from expdb.storage.scores.requested import scores_of
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
-from expdb.storage.writing.annotate import annotate
+from expdb.storage.writing.annotate import annotate, checked_positions
 from expdb.storage.writing.batches import columns_of, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
@@ -733,10 +733,10 @@ class ReplayBuffer(NotACollection):
         -------
         pyarrow.Table
             One row per unfinished group, with `group_id` (null for a task without groups),
-            `task_id`, the numbers of `complete`, `open`, `aborted` and `missing` rollouts, and
-            `episode_ids`, the open and aborted rollouts, oldest first. Continue one of them with
-            ``buffer.episode(task_id, episode_id=..., resume=True)``. An open rollout may still have
-            a writer.
+            `task_id`, the numbers of `complete`, `open` and `aborted` rollouts, `missing`, which is
+            ``group_size - complete``, and `episode_ids`, the open and aborted rollouts, oldest
+            first. Continue one of them with ``buffer.episode(task_id, episode_id=...,
+            resume=True)``. An open rollout may still have a writer.
 
         Raises
         ------
@@ -1082,6 +1082,12 @@ class ReplayBuffer(NotACollection):
         Evicted
             If a position has no step.
 
+        Warns
+        -----
+        ExpDBWarning
+            If no step matches the query. If this handle scores an episode that is still open, for
+            the first time.
+
         Examples
         --------
         >>> buffer.score(episode_id="a-1", name="judge", value=0.7, by="judge-v2")  # doctest: +SKIP
@@ -1089,16 +1095,9 @@ class ReplayBuffer(NotACollection):
         >>> buffer.score([7, 8], name="format", value=[1.0, 0.0])  # doctest: +SKIP
         2
         """
-        if (where is None) == (episode_id is None):
-            raise errors.InvalidValue("score() must get either where or episode_id; pass one")
         arguments = {"name": name, "value": value, "by": by, "status": status, "detail": detail}
-        if episode_id is not None:
-            scores = scores_of([{"episode_id": episode_id, **arguments}], is_batch=False)
-            return Recording(self._store, scores).run()
-        condition, plain = self._required(where, "score"), plain_where(where)
-        scores = scores_of_steps(plain, **arguments)
-        is_query = not isinstance(plain, np.ndarray)
-        return Recording(self._store, scores, condition if is_query else None).run()
+        condition = None if where is None else self._required(where, "score")
+        return record_score(self._store, where, condition, episode_id, arguments)
 
     def score_batch(self, scores: Any) -> int:
         """Record many scores in one transaction; either all scores are recorded, or none.
@@ -1176,7 +1175,7 @@ class ReplayBuffer(NotACollection):
         >>> buffer.annotate(batch["position"], version=7, advantages=values)  # doctest: +SKIP
         64
         """
-        wanted = checks.positions(positions)
+        wanted = checked_positions(positions)
         number = None if version is None else checks.whole(version, "version", 0)
         return self._engine.retry(annotate, self._store, wanted, number, arrays)
 
@@ -1355,15 +1354,16 @@ class ReplayBuffer(NotACollection):
         return self._retention.evict(checks.flag(forget_missing, "forget_missing"))
 
     def index(self, name: str) -> None:
-        """Create an index on a column or a tag.
+        """Create an index on a column, a tag or a score.
 
-        Queries on the column or tag then read only matching steps. The index serves every buffer
+        Queries on it then read only matching steps. The index serves every buffer
         of the database. Creating an index that exists has no effect.
 
         Parameters
         ----------
         name : str
-            A column, ``tags.<key>`` or ``episode_tags.<key>``, such as ``"tags.difficulty"``.
+            A column, ``tags.<key>``, ``episode_tags.<key>`` or ``scores.<name>``, such as
+            ``"tags.difficulty"``.
 
         Raises
         ------
@@ -1863,12 +1863,17 @@ class ReplayBuffer(NotACollection):
         """Current policy versions of single agents, a mapping of `agent_id` to int.
 
         Assign ``buffer.policy_versions["opponent"] = 3`` if the agents of a buffer have different
-        policies, as in self-play. The `max_staleness` of a consumer then measures each step
-        relative to the version of its agent. Agents without a version of their own use
-        `policy_version`; without that version, their steps are never too stale. An episode is too
-        stale if one of its steps is. A version never decreases.
+        policies, as in self-play. Assign a mapping to the property to set several versions. The
+        `max_staleness` of a consumer then measures each step relative to the version of its agent.
+        Agents without a version of their own use `policy_version`; without that version, their
+        steps are never too stale. An episode is too stale if one of its steps is. A version never
+        decreases.
         """
         return PolicyVersions(self._store)
+
+    @policy_versions.setter
+    def policy_versions(self, versions: Mapping[str, int]) -> None:
+        self.policy_versions.update(versions)
 
     @property
     @retry_on_restart
@@ -2130,6 +2135,7 @@ class ReplayBuffer(NotACollection):
     waiting_async = async_form(waiting, reads=True)
     consumers_async = async_form(consumers, reads=True)
     replay_async = async_iteration(replay)
+    episode_async = async_form(episode)
     end_episode_async = async_form(end_episode)
     update_async = async_form(update)
     update_priorities_async = async_form(update_priorities)

@@ -570,7 +570,7 @@ class Consumer:
         in_shard = items % n == k
         return Batch({name: array[in_shard] for name, array in batch.items()})
 
-    def acknowledge(self, lease: Lease, step: int | None = None) -> None:
+    def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that a leased batch was trained on; see `Lease.acknowledge`.
 
         Parameters
@@ -579,19 +579,21 @@ class Consumer:
             The lease to acknowledge.
         step : int, optional
             The trainer's own step number. Defaults to the `step` of the lease.
+        scores : list of mappings, mapping of columns, or table, optional
+            Scores to record in the same transaction; see `Lease.acknowledge`.
 
         Raises
         ------
         LeaseLost
             If the lease was acknowledged or released, or has expired.
         InvalidValue
-            If `lease` is not a Lease, or `step` is not an integer.
+            If `lease` is not a Lease, `step` is not an integer, or a score is invalid.
         UnknownConsumer
             If the consumer was dropped.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        _checked(lease).acknowledge(step)
+        _checked(lease).acknowledge(step, scores=scores)
 
     async def batches_async(
         self, size: int, where: Where = None, *, first_step: int | None = None, **arguments: Any
@@ -651,33 +653,11 @@ class Consumer:
                 with suppress(*GONE):  # it was deleted, or is released when the process ends
                     await lease.give_back_async()
 
+    acknowledge_async = async_form(acknowledge)
     stats_async = async_form(stats, reads=True)
     rewind_async = async_form(rewind)
     discard_async = async_form(discard)
     shared_async = async_form(shared, reads=True)
-
-    async def acknowledge_async(self, lease: Lease, step: int | None = None) -> None:
-        """Acknowledge a lease as `acknowledge` does, while other asyncio tasks run.
-
-        Parameters
-        ----------
-        lease : Lease
-            The lease to acknowledge.
-        step : int, optional
-            The trainer's own step number. Defaults to the `step` of the lease.
-
-        Raises
-        ------
-        LeaseLost
-            If the lease was acknowledged or released, or has expired.
-        InvalidValue
-            If `lease` is not a Lease, or `step` is not an integer.
-        UnknownConsumer
-            If the consumer was dropped.
-        DatabaseBusy
-            If another process locks the database for longer than the handle's `timeout`.
-        """
-        await in_thread(_checked(lease).acknowledge, step)
 
 
 _DEFAULTS: dict[str, Any] = {

@@ -624,7 +624,8 @@ class Ordered(Sampler):
     Parameters
     ----------
     column : str
-        Column of the view `experience`. An unknown column raises QueryError when a batch is drawn.
+        Column of the view `experience`, or ``scores.<name>``. An unknown column raises QueryError
+        when a batch is drawn.
     descending : bool, default False
         Whether the greatest value comes first.
 

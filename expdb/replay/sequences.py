@@ -310,16 +310,24 @@ class Group(Unit):
         checks.flag(self.complete, "complete")
         checks.number(self.min_spread, "min_spread", 0)
         _set_max_length(self)
-        if self.max_spread is not None:
-            checks.number(self.max_spread, "max_spread", self.min_spread)
+        if self.max_spread is not None and (
+            checks.number(self.max_spread, "max_spread") < self.min_spread
+        ):
+            raise InvalidValue(
+                f"max_spread must be at least min_spread, got {self.max_spread} for "
+                f"min_spread={self.min_spread}"
+            )
         if self.score is not None:
             object.__setattr__(self, "score", _weights(self.score))
         elif self.missing != "drop" or self.deadline is not None:
             raise InvalidValue(
                 "missing and deadline of a Group apply to scores; also pass score, such as 'judge'"
             )
-        if isinstance(self.missing, str):
-            checks.choice(self.missing, "missing", "drop", "wait")
+        if self.missing is None or isinstance(self.missing, str):
+            if self.missing not in ("drop", "wait"):
+                raise InvalidValue(
+                    f"missing must be 'drop', 'wait' or a number, got {self.missing!r}"
+                )
         else:
             object.__setattr__(self, "missing", checks.number(self.missing, "missing"))
         if self.deadline is not None:
@@ -331,7 +339,10 @@ class Group(Unit):
         rollouts = f"{self.size} complete rollouts" if self.complete else "a complete rollout"
         differ = f" that differ by {self.min_spread:g}" if self.min_spread else ""
         if self.score is not None:
-            return f"groups of {rollouts} with the scores {', '.join(self._names)}{differ}"
+            scores = f"the score{'s' * (len(self._names) > 1)} {', '.join(self._names)}"
+            waits = self.missing == "wait" or self.deadline
+            waiting = ", none of which waits for a score" if waits else ""
+            return f"groups of {rollouts} with {scores}{differ}{waiting}"
         return f"groups of {rollouts} with known returns{differ}"
 
     @property

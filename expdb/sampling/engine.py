@@ -33,6 +33,7 @@ from expdb.sampling.request import (
     as_text,
     check_instances,
     field_names,
+    find_scores,
 )
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.conditions import Condition
@@ -309,6 +310,7 @@ class SampleEngine:
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
             condition = None if key is None else self._candidates.condition(key, where)
+            self._store.tags.warn_of_unknown(find_scores(sampler, unit, names))
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
             plan = self._plan_due(

@@ -13,7 +13,7 @@ from expdb import errors
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import warn
 from expdb.memory.resident import Resident
-from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS
+from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, nearest
 from expdb.replay.samplers import Sampler
 from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
@@ -146,7 +146,9 @@ def _require_column(store: Store, name: str, usual: Iterable[str]) -> ViewColumn
     try:
         return table_column(store, name)
     except errors.QueryError:
+        names = dict.fromkeys((*usual, *store.fields.annotations))
+        hint = nearest(name, names) or ";"
         raise errors.QueryError(
-            f"no key {name!r} in this batch; the keys are {', '.join(usual)}, and the columns of "
-            "the view experience"
+            f"no key {name!r} in this batch{hint} the keys are {', '.join(names)}, scores.<name> "
+            "and the columns of the view experience"
         ) from None

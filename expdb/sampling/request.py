@@ -15,8 +15,9 @@ import numpy as np
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
+from expdb.names import SCORE
 from expdb.replay.layout import Trajectories
-from expdb.replay.samplers import Prioritized, Sampler
+from expdb.replay.samplers import Ordered, Prioritized, Sampler
 from expdb.replay.units import Unit
 from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
@@ -238,6 +239,16 @@ def check_empty(empty: Any) -> None:
         raise InvalidValue(
             f"empty must be a function of a shape and a dtype, such as numpy.empty, got {empty!r}"
         )
+
+
+def find_scores(sampler: Sampler, unit: Unit, names: tuple[str, ...] | None) -> list[str]:
+    """Return the scores, such as "scores.judge", that a sampler, a unit or `fields` reads."""
+    read = [*unit.reads, *sampler.reads, *(names or ())]
+    if isinstance(sampler, Prioritized) and sampler.score is not None:
+        read.append(f"scores.{sampler.score}")
+    if isinstance(sampler, Ordered):
+        read.append(sampler.column)
+    return [name for name in dict.fromkeys(read) if SCORE.fullmatch(name)]
 
 
 def field_names(fields: Any) -> tuple[str, ...]:

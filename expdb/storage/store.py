@@ -117,7 +117,7 @@ class Store:
         self.engine, self.id, self.name, self.fields = engine, id, name, fields
         self.dialect = engine.dialect
         self.signatures = Signatures(engine, id, name)
-        self.warned_of_rewards = self.warned_of_open = False
+        self.warned_of_rewards = self.warned_of_open = self.warned_of_open_scores = False
         self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)

@@ -49,7 +49,7 @@ class Tags:
         hint = "" if name in names else nearest(name, names)
         if not hint:
             return None
-        return f"no recent score of buffer {self._buffer!r} has the name {name!r}{hint}"
+        return f"no score of buffer {self._buffer!r} has the name {name!r}{hint}"
 
     def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:
         if column == "scores":

@@ -185,7 +185,7 @@ class BufferedWriter(ABC):
 
 
 class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
-    """Write one new episode.
+    """Write one episode, which is new or resumed.
 
     `ReplayBuffer.episode` returns a writer. Use it in a ``with`` or ``async with`` statement:
     leaving the block completes the episode, and an exception in the block flushes the appended
@@ -563,6 +563,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         )
         try:
             self._end(left.status, {})
+        except errors.EpisodeResumed as error:
+            return left._replace(error=error) if left.unwritten else None
         except Exception as error:
             self._given_up, self._takes_steps = True, False
             return left._replace(error=error)

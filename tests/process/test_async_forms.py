@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import database
+from expdb import Epochs, database
 from expdb.storage.writing import change
 
 CLASSES = (
@@ -210,6 +210,23 @@ def test_an_asynchronous_block_acknowledges_or_releases_a_lease(buffer):
 
     asyncio.run(run())
     assert consumer.stats()["acknowledged"] == 2
+
+
+def test_an_asynchronous_iteration_over_epochs_does_not_block_the_loop(buffer, monkeypatch):
+    threads, step = [], Epochs.__next__
+
+    def recorded(epochs):
+        threads.append(threading.current_thread())
+        return step(epochs)
+
+    monkeypatch.setattr(Epochs, "__next__", recorded)
+    buffer.store_batch([{"n": k} for k in range(4)])
+
+    async def run():
+        return [batch.size async for batch in buffer.epochs(2, n=1)]
+
+    assert asyncio.run(run()) == [2, 2]
+    assert threading.main_thread() not in threads
 
 
 def test_asynchronous_iterators_yield_what_their_methods_do(open_db, location):

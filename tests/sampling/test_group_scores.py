@@ -93,7 +93,7 @@ def test_a_group_waits_for_scores_until_a_judge_gives_or_fails_to_give_them(buff
     counts = buffer.consumer("trainer").stats(unit=unit)["groups"]
     assert counts == {"ready": 0, "leased": 0, "incomplete": 0, "no_spread": 0, "too_stale": 0,
                       "waiting": 1}  # fmt: skip
-    with pytest.raises(expdb.TooFewRows, match="with the scores judge"):
+    with pytest.raises(expdb.TooFewRows, match="none of which waits for a score"):
         buffer.sample(1, unit=unit)
     judge(buffer, names[2:], [None], status="timeout")
     assert ready(buffer, unit) == [[0.5, 1.0]]
@@ -137,6 +137,30 @@ def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
         list(buffer.replay("trainer"))
 
 
+def test_a_failure_of_one_judge_ends_the_wait_for_the_others(buffer):
+    names = rollouts(buffer, "a", 2)
+    both = {"judge": 1.0, "format": 1.0}
+    judge(buffer, names, [0.5, None], status="timeout")
+    judge(buffer, names[:1], [1.0], "format")
+    unit = Group(2, complete=False, score=both, missing="wait")
+    assert ready(buffer, unit) == [[1.5]]  # the second rollout can have no sum
+    assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == []
+    judge(buffer, names[1:], [0.25], "format")
+    assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == [[0.25, 1.5]]
+
+
+def test_a_misspelt_score_is_named_wherever_it_is_read(buffer):
+    judge(buffer, rollouts(buffer, "a", 2), [0.5, 1.0])
+    for name, arguments in (
+        ("judgea", {"unit": Group(2, score="judgea", missing=0.0)}),
+        ("judgeb", {"sampler": expdb.Prioritized(score="judgeb")}),
+        ("judgec", {"sampler": expdb.Ordered("scores.judgec")}),
+        ("judged", {"fields": ["scores.judged"]}),
+    ):
+        with pytest.warns(expdb.ExpDBWarning, match=f"{name}', did you mean 'judge'"):
+            buffer.sample(1, **arguments)
+
+
 def test_a_sum_of_scores_that_overflows_is_refused(buffer):
     judge(buffer, rollouts(buffer, "a", 2), [1e308, -1e308])
     assert ready(buffer, Group(2, score="judge")) == [[-1e308, 1e308]]
@@ -151,7 +175,7 @@ def test_a_sum_of_scores_that_overflows_is_refused(buffer):
         ({"score": {}}, "score must be a name such as 'judge', or a mapping"),
         ({"score": {"judge": "much"}}, "the weight of the score 'judge' must be a number"),
         ({"score": 3}, "score must be a name"),
-        ({"score": "judge", "missing": "ignore"}, "missing must be 'drop' or 'wait'"),
+        ({"score": "judge", "missing": "ignore"}, "missing must be 'drop', 'wait' or a number"),
         ({"score": "judge", "missing": np.nan}, "missing must be a finite number"),
         ({"score": "judge", "deadline": -1}, "deadline must be a number of at least 0"),
         ({"missing": "wait"}, "apply to scores; also pass score"),

@@ -154,6 +154,16 @@ def test_policy_versions_are_shared_and_never_decrease(open_db):
     with pytest.raises(expdb.InvalidValue, match="the name of an agent"):
         buffer.policy_versions[3] = 1
     assert buffer.policy_version is None
+    buffer.policy_versions = {"white": 5, "red": 1}
+    assert dict(other.policy_versions) == {"white": 5, "b\u00e9": 0, "red": 1}
+
+
+def test_a_misspelt_agent_of_a_policy_is_named(buffer):
+    buffer.policy_versions["blak"] = 0  # before the first step, nothing is known
+    play(buffer)
+    buffer.policy_versions["white"] = 1
+    with pytest.warns(expdb.ExpDBWarning, match="has the agent 'blakc', did you mean 'black'"):
+        buffer.policy_versions["blakc"] = 1
 
 
 def test_agents_without_a_version_use_the_version_of_the_buffer(buffer):

@@ -151,6 +151,19 @@ def test_score_takes_either_a_query_or_an_episode(buffer):
         buffer.count({"scores.judge-v2": 1.0})
 
 
+def test_a_query_without_a_match_and_an_open_episode_are_reported(buffer):
+    fill(buffer)
+    with pytest.warns(expdb.ExpDBWarning, match=r'recorded nothing.*"episode_id": "e9"'):
+        assert buffer.score({"episode_id": "e9"}, name="judge", value=1.0) == 0
+    episode = buffer.episode("task", episode_id="open")
+    episode.append(obs=0.0)
+    episode.flush()
+    with pytest.warns(expdb.ExpDBWarning, match="episode 'open' is scored while it is open"):
+        buffer.score(episode_id="open", name="judge", value=1.0)
+    buffer.score(episode_id="open", name="judge", value=2.0)  # warns once
+    episode.end()
+
+
 def test_a_misspelt_score_in_a_query_is_named(buffer):
     fill(buffer)
     buffer.score([0], name="judge", value=1.0)
@@ -308,6 +321,9 @@ def test_a_judge_stores_scores_in_the_transaction_that_acknowledges(buffer):
     assert buffer.count(QueryBuilder().is_null("scores.judge")) == 4
     rest = judge.lease(1, QueryBuilder().is_null("scores.judge"), unit=expdb.Episode())
     assert set(rest.batch["episode"].tolist()).isdisjoint(lease.batch["episode"].tolist())
+    judge.acknowledge(
+        rest, scores={"episode": rest.batch["episode"], "name": "judge", "value": [0.5]}
+    )
     with pytest.raises(expdb.LeaseLost):
         lease.acknowledge(scores={"episode": lease.batch["episode"], "name": "j", "value": 1.0})
     assert set(buffer.scores()["name"].to_pylist()) == {"judge"}

@@ -1,5 +1,6 @@
 """Episodes that another writer continues: their steps, versions and earlier writers."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -111,6 +112,33 @@ def test_a_suspended_writer_cannot_change_an_episode_that_was_resumed(open_db, a
     assert not first.is_open
     with pytest.raises(EpisodeResumed):
         first.append(x=2)
+
+
+def test_a_resumed_writer_without_unwritten_steps_is_closed_silently(open_db):
+    with open_db() as db:
+        first = begin(db.buffer("train"))
+        first.append(x=0)
+        first.flush()
+        other = open_db().buffer("train")
+        second = begin(other, resume=True)
+    assert not first.is_open
+    second.append(x=1)
+    second.end()
+    assert columns_of(other, "x") == [[0, 1]]
+
+
+def test_an_episode_can_be_resumed_in_a_coroutine(buffer):
+    first = begin(buffer)
+    first.append(x=0)
+    first.abort()
+
+    async def resume():
+        writer = await buffer.episode_async("task", episode_id="e", resume=True)
+        async with writer as episode:
+            episode.append(x=1)
+
+    asyncio.run(resume())
+    assert columns_of(buffer, "x") == [[0, 1]]
 
 
 def test_the_last_of_several_writers_that_resume_may_write(buffer):

@@ -200,6 +200,8 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
     """Set the policy version of an agent; raise InvalidValue if the stored one is greater."""
     with store.writing() as (session, _):
         versions = policy_versions(session, store)
+        if agent_id not in versions:
+            _warn_of_unknown_agent(session, store, agent_id)
         stored = versions.get(agent_id, version)
         if stored > version:
             raise errors.InvalidValue(
@@ -209,6 +211,22 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
             )
         text = json.dumps({**versions, agent_id: version}, ensure_ascii=False)
         session.tell("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
+
+
+def _warn_of_unknown_agent(session: Session, store: Store, agent_id: str) -> None:
+    """Warn if no episode or step has this agent, but one has an agent with a similar name."""
+    rows = session.ask(
+        "SELECT agent_id FROM episodes WHERE buffer_id = ? UNION SELECT agent_id FROM steps "
+        "WHERE buffer_id = ? AND agent_id IS NOT NULL",
+        store.id, store.id,
+    )  # fmt: skip
+    names = {str(name) for (name,) in rows}
+    hint = "" if agent_id in names else nearest(agent_id, names)
+    if hint:
+        errors.warn(
+            f"no step of buffer {store.name!r} has the agent {agent_id!r}{hint} the version "
+            "is stored, but applies only to steps of this agent"
+        )
 
 
 def set_policy_version(store: Store, version: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, kind_of
+from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, kind_of, nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.reading.chunk_values import as_objects
@@ -24,8 +24,11 @@ def table_column(store: Store, name: str) -> tables.ViewColumn:
     column = tables.view_column(name)
     if column is not None:
         return column
-    names = ", ".join((*store.fields.types, *STEP_COLUMNS, *EPISODE_COLUMNS))
-    raise errors.QueryError(f"no field or column {name!r}; the names are {names}")
+    names = dict.fromkeys((*store.fields.with_annotations(), *STEP_COLUMNS, *EPISODE_COLUMNS))
+    hint = nearest(name, names) or ";"
+    raise errors.QueryError(
+        f"no field or column {name!r}{hint} the names are {', '.join(names)} and scores.<name>"
+    )
 
 
 def read_columns(

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -10,9 +11,10 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.sql import tables
 from expdb.sql.conditions import Condition
+from expdb.sql.query import Where, plain_where, shown
 from expdb.sql.session import Session
 from expdb.storage.reading import select
-from expdb.storage.scores.requested import NewScore
+from expdb.storage.scores.requested import NewScore, scores_of, scores_of_steps
 from expdb.storage.store import Store, evicted
 from expdb.storage.stored_json import parse_object
 
@@ -21,14 +23,43 @@ E, S, R = tables.episodes.c, tables.steps.c, tables.scores.c
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
+def record_score(
+    store: Store,
+    where: Where,
+    condition: Condition | None,
+    episode_id: str | None,
+    arguments: Mapping[str, Any],
+) -> int:
+    """Record a score of the steps that match a query, or of an episode; see `ReplayBuffer.score`.
+
+    `condition` is the compiled query.
+    """
+    if (where is None) == (episode_id is None):
+        raise errors.InvalidValue("score() must get either where or episode_id; pass one")
+    if episode_id is not None:
+        scores = scores_of([{"episode_id": episode_id, **arguments}], is_batch=False)
+        return Recording(store, scores).run()
+    plain = plain_where(where)
+    scores = scores_of_steps(plain, **arguments)
+    if isinstance(plain, np.ndarray):
+        return Recording(store, scores).run()
+    return Recording(store, scores, condition, shown(where)).run()
+
+
 class Recording:
     """One call that records scores, which may be repeated while the server restarts.
 
     The history shows whether an attempt with an unknown outcome was committed.
     """
 
-    def __init__(self, store: Store, scores: Sequence[NewScore], where: Condition | None = None):
-        self._store, self._scores, self._where = store, scores, where
+    def __init__(
+        self,
+        store: Store,
+        scores: Sequence[NewScore],
+        where: Condition | None = None,
+        query: str = "",
+    ):
+        self._store, self._scores, self._where, self._query = store, scores, where, query
         self._attempted: list[tuple[object, ...]] = []  # history of the last attempt
         self._is_in_doubt = False
 
@@ -67,6 +98,12 @@ class Recording:
         if self._where is not None:
             (score,) = scores
             positions = select.positions(store, session, self._where).tolist()
+            if not positions:
+                errors.warn(
+                    f"score() recorded nothing, because no stored step of buffer {store.name!r} "
+                    f"matches {self._query}; check the query, and that the steps are flushed and "
+                    "not evicted"
+                )
             scores = [score._replace(position=position) for position in positions]
         episodes = _Episodes(store, session, scores)
         steps = _Steps(store, session, scores, episodes)
@@ -103,14 +140,21 @@ class _Episodes:
         names = list({score.episode for score in scores if isinstance(score.episode, str)})
         ids = list({score.episode for score in scores if isinstance(score.episode, int)})
         is_own = E.buffer_id == store.id
-        self.id_of: dict[str | int, int] = {}
+        rows: list[tuple[str | int, int, str]] = []
         if names:
-            statement = sa.select(E.episode_id, E.id)
-            by_name = statement.where(is_own, store.dialect.among(E.episode_id, names))
-            self.id_of |= dict(session.fetch(by_name))
+            statement = sa.select(E.episode_id, E.id, E.status)
+            rows += session.fetch(statement.where(is_own, store.dialect.among(E.episode_id, names)))
         if ids:
-            by_id = sa.select(E.id, E.id).where(is_own, store.dialect.among(E.id, ids))
-            self.id_of |= dict(session.fetch(by_id))
+            statement = sa.select(E.id, E.id, E.status)
+            rows += session.fetch(statement.where(is_own, store.dialect.among(E.id, ids)))
+        self.id_of: dict[str | int, int] = {name: id for name, id, _ in rows}
+        unfinished = [name for name, _, status in rows if status == "open"]
+        if unfinished and not store.warned_of_open_scores:
+            store.warned_of_open_scores = True
+            errors.warn(
+                f"episode {unfinished[0]!r} is scored while it is open, so steps that are written "
+                "later have no score; end the episode first, or score it again afterwards"
+            )
 
     def has(self, score: NewScore) -> bool:
         return score.episode is None or score.episode in self.id_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from expdb import errors
+from expdb import checks, errors
 from expdb.chunks.fields import NUMERIC, Field, check_name
 from expdb.chunks.infer import as_array, is_array
 from expdb.sql import tables
@@ -40,7 +40,7 @@ def checked(arrays: Mapping[str, Any], count: int, stored: Fields) -> dict[str, 
 def _arrays_of_steps(name: str, values: Any, count: int, stored: Fields) -> list[np.ndarray]:
     check_name(name)
     if name in stored.types:
-        raise errors.InvalidValue(
+        raise errors.FieldMismatch(
             f"{name!r} is a field of the buffer, and stored fields cannot be changed; choose "
             "another name for the annotation"
         )
@@ -77,6 +77,10 @@ def _arrays_of_steps(name: str, values: Any, count: int, stored: Fields) -> list
 def _array_of(name: str, row: Any, field: Field | None) -> np.ndarray:
     if is_array(row):
         return as_array(row, name)
+    if row is None:
+        raise errors.InvalidValue(
+            f"annotation {name!r} is None for a step; pass only the positions that have a value"
+        )
     try:
         if isinstance(row, np.generic):
             return as_array(np.asarray(row), name)
@@ -94,6 +98,22 @@ def _array_of(name: str, row: Any, field: Field | None) -> np.ndarray:
 def _type_of(array: np.ndarray) -> Field:
     shape = (None, *array.shape[1:]) if array.ndim else ()
     return Field(array.dtype.name, shape)
+
+
+def checked_positions(positions: Any) -> np.ndarray:
+    """Return positions as an int64 array with one dimension; raise InvalidValue for padding."""
+    if np.ndim(positions) > 1:
+        raise errors.InvalidValue(
+            f"positions must have one dimension, got shape {list(np.shape(positions))}; select the "
+            'steps of a batch with batch["position"][batch["mask"]], and pass one array for each'
+        )
+    wanted = checks.positions(positions)
+    if len(wanted) and wanted.min() < 0:
+        raise errors.InvalidValue(
+            f"positions must be at least 0, got {wanted.min()}, which is padding in a batch; "
+            'select the steps with batch["position"][batch["mask"]]'
+        )
+    return wanted
 
 
 def annotate(
