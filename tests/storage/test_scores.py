@@ -274,6 +274,24 @@ def test_scores_of_evicted_episodes_are_deleted(db):
     assert buffer.scores().num_rows == 0
 
 
+def test_scores_of_deleted_and_abandoned_episodes_are_deleted(db):
+    buffer = db.buffer("small", capacity=4)
+    fill(buffer, 1)
+    buffer.score(episode_id="e0", name="judge", value=0.5)
+    buffer.delete({"episode_id": "e0"})
+    assert buffer.scores().num_rows == 0
+    abandoned = buffer.episode("task", episode_id="open")
+    abandoned.append(obs=0.0)
+    abandoned.flush()
+    buffer.score([4], name="judge", value=0.5)
+    for number in range(600):  # the open episode is swept
+        buffer.store(episode_id=f"f{number}", obs=0.0, terminated=True)
+    assert buffer.scores().num_rows == 0
+    assert db.check() == []
+    abandoned.append(obs=1.0)
+    abandoned.end()
+
+
 def test_a_copy_and_an_export_have_the_scores(buffer, location, tmp_path):
     fill(buffer)
     buffer.score(episode_id="e0", name="judge", value=0.7, detail={"why": "a \u00e9"})
