@@ -131,9 +131,30 @@ def _model(value: Any) -> Any:
         ) from None
 
 
-def holds_array(value: Any) -> bool:
-    """Return whether a mapping contains an array, at any depth of nested mappings."""
-    return isinstance(value, Mapping) and any(is_array(v) or holds_array(v) for v in value.values())
+# Maximum depth of nested values. A program must be able to decode JSON from deep in its own stack.
+MAX_DEPTH = 200
+
+
+def check_depth(name: str, depth: int) -> None:
+    """Raise InvalidValue if a value is nested too deeply."""
+    if depth > MAX_DEPTH:
+        raise InvalidValue(
+            f"{name} is nested more than {MAX_DEPTH} levels deep, or contains itself; flatten "
+            "the value"
+        )
+
+
+def holds_array(value: Any, name: str, depth: int = 0) -> bool:
+    """Return whether a mapping contains an array, at any depth of nested mappings.
+
+    Raise InvalidValue if it is nested too deeply.
+    """
+    if not isinstance(value, Mapping):
+        return False
+    # Count instead of waiting for a RecursionError: the finalizers of other objects, which may run
+    # at any time, fail near the limit of the stack.
+    check_depth(name, depth)
+    return any(is_array(v) or holds_array(v, name, depth + 1) for v in value.values())
 
 
 def _list_field(value: list[Any]) -> Field:

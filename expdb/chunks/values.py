@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.chunks.infer import plain
+from expdb.chunks.infer import check_depth, plain
 from expdb.errors import InvalidValue
 
 MAX_VALUE_BYTES = 256 << 20
@@ -37,17 +37,9 @@ def is_object(value: Any) -> bool:
     )
 
 
-# Maximum depth of nested JSON. A program must be able to decode it from deep in its own call stack.
-MAX_DEPTH = 200
-
-
 def _check_json(value: Any, name: str, depth: int = 0) -> None:
     """Raise InvalidValue for keys that are not text, unknown objects and too deep nesting."""
-    if depth > MAX_DEPTH:
-        raise InvalidValue(
-            f"{name} is nested more than {MAX_DEPTH} levels deep, or contains itself; flatten "
-            "the value"
-        )
+    check_depth(name, depth)
     if isinstance(value, dict):
         for key, inner in value.items():
             if type(key) is not str:

@@ -272,6 +272,8 @@ class Level(enum.Enum):
 
 RECURSIVE: list = []
 RECURSIVE.append(RECURSIVE)
+RECURSIVE_MAPPING: dict = {"a": np.zeros(2)}
+RECURSIVE_MAPPING |= {"b": RECURSIVE_MAPPING, "c": RECURSIVE_MAPPING}
 
 REFUSED = {
     "object array": (np.array([1, "a"], object), "object arrays"),
@@ -294,7 +296,8 @@ REFUSED = {
     "an object": (object(), "cannot be stored as JSON"),
     "a set": ({1, 2}, "cannot be stored as JSON"),
     "an enum": ({"a": Level.HIGH}, "cannot be stored as JSON"),
-    "recursive": (RECURSIVE, "nested"),
+    "recursive": (RECURSIVE, "x is nested"),
+    "a recursive mapping of arrays": (RECURSIVE_MAPPING, "x is nested"),
     "too large an integer": (2**63, "range"),
     "NaN in a model": (Loose(a=float("nan")), "nan"),
     "a key of a model": (Loose(a={1: 2}), "key 1"),

@@ -21,33 +21,32 @@ def flatten_step(
             raise errors.InvalidValue(f"field name must be text, got {name!r}")
         if name not in types:
             check_name(name)
-        try:
-            for field, inner in _leaves(name, value, types, nested):
-                if field in flat:
-                    raise errors.InvalidValue(
-                        f"field {field!r} is passed twice, once nested and once by its dotted "
-                        "name; pass the field only once"
-                    )
-                flat[field] = inner
-        except RecursionError:
-            raise errors.InvalidValue(
-                f"{name} is nested too deeply, or contains itself; flatten the value"
-            ) from None
+        for field, inner in _leaves(name, value, types, nested):
+            if field in flat:
+                raise errors.InvalidValue(
+                    f"field {field!r} is passed twice, once nested and once by its dotted "
+                    "name; pass the field only once"
+                )
+            flat[field] = inner
     return flat
 
 
 def _leaves(
-    name: str, value: Any, types: Mapping[str, Field], nested: Container[str]
+    name: str, value: Any, types: Mapping[str, Field], nested: Container[str], depth: int = 0
 ) -> Iterator[tuple[str, Any]]:
     is_apart = name in nested
-    if name not in types and isinstance(value, Mapping) and (is_apart or holds_array(value)):
+    if (
+        name not in types
+        and isinstance(value, Mapping)
+        and (is_apart or holds_array(value, name.partition(".")[0], depth))
+    ):
         for key, inner in value.items():
             if not isinstance(key, str):
                 raise errors.InvalidValue(
                     f"{name} has the key {key!r}, which is not text and cannot name a field; "
                     "convert it to text"
                 )
-            yield from _leaves(f"{name}.{key}", inner, types, nested)
+            yield from _leaves(f"{name}.{key}", inner, types, nested, depth + 1)
         return
     if is_apart and value is not None:
         raise errors.FieldMismatch(
