@@ -522,9 +522,15 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     buffer.index("tags.d")
     buffer.index("tags.d")
     buffer.index("agent_id")
+    buffer.score([1], name="judge", value=0.5)
+    buffer.index("scores.judge")
     db = open_db()  # SQLite explains a statement it has prepared as it was then
     buffer = db.buffer("b")
     assert "steps_by_tags_d (buffer_id=? AND <expr>=?)" in plan(db, buffer, {"tags.d": "hard"})
+    score_plan = plan(db, buffer, {"scores.judge": 0.5})
+    assert score_plan.startswith(
+        "SEARCH steps USING COVERING INDEX steps_by_scores_judge (buffer_id=? AND <expr>=?)"
+    )
     task_plan = plan(db, buffer, {"task_id": "t1"})
     assert task_plan.startswith(
         "SEARCH episodes USING COVERING INDEX episodes_by_task_id (buffer_id=? AND task_id=?)"

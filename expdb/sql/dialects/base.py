@@ -69,6 +69,9 @@ class Dialect(Protocol):
     def has_index(self, session: Session, label: str) -> bool:
         """Return whether an index of this name exists."""
 
+    # Whether the index of a score must also contain all scores of the step.
+    INDEXES_ALL_SCORES: bool
+
     def estimate(self, session: Session, table: str, index: str) -> None:
         """Update the planner's statistics for a new index."""
 

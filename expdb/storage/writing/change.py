@@ -399,7 +399,10 @@ def index(store: Store, name: str) -> None:
         if store.dialect.has_index(session, label):
             return
         # The buffer id comes first, because every query compares it.
-        definition = sa.Index(label, table.c.buffer_id, expression)
+        columns: list[Any] = [table.c.buffer_id, expression]
+        if SCORE.fullmatch(name) and store.dialect.INDEXES_ALL_SCORES:
+            columns.append(table.c.scores)
+        definition = sa.Index(label, *columns)
         try:
             definition.create(session.connection, checkfirst=False)
         finally:

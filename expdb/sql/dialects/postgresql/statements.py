@@ -180,6 +180,10 @@ def has_index(session: Any, label: str) -> bool:
     return bool(rows)
 
 
+# An entry of an index has a maximum of about 2,700 bytes; the scores of a step can be longer.
+INDEXES_ALL_SCORES = False
+
+
 def estimate(session: Any, table: str, index: str) -> None:
     """Update the planner's statistics of the table."""
     session.ask(f"ANALYZE {table}")

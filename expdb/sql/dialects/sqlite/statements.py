@@ -184,6 +184,11 @@ def has_index(session: Any, label: str) -> bool:
     return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))
 
 
+# Before SQLite 3.41, an index of an expression covers a query only if it also contains the columns
+# that the expression reads. Otherwise, `count` reads the row of each step that matches.
+INDEXES_ALL_SCORES = True
+
+
 def estimate(session: Any, table: str, index: str) -> None:
     """Insert statistics for a new index, as the migration does for the others.
 
