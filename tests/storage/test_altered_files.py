@@ -6,6 +6,7 @@ import sqlite3
 import numpy as np
 import psycopg
 import pytest
+from behind import reading
 
 import expdb
 
@@ -169,3 +170,17 @@ def test_a_final_observation_of_another_episode_is_refused(altered):
         assert any("missing or wrong" in problem for problem in db.check())
         with pytest.raises(expdb.DatabaseDamaged, match="not the final observation of episode 0"):
             db.buffer("train").sample(16, unit=expdb.NStep(1))
+
+
+def test_a_value_too_large_for_sqlite_is_a_typed_error(tmp_path):
+    path = tmp_path / "large.db"
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=np.random.default_rng(0).random(500))
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        with reading(db) as session:
+            if not hasattr(session.driver, "setlimit"):
+                pytest.skip("Python 3.10 cannot set limits of SQLite")
+            session.driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+        with pytest.raises(expdb.DatabaseDamaged, match="too large for SQLite"):
+            buffer.get([0])

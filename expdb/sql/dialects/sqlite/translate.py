@@ -24,6 +24,11 @@ MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
         errors.DatabaseDamaged,
         "{path} is corrupted ({message}); restore a backup, or recover it with sqlite3's .recover",
     ),
+    sqlite3.SQLITE_TOOBIG: (
+        errors.DatabaseDamaged,
+        "a value is too large for SQLite ({message}); store smaller steps, or, if nothing was "
+        "stored, {path} is corrupted: restore a backup",
+    ),
     sqlite3.SQLITE_FULL: (
         errors.StorageFull,
         "no space is left for {path}; free disk space and try again; no acknowledged write is lost",
