@@ -695,7 +695,7 @@ def _request(
 def checked_settings(
     max_times_sampled: Any, max_staleness: Any, min_size: Any, new_only: Any, seed: Any
 ) -> dict[str, Any]:
-    """Return the checked settings of a consumer, without those that remain unchanged."""
+    """Return the checked settings of a consumer that change."""
     settings = {
         "max_times_sampled": None
         if max_times_sampled is None

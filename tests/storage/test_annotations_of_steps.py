@@ -242,3 +242,30 @@ def test_annotations_agree_with_a_plain_model(tmp_path_factory, calls):
             if versions:
                 assert batch["value"][position] == model[position, max(versions)]
             assert batch["has_value@2"][position] == (2 in versions)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([1], [0.5]), ([[1, 2]], [[0.5, 2.0]]), ([True], [0.3]), ([True], [2]), ([1.0], ["3"]),
+     ([[1.0]], [["3"]]), ([[np.int8(1)]], [[1000]]), ([[np.uint8(1)]], [[-1]]),
+     ([[np.float32(1)]], [[1e300]])],
+)  # fmt: skip
+def test_numbers_are_not_converted_to_a_type_that_loses_them(db, first, second):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(2)})
+    buffer.annotate([0], value=first)
+    with pytest.raises(expdb.ExpDBError, match=r"rows\[0\]: .*value") as caught:
+        buffer.annotate([1], value=second)
+    assert "\n" not in str(caught.value)
+    assert buffer.get([1], fields=["value"])["has_value"].tolist() == [False]
+
+
+def test_integers_among_floats_are_floats(db):
+    buffer = db.buffer("b")
+    buffer.store_batch({"x": np.arange(3)})
+    buffer.annotate([0, 1], value=[0, 0.5])
+    buffer.annotate([2], value=[1])
+    assert buffer.get([0, 1, 2], fields=["value"])["value"].tolist() == [0.0, 0.5, 1.0]
+    buffer.annotate([0], small=[np.zeros(1, np.uint8)])
+    buffer.annotate([1], small=[[7]])
+    assert buffer.get([1], fields=["small"])["small"][0].tolist() == [7]

@@ -57,6 +57,8 @@ def _arrays_of_steps(name: str, values: Any, count: int, stored: Fields) -> list
             "each position"
         )
     field = stored.annotations.get(name)
+    if field is None and isinstance(rows, (list, tuple)) and set(map(type, rows)) == {int, float}:
+        field = Field("float64")
     arrays: list[np.ndarray] = []
     for index, row in enumerate(rows):
         try:
@@ -84,7 +86,9 @@ def _array_of(name: str, row: Any, field: Field | None) -> np.ndarray:
     try:
         if isinstance(row, np.generic):
             return as_array(np.asarray(row), name)
-        array = np.asarray(row, None if field is None else field.numpy)
+        array = np.asarray(row)
+        if field is not None:
+            array = _converted(array, field.numpy)
     except (TypeError, ValueError, OverflowError) as error:
         raise errors.InvalidValue(
             f"annotation {name!r} must contain numbers ({error}); pass an array of one of "
@@ -93,6 +97,20 @@ def _array_of(name: str, row: Any, field: Field | None) -> np.ndarray:
     if not array.size and field is None:
         array = array.astype(np.float32)
     return as_array(array, name)
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return numbers as `dtype`, or unchanged if the conversion lost more than digits of floats."""
+    kinds = array.dtype.kind + dtype.kind
+    if array.size and kinds != "iu" and not np.can_cast(array.dtype, dtype, "same_kind"):
+        return array
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if dtype.kind in "iu":
+        kept = converted == array
+    else:
+        kept = np.isfinite(converted) == np.isfinite(array)
+    return converted if kept.all() else array
 
 
 def _type_of(array: np.ndarray) -> Field:
