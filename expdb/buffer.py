@@ -54,12 +54,12 @@ from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.annotate import annotate, checked_positions
-from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.batches import columns_of, parted, rows_of
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match
 from expdb.writers.open_writers import OpenWriters
-from expdb.writers.sinks import EpisodeSink, StepSink, parted
+from expdb.writers.sinks import EpisodeSink, StepSink
 from expdb.writers.writers import EpisodeWriter, StepWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
@@ -302,10 +302,8 @@ class ReplayBuffer(NotACollection):
             For the reasons that `store` lists, except the missing `task_id`.
         """
         columns = columns_of(rows)
-        positions = None if columns is None else self._open_episodes.write_columns(columns)
-        if positions is None:
-            pending = [parted(row) for row in rows_of(rows if columns is None else columns)]
-            positions = self._open_episodes.write(pending)
+        work = [parted(row) for row in rows_of(rows)] if columns is None else columns
+        positions = self._open_episodes.write(work)
         self._retention.look()
         return positions
 
@@ -527,8 +525,9 @@ class ReplayBuffer(NotACollection):
         flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
             flush_steps, flush_bytes, flush_seconds
         )
-        sink = StepSink(self, OpenEpisodes(self._store, self._open_episodes.run))
-        return self._writers.add(StepWriter(sink, flush_steps, flush_bytes, flush_seconds))
+        return self._writers.add(
+            StepWriter(StepSink(self), flush_steps, flush_bytes, flush_seconds)
+        )
 
     def _check_writable(self) -> None:
         if self._store.engine.read_only:

@@ -12,7 +12,7 @@ import inspect
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -42,6 +42,17 @@ def current_caller() -> tuple[object, object]:
     return threading.current_thread(), task
 
 
+@contextmanager
+def on_behalf_of(caller: tuple[object, object]) -> Iterator[None]:
+    """Let `current_caller` return `caller` in this thread."""
+    before = getattr(_origin, "caller", None)
+    _origin.caller = caller
+    try:
+        yield
+    finally:
+        _origin.caller = before
+
+
 def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
     """Start work in a thread, and return a future for the result.
 
@@ -63,9 +74,8 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
 
     def run() -> None:
         result, failed = None, None
-        _origin.caller = caller
         try:
-            with line:
+            with line, on_behalf_of(caller):
                 result = work(*arguments)
         except BaseException as error:
             failed = error

@@ -2,30 +2,26 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from expdb import errors
-from expdb.names import EPISODE_KEYS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.writing import transaction
-from expdb.storage.writing.batches import columns_of, rows_of
+from expdb.storage.writing.batches import (
+    EPISODE_NAMES,
+    STEP_NAMES,
+    columns_of,
+    parted,
+    rows_of,
+)
 from expdb.storage.writing.columnar import columnar
 from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.group_commit import EncodedWrite
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps, step_columns
-
-EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
-
-
-def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a step into its columns and its fields."""
-    columns: dict[str, Any] = {}
-    fields: dict[str, Any] = {}
-    for name, value in step.items():
-        (columns if name in EPISODE_NAMES or name in STEP_NAMES else fields)[name] = value
-    return columns, fields
 
 
 class EpisodeSink:
@@ -83,7 +79,11 @@ class EpisodeSink:
 
     def write(self, steps: EncodedSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
-        positions = transaction.write(self._store, steps)
+        steps.close()  # here, because other threads may encode their steps meanwhile
+        write = partial(transaction.write, self._store, steps)
+        # The episode belongs to the writer alone, so there is nothing to remember.
+        work = EncodedWrite(steps, write, remember=list)
+        positions: np.ndarray = self._buffer._open_episodes.group_commit.write(work)
         self._buffer._retention.look()
         return positions
 
@@ -98,8 +98,9 @@ class StepSink:
     The sink refers to the buffer, so the handle is not garbage-collected before its writers.
     """
 
-    def __init__(self, buffer: Any, episodes: OpenEpisodes):
-        self._buffer, self._episodes = buffer, episodes
+    def __init__(self, buffer: Any):
+        self._buffer, shared = buffer, buffer._open_episodes
+        self._episodes = OpenEpisodes(buffer._store, shared.run, shared.group_commit)
 
     def gathering(self) -> PendingSteps:
         """Return an empty collection of steps."""

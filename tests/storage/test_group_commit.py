@@ -226,7 +226,7 @@ def test_an_event_loop_may_end_while_a_step_is_written(buffer, gate):
 def test_coroutines_wait_while_the_queue_is_full(buffer, gate, monkeypatch):
     monkeypatch.setattr(group_commit, "QUEUE_BYTES", 10_000)
     value = np.zeros(500)
-    commit = buffer._open_episodes._group_commit
+    commit = buffer._open_episodes.group_commit
     most = []
 
     async def run():
@@ -554,7 +554,7 @@ def test_a_signal_handler_may_store_while_other_threads_wait(buffer, monkeypatch
                 threading.Thread(target=buffer.store, kwargs={"episode_id": "t", "n": 9})
             )
             threads[0].start()
-            while not buffer._open_episodes._group_commit._small:
+            while not buffer._open_episodes.group_commit._small:
                 time.sleep(0.001)
             nested.extend(buffer.store(episode_id="handler", n=k) for k in (1, 2))
         return write(*arguments)
@@ -580,10 +580,10 @@ def test_a_cancelled_call_makes_room_for_waiting_ones(buffer, gate, monkeypatch)
         queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=value))
         waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=value))
         await asyncio.sleep(0.02)
-        assert len(buffer._open_episodes._group_commit._waiting) == 1
+        assert len(buffer._open_episodes.group_commit._waiting) == 1
         queued.cancel()
         await asyncio.sleep(0.02)
-        assert not buffer._open_episodes._group_commit._waiting
+        assert not buffer._open_episodes.group_commit._waiting
         gate.set()
         await asyncio.gather(first, waiting)
 
@@ -670,7 +670,7 @@ def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatc
     holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
     holder.start()
     assert gate.reached.wait(60)
-    commit = buffer._open_episodes._group_commit
+    commit = buffer._open_episodes.group_commit
 
     def interrupt(*arguments):
         monkeypatch.undo()

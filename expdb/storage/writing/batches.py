@@ -8,8 +8,19 @@ import pyarrow as pa
 
 from expdb.chunks.infer import as_array, is_array
 from expdb.errors import InvalidValue
-from expdb.names import COLUMNS, EPISODE_KEYS
+from expdb.names import COLUMNS, EPISODE_KEYS, STEP_KEYS
 from expdb.storage.writing.mappings import flatten_step
+
+EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
+
+
+def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a step into its columns and its fields."""
+    columns: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    for name, value in step.items():
+        (columns if name in EPISODE_NAMES or name in STEP_NAMES else fields)[name] = value
+    return columns, fields
 
 
 def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:

@@ -10,17 +10,24 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from expdb import errors
+from expdb.process.awaiting import current_caller, on_behalf_of
 from expdb.process.calling_line import CallingLine
 from expdb.process.locks import locked
+from expdb.storage.ledger.rates import wait_to_insert
+from expdb.storage.store import Store
+from expdb.storage.writing.encoded_steps import EncodedSteps
 
 Result = TypeVar("Result")
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
+Columns = Mapping[str, Sequence[Any]]
 
 # Larger submissions wait in a queue of their own, so that they do not delay the others.
 LARGE_BYTES = 256 << 10
@@ -39,14 +46,25 @@ POLL_SECONDS = 0.001
 MAX_SIZE_DEPTH = 8
 
 
+@dataclass(frozen=True)
+class EncodedWrite:
+    """The encoded steps of a writer, and the functions of the writer that store them."""
+
+    steps: EncodedSteps
+    write: Callable[[], np.ndarray]  # writes the steps in a transaction of their own
+    remember: Callable[[], object]  # called after the group has stored the steps
+
+
+Work: TypeAlias = Sequence[Row] | Columns | EncodedWrite
+
+
 class Submission:
     """The steps of one call, and the positions or the error of its write."""
 
-    def __init__(self, rows: Sequence[Row], caller: Any, timeout: float):
-        self.rows, self.caller = rows, caller
-        self.line = CallingLine()
-        self.deadline = time.monotonic() + timeout
-        self.nbytes = sum([_size_of(fields) for _, fields in rows])
+    def __init__(self, work: Work, deadline: float):
+        self.work, self.deadline = work, deadline
+        self.caller, self.line = current_caller(), CallingLine()
+        self.nbytes = _size_of_work(work)
         self.positions: np.ndarray | None = None
         self.error: BaseException | None = None
         self.is_taken = False  # by the thread of the queue
@@ -63,10 +81,18 @@ class Submission:
         return not self._episodes().isdisjoint(other._episodes())
 
     def _episodes(self) -> set[str]:
+        if not isinstance(self.work, Sequence):
+            return set()  # the calling thread waits, so no later step of it is submitted
         return {
             repr(row.get("episode_id") or (row.get("task_id"), row.get("agent_id")))
-            for row, _ in self.rows
+            for row, _ in self.work
         }
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Work for the caller: warnings point at its line, and name its thread and task."""
+        with self.line, on_behalf_of(self.caller):
+            yield
 
     def fail(self, error: BaseException) -> None:
         """Set the error of the call.
@@ -92,15 +118,16 @@ class GroupCommit:
 
     `write_alone` writes the steps of one call. `write_group` writes the steps of some submissions
     and sets their results, except those that it should get again later. Both are called with the
-    lock held.
+    lock held, and neither waits for the rate limiter.
     """
 
     def __init__(
         self,
-        write_alone: Callable[[Sequence[Row]], np.ndarray],
+        store: Store,
+        write_alone: Callable[[Work], np.ndarray],
         write_group: Callable[[list[Submission]], None],
     ):
-        self._write_alone, self._write_group = write_alone, write_group
+        self._store, self._write_alone, self._write_group = store, write_alone, write_group
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
@@ -124,17 +151,24 @@ class GroupCommit:
         finally:
             self._owner = before
 
-    def write(self, rows: Sequence[Row], caller: Callable[[], Any], timeout: float) -> np.ndarray:
+    def write(self, work: Work) -> np.ndarray:
         """Store steps in one transaction and return their positions.
 
-        `caller` returns the thread and the asyncio task that call. The rate limiter may hold the
-        steps back for `timeout` seconds.
+        Wait up to the timeout of the handle if the rate limiter refuses the steps.
         """
+        deadline = time.monotonic() + self._store.engine.timeout
+        while True:
+            try:
+                return self._write(work, deadline)
+            except errors.RateLimited as error:
+                wait_to_insert(self._store, _count(work), deadline, error)
+
+    def _write(self, work: Work, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            return self.run(self._write_alone, rows)
-        own = Submission(rows, caller(), timeout)
+            return self.run(self._write_alone, work)
+        own = Submission(work, deadline)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
         own.done.acquire()
@@ -150,15 +184,14 @@ class GroupCommit:
         finally:
             del own  # the error refers to this frame, and the submission to the error
 
-    async def write_async(
-        self, rows: Sequence[Row], caller: Callable[[], Any], timeout: float
-    ) -> np.ndarray:
+    async def write_async(self, work: Work) -> np.ndarray:
         """Store steps as `write` does, while other coroutines run.
 
         A cancelled call has stored all of its steps or none. The message of the CancelledError says
         which.
         """
-        own, is_submitted = Submission(rows, caller(), timeout), False
+        deadline = time.monotonic() + self._store.engine.timeout
+        own, is_submitted = Submission(work, deadline), False
         own.loop = asyncio.get_running_loop()
         try:
             while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
@@ -290,6 +323,22 @@ def _set_results(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _count(work: Work) -> int:
+    """Return the number of steps."""
+    if isinstance(work, EncodedWrite):
+        return len(work.steps)
+    return len(next(iter(work.values()))) if isinstance(work, Mapping) else len(work)
+
+
+def _size_of_work(work: Work) -> int:
+    """Return the approximate size of the fields in bytes."""
+    if isinstance(work, EncodedWrite):
+        return work.steps.nbytes + work.steps.rows.nbytes
+    if isinstance(work, Mapping):
+        return sum([_size_of(column) for column in work.values()])
+    return sum([_size_of(fields) for _, fields in work])
 
 
 def _size_of(value: Any, depth: int = 0) -> int:

@@ -5,6 +5,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,26 +17,17 @@ from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
+from expdb.storage.writing.batches import parted, rows_of
 from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.encoded_steps import EncodedSteps
-from expdb.storage.writing.group_commit import GroupCommit, Row, Submission
+from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Row, Work
 from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
+from expdb.storage.writing.write_groups import WriteGroups
 
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
 MANY_OPEN = 16_384
-# In a group of writes with fields of varying size, a chunk of this size has the steps of one write
-# only. When its episode ends, it is merged with the other chunks of the episode.
-OWN_CHUNK_BYTES = 4 << 10
-# Errors of a group that may be caused by one write of the group.
-_MAY_BE_OF_ONE = (
-    errors.EpisodeEnded,
-    errors.EpisodeMismatch,
-    errors.FieldMismatch,
-    errors.InvalidValue,
-    errors.RateLimited,
-)
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
@@ -50,115 +42,51 @@ class OpenEpisodes:
     Episodes that this process wrote are known by task and agent, or by name.
     """
 
-    def __init__(self, store: Store, run: str):
+    def __init__(self, store: Store, run: str, group_commit: GroupCommit | None = None):
         self._store, self.run = store, run
         self._open: OrderedDict[Key, EpisodeRecord] = OrderedDict()
         self._named: OrderedDict[str, EpisodeRecord] = OrderedDict()
         # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
-        self._group_commit = GroupCommit(self._write_alone, self._write_group)
-        self._caller: tuple[object, object] | None = None  # whose steps another thread writes
+        self.group_commit = group_commit or GroupCommit(
+            store, self.write_alone, WriteGroups(store, self).write
+        )
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def write(self, rows: Sequence[Row]) -> np.ndarray:
+    def write(self, work: Sequence[Row] | Columns) -> np.ndarray:
         """Write steps in one transaction and return their positions, int64 in order.
 
         The transaction may include steps that other threads and coroutines write at the same time.
         """
-        if not rows:
+        if not work:
             return np.empty(0, np.int64)
-        return self._group_commit.write(rows, current_caller, self._store.engine.timeout)
+        return self.group_commit.write(work)
 
     async def write_async(self, rows: Sequence[Row]) -> np.ndarray:
         """Write steps as `write` does, while other coroutines run."""
         if not rows:
             return np.empty(0, np.int64)
-        timeout = self._store.engine.timeout
-        return await self._group_commit.write_async(rows, current_caller, timeout)
+        return await self.group_commit.write_async(rows)
 
-    def _write_alone(self, rows: Sequence[Row]) -> np.ndarray:
-        return self._write_gathered(self.gathering(), rows)
+    def write_alone(self, work: Work) -> np.ndarray:
+        """Write the steps of one call in a transaction of their own.
 
-    def _write_group(self, group: list[Submission]) -> None:
-        """Write the steps of some submissions in one transaction, and set their results.
-
-        If a submission is refused, only its call fails. The others are written without it. A
-        submission that the rate limiter holds back gets no result before its deadline.
+        The caller must prevent concurrent calls.
         """
+        if isinstance(work, EncodedWrite):
+            return work.write()
         gathering = self.gathering()
-        members: list[tuple[Submission, int, int]] = []
-        alone: list[Submission] = []
-        try:
-            if len(group) > 1:
-                stored = self._stored([row for own in group for row in own.rows], strict=False)
-                for own in group:
-                    self._add_to_group(own, gathering, stored, members, alone)
-            else:
-                alone = group
-            if members:
-                positions = self._commit(gathering, wait_for_rate=False)
-                for own, begin, end in members:
-                    own.positions = positions[begin:end]
-        except _MAY_BE_OF_ONE:
-            alone = [*(own for own, _, _ in members), *alone]
-        except BaseException as error:
-            for own in group:
-                if not own.has_result and own not in alone:
-                    own.fail(error)
-        finally:
-            self._caller = None
-        for own in alone:
-            self._caller = own.caller
-            try:
-                with own.line:
-                    own.positions = self._write_gathered(self.gathering(), own.rows, False)
-            except errors.RateLimited as error:
-                if time.monotonic() >= own.deadline:  # otherwise it is written again later
-                    own.fail(error)
-            except BaseException as error:
-                own.fail(error)
-            finally:
-                self._caller = None
-
-    def _add_to_group(
-        self,
-        own: Submission,
-        gathering: PendingSteps,
-        stored: dict[str, tuple[EpisodeRecord, str]],
-        members: list[tuple[Submission, int, int]],
-        alone: list[Submission],
-    ) -> None:
-        rows, begin = gathering.pending.rows, len(gathering)
-        if not rows.takes_arrays and rows.nbytes > OWN_CHUNK_BYTES:
-            gathering.pending.cut()
-        self._caller = own.caller
-        try:
-            with own.line:
-                self.gather_rows(own.rows, gathering, stored)
-        except (errors.InvalidValue, errors.ReservedName) as error:
-            own.fail(error)
-        except Exception:  # its cause may be another submission, which may fail
-            alone.append(own)
-        else:
-            members.append((own, begin, len(gathering)))
-
-    def write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
-        """Write steps given as columns in one transaction, and return their positions.
-
-        Return None and write nothing if the steps must be written row by row.
-        """
-        return self._group_commit.run(self._write_columns, columns)
-
-    def _write_columns(self, columns: Mapping[str, Sequence[Any]]) -> np.ndarray | None:
-        gathering = self.gathering()
-        try:
-            are_gathered = self.gather_columns(columns, gathering)
-        except (errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
-            # Writing row by row looks the episodes up again, and names the row of an error.
-            return None
-        return self._write_gathered(gathering) if are_gathered else None
+        if not isinstance(work, Mapping):
+            return self._write_gathered(gathering, work)
+        are_gathered = False
+        # Gathering row by row looks the episodes up again, and names the row of an error.
+        with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
+            are_gathered = self.gather_columns(work, gathering)
+        if are_gathered:
+            return self._write_gathered(gathering)
+        return self._write_gathered(gathering, [parted(row) for row in rows_of(work)])
 
     def gathering(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
@@ -254,7 +182,7 @@ class OpenEpisodes:
             key: dict(zip(("task_id", "agent_id", "episode_id"), key, strict=True))
             for key in dict.fromkeys(many.episode_keys())
         }
-        gathering.stored = self._stored([(row, {}) for row in row_of.values()])
+        gathering.stored = self.find_stored([(row, {}) for row in row_of.values()])
         records = []
         open_records: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
         for episode_key, ends in zip(many.episode_keys(), many.ends, strict=True):
@@ -272,14 +200,13 @@ class OpenEpisodes:
         return records
 
     def write_gathered(self, gathering: PendingSteps) -> np.ndarray:
-        """Write gathered steps in one transaction and return their positions, int64 in order."""
-        return self._group_commit.run(self._write_gathered, gathering)
+        """Write gathered steps as `write` does, and return their positions, int64 in order."""
+        write = partial(self._write_gathered, gathering)
+        remember = partial(self.remember, gathering)
+        return self.group_commit.write(EncodedWrite(gathering.pending, write, remember))
 
     def _write_gathered(
-        self,
-        gathering: PendingSteps,
-        rows: Sequence[Row] | None = None,
-        wait_for_rate: bool = True,
+        self, gathering: PendingSteps, rows: Sequence[Row] | None = None
     ) -> np.ndarray:
         """Write gathered steps, or `rows` that are not gathered yet.
 
@@ -296,7 +223,7 @@ class OpenEpisodes:
                         anew.opened,
                         anew.named,
                     )
-                return self._commit(gathering, wait_for_rate)
+                return self.commit(gathering)
             except errors.EpisodeResumed:
                 raise
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
@@ -306,15 +233,14 @@ class OpenEpisodes:
                 self._look_again(rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def _commit(self, gathering: PendingSteps, wait_for_rate: bool = True) -> np.ndarray:
+    def commit(self, gathering: PendingSteps) -> np.ndarray:
+        """Write gathered steps in one transaction, which may be repeated only by the caller."""
         try:
-            positions = transaction.write(self._store, gathering.pending, wait_for_rate)
+            return transaction.write(self._store, gathering.pending)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
             if gathering.is_stored or gathering.is_in_doubt:
-                self._remember(gathering)
-        self._forget_swept()
-        return positions
+                self.remember(gathering)
 
     def _gather(
         self,
@@ -324,7 +250,7 @@ class OpenEpisodes:
     ) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
         pending = gathering.pending
-        gathering.stored = self._stored(rows) if stored is None else stored
+        gathering.stored = self.find_stored(rows) if stored is None else stored
         for index, (row, fields) in enumerate(rows):
             try:
                 episode = self._open_episode_of(row, gathering)
@@ -340,7 +266,7 @@ class OpenEpisodes:
 
         Raise UnknownEpisode if the buffer has no such episode, and EpisodeEnded if it has ended.
         """
-        self._group_commit.run(self._end, episode_id, status)
+        self.group_commit.run(self._end, episode_id, status)
 
     def _end(self, episode_id: Any, status: str) -> None:
         stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
@@ -365,7 +291,7 @@ class OpenEpisodes:
 
     def end_all(self, status: str) -> None:
         """End the episodes that began without a name; no other process can continue them."""
-        self._group_commit.run(self._end_all, status)
+        self.group_commit.run(self._end_all, status)
 
     def _end_all(self, status: str) -> None:
         stored = {
@@ -379,7 +305,8 @@ class OpenEpisodes:
 
     # -- the episode that a step continues or begins -----------------------------------------------
 
-    def _remember(self, gathering: PendingSteps) -> None:
+    def remember(self, gathering: PendingSteps) -> None:
+        """Remember the episodes of steps that are stored."""
         for key, episode in gathering.opened.items():
             if episode is None:
                 self._open.pop(key, None)
@@ -396,6 +323,7 @@ class OpenEpisodes:
                 self._named.move_to_end(name)
         while len(self._named) > MANY_NAMED:
             del self._named[next(iter(self._named))]
+        self._forget_swept()
 
     def _look_again(self, rows: Sequence[Row]) -> None:
         """Look up the current state of the episodes of these rows that this handle knew as open."""
@@ -456,7 +384,7 @@ class OpenEpisodes:
             episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
         except TypeError:
             episode = None  # an id is not text, so `new` raises
-        caller = self._caller or current_caller()
+        caller = current_caller()
         if episode is None:
             episode = self.new(task_id, agent_id, None, details)
             self._callers[key] = caller
@@ -491,7 +419,7 @@ class OpenEpisodes:
             )
         return episode
 
-    def _stored(
+    def find_stored(
         self, rows: Sequence[Row], strict: bool = True
     ) -> dict[str, tuple[EpisodeRecord, str]]:
         """Look up, all at once, the episodes that rows name and this handle has not cached.
@@ -554,7 +482,7 @@ class OpenEpisodes:
 
     def forget(self) -> None:
         """Forget all open episodes, because the buffer was cleared."""
-        self._group_commit.run(self._forget_all)
+        self.group_commit.run(self._forget_all)
 
     def _forget_all(self) -> None:
         self._open.clear()

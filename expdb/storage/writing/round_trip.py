@@ -7,6 +7,8 @@ then writes the steps statement by statement.
 
 import json
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any
 
@@ -15,12 +17,23 @@ import numpy as np
 from expdb import errors
 from expdb.chunks.chunk import Decoder, crc_of
 from expdb.names import COLUMN_KINDS
+from expdb.sql.session import Session
 from expdb.storage.commits import BufferCounters, Commit
+from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
 from expdb.storage.writing.encoded_steps import EncodedSteps, PlannedSteps
 from expdb.storage.writing.plan import make_plan
+
+
+def fits_one_statement(store: Store, pending: EncodedSteps) -> bool:
+    """Return whether one statement can write the pending steps."""
+    return (
+        len(pending) <= (store.dialect.ROUND_TRIP_STEPS or 0)
+        and not pending.details
+        and (not pending.final or pending.final_is_in_block or not len(pending))
+    )
 
 
 def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | None:
@@ -29,37 +42,74 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
     Return None if the write takes more than one statement. With `again`, an earlier call with this
     write id may have been committed; if so, its positions are used.
     """
-    if len(pending) > (store.dialect.ROUND_TRIP_STEPS or 0) or pending.details:
+    if not fits_one_statement(store, pending):
         return None
-    if pending.final and not pending.final_is_in_block:
-        return None
-    decoders = _find_decoders(store, pending)
-    if decoders is None:
-        return None
-    plan = make_plan(pending)
-    if not all(write.gained is None or isfinite(write.gained) for write in plan.episodes):
-        return None  # JSON cannot represent infinity or NaN
     transaction = store.engine.appending()
     try:
+        plan, params = _statement(store, pending, again)
         with transaction as session:
-            params = _parameters(store, pending, plan, decoders, again)
-            if not plan.is_current:
-                return None
-            (((first, low, size, revision, deleted, *ids),),) = session.ask(
-                store.dialect.APPEND, *params
-            )
+            (answer,) = session.ask(store.dialect.APPEND, *params)
     except errors.OutOfDate:
         return None
-    for write, number in zip(plan.episodes, ids, strict=True):
-        write.after.id, write.after.last_position = number, first + write.rows[-1]
+    first, counters = _read_answer(answer, plan)
+    for write in plan.episodes:
         write.record.become(write.after)
     pending.stored = np.arange(first, first + plan.count, dtype=np.int64)
-    _compact_ended(store, plan)
-    counters = BufferCounters(low, size, revision, deleted)
+    compact_ended(store, [plan])
     return Commit(first, plan, store.fields, counters, transaction.commit_versions)
 
 
-def _find_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
+def append_all(
+    store: Store,
+    session: Session,
+    group: Sequence[EncodedSteps],
+    outcome: WriteOutcome,
+    last: bool,
+) -> list[tuple[np.ndarray, WritePlan, BufferCounters]]:
+    """Write the steps of several calls in one round trip; `last` also commits the transaction.
+
+    Return the positions, the plan and the counters of each.
+    """
+    statements = [_statement(store, pending, again=False) for pending in group]
+    questions = [(store.dialect.APPEND, *params) for _, params in statements]
+    written = []
+    for (plan, _), ((answer,)) in zip(
+        statements, session.ask_all(*questions, last=last), strict=True
+    ):
+        first, counters = _read_answer(answer, plan)
+        outcome.episodes += [(write.record, write.after) for write in plan.episodes]
+        positions = np.arange(first, first + plan.count, dtype=np.int64)
+        written.append((positions, plan, counters))
+    return written
+
+
+def _statement(
+    store: Store, pending: EncodedSteps, again: bool
+) -> tuple[WritePlan, tuple[Any, ...]]:
+    """Return the plan of a write, and the parameters of its statement.
+
+    Raise OutOfDate if one statement cannot write the steps.
+    """
+    decoders, plan = find_decoders(store, pending), make_plan(pending)
+    # JSON cannot represent infinity or NaN.
+    is_finite = all(write.gained is None or isfinite(write.gained) for write in plan.episodes)
+    if decoders is None or not is_finite:
+        raise errors.OutOfDate("one statement cannot write these steps")
+    params = _parameters(store, pending, plan, decoders, again)
+    if not plan.is_current:
+        raise errors.OutOfDate("an episode has changed")
+    return plan, params
+
+
+def _read_answer(answer: Any, plan: WritePlan) -> tuple[int, BufferCounters]:
+    """Adopt the ids and positions in the answer; return the first position and the counters."""
+    ((first, low, size, revision, deleted, *ids),) = answer
+    for write, number in zip(plan.episodes, ids, strict=True):
+        write.after.id, write.after.last_position = number, first + write.rows[-1]
+    return first, BufferCounters(low, size, revision, deleted)
+
+
+def find_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
     """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
     stored = store.fields
     fields, lacking = pending.collect_fields(stored)
@@ -150,13 +200,19 @@ def _column_to_send(name: str, column: tuple[Any, ...]) -> Any:
     return None if column.count(usual) == len(column) else list(column)
 
 
-def _compact_ended(store: Store, plan: WritePlan) -> None:
+def compact_ended(store: Store, plans: Sequence[WritePlan]) -> None:
     """Merge the chunks of episodes that have ended and have chunks of earlier writes."""
-    for write in plan.episodes:
-        if write.status != "open" and write.after.length > len(write.rows):
-            try:
-                with store.writing() as (session, outcome):
-                    compact.compact_episode(store, session, outcome, write.after.id or 0, None, {})
-            except (errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-                # The steps are stored; unmerged chunks only take more space.
-                return
+    ids = [
+        write.after.id or 0
+        for plan in plans
+        for write in plan.episodes
+        if write.status != "open" and write.after.length > len(write.rows)
+    ]
+    if ids:
+        # The steps are stored; unmerged chunks only take more space.
+        with (
+            suppress(errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer),
+            store.writing() as (session, outcome),
+        ):
+            for id in ids:
+                compact.compact_episode(store, session, outcome, id, None, {})

@@ -8,7 +8,9 @@ slow and needs no lock, so `encoded_steps.py` does both beforehand.
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -20,7 +22,6 @@ from expdb.sql.session import Session
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.commits import BufferCounters, Commit
-from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.statements import (
     COUNT,
@@ -36,23 +37,26 @@ from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes
 from expdb.storage.writing.encoded_steps import EncodedSteps
 from expdb.storage.writing.plan import make_plan
-from expdb.storage.writing.round_trip import write_at_once
+from expdb.storage.writing.round_trip import (
+    append_all,
+    compact_ended,
+    find_decoders,
+    fits_one_statement,
+    write_at_once,
+)
 
 E, B = tables.episodes.c, tables.buffers.c
 
 RETRY_SECONDS = 0.1
 
 
-def write(store: Store, pending: EncodedSteps, wait_for_rate: bool = True) -> np.ndarray:
+def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
 
-    If the rate limiter refuses the steps, wait up to the timeout of the handle, or raise
-    RateLimited at once if `wait_for_rate` is false.
-
-    Raise EpisodeEnded, EpisodeMismatch or FieldMismatch, and store nothing, if another process has
-    ended an episode, used its name, or given a field another type. After any other exception,
-    including interrupts, `pending.stored` and `pending.is_in_doubt` show whether the steps are
-    stored.
+    Raise RateLimited if the rate limiter does not allow the steps yet. Raise EpisodeEnded,
+    EpisodeMismatch or FieldMismatch, and store nothing, if another process has ended an episode,
+    used its name, or given a field another type. After any other exception, including interrupts,
+    `pending.stored` and `pending.is_in_doubt` show whether the steps are stored.
     """
     pending.close()
     again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
@@ -76,19 +80,11 @@ def write(store: Store, pending: EncodedSteps, wait_for_rate: bool = True) -> np
                 # Another process has set the type of a field. The values may still fit: an int, for
                 # example, can be stored in a float field.
                 pending.retype(store.fields, pending.final)
-            except errors.RateLimited as error:
-                if not wait_for_rate:
-                    raise
-                wait_to_insert(store, len(pending), deadline, error)
             except errors.ConnectionLost as error:
                 # It is unknown whether the write was committed, so it is repeated under the same
                 # id; the steps are stored only once.
                 if time.monotonic() >= deadline:
-                    what = (
-                        f"look for chunks with write_id {pending.write_id!r} to find out whether "
-                        "this write was stored"
-                    )
-                    raise errors.CommitUnknown(f"{error}; {what}") from error
+                    raise unknown(error, pending) from error
                 again = True
                 time.sleep(RETRY_SECONDS)
     except errors.ExpDBError:
@@ -98,6 +94,88 @@ def write(store: Store, pending: EncodedSteps, wait_for_rate: bool = True) -> np
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
     return pending.stored
+
+
+def unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
+    """Return the error for a write whose connection was lost by `error`."""
+    reason = str(error).partition("; look for chunks")[0]
+    return errors.CommitUnknown(
+        f"{reason}; look for chunks with write_id {pending.write_id!r} to find out whether this "
+        "write was stored"
+    )
+
+
+def may_share(store: Store, pending: EncodedSteps) -> bool:
+    """Return whether the pending steps may share a transaction with other steps.
+
+    Steps with new fields, and steps that an earlier transaction may have stored, may not.
+    """
+    pending.close()
+    if pending.is_in_doubt:
+        return False
+    if not len(pending):
+        return pending.ending is not None and pending.ending.id is not None
+    if store.dialect.ROUND_TRIP_STEPS and not fits_one_statement(store, pending):
+        return False
+    return find_decoders(store, pending) is not None
+
+
+def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
+    """Write the steps of several calls in one transaction, all or nothing, and set their positions.
+
+    `may_share` must be true for each. Raise OutOfDate if they must be written call by call. After
+    ConnectionLost, all steps are in doubt, and `write` finds out whether they are stored.
+    """
+    new_episodes = sum(record.id is None for steps in group for record in steps.episodes())
+    if store.dialect.ROUND_TRIP_STEPS:
+        for steps in group:
+            steps.write_id = uuid.uuid4().hex
+    try:
+        _in_one_transaction(store, group)
+    except errors.ConnectionLost:
+        raise
+    except errors.ExpDBError:
+        for steps in group:
+            steps.write_id = ""  # nothing is stored
+        raise
+    if new_episodes:
+        episodes.sweep_if_due(store, new_episodes)
+
+
+def _in_one_transaction(store: Store, group: Sequence[EncodedSteps]) -> None:
+    added = [steps for steps in group if len(steps)]
+    endings = [(steps, steps.ending) for steps in group if not len(steps)]
+    at_once = bool(store.dialect.ROUND_TRIP_STEPS)
+    drafts = [] if at_once else [_build_draft(store, steps) for steps in added]
+    written: list[tuple[np.ndarray, WritePlan, BufferCounters | None]] = []
+    writing = Writing(store)
+    try:
+        with writing as (session, outcome):
+            if at_once and added:
+                written += append_all(store, session, added, outcome, last=not endings)
+            for steps, draft in zip(added, drafts, strict=False):
+                written.append(_write(store, session, steps, draft, outcome))
+            for steps, episode in endings:
+                assert episode is not None
+                _end_stored(store, session, outcome, steps, episode, False)
+            if outcome.fields is not None:  # another process has changed the fields meanwhile
+                raise errors.OutOfDate("the fields of the buffer have changed")
+    finally:
+        if writing.committed:
+            for steps, (positions, _, _) in zip(added, written, strict=True):
+                steps.stored = positions
+            for steps, _ in endings:
+                steps.stored = np.empty(0, np.int64)
+    if at_once:
+        compact_ended(store, [plan for _, plan, _ in written])
+    # The last commit has the versions, so that the rows in memory are current only after all.
+    versions: list[Any] = [None] * len(written)
+    if written and not endings:
+        versions[-1] = writing.commit_versions
+    for steps, (positions, plan, counters), version in zip(added, written, versions, strict=True):
+        if counters is not None:
+            commit = Commit(int(positions[0]), plan, store.fields, counters, version)
+            _enqueue_commit(store, steps, commit)
 
 
 def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) -> None:
