@@ -2,24 +2,56 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import functools
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec
 
 import numpy as np
 
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
 from expdb.process import calling_line
-from expdb.process.awaiting import AsyncExit, async_form
+from expdb.process.awaiting import AsyncExit, async_form, complete, in_thread
 from expdb.process.locks import locked
 from expdb.storage.writing.batches import flatten_rollout
 from expdb.writers.sinks import EpisodeSink, StepSink
 from expdb.writers.unclosed_episodes import LostSteps, UnclosedEpisode
+
+Parameters = ParamSpec("Parameters")
+
+
+def appending_form(
+    method: Callable[Concatenate[Any, Parameters], None],
+) -> Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, None]]:
+    """Return the asynchronous form of a method of EpisodeWriter that adds steps.
+
+    Only a flush needs a thread: to start a thread takes longer than to add a step.
+    """
+    in_own_thread = async_form(method)
+
+    @functools.wraps(in_own_thread)
+    async def form(
+        writer: EpisodeWriter, /, *arguments: Parameters.args, **named: Parameters.kwargs
+    ) -> None:
+        if not writer._lock.acquire(blocking=False):  # a thread flushes the writer
+            return await in_own_thread(writer, *arguments, **named)
+        try:
+            writer._puts_off_flush = True
+            method(writer, *arguments, **named)
+        finally:
+            writer._puts_off_flush = False
+            writer._lock.release()
+        if writer._is_flush_due():
+            flush = in_thread(locked, writer._lock, writer._flush_if_due)
+            await complete(flush, f"{form.__name__}()")
+        return None
+
+    return form
 
 
 class BufferedWriter(ABC):
@@ -38,6 +70,7 @@ class BufferedWriter(ABC):
         self._in_doubt: Any = None
         self._untold = np.empty(0, np.int64)  # positions that no flush has returned yet
         self._flushed_at = time.monotonic()
+        self._puts_off_flush = False  # while a coroutine adds steps
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
@@ -130,13 +163,16 @@ class BufferedWriter(ABC):
         return positions
 
     def _flush_if_due(self) -> None:
+        if not self._puts_off_flush and self._is_flush_due():
+            self._flush()
+
+    def _is_flush_due(self) -> bool:
         steps = self._steps
-        if (
+        return (
             len(steps) >= self._flush_steps
             or steps.nbytes >= self._flush_bytes
             or time.monotonic() - self._flushed_at >= self._flush_seconds
-        ):
-            self._flush()
+        )
 
     def _write_in_doubt(self) -> None:
         """Write the steps of a commit with unknown outcome again, without changing them."""
@@ -581,8 +617,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )
 
-    append_async = async_form(append)
-    extend_async = async_form(extend)
+    append_async = appending_form(append)
+    extend_async = appending_form(extend)
     end_async = async_form(end)
     abort_async = async_form(abort)
 

@@ -1,0 +1,332 @@
+"""Flushes of writers and batches of columns share transactions with other writes."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import numpy as np
+import pytest
+from proxy import Proxy
+
+import expdb
+from expdb.storage.writing import transaction
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """The number of calls in each transaction that several calls share."""
+    sizes, write = [], transaction.write_together
+
+    def counted(store, group):
+        sizes.append(len(group))
+        return write(store, group)
+
+    monkeypatch.setattr(transaction, "write_together", counted)
+    return sizes
+
+
+def at_once(buffer, monkeypatch, calls, holder=None):
+    """Run calls in threads, so that they share a transaction; return their results or errors."""
+    commit, results = buffer._open_episodes.group_commit, [None] * len(calls)
+    is_written, may_write = threading.Event(), threading.Event()
+    write = transaction.write
+
+    def hold(*arguments):
+        monkeypatch.setattr(transaction, "write", write)
+        is_written.set()
+        assert may_write.wait(60)
+        return write(*arguments)
+
+    def run(place):
+        try:
+            results[place] = calls[place]()
+        except BaseException as error:
+            results[place] = error
+
+    monkeypatch.setattr(transaction, "write", hold)
+    threads = [threading.Thread(target=holder or (lambda: buffer.store(episode_id="held", n=-1)))]
+    threads[0].start()
+    assert is_written.wait(60)
+    for place in range(len(calls)):
+        threads.append(threading.Thread(target=run, args=(place,)))
+        threads[-1].start()
+        while len(commit._small) + len(commit._large) <= place:
+            time.sleep(0.001)
+    may_write.set()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def numbers(buffer):
+    return sorted(row["n"] for row in buffer.page(1, 10_000))
+
+
+def of(buffer, name):
+    return [row["n"] for row in buffer.page(1, 10_000, {"episode_id": name})]
+
+
+def began(buffer, name, count=3, **details):
+    """A writer with some steps, the first of which are flushed."""
+    writer = buffer.episode("t", episode_id=name, **details)
+    for n in range(count):
+        writer.append(n=n)
+        if not n:
+            writer.flush()
+    return writer
+
+
+def test_episodes_that_threads_end_share_a_transaction(buffer, monkeypatch, groups):
+    buffer.store(episode_id="first", n=-2)
+    writers = [began(buffer, f"e{k}") for k in range(8)]
+    empty = [began(buffer, f"f{k}", count=1) for k in range(2)]
+    step_writer = buffer.writer()
+    step_writer.append(agent_id="a", n=50)
+    columns = {"episode_id": ["c0", "c1", "c0"], "n": np.arange(60, 63)}
+    calls = [
+        *(writer.end for writer in (*writers, *empty)),
+        step_writer.flush,
+        lambda: buffer.store_batch(columns),
+        lambda: buffer.store(episode_id="s", n=70),
+    ]
+    results = at_once(buffer, monkeypatch, calls)
+    assert groups == [12]  # the batch and `store` are one of them
+    assert results[:10] == [None] * 10
+    stored = buffer.get([*results[10], *results[11], results[12]])["n"]
+    assert stored.tolist() == [50, 60, 61, 62, 70]
+    for k in range(8):
+        assert of(buffer, f"e{k}") == [0, 1, 2]
+    assert of(buffer, "c0") == [60, 62]
+    ended = buffer._store.engine.reading
+    with ended() as session:
+        statuses = dict(session.ask("SELECT episode_id, status FROM episodes"))
+    assert {statuses[f"e{k}"] for k in range(8)} == {"complete"}
+    assert {statuses["f0"], statuses["f1"]} == {"complete"}
+    assert buffer.check() == []
+    step_writer.close()
+
+
+def test_rows_in_memory_follow_a_shared_transaction(buffer, monkeypatch, groups):
+    buffer.store(episode_id="first", n=-2)
+    buffer.sample(4)
+    writers = [began(buffer, f"e{k}") for k in range(4)]
+    assert buffer.sample(64)["n"].min() >= -2
+    at_once(buffer, monkeypatch, [writer.flush for writer in writers])
+    assert groups == [4]
+    drawn = buffer.sample(4000)["position"]
+    assert set(drawn.tolist()) == set(range(len(buffer)))
+    for writer in writers:
+        writer.end()
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ("ended", expdb.EpisodeEnded),
+        ("resumed", expdb.EpisodeResumed),
+        ("type", expdb.FieldMismatch),
+    ],
+)
+def test_a_refused_flush_fails_alone(buffer, location, monkeypatch, groups, bad, error):
+    buffer.store(episode_id="first", n=-2)
+    writers = [began(buffer, f"e{k}") for k in range(4)]
+    if bad == "ended":
+        buffer.end_episode("e1")
+    elif bad == "resumed":
+        buffer.episode("t", episode_id="e1", resume=True).end()
+    else:
+        writers[1].append(n=3, m=1.5)
+        with expdb.open(location) as other:
+            other.buffer(buffer.name).store(episode_id="other", n=-3, m="text")
+    results = at_once(buffer, monkeypatch, [writer.flush for writer in writers])
+    assert groups[0] >= 3
+    assert isinstance(results.pop(1), error)
+    assert all(isinstance(result, np.ndarray) for result in results)
+    for name in ("e0", "e2", "e3"):
+        assert of(buffer, name) == [0, 1, 2]
+    assert buffer.check() == []
+    messages = []
+    buffer._end_writers(messages)
+    lost = [message for message in messages if "lost" in message]
+    assert len(lost) == (bad != "resumed")
+
+
+def test_a_writer_that_waits_for_the_rate_limiter_delays_no_other(location, monkeypatch):
+    with expdb.open(location, timeout=30) as db:
+        buffer = db.buffer("b")
+        buffer.rate_limiter = expdb.Queue(2)
+        writer = buffer.episode("t", episode_id="e")
+        writer.append(n=0)
+        writer.flush()
+        buffer.store(episode_id="first", n=1)
+        waiting = threading.Thread(target=buffer.store, kwargs={"episode_id": "w", "n": 2})
+        waiting.start()
+        while not buffer.waiting():
+            time.sleep(0.01)
+        begin = time.monotonic()
+        writer.end()  # stores no step, so the limiter does not delay it
+        assert time.monotonic() - begin < 10
+        assert waiting.is_alive()
+        buffer.rate_limiter = None
+        waiting.join(60)
+        assert numbers(buffer) == [0, 1, 2]
+
+
+def test_a_lost_answer_of_a_shared_transaction_stores_each_step_once(
+    postgresql, postgresql_url, monkeypatch, groups
+):
+    for is_stored in (True, False):
+        with (
+            Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy,
+            expdb.open(proxy.url(postgresql_url), timeout=1.0) as db,
+        ):
+            buffer = db.buffer(f"b{is_stored}")
+            buffer.store(episode_id="first", n=-2)
+            writers = [began(buffer, f"e{k}") for k in range(4)]
+            step_writer = buffer.writer()
+            step_writer.append(agent_id="a", n=50)
+            write = transaction.write_together
+
+            def lose(store, group, write=write, proxy=proxy, is_stored=is_stored):
+                if is_stored:
+                    proxy.swallow = True
+                else:
+                    proxy.cut()
+                proxy.refuse = True
+                return write(store, group)
+
+            monkeypatch.setattr(transaction, "write_together", lose)
+            results = at_once(
+                buffer,
+                monkeypatch,
+                [*(w.flush for w in writers[:3]), writers[3].end, step_writer.flush],
+            )
+            monkeypatch.setattr(transaction, "write_together", write)
+            assert all(isinstance(result, expdb.ConnectionLost) for result in results)
+            assert len({str(result) for result in results}) == 5  # each names its own write
+            proxy.swallow = proxy.refuse = False
+            for writer in writers[:3]:
+                assert len(writer.flush()) == 2
+                writer.end()
+            if writers[3].is_open:
+                writers[3].end()
+            step_writer.close()
+            assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2]), 50])
+            assert buffer.check() == []
+
+
+def test_a_lost_answer_is_found_out_within_the_timeout(postgresql, postgresql_url, monkeypatch):
+    with (
+        Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy,
+        expdb.open(proxy.url(postgresql_url), timeout=30.0) as db,
+    ):
+        buffer = db.buffer("b")
+        buffer.store(episode_id="first", n=-2)
+        writers = [began(buffer, f"e{k}") for k in range(4)]
+        write = transaction.write_together
+
+        def lose(store, group):
+            proxy.swallow = True
+            return write(store, group)
+
+        monkeypatch.setattr(transaction, "write_together", lose)
+        results = at_once(buffer, monkeypatch, [writer.end for writer in writers])
+        assert results == [None] * 4
+        assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2])])
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_kill_loses_no_ended_episode(location, seed):
+    code = f"""
+    import asyncio, sys, threading, numpy as np, expdb
+    db = expdb.open({location!r}); buffer = db.buffer("b", fields={{"n": expdb.Field("int64", ())}})
+    def acknowledge(*numbers):
+        sys.stdout.write("".join(f"{{n}}\\n" for n in numbers)); sys.stdout.flush()
+    async def actor(number):
+        for n in range(number * 10**6, number * 10**6 + 10**6, 4):
+            async with buffer.episode("t", flush_steps=2) as episode:
+                for k in range(3):
+                    await episode.append_async(n=n + k)
+            acknowledge(n, n + 1, n + 2)
+    def thread(number):
+        for n in range(number * 10**6, number * 10**6 + 10**6, 4):
+            with buffer.episode("t") as episode:
+                for k in range(3):
+                    episode.append(n=n + k)
+            acknowledge(n, n + 1, n + 2)
+    def batches(number):
+        for n in range(number * 10**6, number * 10**6 + 10**6, 4):
+            buffer.store_batch({{"n": np.arange(n, n + 3), "agent_id": f"{{number}}"}})
+            acknowledge(n, n + 1, n + 2)
+    for number in range(4):
+        threading.Thread(target=thread, args=(100 + number,), daemon=True).start()
+        threading.Thread(target=batches, args=(200 + number,), daemon=True).start()
+    async def main(): await asyncio.gather(*(actor(number) for number in range(16)))
+    asyncio.run(main())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        lines = [child.stdout.readline()]
+        time.sleep(random.Random(seed).uniform(0.5, 1.2))
+        child.kill()
+        lines += child.stdout.readlines()
+    acknowledged = {int(line) for line in lines if line.endswith("\n")}
+    assert acknowledged
+    with expdb.open(location) as db:
+        buffer = db.buffer("b")
+        stored = [n for batch in buffer.scan(fields=["n"]) for n in batch["n"].tolist()]
+        assert acknowledged <= set(stored)
+        assert len(stored) == len(set(stored))
+        assert len(stored) <= len(acknowledged) + 3 * 25
+        assert db.check() == []
+
+
+def test_an_append_of_a_coroutine_needs_a_thread_only_to_flush(buffer, monkeypatch):
+    started, start = [], threading.Thread.start
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
+    )
+
+    async def run():
+        async with buffer.episode("t", flush_steps=4) as episode:
+            for n in range(9):
+                await episode.append_async(n=n)
+            await episode.extend_async([{"n": 9}])
+            assert started.count("expdb-await") == 2
+            assert episode.unwritten == 2
+
+    asyncio.run(run())
+    assert numbers(buffer) == list(range(10))
+
+
+def test_a_coroutine_appends_while_a_thread_flushes(buffer):
+    async def run():
+        episode = buffer.episode("t")
+        with episode._lock:
+            task = asyncio.create_task(asyncio.to_thread(episode.append, n=0))
+            await asyncio.sleep(0.01)
+        await task
+        locked = threading.Event()
+        may_go = threading.Event()
+
+        def hold():
+            with episode._lock:
+                locked.set()
+                may_go.wait(60)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        locked.wait(60)
+        waiting = asyncio.create_task(episode.append_async(n=1))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        may_go.set()
+        await waiting
+        await episode.end_async()
+
+    asyncio.run(run())
+    assert numbers(buffer) == [0, 1]
