@@ -54,10 +54,10 @@ from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.annotate import annotate, checked_positions
-from expdb.storage.writing.batches import columns_of, parted, rows_of
+from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
-from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match
+from expdb.storage.writing.write_groups import begin_run
 from expdb.writers.open_writers import OpenWriters
 from expdb.writers.sinks import EpisodeSink, StepSink
 from expdb.writers.writers import EpisodeWriter, StepWriter
@@ -109,7 +109,7 @@ class ReplayBuffer(NotACollection):
         # that a loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
         self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
         self._latest: deque[Leasing] = deque(maxlen=16)
-        self._open_episodes = OpenEpisodes(store, run)
+        self._open_episodes = begin_run(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
         self._task_reminder = TaskReminder()
@@ -302,8 +302,8 @@ class ReplayBuffer(NotACollection):
             For the reasons that `store` lists, except the missing `task_id`.
         """
         columns = columns_of(rows)
-        work = [parted(row) for row in rows_of(rows)] if columns is None else columns
-        positions = self._open_episodes.write(work)
+        steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
+        positions = self._open_episodes.write(steps)
         self._retention.look()
         return positions
 
@@ -353,7 +353,7 @@ class ReplayBuffer(NotACollection):
             warning := self._task_reminder.count_step(DEFAULT_TASK, bool(ends))
         ):
             errors.warn(warning)
-        return int((await self._write_async([parted(arguments)]))[0])
+        return int((await self._write_async([split_step(arguments)]))[0])
 
     async def store_batch_async(self, rows: Any) -> np.ndarray:
         """Store many steps without blocking the event loop; see `store_batch`.
@@ -386,7 +386,7 @@ class ReplayBuffer(NotACollection):
         """
         columns = columns_of(rows)
         return await self._write_async(
-            [parted(row) for row in rows_of(rows if columns is None else columns)]
+            [split_step(row) for row in rows_of(rows if columns is None else columns)]
         )
 
     async def _write_async(self, rows: list[Any]) -> np.ndarray:
@@ -577,7 +577,7 @@ class ReplayBuffer(NotACollection):
     def _reset_after_fork(self, run: str) -> None:
         """Start a new run in a forked child, because the open episodes belong to the parent."""
         self._open_episodes, self._rng, self._writers = (
-            OpenEpisodes(self._store, run),
+            begin_run(self._store, run),
             None,
             OpenWriters(self._store),
         )

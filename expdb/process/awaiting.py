@@ -31,8 +31,8 @@ _origin = threading.local()
 def current_caller() -> tuple[object, object]:
     """Return the current thread and the current asyncio task.
 
-    In a thread of `in_thread`, return the thread and the task that called `in_thread`. Objects are
-    compared because ids of ended threads and tasks are reused.
+    In a thread of `in_thread`, or in a block of `on_behalf_of`, return the original caller. The
+    result holds objects, because ids of ended threads and tasks are reused.
     """
     caller: tuple[object, object] | None = getattr(_origin, "caller", None)
     if caller is not None:
@@ -44,7 +44,7 @@ def current_caller() -> tuple[object, object]:
 
 @contextmanager
 def on_behalf_of(caller: tuple[object, object]) -> Iterator[None]:
-    """Let `current_caller` return `caller` in this thread."""
+    """Make `current_caller` return `caller` in this thread until the block ends."""
     before = getattr(_origin, "caller", None)
     _origin.caller = caller
     try:

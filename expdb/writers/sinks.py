@@ -14,8 +14,8 @@ from expdb.storage.writing.batches import (
     EPISODE_NAMES,
     STEP_NAMES,
     columns_of,
-    parted,
     rows_of,
+    split_step,
 )
 from expdb.storage.writing.columnar import columnar
 from expdb.storage.writing.encoded_steps import EncodedSteps
@@ -79,11 +79,11 @@ class EpisodeSink:
 
     def write(self, steps: EncodedSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
-        steps.close()  # here, because other threads may encode their steps meanwhile
+        steps.close()  # before the write has the lock, so that several threads can encode
         write = partial(transaction.write, self._store, steps)
-        # The episode belongs to the writer alone, so there is nothing to remember.
-        work = EncodedWrite(steps, write, remember=list)
-        positions: np.ndarray = self._buffer._open_episodes.group_commit.write(work)
+        # Only this writer continues its episode, so no cached episode changes.
+        payload = EncodedWrite(steps, write, cache_episodes=lambda: None)
+        positions: np.ndarray = self._buffer._open_episodes.group_commit.write(payload)
         self._buffer._retention.look()
         return positions
 
@@ -117,7 +117,7 @@ class StepSink:
         columns = columns_of(batch)
         if columns is None or not self._episodes.gather_columns(columns, steps):
             rows = rows_of(batch if columns is None else columns)
-            self._episodes.gather_rows([parted(row) for row in rows], steps)
+            self._episodes.gather_rows([split_step(row) for row in rows], steps)
 
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""

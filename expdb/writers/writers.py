@@ -25,26 +25,27 @@ from expdb.writers.unclosed_episodes import LostSteps, UnclosedEpisode
 Parameters = ParamSpec("Parameters")
 
 
-def appending_form(
+def async_append_form(
     method: Callable[Concatenate[Any, Parameters], None],
 ) -> Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, None]]:
     """Return the asynchronous form of a method of EpisodeWriter that adds steps.
 
-    Only a flush needs a thread: to start a thread takes longer than to add a step.
+    It starts a thread only to flush or to wait for the writer's lock, because starting a thread
+    takes longer than adding a step.
     """
-    in_own_thread = async_form(method)
+    call_in_thread = async_form(method)
 
-    @functools.wraps(in_own_thread)
+    @functools.wraps(call_in_thread)
     async def form(
         writer: EpisodeWriter, /, *arguments: Parameters.args, **named: Parameters.kwargs
     ) -> None:
-        if not writer._lock.acquire(blocking=False):  # a thread flushes the writer
-            return await in_own_thread(writer, *arguments, **named)
+        if not writer._lock.acquire(blocking=False):  # another thread uses the writer
+            return await call_in_thread(writer, *arguments, **named)
         try:
-            writer._puts_off_flush = True
+            writer._defers_flush = True
             method(writer, *arguments, **named)
         finally:
-            writer._puts_off_flush = False
+            writer._defers_flush = False
             writer._lock.release()
         if writer._is_flush_due():
             flush = in_thread(locked, writer._lock, writer._flush_if_due)
@@ -70,7 +71,7 @@ class BufferedWriter(ABC):
         self._in_doubt: Any = None
         self._untold = np.empty(0, np.int64)  # positions that no flush has returned yet
         self._flushed_at = time.monotonic()
-        self._puts_off_flush = False  # while a coroutine adds steps
+        self._defers_flush = False  # True while `append_async` or `extend_async` adds steps
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
@@ -163,7 +164,7 @@ class BufferedWriter(ABC):
         return positions
 
     def _flush_if_due(self) -> None:
-        if not self._puts_off_flush and self._is_flush_due():
+        if not self._defers_flush and self._is_flush_due():
             self._flush()
 
     def _is_flush_due(self) -> bool:
@@ -617,8 +618,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )
 
-    append_async = appending_form(append)
-    extend_async = appending_form(extend)
+    append_async = async_append_form(append)
+    extend_async = async_append_form(extend)
     end_async = async_form(end)
     abort_async = async_form(abort)
 

@@ -17,44 +17,44 @@ from expdb.storage.writing import transaction
 
 
 @pytest.fixture
-def groups(monkeypatch):
-    """The number of calls in each transaction that several calls share."""
+def group_sizes(monkeypatch):
+    """The sizes of the group_sizes passed to write_together; row and column calls count as one."""
     sizes, write = [], transaction.write_together
 
-    def counted(store, group):
+    def record_size(store, group):
         sizes.append(len(group))
         return write(store, group)
 
-    monkeypatch.setattr(transaction, "write_together", counted)
+    monkeypatch.setattr(transaction, "write_together", record_size)
     return sizes
 
 
-def at_once(buffer, monkeypatch, calls, holder=None):
-    """Run calls in threads, so that they share a transaction; return their results or errors."""
+def run_as_group(buffer, monkeypatch, calls):
+    """Run calls in threads while another write is bis_locked; return their results or errors."""
     commit, results = buffer._open_episodes.group_commit, [None] * len(calls)
-    is_written, may_write = threading.Event(), threading.Event()
+    is_bis_locked, may_write = threading.Event(), threading.Event()
     write = transaction.write
 
     def hold(*arguments):
         monkeypatch.setattr(transaction, "write", write)
-        is_written.set()
+        is_bis_locked.set()
         assert may_write.wait(60)
         return write(*arguments)
 
-    def run(place):
+    def run(index):
         try:
-            results[place] = calls[place]()
+            results[index] = calls[index]()
         except BaseException as error:
-            results[place] = error
+            results[index] = error
 
     monkeypatch.setattr(transaction, "write", hold)
-    threads = [threading.Thread(target=holder or (lambda: buffer.store(episode_id="held", n=-1)))]
+    threads = [threading.Thread(target=buffer.store, kwargs={"episode_id": "held", "n": -1})]
     threads[0].start()
-    assert is_written.wait(60)
-    for place in range(len(calls)):
-        threads.append(threading.Thread(target=run, args=(place,)))
+    assert is_bis_locked.wait(60)
+    for index in range(len(calls)):
+        threads.append(threading.Thread(target=run, args=(index,)))
         threads[-1].start()
-        while len(commit._small) + len(commit._large) <= place:
+        while len(commit._small) + len(commit._large) <= index:
             time.sleep(0.001)
     may_write.set()
     for thread in threads:
@@ -66,12 +66,12 @@ def numbers(buffer):
     return sorted(row["n"] for row in buffer.page(1, 10_000))
 
 
-def of(buffer, name):
+def numbers_of_episode(buffer, name):
     return [row["n"] for row in buffer.page(1, 10_000, {"episode_id": name})]
 
 
-def began(buffer, name, count=3, **details):
-    """A writer with some steps, the first of which are flushed."""
+def start_episode(buffer, name, count=3, **details):
+    """Return a writer with `count` appended steps; only the first step is flushed."""
     writer = buffer.episode("t", episode_id=name, **details)
     for n in range(count):
         writer.append(n=n)
@@ -80,29 +80,28 @@ def began(buffer, name, count=3, **details):
     return writer
 
 
-def test_episodes_that_threads_end_share_a_transaction(buffer, monkeypatch, groups):
+def test_writers_and_batches_share_a_transaction(buffer, monkeypatch, group_sizes):
     buffer.store(episode_id="first", n=-2)
-    writers = [began(buffer, f"e{k}") for k in range(8)]
-    empty = [began(buffer, f"f{k}", count=1) for k in range(2)]
+    writers = [start_episode(buffer, f"e{k}") for k in range(8)]
+    flushed = [start_episode(buffer, f"f{k}", count=1) for k in range(2)]
     step_writer = buffer.writer()
     step_writer.append(agent_id="a", n=50)
     columns = {"episode_id": ["c0", "c1", "c0"], "n": np.arange(60, 63)}
     calls = [
-        *(writer.end for writer in (*writers, *empty)),
+        *(writer.end for writer in (*writers, *flushed)),
         step_writer.flush,
         lambda: buffer.store_batch(columns),
         lambda: buffer.store(episode_id="s", n=70),
     ]
-    results = at_once(buffer, monkeypatch, calls)
-    assert groups == [12]  # the batch and `store` are one of them
+    results = run_as_group(buffer, monkeypatch, calls)
+    assert group_sizes == [12]  # store_batch and store are gathered into one write
     assert results[:10] == [None] * 10
     stored = buffer.get([*results[10], *results[11], results[12]])["n"]
     assert stored.tolist() == [50, 60, 61, 62, 70]
     for k in range(8):
-        assert of(buffer, f"e{k}") == [0, 1, 2]
-    assert of(buffer, "c0") == [60, 62]
-    ended = buffer._store.engine.reading
-    with ended() as session:
+        assert numbers_of_episode(buffer, f"e{k}") == [0, 1, 2]
+    assert numbers_of_episode(buffer, "c0") == [60, 62]
+    with buffer._store.engine.reading() as session:
         statuses = dict(session.ask("SELECT episode_id, status FROM episodes"))
     assert {statuses[f"e{k}"] for k in range(8)} == {"complete"}
     assert {statuses["f0"], statuses["f1"]} == {"complete"}
@@ -110,13 +109,13 @@ def test_episodes_that_threads_end_share_a_transaction(buffer, monkeypatch, grou
     step_writer.close()
 
 
-def test_rows_in_memory_follow_a_shared_transaction(buffer, monkeypatch, groups):
+def test_sample_includes_the_steps_of_a_shared_transaction(buffer, monkeypatch, group_sizes):
     buffer.store(episode_id="first", n=-2)
     buffer.sample(4)
-    writers = [began(buffer, f"e{k}") for k in range(4)]
+    writers = [start_episode(buffer, f"e{k}") for k in range(4)]
     assert buffer.sample(64)["n"].min() >= -2
-    at_once(buffer, monkeypatch, [writer.flush for writer in writers])
-    assert groups == [4]
+    run_as_group(buffer, monkeypatch, [writer.flush for writer in writers])
+    assert group_sizes == [4]
     drawn = buffer.sample(4000)["position"]
     assert set(drawn.tolist()) == set(range(len(buffer)))
     for writer in writers:
@@ -131,9 +130,11 @@ def test_rows_in_memory_follow_a_shared_transaction(buffer, monkeypatch, groups)
         ("type", expdb.FieldMismatch),
     ],
 )
-def test_a_refused_flush_fails_alone(buffer, location, monkeypatch, groups, bad, error):
+def test_a_refused_flush_does_not_fail_other_calls(
+    buffer, location, monkeypatch, group_sizes, bad, error
+):
     buffer.store(episode_id="first", n=-2)
-    writers = [began(buffer, f"e{k}") for k in range(4)]
+    writers = [start_episode(buffer, f"e{k}") for k in range(4)]
     if bad == "ended":
         buffer.end_episode("e1")
     elif bad == "resumed":
@@ -142,12 +143,12 @@ def test_a_refused_flush_fails_alone(buffer, location, monkeypatch, groups, bad,
         writers[1].append(n=3, m=1.5)
         with expdb.open(location) as other:
             other.buffer(buffer.name).store(episode_id="other", n=-3, m="text")
-    results = at_once(buffer, monkeypatch, [writer.flush for writer in writers])
-    assert groups[0] >= 3
+    results = run_as_group(buffer, monkeypatch, [writer.flush for writer in writers])
+    assert group_sizes[0] >= 3
     assert isinstance(results.pop(1), error)
     assert all(isinstance(result, np.ndarray) for result in results)
     for name in ("e0", "e2", "e3"):
-        assert of(buffer, name) == [0, 1, 2]
+        assert numbers_of_episode(buffer, name) == [0, 1, 2]
     assert buffer.check() == []
     messages = []
     buffer._end_writers(messages)
@@ -155,7 +156,7 @@ def test_a_refused_flush_fails_alone(buffer, location, monkeypatch, groups, bad,
     assert len(lost) == (bad != "resumed")
 
 
-def test_a_writer_that_waits_for_the_rate_limiter_delays_no_other(location, monkeypatch):
+def test_waiting_for_the_rate_limiter_does_not_delay_other_writes(location, monkeypatch):
     with expdb.open(location, timeout=30) as db:
         buffer = db.buffer("b")
         buffer.rate_limiter = expdb.Queue(2)
@@ -176,8 +177,8 @@ def test_a_writer_that_waits_for_the_rate_limiter_delays_no_other(location, monk
         assert numbers(buffer) == [0, 1, 2]
 
 
-def test_a_lost_answer_of_a_shared_transaction_stores_each_step_once(
-    postgresql, postgresql_url, monkeypatch, groups
+def test_steps_are_stored_once_if_a_shared_transaction_loses_its_connection(
+    postgresql, postgresql_url, monkeypatch, group_sizes
 ):
     for is_stored in (True, False):
         with (
@@ -186,7 +187,7 @@ def test_a_lost_answer_of_a_shared_transaction_stores_each_step_once(
         ):
             buffer = db.buffer(f"b{is_stored}")
             buffer.store(episode_id="first", n=-2)
-            writers = [began(buffer, f"e{k}") for k in range(4)]
+            writers = [start_episode(buffer, f"e{k}") for k in range(4)]
             step_writer = buffer.writer()
             step_writer.append(agent_id="a", n=50)
             write = transaction.write_together
@@ -200,7 +201,7 @@ def test_a_lost_answer_of_a_shared_transaction_stores_each_step_once(
                 return write(store, group)
 
             monkeypatch.setattr(transaction, "write_together", lose)
-            results = at_once(
+            results = run_as_group(
                 buffer,
                 monkeypatch,
                 [*(w.flush for w in writers[:3]), writers[3].end, step_writer.flush],
@@ -219,14 +220,16 @@ def test_a_lost_answer_of_a_shared_transaction_stores_each_step_once(
             assert buffer.check() == []
 
 
-def test_a_lost_answer_is_found_out_within_the_timeout(postgresql, postgresql_url, monkeypatch):
+def test_calls_succeed_if_the_answer_to_their_transaction_is_lost(
+    postgresql, postgresql_url, monkeypatch
+):
     with (
         Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy,
         expdb.open(proxy.url(postgresql_url), timeout=30.0) as db,
     ):
         buffer = db.buffer("b")
         buffer.store(episode_id="first", n=-2)
-        writers = [began(buffer, f"e{k}") for k in range(4)]
+        writers = [start_episode(buffer, f"e{k}") for k in range(4)]
         write = transaction.write_together
 
         def lose(store, group):
@@ -234,13 +237,13 @@ def test_a_lost_answer_is_found_out_within_the_timeout(postgresql, postgresql_ur
             return write(store, group)
 
         monkeypatch.setattr(transaction, "write_together", lose)
-        results = at_once(buffer, monkeypatch, [writer.end for writer in writers])
+        results = run_as_group(buffer, monkeypatch, [writer.end for writer in writers])
         assert results == [None] * 4
         assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2])])
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_kill_loses_no_ended_episode(location, seed):
+def test_no_acknowledged_step_is_lost_if_the_process_is_killed(location, seed):
     code = f"""
     import asyncio, sys, threading, numpy as np, expdb
     db = expdb.open({location!r}); buffer = db.buffer("b", fields={{"n": expdb.Field("int64", ())}})
@@ -285,7 +288,7 @@ def test_a_kill_loses_no_ended_episode(location, seed):
         assert db.check() == []
 
 
-def test_an_append_of_a_coroutine_needs_a_thread_only_to_flush(buffer, monkeypatch):
+def test_append_async_starts_a_thread_only_to_flush(buffer, monkeypatch):
     started, start = [], threading.Thread.start
     monkeypatch.setattr(
         threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
@@ -303,28 +306,28 @@ def test_an_append_of_a_coroutine_needs_a_thread_only_to_flush(buffer, monkeypat
     assert numbers(buffer) == list(range(10))
 
 
-def test_a_coroutine_appends_while_a_thread_flushes(buffer):
+def test_append_async_waits_while_another_thread_holds_the_writer(buffer):
     async def run():
         episode = buffer.episode("t")
         with episode._lock:
             task = asyncio.create_task(asyncio.to_thread(episode.append, n=0))
             await asyncio.sleep(0.01)
         await task
-        locked = threading.Event()
-        may_go = threading.Event()
+        is_locked = threading.Event()
+        may_release = threading.Event()
 
         def hold():
             with episode._lock:
-                locked.set()
-                may_go.wait(60)
+                is_locked.set()
+                may_release.wait(60)
 
         holder = threading.Thread(target=hold)
         holder.start()
-        locked.wait(60)
+        is_locked.wait(60)
         waiting = asyncio.create_task(episode.append_async(n=1))
         await asyncio.sleep(0.02)
         assert not waiting.done()
-        may_go.set()
+        may_release.set()
         await waiting
         await episode.end_async()
 

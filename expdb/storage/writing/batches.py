@@ -14,7 +14,7 @@ from expdb.storage.writing.mappings import flatten_step
 EPISODE_NAMES, STEP_NAMES = frozenset(EPISODE_KEYS), frozenset(STEP_KEYS)
 
 
-def parted(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_step(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a step into its columns and its fields."""
     columns: dict[str, Any] = {}
     fields: dict[str, Any] = {}

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -48,23 +48,25 @@ MAX_SIZE_DEPTH = 8
 
 @dataclass(frozen=True)
 class EncodedWrite:
-    """The encoded steps of a writer, and the functions of the writer that store them."""
+    """Encoded steps, and functions that write them and cache their episodes."""
 
     steps: EncodedSteps
     write: Callable[[], np.ndarray]  # writes the steps in a transaction of their own
-    remember: Callable[[], object]  # called after the group has stored the steps
+    # Caches the episodes after a shared transaction has stored the steps.
+    cache_episodes: Callable[[], None]
 
 
-Work: TypeAlias = Sequence[Row] | Columns | EncodedWrite
+# The steps of one call: rows, columns or encoded steps.
+Payload: TypeAlias = Sequence[Row] | Columns | EncodedWrite
 
 
 class Submission:
     """The steps of one call, and the positions or the error of its write."""
 
-    def __init__(self, work: Work, deadline: float):
-        self.work, self.deadline = work, deadline
+    def __init__(self, payload: Payload, deadline: float):
+        self.payload, self.deadline = payload, deadline
         self.caller, self.line = current_caller(), CallingLine()
-        self.nbytes = _size_of_work(work)
+        self.nbytes = _size_of_payload(payload)
         self.positions: np.ndarray | None = None
         self.error: BaseException | None = None
         self.is_taken = False  # by the thread of the queue
@@ -81,16 +83,20 @@ class Submission:
         return not self._episodes().isdisjoint(other._episodes())
 
     def _episodes(self) -> set[str]:
-        if not isinstance(self.work, Sequence):
-            return set()  # the calling thread waits, so no later step of it is submitted
+        if not isinstance(self.payload, Sequence):
+            # Only threads submit these, and a thread waits before it submits more steps.
+            return set()
         return {
             repr(row.get("episode_id") or (row.get("task_id"), row.get("agent_id")))
-            for row, _ in self.work
+            for row, _ in self.payload
         }
 
     @contextmanager
-    def acting(self) -> Iterator[None]:
-        """Work for the caller: warnings point at its line, and name its thread and task."""
+    def as_caller(self) -> Iterator[None]:
+        """Act as the caller inside the block.
+
+        Warnings point at the caller's line, and `current_caller` returns its thread and task.
+        """
         with self.line, on_behalf_of(self.caller):
             yield
 
@@ -113,21 +119,28 @@ class Submission:
         return self.positions
 
 
+class Writer(Protocol):
+    """Write the steps of one call, or of a group of submissions."""
+
+    def write_alone(self, payload: Payload) -> np.ndarray:
+        """Write the steps of one call and return their positions."""
+
+    def write_group(self, group: list[Submission]) -> None:
+        """Write the steps of some submissions, and set their results."""
+
+
 class GroupCommit:
     """The writes of one buffer by the threads and coroutines of this process.
 
-    `write_alone` writes the steps of one call. `write_group` writes the steps of some submissions
-    and sets their results, except those that it should get again later. Both are called with the
-    lock held, and neither waits for the rate limiter.
+    The `writer` writes the steps of one call, or of a group of submissions, whose results it sets.
+    It is called with the lock held, and does not wait for the rate limiter. A submission without a
+    result is passed to it again.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        write_alone: Callable[[Work], np.ndarray],
-        write_group: Callable[[list[Submission]], None],
-    ):
-        self._store, self._write_alone, self._write_group = store, write_alone, write_group
+    writer: Writer
+
+    def __init__(self, store: Store):
+        self._store = store
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
@@ -151,24 +164,24 @@ class GroupCommit:
         finally:
             self._owner = before
 
-    def write(self, work: Work) -> np.ndarray:
+    def write(self, payload: Payload) -> np.ndarray:
         """Store steps in one transaction and return their positions.
 
-        Wait up to the timeout of the handle if the rate limiter refuses the steps.
+        If the rate limiter refuses the steps, wait up to the timeout of the handle.
         """
         deadline = time.monotonic() + self._store.engine.timeout
         while True:
             try:
-                return self._write(work, deadline)
+                return self._write(payload, deadline)
             except errors.RateLimited as error:
-                wait_to_insert(self._store, _count(work), deadline, error)
+                wait_to_insert(self._store, _count_steps(payload), deadline, error)
 
-    def _write(self, work: Work, deadline: float) -> np.ndarray:
+    def _write(self, payload: Payload, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            return self.run(self._write_alone, work)
-        own = Submission(work, deadline)
+            return self.run(self.writer.write_alone, payload)
+        own = Submission(payload, deadline)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
         own.done.acquire()
@@ -184,14 +197,14 @@ class GroupCommit:
         finally:
             del own  # the error refers to this frame, and the submission to the error
 
-    async def write_async(self, work: Work) -> np.ndarray:
+    async def write_async(self, payload: Payload) -> np.ndarray:
         """Store steps as `write` does, while other coroutines run.
 
         A cancelled call has stored all of its steps or none. The message of the CancelledError says
         which.
         """
         deadline = time.monotonic() + self._store.engine.timeout
-        own, is_submitted = Submission(work, deadline), False
+        own, is_submitted = Submission(payload, deadline), False
         own.loop = asyncio.get_running_loop()
         try:
             while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
@@ -271,7 +284,7 @@ class GroupCommit:
     def _write_next(self) -> list[Submission]:
         group = locked(self._submitted, self._take_group)
         try:
-            self._write_group(group)
+            self.writer.write_group(group)
         except BaseException as error:  # otherwise the callers would wait forever
             for own in group:
                 if not own.has_result:
@@ -325,20 +338,20 @@ def _set_results(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def _count(work: Work) -> int:
+def _count_steps(payload: Payload) -> int:
     """Return the number of steps."""
-    if isinstance(work, EncodedWrite):
-        return len(work.steps)
-    return len(next(iter(work.values()))) if isinstance(work, Mapping) else len(work)
+    if isinstance(payload, EncodedWrite):
+        return len(payload.steps)
+    return len(next(iter(payload.values()))) if isinstance(payload, Mapping) else len(payload)
 
 
-def _size_of_work(work: Work) -> int:
-    """Return the approximate size of the fields in bytes."""
-    if isinstance(work, EncodedWrite):
-        return work.steps.nbytes + work.steps.rows.nbytes
-    if isinstance(work, Mapping):
-        return sum([_size_of(column) for column in work.values()])
-    return sum([_size_of(fields) for _, fields in work])
+def _size_of_payload(payload: Payload) -> int:
+    """Return the approximate size of the steps in bytes."""
+    if isinstance(payload, EncodedWrite):
+        return payload.steps.nbytes + payload.steps.rows.nbytes
+    if isinstance(payload, Mapping):
+        return sum([_size_of(column) for column in payload.values()])
+    return sum([_size_of(fields) for _, fields in payload])
 
 
 def _size_of(value: Any, depth: int = 0) -> int:

@@ -17,12 +17,11 @@ from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
-from expdb.storage.writing.batches import parted, rows_of
+from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.encoded_steps import EncodedSteps
-from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Row, Work
+from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Payload, Row
 from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
-from expdb.storage.writing.write_groups import WriteGroups
 
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
@@ -42,27 +41,24 @@ class OpenEpisodes:
     Episodes that this process wrote are known by task and agent, or by name.
     """
 
-    def __init__(self, store: Store, run: str, group_commit: GroupCommit | None = None):
-        self._store, self.run = store, run
+    def __init__(self, store: Store, run: str, group_commit: GroupCommit):
+        self._store, self.run, self.group_commit = store, run, group_commit
         self._open: OrderedDict[Key, EpisodeRecord] = OrderedDict()
         self._named: OrderedDict[str, EpisodeRecord] = OrderedDict()
         # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
-        self.group_commit = group_commit or GroupCommit(
-            store, self.write_alone, WriteGroups(store, self).write
-        )
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def write(self, work: Sequence[Row] | Columns) -> np.ndarray:
+    def write(self, steps: Sequence[Row] | Columns) -> np.ndarray:
         """Write steps in one transaction and return their positions, int64 in order.
 
         The transaction may include steps that other threads and coroutines write at the same time.
         """
-        if not work:
+        if not steps:
             return np.empty(0, np.int64)
-        return self.group_commit.write(work)
+        return self.group_commit.write(steps)
 
     async def write_async(self, rows: Sequence[Row]) -> np.ndarray:
         """Write steps as `write` does, while other coroutines run."""
@@ -70,23 +66,24 @@ class OpenEpisodes:
             return np.empty(0, np.int64)
         return await self.group_commit.write_async(rows)
 
-    def write_alone(self, work: Work) -> np.ndarray:
+    def write_alone(self, payload: Payload) -> np.ndarray:
         """Write the steps of one call in a transaction of their own.
 
         The caller must prevent concurrent calls.
         """
-        if isinstance(work, EncodedWrite):
-            return work.write()
+        if isinstance(payload, EncodedWrite):
+            return payload.write()
         gathering = self.gathering()
-        if not isinstance(work, Mapping):
-            return self._write_gathered(gathering, work)
+        if not isinstance(payload, Mapping):
+            return self._write_gathered(gathering, payload)
         are_gathered = False
-        # Gathering row by row looks the episodes up again, and names the row of an error.
+        # After these errors, the steps are gathered row by row below: this looks up the episodes
+        # again, and an error names its row.
         with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
-            are_gathered = self.gather_columns(work, gathering)
+            are_gathered = self.gather_columns(payload, gathering)
         if are_gathered:
             return self._write_gathered(gathering)
-        return self._write_gathered(gathering, [parted(row) for row in rows_of(work)])
+        return self._write_gathered(gathering, [split_step(row) for row in rows_of(payload)])
 
     def gathering(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
@@ -202,8 +199,8 @@ class OpenEpisodes:
     def write_gathered(self, gathering: PendingSteps) -> np.ndarray:
         """Write gathered steps as `write` does, and return their positions, int64 in order."""
         write = partial(self._write_gathered, gathering)
-        remember = partial(self.remember, gathering)
-        return self.group_commit.write(EncodedWrite(gathering.pending, write, remember))
+        cache_episodes = partial(self.cache_episodes, gathering)
+        return self.group_commit.write(EncodedWrite(gathering.pending, write, cache_episodes))
 
     def _write_gathered(
         self, gathering: PendingSteps, rows: Sequence[Row] | None = None
@@ -234,13 +231,16 @@ class OpenEpisodes:
         raise AssertionError("the last attempt returns or raises")
 
     def commit(self, gathering: PendingSteps) -> np.ndarray:
-        """Write gathered steps in one transaction, which may be repeated only by the caller."""
+        """Write gathered steps in one transaction, cache their episodes and return the positions.
+
+        Raise EpisodeEnded or EpisodeMismatch instead of gathering the steps again.
+        """
         try:
             return transaction.write(self._store, gathering.pending)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
             if gathering.is_stored or gathering.is_in_doubt:
-                self.remember(gathering)
+                self.cache_episodes(gathering)
 
     def _gather(
         self,
@@ -305,8 +305,8 @@ class OpenEpisodes:
 
     # -- the episode that a step continues or begins -----------------------------------------------
 
-    def remember(self, gathering: PendingSteps) -> None:
-        """Remember the episodes of steps that are stored."""
+    def cache_episodes(self, gathering: PendingSteps) -> None:
+        """Cache the open episodes of stored steps, and remove the ended ones from the cache."""
         for key, episode in gathering.opened.items():
             if episode is None:
                 self._open.pop(key, None)

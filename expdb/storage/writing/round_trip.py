@@ -28,7 +28,7 @@ from expdb.storage.writing.plan import make_plan
 
 
 def fits_one_statement(store: Store, pending: EncodedSteps) -> bool:
-    """Return whether one statement can write the pending steps."""
+    """Return False if the steps certainly take several statements; the caller checks the rest."""
     return (
         len(pending) <= (store.dialect.ROUND_TRIP_STEPS or 0)
         and not pending.details
@@ -46,7 +46,7 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
         return None
     transaction = store.engine.appending()
     try:
-        plan, params = _statement(store, pending, again)
+        plan, params = _prepare_statement(store, pending, again)
         with transaction as session:
             (answer,) = session.ask(store.dialect.APPEND, *params)
     except errors.OutOfDate:
@@ -66,11 +66,12 @@ def append_all(
     outcome: WriteOutcome,
     last: bool,
 ) -> list[tuple[np.ndarray, WritePlan, BufferCounters]]:
-    """Write the steps of several calls in one round trip; `last` also commits the transaction.
+    """Write the steps of several calls in one round trip; with `last`, also commit.
 
-    Return the positions, the plan and the counters of each.
+    Return the positions, the plan and the counters of each call. Raise OutOfDate if a call needs
+    more than one statement.
     """
-    statements = [_statement(store, pending, again=False) for pending in group]
+    statements = [_prepare_statement(store, pending, again=False) for pending in group]
     questions = [(store.dialect.APPEND, *params) for _, params in statements]
     written = []
     for (plan, _), ((answer,)) in zip(
@@ -83,7 +84,7 @@ def append_all(
     return written
 
 
-def _statement(
+def _prepare_statement(
     store: Store, pending: EncodedSteps, again: bool
 ) -> tuple[WritePlan, tuple[Any, ...]]:
     """Return the plan of a write, and the parameters of its statement.
@@ -102,10 +103,10 @@ def _statement(
 
 
 def _read_answer(answer: Any, plan: WritePlan) -> tuple[int, BufferCounters]:
-    """Adopt the ids and positions in the answer; return the first position and the counters."""
+    """Set ids and last positions of the episodes; return the first position and the counters."""
     ((first, low, size, revision, deleted, *ids),) = answer
-    for write, number in zip(plan.episodes, ids, strict=True):
-        write.after.id, write.after.last_position = number, first + write.rows[-1]
+    for write, id in zip(plan.episodes, ids, strict=True):
+        write.after.id, write.after.last_position = id, first + write.rows[-1]
     return first, BufferCounters(low, size, revision, deleted)
 
 

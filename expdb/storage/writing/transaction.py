@@ -1,4 +1,4 @@
-"""Write steps: one transaction per call, all or nothing.
+"""Write the steps of one call, or of several calls, in one transaction, all or nothing.
 
 A write reserves positions (which locks out other writers), resolves the episodes, inserts steps,
 segments and chunks, and updates the counters (which evicts). Checking and encoding the fields is
@@ -84,7 +84,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                 # It is unknown whether the write was committed, so it is repeated under the same
                 # id; the steps are stored only once.
                 if time.monotonic() >= deadline:
-                    raise unknown(error, pending) from error
+                    raise commit_unknown(error, pending) from error
                 again = True
                 time.sleep(RETRY_SECONDS)
     except errors.ExpDBError:
@@ -96,8 +96,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     return pending.stored
 
 
-def unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
-    """Return the error for a write whose connection was lost by `error`."""
+def commit_unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
+    """Return the error for a write whose outcome is unknown because of `error`."""
     reason = str(error).partition("; look for chunks")[0]
     return errors.CommitUnknown(
         f"{reason}; look for chunks with write_id {pending.write_id!r} to find out whether this "
@@ -105,10 +105,12 @@ def unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
     )
 
 
-def may_share(store: Store, pending: EncodedSteps) -> bool:
-    """Return whether the pending steps may share a transaction with other steps.
+def can_share_transaction(store: Store, pending: EncodedSteps) -> bool:
+    """Close the pending steps; return whether they can share a transaction with other steps.
 
-    Steps with new fields, and steps that an earlier transaction may have stored, may not.
+    They cannot if an earlier write of them has an unknown outcome, if fields or signatures must
+    be stored first, or if one statement of PostgreSQL cannot write them. A write without steps
+    can share a transaction only if it ends a stored episode.
     """
     pending.close()
     if pending.is_in_doubt:
@@ -123,15 +125,16 @@ def may_share(store: Store, pending: EncodedSteps) -> bool:
 def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
     """Write the steps of several calls in one transaction, all or nothing, and set their positions.
 
-    `may_share` must be true for each. Raise OutOfDate if they must be written call by call. After
-    ConnectionLost, all steps are in doubt, and `write` finds out whether they are stored.
+    `can_share_transaction` must be true for each call. Raise OutOfDate and store nothing if each
+    call needs its own transaction. After ConnectionLost, the outcome of every call is unknown.
+    `write` then checks whether the steps of a call are stored, and writes missing steps.
     """
     new_episodes = sum(record.id is None for steps in group for record in steps.episodes())
     if store.dialect.ROUND_TRIP_STEPS:
         for steps in group:
             steps.write_id = uuid.uuid4().hex
     try:
-        _in_one_transaction(store, group)
+        _commit_together(store, group)
     except errors.ConnectionLost:
         raise
     except errors.ExpDBError:
@@ -142,16 +145,16 @@ def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
         episodes.sweep_if_due(store, new_episodes)
 
 
-def _in_one_transaction(store: Store, group: Sequence[EncodedSteps]) -> None:
+def _commit_together(store: Store, group: Sequence[EncodedSteps]) -> None:
     added = [steps for steps in group if len(steps)]
     endings = [(steps, steps.ending) for steps in group if not len(steps)]
-    at_once = bool(store.dialect.ROUND_TRIP_STEPS)
-    drafts = [] if at_once else [_build_draft(store, steps) for steps in added]
+    uses_append = bool(store.dialect.ROUND_TRIP_STEPS)
+    drafts = [] if uses_append else [_build_draft(store, steps) for steps in added]
     written: list[tuple[np.ndarray, WritePlan, BufferCounters | None]] = []
     writing = Writing(store)
     try:
         with writing as (session, outcome):
-            if at_once and added:
+            if uses_append and added:
                 written += append_all(store, session, added, outcome, last=not endings)
             for steps, draft in zip(added, drafts, strict=False):
                 written.append(_write(store, session, steps, draft, outcome))
@@ -166,9 +169,10 @@ def _in_one_transaction(store: Store, group: Sequence[EncodedSteps]) -> None:
                 steps.stored = positions
             for steps, _ in endings:
                 steps.stored = np.empty(0, np.int64)
-    if at_once:
+    if uses_append:
         compact_ended(store, [plan for _, plan, _ in written])
-    # The last commit has the versions, so that the rows in memory are current only after all.
+    # Only the last commit has the versions, so the rows in memory count as current only after all
+    # commits are applied.
     versions: list[Any] = [None] * len(written)
     if written and not endings:
         versions[-1] = writing.commit_versions

@@ -1,4 +1,4 @@
-"""Write the steps of several calls in one transaction."""
+"""Write groups of submissions, in shared transactions if possible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +13,15 @@ from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import transaction
-from expdb.storage.writing.group_commit import EncodedWrite, Submission
+from expdb.storage.writing.group_commit import EncodedWrite, GroupCommit, Payload, Submission
+from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps
 
-if TYPE_CHECKING:
-    from expdb.storage.writing.open_episodes import OpenEpisodes
-
-# In a group of writes with fields of varying size, a chunk of this size has the steps of one write
-# only. When its episode ends, it is merged with the other chunks of the episode.
+# If fields vary in size, a chunk larger than this gets no steps of later submissions. When its
+# episode ends, it is merged with the other chunks of the episode.
 OWN_CHUNK_BYTES = 4 << 10
-# Errors of a group that may be caused by one write of the group.
-_MAY_BE_OF_ONE = (
+# Errors of a shared transaction that a single write of the group can cause.
+_ERRORS_OF_ONE_WRITE = (
     errors.EpisodeEnded,
     errors.EpisodeMismatch,
     errors.FieldMismatch,
@@ -32,132 +29,150 @@ _MAY_BE_OF_ONE = (
     errors.OutOfDate,
     errors.RateLimited,
 )
-# Errors that every other write of the group would raise too, after another timeout.
-_OF_THE_DATABASE = (errors.ConnectionLost, errors.DatabaseBusy)
+# After these errors, each further write of the group would probably wait for the whole timeout and
+# fail too.
+_DATABASE_ERRORS = (errors.ConnectionLost, errors.DatabaseBusy)
 
-Member = tuple[Submission, int, int | None]  # begin and end of its steps in the positions
-
-
-def _not_reached(own: Submission, error: errors.ExpDBError) -> errors.ExpDBError:
-    """Return the error of a call for a database that another call did not reach."""
-    steps = own.work.steps if isinstance(own.work, EncodedWrite) else None
-    if steps is not None and steps.is_in_doubt:
-        return transaction.unknown(error, steps)
-    if isinstance(error, errors.CommitUnknown):
-        return errors.ConnectionLost(
-            "the connection was lost while another thread wrote, so nothing was stored; repeat "
-            "the call"
-        )
-    return error
+# A submission, and the begin and end of its steps in the positions of the write.
+Member = tuple[Submission, int, int | None]
 
 
-def _set_positions(members: list[Member], positions: np.ndarray) -> None:
-    for own, begin, end in members:
-        own.positions = positions[begin:end]
+def begin_run(store: Store, run: str) -> OpenEpisodes:
+    """Return the open episodes of a new run, whose writes share transactions."""
+    episodes = OpenEpisodes(store, run, GroupCommit(store))
+    episodes.group_commit.writer = GroupWriter(store, episodes)
+    return episodes
 
 
-class WriteGroups:
-    """Write groups of submissions to a buffer. Steps without a writer continue `episodes`."""
+class GroupWriter:
+    """Write groups of submissions to a buffer; rows and columns continue the open `episodes`."""
 
     def __init__(self, store: Store, episodes: OpenEpisodes):
         self._store, self._episodes = store, episodes
 
-    def write(self, group: list[Submission]) -> None:
-        """Write the steps of some submissions in one transaction, and set their results.
+    def write_alone(self, payload: Payload) -> np.ndarray:
+        """Write the steps of one call and return their positions."""
+        return self._episodes.write_alone(payload)
+
+    def write_group(self, group: list[Submission]) -> None:
+        """Write a group of submissions, in one transaction if possible, and set their results.
 
         If a submission is refused, only its call fails. The others are written without it. If the
-        rate limiter refuses the steps of a coroutine, its submission gets no result before its
-        deadline.
+        rate limiter refuses the steps of a coroutine before the deadline, its submission gets no
+        result and is written again later.
         """
-        lost = self._write_shared(group) if len(group) > 1 else None
-        for own in group:
-            if own.has_result:
+        database_error = self._write_shared(group) if len(group) > 1 else None
+        for submission in group:
+            if submission.has_result:
                 continue
-            if lost is not None and time.monotonic() >= own.deadline:
-                own.fail(_not_reached(own, lost))
+            if database_error is not None and time.monotonic() >= submission.deadline:
+                submission.fail(_error_after_deadline(submission, database_error))
             else:
-                lost = self._write_alone(own) or lost
+                database_error = self._write_alone(submission) or database_error
 
-    def _write_alone(self, own: Submission) -> errors.ExpDBError | None:
-        """Write the steps of a submission; return the error if the database was not reached."""
+    def _write_alone(self, submission: Submission) -> errors.ExpDBError | None:
+        """Write one submission; return the error if the database was unreachable or locked."""
         try:
-            with own.acting():
-                own.positions = self._episodes.write_alone(own.work)
+            with submission.as_caller():
+                submission.positions = self._episodes.write_alone(submission.payload)
         except errors.RateLimited as error:
-            # A thread waits by itself; the steps of a coroutine are written again later.
-            if own.loop is None or time.monotonic() >= own.deadline:
-                own.fail(error)
+            # A thread waits in `GroupCommit.write`; the steps of a coroutine are written later.
+            if submission.loop is None or time.monotonic() >= submission.deadline:
+                submission.fail(error)
         except BaseException as error:
-            own.fail(error)
-            return error if isinstance(error, _OF_THE_DATABASE) else None
+            submission.fail(error)
+            return error if isinstance(error, _DATABASE_ERRORS) else None
         return None
 
     def _write_shared(self, group: list[Submission]) -> errors.ExpDBError | None:
-        """Write the steps that can share a transaction, unless one of them is refused.
+        """Write the submissions that can share a transaction, and set their results.
 
-        Return the error if the database was not reached.
+        After a refusal, some submissions have no result; they must be written one by one. Return
+        the error if the database was unreachable or locked.
         """
         episodes, gathering = self._episodes, self._episodes.gathering()
         members: dict[EncodedWrite, list[Member]] = {
-            own.work: [(own, 0, None)] for own in group if isinstance(own.work, EncodedWrite)
+            submission.payload: [(submission, 0, None)]
+            for submission in group
+            if isinstance(submission.payload, EncodedWrite)
         }
         if gathered := self._gather(group, gathering):
             commit = partial(episodes.commit, gathering)
-            remember = partial(episodes.remember, gathering)
-            members[EncodedWrite(gathering.pending, commit, remember)] = gathered
-        shared = [write for write in members if transaction.may_share(self._store, write.steps)]
+            cache_episodes = partial(episodes.cache_episodes, gathering)
+            members[EncodedWrite(gathering.pending, commit, cache_episodes)] = gathered
+        can_share = transaction.can_share_transaction
+        shared = [write for write in members if can_share(self._store, write.steps)]
         if len(shared) > 1:
-            # After any of these errors, each call finds out whether it is refused or stored.
-            with suppress(*_MAY_BE_OF_ONE, errors.ConnectionLost):
+            # After any of these errors, the remaining submissions are written one by one.
+            with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
                 transaction.write_together(self._store, [write.steps for write in shared])
         for write in members:
             if write.steps.is_stored:
-                write.remember()
+                write.cache_episodes()
                 _set_positions(members[write], write.steps.positions)
         if gathered and not gathering.is_stored:
             try:
                 _set_positions(gathered, episodes.commit(gathering))
-            except _MAY_BE_OF_ONE:
+            except _ERRORS_OF_ONE_WRITE:
                 return None
             except BaseException as error:
-                for own, _, _ in gathered:
-                    own.fail(error)
-                return error if isinstance(error, _OF_THE_DATABASE) else None
+                for submission, _, _ in gathered:
+                    submission.fail(error)
+                return error if isinstance(error, _DATABASE_ERRORS) else None
         return None
 
     def _gather(self, group: list[Submission], gathering: PendingSteps) -> list[Member]:
-        """Add the steps of all submissions that are not encoded; return those that fit."""
-        own_rows = [own.work for own in group if not isinstance(own.work, (EncodedWrite, Mapping))]
-        stored = self._episodes.find_stored(
-            [row for rows in own_rows for row in rows], strict=False
-        )
+        """Gather all rows and columns of the group; return the submissions that were added."""
+        payloads = [submission.payload for submission in group]
+        rows_by_call = [rows for rows in payloads if not isinstance(rows, (EncodedWrite, Mapping))]
+        rows = [row for rows in rows_by_call for row in rows]
+        stored = self._episodes.find_stored(rows, strict=False)
         members: list[Member] = []
-        for own in group:
+        for submission in group:
             begin = len(gathering)
-            if not isinstance(own.work, EncodedWrite) and self._add(own, gathering, stored):
-                members.append((own, begin, len(gathering)))
+            is_encoded = isinstance(submission.payload, EncodedWrite)
+            if not is_encoded and self._add(submission, gathering, stored):
+                members.append((submission, begin, len(gathering)))
         return members
 
     def _add(
         self,
-        own: Submission,
+        submission: Submission,
         gathering: PendingSteps,
         stored: dict[str, tuple[EpisodeRecord, str]],
     ) -> bool:
         """Add the steps of a submission, all or none; return whether they were added."""
-        rows = gathering.pending.rows
+        payload, rows = submission.payload, gathering.pending.rows
         if not rows.takes_arrays and rows.nbytes > OWN_CHUNK_BYTES:
             gathering.pending.cut()
-        assert not isinstance(own.work, EncodedWrite)
+        assert not isinstance(payload, EncodedWrite)
         try:
-            with own.acting():
-                if isinstance(own.work, Mapping):
-                    return self._episodes.gather_columns(own.work, gathering)
-                self._episodes.gather_rows(own.work, gathering, stored)
+            with submission.as_caller():
+                if isinstance(payload, Mapping):
+                    return self._episodes.gather_columns(payload, gathering)
+                self._episodes.gather_rows(payload, gathering, stored)
                 return True
         except (errors.InvalidValue, errors.ReservedName) as error:
-            if not isinstance(own.work, Mapping):  # row by row, the error names the row
-                own.fail(error)
+            if not isinstance(payload, Mapping):  # columns are written alone later, row by row
+                submission.fail(error)
         except Exception:
-            return False  # the cause may be another submission, which may fail
+            return False  # another submission may be the cause, so this one is written alone later
         return False
+
+
+def _set_positions(members: list[Member], positions: np.ndarray) -> None:
+    for submission, begin, end in members:
+        submission.positions = positions[begin:end]
+
+
+def _error_after_deadline(submission: Submission, error: errors.ExpDBError) -> errors.ExpDBError:
+    """Return the error of a submission whose deadline passed after another write raised `error`."""
+    payload = submission.payload
+    if isinstance(payload, EncodedWrite) and payload.steps.is_in_doubt:
+        return transaction.commit_unknown(error, payload.steps)
+    if isinstance(error, errors.CommitUnknown):
+        return errors.ConnectionLost(
+            "the connection was lost during another call, so the steps of this call were not "
+            "stored; repeat the call"
+        )
+    return error
