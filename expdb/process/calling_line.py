@@ -17,6 +17,12 @@ def calling_frame() -> tuple[types.FrameType, int]:
     return frame, level
 
 
+def current_line() -> tuple[str, int]:
+    """Return the file and the number of the line that called expdb, also in another thread."""
+    line = CallingLine.current()
+    return (CallingLine() if line is None else line).place
+
+
 class CallingLine:
     """The innermost line outside of expdb, for warnings that another thread emits."""
 
@@ -24,7 +30,7 @@ class CallingLine:
 
     def __init__(self) -> None:
         frame, _ = calling_frame()
-        self._line = frame.f_code.co_filename, frame.f_lineno
+        self.place = frame.f_code.co_filename, frame.f_lineno
         self._globals = frame.f_globals
 
     def __enter__(self) -> None:
@@ -42,4 +48,4 @@ class CallingLine:
         """Emit a warning that points at the line."""
         registry = self._globals.setdefault("__warningregistry__", {})
         module = self._globals.get("__name__")
-        warnings.warn_explicit(message, category, *self._line, module, registry)
+        warnings.warn_explicit(message, category, *self.place, module, registry)

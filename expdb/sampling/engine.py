@@ -310,14 +310,16 @@ class SampleEngine:
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
             condition = None if key is None else self._candidates.condition(key, where)
-            self._store.tags.warn_of_unknown(find_scores(sampler, unit, names))
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
             plan = self._plan_due(
                 SampleRequest(size, key, where, condition, sampler, unit, names, part, limits)
             )
+            plan.scores = find_scores(sampler, unit, names)
             if asked is not None:
                 remember(plans, asked, plan)
+        if plan.scores:  # again for a plan in use, because the first score may come later
+            self._store.tags.warn_of_unknown(plan.scores)
         return plan
 
     def _plan_due(self, request: SampleRequest) -> SamplePlan:

@@ -91,6 +91,7 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
+        self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
             (request.sampler, request.unit) == (Uniform(), Step())

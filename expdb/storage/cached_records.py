@@ -42,6 +42,7 @@ class EpisodeRecord:
     ordered: bool = True
     last_position: int = -1
     generation: int = 0  # number of times that a writer has resumed the episode
+    may_resume: bool = False  # whether the writer would have continued a stored episode
     # Version of the steps that have none of their own; by default that of the episode.
     step_version: int | None = None
     gained: float | None = None  # sum of the rewards that this process has written

@@ -1,5 +1,6 @@
 """Warn about tags and scores that a query uses but no step or episode has."""
 
+import time
 from collections.abc import Iterable
 
 import sqlalchemy as sa
@@ -11,6 +12,10 @@ from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 
 RECENT = 10_000  # scores whose names are compared with the name in a query
+# Seconds between two looks for a score that does not exist yet. Trainers often start before the
+# first score is recorded.
+LOOK_SECONDS = 2.0
+NOT_YET = ""  # no score has this name or a similar one
 
 
 class Tags:
@@ -19,6 +24,7 @@ class Tags:
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
         self._looked_at: set[str] = set()  # tags that exist, or that a warning has named
+        self._next_look: dict[str, float] = {}  # times, for scores that do not exist
 
     def warn_of_unknown(self, names: Iterable[str]) -> None:
         """Warn once about each tag, such as "tags.difficulty", that no step or episode has.
@@ -27,7 +33,12 @@ class Tags:
         another score has a similar name, because a judge may query its own score before the first
         one is recorded.
         """
-        fresh = [name for name in names if name not in self._looked_at]
+        now = time.monotonic()
+        fresh = [
+            name
+            for name in names
+            if name not in self._looked_at and now >= self._next_look.get(name, now)
+        ]
         if not fresh:
             return
         statement = sa.select(sa.literal(1)).where(tables.episodes.c.buffer_id == self._buffer_id)
@@ -35,7 +46,11 @@ class Tags:
             if not session.rows(statement.limit(1)):
                 return  # nothing was stored yet
             messages = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
-        self._looked_at.update(messages)
+        for name, message in messages.items():
+            if message == NOT_YET:
+                self._next_look[name] = now + LOOK_SECONDS
+            else:
+                self._looked_at.add(name)
         for message in filter(None, messages.values()):
             errors.warn(message)
 
@@ -46,9 +61,11 @@ class Tags:
             self._buffer_id, RECENT,
         )  # fmt: skip
         names = {str(stored) for (stored,) in rows}
-        hint = "" if name in names else nearest(name, names)
-        if not hint:
+        if name in names:
             return None
+        hint = nearest(name, names)
+        if not hint:
+            return NOT_YET
         return f"no score of buffer {self._buffer!r} has the name {name!r}{hint}"
 
     def _unknown_tag(self, session: Session, column: str, key: str) -> str | None:

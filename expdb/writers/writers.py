@@ -261,12 +261,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._given_up = self._in_block = False
         self._resumed: errors.EpisodeResumed | None = None  # raised when another writer resumed it
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
-        frame, _ = calling_line.calling_frame()
         # `begun_at` formats it only when it is read.
-        self._begun_at = (
-            frame.f_code.co_filename,
-            frame.f_lineno,
-        )
+        self._begun_at = calling_line.current_line()
 
     @property
     def begun_at(self) -> str:

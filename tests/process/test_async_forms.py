@@ -313,3 +313,11 @@ def test_a_database_is_closed_if_its_opening_is_cancelled(location, monkeypatch)
             await database.open_async(location, timout=1.0)
 
     asyncio.run(run())
+
+
+def test_an_episode_that_a_coroutine_began_names_the_line(buffer):
+    async def run():
+        return await buffer.episode_async("t")  # the line
+
+    line = run.__code__.co_firstlineno + 1
+    assert asyncio.run(run()).begun_at == f"{__file__}:{line}"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import expdb
 from expdb import Newest, Ordered, Prioritized, QueryBuilder
 from expdb.archive import parquet
+from expdb.storage import tags
 
 
 def fill(buffer, episodes=3, length=4):
@@ -429,3 +430,26 @@ def test_newest_steps_can_be_drawn_by_their_scores(buffer):
     fill(buffer)
     buffer.score([3, 4], name="judge", value=1.0)
     assert set(buffer.sample(20, {"scores.judge": 1.0}, sampler=Newest(1))["position"]) == {4}
+
+
+def test_a_misspelt_score_is_named_although_the_first_score_comes_later(buffer, monkeypatch):
+    monkeypatch.setattr(tags, "LOOK_SECONDS", 0.0)
+    for name in ("a", "b"):
+        buffer.store(episode_id=name, group_id="g", reward=1.0, terminated=True)
+    unit = expdb.Group(2, score="jugde")
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, unit=unit)
+    buffer.score(episode_id="a", name="judge", value=1.0)
+    with (
+        pytest.warns(expdb.ExpDBWarning, match="did you mean 'judge'"),
+        pytest.raises(expdb.TooFewRows),
+    ):
+        buffer.sample(1, unit=unit)
+
+
+def test_the_error_for_an_unflushed_episode_says_when_to_score(buffer):
+    episode = buffer.episode("t", episode_id="e")
+    episode.append(n=1)
+    with pytest.raises(expdb.UnknownEpisode, match="after its writer has flushed"):
+        buffer.score(episode_id="e", name="judge", value=1.0)
+    episode.end()

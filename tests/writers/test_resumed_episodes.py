@@ -324,3 +324,15 @@ def _drawn(buffer, size, unit):
     except expdb.TooFewRows as error:
         return str(error)
     return {name: array.tolist() for name, array in batch.items() if name != "reward"}
+
+
+def test_the_slower_of_two_writers_that_begin_an_episode_has_lost_it(buffer):
+    first, second = (buffer.episode("t", episode_id="race", resume=True) for _ in range(2))
+    first.append(n=1)
+    first.flush()
+    second.append(n=2)
+    with pytest.raises(expdb.EpisodeResumed, match="resume the episode again"):
+        second.flush()
+    assert not second.is_open
+    first.end()
+    assert [row["n"] for row in buffer.page(1, 10)] == [1]

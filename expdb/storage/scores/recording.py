@@ -241,8 +241,8 @@ def _missing(
         return evicted(np.unique(np.array(positions, np.int64)))
     index, score = next((k, s) for k, s in enumerate(scores) if not episodes.has(s))
     error = errors.UnknownEpisode(
-        f"no episode {score.episode!r} in buffer {store.name!r}, or its steps were evicted; list "
-        "the episodes with buffer.episodes()"
+        f"no episode {score.episode!r} in buffer {store.name!r}, or its steps were evicted; score "
+        "an episode after its writer has flushed or ended, and list episodes with buffer.episodes()"
     )
     if len(scores) > 1:
         errors.name_row(error, index)

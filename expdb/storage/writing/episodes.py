@@ -52,6 +52,8 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
             store.id,
             after.episode_id,
         ):
+            if after.may_resume:
+                raise resumed(after.episode_id)
             raise errors.EpisodeMismatch(
                 f"episode {after.episode_id!r} already exists; choose another episode_id"
             )
@@ -189,6 +191,7 @@ def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) ->
     expected = {name: value for name, value in expected.items() if value is not None}
     stored = store.engine.retry(_resume, store, episode.episode_id, expected)
     if stored is None:
+        episode.may_resume = True
         return episode
     if episode.policy_version not in (None, stored.policy_version):
         stored.step_version = episode.policy_version
