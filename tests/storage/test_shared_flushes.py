@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -146,6 +147,7 @@ def test_a_refused_flush_does_not_fail_other_calls(
     results = run_as_group(buffer, monkeypatch, [writer.flush for writer in writers])
     assert group_sizes[0] >= 3
     assert isinstance(results.pop(1), error)
+    assert writers[1]._in_doubt is None
     assert all(isinstance(result, np.ndarray) for result in results)
     for name in ("e0", "e2", "e3"):
         assert numbers_of_episode(buffer, name) == [0, 1, 2]
@@ -215,8 +217,10 @@ def test_steps_are_stored_once_if_a_shared_transaction_loses_its_connection(
                 writer.end()
             if writers[3].is_open:
                 writers[3].end()
+            step_writer.append(agent_id="a", n=51)  # continues the episode
             step_writer.close()
-            assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2]), 50])
+            assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2]), 50, 51])
+            assert len({row["episode_id"] for row in buffer.page(1, 9, {"agent_id": "a"})}) == 1
             assert buffer.check() == []
 
 
@@ -333,3 +337,95 @@ def test_append_async_waits_while_another_thread_holds_the_writer(buffer):
 
     asyncio.run(run())
     assert numbers(buffer) == [0, 1]
+
+
+def test_final_observations_with_new_fields_are_not_shared(buffer, monkeypatch, group_sizes):
+    buffer.store(episode_id="first", n=-2)
+    writers = [start_episode(buffer, f"e{k}", count=1) for k in range(3)]
+    ends = [lambda k=k: writers[k].end(n=9, **{f"new{k}": float(k)}) for k in range(3)]
+    assert run_as_group(buffer, monkeypatch, ends) == [None] * 3
+    assert group_sizes == []
+    assert {"new0", "new1", "new2"} <= set(buffer._store.fields.types)
+    assert buffer.check() == []
+
+
+def test_a_shared_transaction_adopts_no_field_that_it_rolls_back(buffer, location, monkeypatch):
+    buffer.store(episode_id="first", n=-2)
+    writers = [start_episode(buffer, f"e{k}", count=1) for k in range(3)]
+    with expdb.open(location) as other:
+        other.buffer(buffer.name).end_episode("e2")
+    monkeypatch.setattr(transaction, "can_share_transaction", lambda *_: True)
+    together = transaction.write_together
+
+    def race(*arguments):
+        try:
+            together(*arguments)
+        finally:  # the other process commits directly after the rollback
+            with expdb.open(location) as other:
+                other.buffer(buffer.name).store(episode_id="theirs", n=-3, y="text")
+
+    monkeypatch.setattr(transaction, "write_together", race)
+    ends = [lambda w=w: w.end(n=9, x=1.0) for w in writers]
+    results = run_as_group(buffer, monkeypatch, ends)
+    assert results[:2] == [None] * 2
+    assert isinstance(results[2], expdb.EpisodeEnded)
+    with pytest.raises(expdb.FieldMismatch):
+        buffer.store(episode_id="mine", n=0, y=1.5)
+    assert buffer.check() == []
+    buffer._end_writers([])
+
+
+def test_a_second_interrupt_does_not_store_steps_twice(buffer, monkeypatch):
+    buffer.store(episode_id="first", n=-2)
+    writers = [start_episode(buffer, f"e{k}") for k in range(2)]
+    together = transaction.write_together
+
+    def interrupted(*arguments):
+        main = threading.main_thread().ident
+        for _ in range(3):
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.1)
+        return together(*arguments)
+
+    monkeypatch.setattr(transaction, "write_together", interrupted)
+    commit = buffer._open_episodes.group_commit
+    is_held = threading.Event()
+
+    def hold():
+        is_held.set()
+        while len(commit._small) < 2:
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=commit.run, args=(hold,))]
+    threads.append(threading.Thread(target=writers[0].flush))
+    for thread in threads:
+        thread.start()
+        assert is_held.wait(60)
+    with pytest.raises(KeyboardInterrupt):
+        writers[1].flush()
+    for thread in threads:
+        thread.join(60)
+    writers[1].append(n=3)
+    writers[1].flush()
+    assert numbers_of_episode(buffer, "e1") == [0, 1, 2, 3]
+    for writer in writers:
+        writer.end()
+
+
+def test_a_flush_needs_no_thread_while_the_program_ends(buffer, monkeypatch):
+    buffer.store(episode_id="first", n=-2)
+    writer = start_episode(buffer, "e")
+    commit, start = buffer._open_episodes.group_commit, threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "expdb-write":
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(commit, "_thread", None)
+    monkeypatch.setattr(commit, "_owner", -1)  # as if another thread wrote
+    writer.flush()
+    assert numbers_of_episode(buffer, "e") == [0, 1, 2]
+    monkeypatch.setattr(commit, "_owner", None)
+    writer.end()

@@ -24,6 +24,7 @@ from expdb.process.locks import locked
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
 from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.pending_steps import PendingSteps
 
 Result = TypeVar("Result")
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
@@ -46,14 +47,19 @@ POLL_SECONDS = 0.001
 MAX_SIZE_DEPTH = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EncodedWrite:
     """Encoded steps, and functions that write them and cache their episodes."""
 
-    steps: EncodedSteps
+    source: EncodedSteps | PendingSteps
     write: Callable[[], np.ndarray]  # writes the steps in a transaction of their own
     # Caches the episodes after a shared transaction has stored the steps.
     cache_episodes: Callable[[], None]
+
+    @property
+    def steps(self) -> EncodedSteps:
+        """The steps, which `write` may have encoded again."""
+        return self.source.pending if isinstance(self.source, PendingSteps) else self.source
 
 
 # The steps of one call: rows, columns or encoded steps.
@@ -186,16 +192,34 @@ class GroupCommit:
         own.done = threading.Lock()
         own.done.acquire()
         try:
-            locked(self._submitted, self._append, own)
+            try:
+                locked(self._submitted, self._append, own)
+            except RuntimeError:  # the program ends, or has too many threads
+                return self.run(self.writer.write_alone, payload)
             own.done.acquire()
             return own.result()
         except BaseException:
-            if not locked(self._submitted, self._remove, own) and own.is_taken:
-                while not own.has_result:
-                    own.done.acquire(timeout=1.0)  # another thread is writing the steps
+            self._withdraw(own)
             raise
         finally:
             del own  # the error refers to this frame, and the submission to the error
+
+    def _withdraw(self, own: Submission) -> None:
+        """Remove an interrupted submission from the queues, or wait until it has a result.
+
+        A further interrupt does not end the wait for encoded steps: the writer would add steps to
+        them, or write them again, while another thread writes them.
+        """
+        is_over = False
+        while not is_over:
+            try:
+                is_over = locked(self._submitted, self._remove, own) or not own.is_taken
+                while not (is_over or own.has_result):
+                    own.done.acquire(timeout=1.0)  # another thread is writing the steps
+                is_over = True
+            except BaseException:
+                if not isinstance(own.payload, EncodedWrite):
+                    raise
 
     async def write_async(self, payload: Payload) -> np.ndarray:
         """Store steps as `write` does, while other coroutines run.

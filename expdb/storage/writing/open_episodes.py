@@ -200,7 +200,7 @@ class OpenEpisodes:
         """Write gathered steps as `write` does, and return their positions, int64 in order."""
         write = partial(self._write_gathered, gathering)
         cache_episodes = partial(self.cache_episodes, gathering)
-        return self.group_commit.write(EncodedWrite(gathering.pending, write, cache_episodes))
+        return self.group_commit.write(EncodedWrite(gathering, write, cache_episodes))
 
     def _write_gathered(
         self, gathering: PendingSteps, rows: Sequence[Row] | None = None

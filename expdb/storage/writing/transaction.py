@@ -113,10 +113,10 @@ def can_share_transaction(store: Store, pending: EncodedSteps) -> bool:
     can share a transaction only if it ends a stored episode.
     """
     pending.close()
-    if pending.is_in_doubt:
+    if pending.is_stored or pending.is_in_doubt:
         return False
-    if not len(pending):
-        return pending.ending is not None and pending.ending.id is not None
+    if not len(pending) and (pending.ending is None or pending.ending.id is None):
+        return False
     if store.dialect.ROUND_TRIP_STEPS and not fits_one_statement(store, pending):
         return False
     return find_decoders(store, pending) is not None
@@ -158,11 +158,11 @@ def _commit_together(store: Store, group: Sequence[EncodedSteps]) -> None:
                 written += append_all(store, session, added, outcome, last=not endings)
             for steps, draft in zip(added, drafts, strict=False):
                 written.append(_write(store, session, steps, draft, outcome))
+                _refuse_new_fields(outcome)
             for steps, episode in endings:
                 assert episode is not None
                 _end_stored(store, session, outcome, steps, episode, False)
-            if outcome.fields is not None:  # another process has changed the fields meanwhile
-                raise errors.OutOfDate("the fields of the buffer have changed")
+                _refuse_new_fields(outcome)
     finally:
         if writing.committed:
             for steps, (positions, _, _) in zip(added, written, strict=True):
@@ -180,6 +180,16 @@ def _commit_together(store: Store, group: Sequence[EncodedSteps]) -> None:
         if counters is not None:
             commit = Commit(int(positions[0]), plan, store.fields, counters, version)
             _enqueue_commit(store, steps, commit)
+
+
+def _refuse_new_fields(outcome: WriteOutcome) -> None:
+    """Raise OutOfDate if a write of a shared transaction has changed the fields of the buffer.
+
+    The next write would adopt the fields, which are not committed, and keep them after a rollback.
+    `can_share_transaction` excludes such writes, but another process may have changed the fields.
+    """
+    if outcome.fields is not None:
+        raise errors.OutOfDate("the fields of the buffer have changed")
 
 
 def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) -> None:

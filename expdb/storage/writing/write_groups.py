@@ -99,17 +99,20 @@ class GroupWriter:
         if gathered := self._gather(group, gathering):
             commit = partial(episodes.commit, gathering)
             cache_episodes = partial(episodes.cache_episodes, gathering)
-            members[EncodedWrite(gathering.pending, commit, cache_episodes)] = gathered
+            members[EncodedWrite(gathering, commit, cache_episodes)] = gathered
         can_share = transaction.can_share_transaction
         shared = [write for write in members if can_share(self._store, write.steps)]
-        if len(shared) > 1:
-            # After any of these errors, the remaining submissions are written one by one.
-            with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
-                transaction.write_together(self._store, [write.steps for write in shared])
-        for write in members:
-            if write.steps.is_stored:
-                write.cache_episodes()
-                _set_positions(members[write], write.steps.positions)
+        try:
+            if len(shared) > 1:
+                # After any of these errors, the remaining submissions are written one by one.
+                with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
+                    transaction.write_together(self._store, [write.steps for write in shared])
+        finally:  # an error may also come after the commit
+            for write in members:
+                if write.steps.is_stored or write.steps.is_in_doubt:
+                    write.cache_episodes()
+                if write.steps.is_stored:
+                    _set_positions(members[write], write.steps.positions)
         if gathered and not gathering.is_stored:
             try:
                 _set_positions(gathered, episodes.commit(gathering))
