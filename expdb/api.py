@@ -54,6 +54,7 @@ from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
+from expdb.replay.tokens import Tokens
 from expdb.replay.transitions import NStep, Stack
 from expdb.replay.units import Step, Unit
 from expdb.sampling.epochs import Epochs
@@ -130,6 +131,7 @@ __all__ = [
     "StepWriter",
     "StorageFull",
     "TargetExists",
+    "Tokens",
     "TooFewRows",
     "Trajectories",
     "Uniform",

@@ -228,6 +228,23 @@ class Unit:
             f"{type(self).__name__} does not define the layout of its items; implement layout()"
         )
 
+    def inputs(self, fields: Sequence[str] | None, stored: Sequence[str]) -> list[str] | None:
+        """Return the keys of the batch that `assemble` receives.
+
+        Parameters
+        ----------
+        fields : sequence of str, optional
+            Keys that the caller requests, or None for all.
+        stored : sequence of str
+            Names of all stored fields.
+
+        Returns
+        -------
+        list of str, optional
+            By default `fields` and the keys of the unit, or None for all keys.
+        """
+        return None if fields is None else list(dict.fromkeys((*fields, *self.keys())))
+
     @property
     def assembles(self) -> bool:
         """Whether the class overrides `assemble`, a bool."""

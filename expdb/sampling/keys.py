@@ -85,8 +85,9 @@ def key_sources(
             keys.append((f"has_{key}", source, f"has_{name}"))
 
     wanted = usual if fields is None else dict.fromkeys(fields)
-    if fields is not None and unit.assembles:
-        wanted |= dict.fromkeys(unit.keys())
+    if unit.assembles:
+        inputs = unit.inputs(fields, list(types))
+        wanted = wanted if inputs is None else dict.fromkeys(inputs)
     for name in wanted:
         if name in own:
             keys.append((name, own[name], name))

@@ -1,0 +1,114 @@
+"""Advantages of rollouts, computed from the scores of a group or of a batch.
+
+In the formulas, r is the score of a rollout, and mean and std are those of the rollouts of its
+group.
+
+- ``"grpo"``: (r - mean) / (std + 1e-6), with the sample standard deviation. Shao et al. (2024),
+  *DeepSeekMath*, arXiv:2402.03300.
+- ``"dr_grpo"``: r - mean, without the bias towards groups of small spread. Liu et al. (2025),
+  *Understanding R1-Zero-Like Training*, arXiv:2503.20783.
+- ``"rloo"``: r minus the mean of the other rollouts of the group. Ahmadian et al. (2024), *Back to
+  Basics*, arXiv:2402.14740.
+- ``"reinforce++"``: (r - m) / s, where m and s are the mean and the population standard deviation
+  over all tokens to train on in the batch. Hu et al. (2025), *REINFORCE++*, arXiv:2501.03262,
+  without the penalty for the divergence from a reference model, which belongs to the loss.
+
+A group of one rollout has the advantage 0, except with ``"reinforce++"``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from expdb.errors import InvalidValue
+
+EPSILON = 1e-6  # avoids division by zero
+
+# Scores float64 [G, n], numbers of tokens int64 [G, n] and mask bool [G, n] to advantages [G, n].
+Advantage = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
+
+
+def computed(
+    advantage: str | Advantage, scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray
+) -> np.ndarray:
+    """Return the advantages of rollouts; 0 for a missing rollout.
+
+    Parameters
+    ----------
+    advantage : str or callable
+        Name of a formula, or a function as described for `Tokens`.
+    scores : ndarray of float64, shape (G, n)
+        Score of each rollout, NaN for a missing rollout.
+    lengths : ndarray of int64, shape (G, n)
+        Number of tokens to train on in each rollout.
+    mask : ndarray of bool, shape (G, n)
+        True for a rollout.
+
+    Returns
+    -------
+    ndarray of float64, shape (G, n)
+        Advantages.
+
+    Raises
+    ------
+    InvalidValue
+        If the score of a rollout is unknown, or the function returns something else than finite
+        numbers [G, n].
+    """
+    if np.isnan(scores[mask]).any():
+        raise InvalidValue(
+            f"{int(np.isnan(scores[mask]).sum())} of {int(mask.sum())} drawn rollouts have no "
+            "known score, so they have no advantage; store a reward, or score the rollouts"
+        )
+    if callable(advantage):
+        values = np.asarray(advantage(scores.copy(), lengths.copy(), mask.copy()), np.float64)
+        if values.shape != scores.shape or not np.isfinite(values[mask]).all():
+            raise InvalidValue(
+                f"the advantage function must return finite numbers of shape {scores.shape}, got "
+                f"shape {values.shape}"
+            )
+    else:
+        values = ADVANTAGES[advantage](scores, lengths, mask)
+    return np.where(mask, values, 0.0)
+
+
+def _centred(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    means = np.where(mask, scores, 0.0).sum(1) / np.maximum(mask.sum(1), 1)
+    centred: np.ndarray = np.where(mask, scores - means[:, None], 0.0)
+    return centred
+
+
+def _grpo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    centred = _centred(scores, mask)
+    deviations = np.sqrt((centred**2).sum(1) / np.maximum(mask.sum(1) - 1, 1))
+    advantages: np.ndarray = centred / (deviations[:, None] + EPSILON)
+    return advantages
+
+
+def _dr_grpo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return _centred(scores, mask)
+
+
+def _rloo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    count = mask.sum(1)[:, None]
+    advantages: np.ndarray = _centred(scores, mask) * count / np.maximum(count - 1, 1)
+    return advantages
+
+
+def _reinforce(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    weights = np.where(mask, lengths, 0)
+    total = max(int(weights.sum()), 1)
+    known = np.where(mask, scores, 0.0)
+    mean = (known * weights).sum() / total
+    deviation = np.sqrt((weights * (known - mean) ** 2).sum() / total)
+    advantages: np.ndarray = (known - mean) / (deviation + EPSILON)
+    return advantages
+
+
+ADVANTAGES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "grpo": _grpo,
+    "dr_grpo": _dr_grpo,
+    "rloo": _rloo,
+    "reinforce++": _reinforce,
+}

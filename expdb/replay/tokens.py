@@ -1,0 +1,439 @@
+"""Training rows for language models: `Tokens` chains the turns of rollouts into rows of tokens."""
+
+from __future__ import annotations  # evaluating `np.random` would import that module
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from expdb import checks
+from expdb.errors import InvalidValue, warn
+from expdb.names import UNKNOWN
+from expdb.replay.advantages import ADVANTAGES, Advantage, computed
+from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.sequences import Episode
+from expdb.replay.token_rows import Chain, Masks, TokenRows, chain_turns, pack_rows
+from expdb.replay.units import Unit
+
+OVERLONG = ("cut", "mask", "drop", "error")
+# The keys of a batch under the names of other libraries.
+NAMES: dict[str, dict[str, str]] = {
+    "expdb": {},
+    "trl": {
+        "loss_mask": "completion_mask", "logprobs": "old_log_probs", "advantage": "advantages",
+    },
+    "verl": {
+        "loss_mask": "response_mask", "logprobs": "rollout_log_probs", "advantage": "advantages",
+    },
+    "skyrl": {
+        "input_ids": "sequences", "logprobs": "rollout_logprobs", "advantage": "advantages",
+    },
+}  # fmt: skip
+# The keys that `Tokens` computes, in their order.
+KEYS = (
+    "input_ids", "attention_mask", "loss_mask", "logprobs", "position_ids", "segment_ids",
+    "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
+    "loss_tokens", "lost_tokens",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tokens(Unit):
+    """Return the turns of rollouts as rows of tokens, ready for the loss of a language model.
+
+    A rollout is an episode that `of` draws. Each step of it is a turn: the whole prompt of the
+    turn, and the tokens that the model generated; see `TOKEN_FIELDS`. The turns of a rollout become
+    one row: if the prompt of a turn begins with all tokens so far, the rest of the prompt is
+    appended as context, and then the output. If the prompt differs only within the last output,
+    by fewer than `fork_threshold` tokens (because the chat template tokenized the text again), the
+    prompt replaces these tokens as context. If it differs in any other way, a new row begins. So
+    each generated token is in one row only. Rows without a token to train on are left out.
+
+    A batch has B rows of T tokens, where T is the length of the longest row. The arrays [B, T] are
+
+    - `input_ids`: the tokens, `pad_id` after the end of a row,
+    - `attention_mask`: True for the tokens of a row, False for padding,
+    - `loss_mask`: True for the tokens to train on, which the model generated,
+    - `logprobs`: the stored log-probabilities of the generated tokens, 0.0 elsewhere, and NaN for
+      a turn without them; the key is missing if the buffer has no such field,
+    - `position_ids`: index of the token in its rollout, from 0,
+    - `segment_ids`, with `pack`: number of the rollout within its row, from 1; 0 for padding,
+    - `advantage`, with `advantage`: the advantage of the rollout where `loss_mask` is True,
+    - `policy_version`: version of the policy that generated the token, -1 elsewhere,
+    - `token_step` and `token_index`: position of the step that has the token in its output, and the
+      index of the token in this output; -1 elsewhere,
+    - each other key in `fields`, such as an annotation: one value per generated token, or the value
+      of the step for each of its generated tokens; 0 elsewhere.
+
+    The arrays [B] are `rollout` (the number of the rollout in the batch), `episode`, `reward` (the
+    score or the return of the rollout), `lost_tokens` (generated tokens that a later prompt has
+    replaced) and `loss_tokens` (the number of tokens to train on in the whole batch, to normalize
+    the loss). With `pack`, `rollout`, `episode`, `reward` and `lost_tokens` are [B, S] for up to S
+    rollouts in a row, with -1, NaN and 0 for none.
+
+    Parameters
+    ----------
+    of : Unit, default Episode()
+        What to draw: `Episode`, `Group` or `Pairs`.
+    max_tokens : int, optional
+        Length of the longest row. With `pack`, the length up to which rows are filled, which is
+        then required.
+    pack : bool, default False
+        Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
+        attention of the model must not cross `segment_ids`.
+    advantage : {"grpo", "dr_grpo", "rloo", "reinforce++"} or callable, optional
+        How to compute the advantages; see `expdb.replay.advantages`. They are computed from all
+        rollouts of a group, before rows are cut or dropped. A function receives the scores
+        float64 [G, n] (NaN for a missing rollout), the numbers of tokens to train on int64 [G, n]
+        and a mask bool [G, n] of the rollouts, and returns float64 [G, n].
+    fork_threshold : int, default 1024
+        Number of differing tokens of the last output from which on a new row begins, at least 1.
+    prompt, output, logprobs, output_mask, versions : str
+        Names of the fields. Fields other than `prompt` and `output` may be missing.
+    agent : str, optional
+        Take only the turns of this agent, for self-play. By default, all turns.
+    pad_id : int, default 0
+        Token that pads `input_ids`.
+    overlong : {"cut", "mask", "drop", "error"}, default "cut"
+        What to do with a row that is longer than `max_tokens`: cut its end; cut its end and train
+        on none of its tokens; leave its whole rollout out; or raise InvalidValue.
+    names : {"expdb", "trl", "verl", "skyrl"}, default "expdb"
+        Library whose names the keys get: ``completion_mask``, ``old_log_probs`` and ``advantages``
+        for TRL, ``response_mask``, ``rollout_log_probs`` and ``advantages`` for verl,
+        ``sequences``, ``rollout_logprobs`` and ``advantages`` for SkyRL.
+
+    Raises
+    ------
+    InvalidValue
+        If a parameter has the wrong type or is out of range.
+
+    Examples
+    --------
+    >>> unit = expdb.Tokens(  # doctest: +SKIP
+    ...     of=expdb.Group(8, score="judge"), max_tokens=8192, pack=True, advantage="grpo"
+    ... )
+    >>> with consumer.lease(16, unit=unit, step=7) as batch:  # doctest: +SKIP
+    ...     train(batch["input_ids"], batch["loss_mask"], batch["advantage"])
+    """
+
+    of: Unit = field(default_factory=Episode)
+    max_tokens: int | None = None
+    pack: bool = False
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] | Advantage | None = None
+    fork_threshold: int = 1024
+    prompt: str = "prompt_ids"
+    output: str = "output_ids"
+    logprobs: str = "logprobs"
+    output_mask: str = "output_mask"
+    versions: str = "versions"
+    agent: str | None = None
+    pad_id: int = 0
+    overlong: Literal["cut", "mask", "drop", "error"] = "cut"
+    names: Literal["expdb", "trl", "verl", "skyrl"] = "expdb"
+
+    by_episode: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Unit) or not self.of.by_episode or self.of.assembles:
+            raise InvalidValue(
+                f"of must be a unit of whole episodes, such as expdb.Group(8), got {self.of!r}"
+            )
+        if getattr(self.of, "pad", True) is not True:
+            raise InvalidValue("of must not have pad=False; Tokens pads the rows itself")
+        for name, least in (("max_tokens", 1), ("fork_threshold", 1), ("pad_id", -(2**31))):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checks.whole(value, name, least))
+        checks.flag(self.pack, "pack")
+        if self.pack and self.max_tokens is None:
+            raise InvalidValue("pack=True requires the length of a row; also pass max_tokens")
+        checks.choice(self.overlong, "overlong", *OVERLONG)
+        checks.choice(self.names, "names", *NAMES)
+        for name in ("prompt", "output", "logprobs", "output_mask", "versions"):
+            checks.text(getattr(self, name), name)
+        if self.agent is not None:
+            checks.text(self.agent, "agent")
+        if self.advantage is not None and not callable(self.advantage):
+            checks.choice(self.advantage, "advantage", *ADVANTAGES)
+        is_grouped = isinstance(self.of, Episode)
+        if self.advantage in ("grpo", "dr_grpo", "rloo") and is_grouped:
+            raise InvalidValue(
+                f"advantage={self.advantage!r} compares the rollouts of a group; pass "
+                "of=expdb.Group(size)"
+            )
+
+    # -- what is drawn ---------------------------------------------------------------------------
+
+    @property
+    def what(self) -> str:
+        """The plural noun for the drawn items in error messages, a str."""
+        return self.of.what
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether the items that may be drawn also depend on the time, a bool."""
+        return self.of.uses_time
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that the unit reads, a tuple of str."""
+        return tuple(dict.fromkeys((*self.of.reads, "episode_return")))
+
+    @property
+    def anchor_key(self) -> tuple[Any, ...]:
+        """The hashable key that identifies which items may be drawn, a tuple."""
+        return self.of.anchor_key
+
+    def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return the items that may be drawn: those of `of`.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows of the buffer in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of the first steps of complete episodes with a matching step, ascending by
+            position.
+
+        Returns
+        -------
+        ndarray of int64, shape (A,) or (A, n)
+            Rows of the first steps of the rollouts.
+        """
+        return self.of.anchors(trajectories, rows)
+
+    def keys(self) -> tuple[str, ...]:
+        """Return the names of the columns that the layout of the unit has.
+
+        Returns
+        -------
+        tuple of str
+            The keys of `of`, and `episode_return`.
+        """
+        return tuple(dict.fromkeys((*self.of.keys(), "episode_return")))
+
+    def layout(
+        self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
+    ) -> Layout:
+        """Return the layout of `of`, with the returns of the rollouts.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows of the buffer in memory.
+        rows : ndarray of int64, shape (B,) or (B, n)
+            Rows of the first steps of the rollouts.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        Layout
+            Layout of the turns.
+        """
+        layout = self.of.layout(trajectories, rows, rng)
+        if "episode_return" not in layout.columns:
+            layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
+        return layout
+
+    # -- the rows --------------------------------------------------------------------------------
+
+    def inputs(self, fields: Sequence[str] | None, stored: Sequence[str]) -> list[str]:
+        """Return the keys of the batch that `assemble` receives.
+
+        Parameters
+        ----------
+        fields : sequence of str, optional
+            Keys that the caller requests besides the keys of the unit.
+        stored : sequence of str
+            Names of all stored fields.
+
+        Returns
+        -------
+        list of str
+            Names of fields and columns.
+
+        Raises
+        ------
+        InvalidValue
+            If `fields` names a key that the unit computes.
+        """
+        optional = [self.logprobs, self.output_mask, self.versions]
+        agent = [] if self.agent is None else ["agent_id"]
+        needed = [
+            self.prompt, self.output, *[name for name in optional if name in stored],
+            "position", "episode", "policy_version", *agent, *self.keys(),
+        ]  # fmt: skip
+        if clash := [name for name in fields or () if name in KEYS and name not in needed]:
+            raise InvalidValue(
+                f"fields= contains {clash[0]!r}, which is a key that Tokens computes; omit it"
+            )
+        return list(dict.fromkeys((*needed, *(fields or ()))))
+
+    def assemble(
+        self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> Mapping[str, np.ndarray]:
+        """Return the rows of tokens of the drawn rollouts.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            The turns of the rollouts, with the keys that `inputs` returned.
+        rng : numpy.random.Generator
+            Not used.
+
+        Returns
+        -------
+        mapping of str to ndarray
+            Arrays with one entry for each row of tokens.
+
+        Raises
+        ------
+        InvalidValue
+            If a row is too long and `overlong` is ``"error"``, if no row is left, or if a
+            requested key does not have one value per token or turn.
+        """
+        shape = batch["episode"].shape
+        there = batch["episode"].reshape(-1) >= 0
+        scores = batch["episode_score" if "episode_score" in batch else "episode_return"]
+        scores = np.where(there, scores.reshape(-1), np.nan)
+        turns = _Turns(self, batch)
+        chains = self._chains(turns)
+        advantages = None
+        if self.advantage is not None:
+            lengths = np.zeros(len(there), np.int64)
+            for chain in chains:
+                lengths[chain.rollout] += chain.loss_tokens
+            groups = (-1, 1) if len(shape) == 1 else shape
+            columns = (array.reshape(groups) for array in (scores, lengths, there))
+            advantages = computed(self.advantage, *columns).reshape(-1)
+        chains = self._limited(chains, turns)
+        if not chains:
+            raise InvalidValue(
+                f"none of the {int(there.sum())} drawn rollouts has a token to train on; check "
+                f"{self.output!r} and {self.output_mask!r}, or raise max_tokens"
+            )
+        most = self.max_tokens or 0
+        rows = TokenRows(pack_rows(chains, most) if self.pack else [[chain] for chain in chains])
+        out = self._arrays(rows, turns, advantages)
+        of_rollouts = {
+            "rollout": rows.of_rollouts(np.arange(len(there)), UNKNOWN),
+            "episode": rows.of_rollouts(batch["episode"].reshape(-1), UNKNOWN),
+            "reward": rows.of_rollouts(scores, np.nan),
+            "lost_tokens": rows.lost_tokens(),
+        }
+        for name, array in of_rollouts.items():
+            out[name] = array if self.pack else array[:, 0]
+        out["loss_tokens"] = np.full(len(out["rollout"]), out["loss_mask"].sum(), np.int64)
+        out = {NAMES[self.names].get(key, key): array for key, array in out.items()}
+        # The first rollout of a row stands for the row.
+        out["drawn"] = rows.drawn_rollouts // (1 if len(shape) == 1 else shape[1])
+        return out
+
+    def _chains(self, turns: _Turns) -> list[Chain]:
+        """Return the rows of all rollouts, in order, before they are cut or packed."""
+        chains: list[Chain] = []
+        for rollout, steps in enumerate(turns.steps_of_rollouts):
+            chains += chain_turns(
+                rollout, steps, turns.prompts, turns.outputs, turns.masks, self.fork_threshold
+            )
+        lost = sum(chain.lost_tokens for chain in chains)
+        if lost:
+            _warn_of_lost_tokens(lost)
+        return chains
+
+    def _limited(self, chains: list[Chain], turns: _Turns) -> list[Chain]:
+        """Return the rows after `overlong` was applied to those longer than `max_tokens`."""
+        most = self.max_tokens
+        overlong = [] if most is None else [chain for chain in chains if chain.size > most]
+        if most is None or not overlong:
+            return chains
+        if self.overlong == "error":
+            episode = int(turns.batch["episode"].reshape(-1)[overlong[0].rollout])
+            raise InvalidValue(
+                f"episode {episode} has a row of {overlong[0].size} tokens, but max_tokens is "
+                f"{most}; raise max_tokens, or pass another overlong="
+            )
+        if self.overlong == "drop":
+            dropped = {chain.rollout for chain in overlong}
+            return [chain for chain in chains if chain.rollout not in dropped]
+        is_masked = self.overlong == "mask"
+        cut = [chain.cut(most, is_masked, turns.masks) for chain in chains]
+        return [chain for chain in cut if chain.loss_tokens or is_masked]
+
+    def _arrays(
+        self, rows: TokenRows, turns: _Turns, advantages: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Return the arrays [B, T]."""
+        batch, out = turns.batch, {}
+        out["input_ids"] = rows.input_ids(turns.prompts, turns.outputs, self.pad_id)
+        out["attention_mask"] = rows.attention_mask()
+        out["loss_mask"] = rows.loss_mask(turns.masks)
+        if self.logprobs in batch:
+            out["logprobs"] = rows.of_tokens(turns.flat(self.logprobs), self.logprobs, np.nan)
+        out["position_ids"] = rows.position_ids()
+        if self.pack:
+            out["segment_ids"] = rows.segment_ids()
+        if advantages is not None:
+            of_tokens = rows.of_chains(advantages.astype(np.float32))
+            out["advantage"] = np.where(out["loss_mask"], of_tokens, np.float32(0))
+        out["policy_version"] = self._versions(rows, turns)
+        out["token_step"] = rows.of_turns(turns.flat("position"), UNKNOWN)
+        out["token_index"] = rows.token_index()
+        for name in turns.others:
+            values = turns.flat(name)
+            if values.dtype == object:
+                out[name] = rows.of_tokens(values, name, 0)
+            else:
+                out[name] = rows.of_turns(values, 0)
+        return out
+
+    def _versions(self, rows: TokenRows, turns: _Turns) -> np.ndarray:
+        """Return the policy version of each generated token, -1 elsewhere or if unknown."""
+        versions = turns.flat("policy_version").astype(np.int64)
+        if "has_policy_version" in turns.batch:
+            versions = np.where(turns.flat("has_policy_version"), versions, UNKNOWN)
+        of_turns = rows.of_turns(versions, UNKNOWN)
+        if self.versions not in turns.batch:
+            return of_turns
+        return rows.of_tokens(turns.flat(self.versions), self.versions, UNKNOWN, out=of_turns)
+
+
+class _Turns:
+    """The turns of the drawn rollouts, as flat arrays over all rollouts and steps."""
+
+    def __init__(self, unit: Tokens, batch: Mapping[str, np.ndarray]):
+        self.batch, self._shape = batch, batch["mask"].shape
+        self.prompts, self.outputs = self.flat(unit.prompt), self.flat(unit.output)
+        is_masked = unit.output_mask in batch
+        self.masks = Masks(self.outputs, self.flat(unit.output_mask) if is_masked else None)
+        needed = unit.inputs((), list(batch))
+        self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
+        takes = batch["mask"]
+        if unit.agent is not None:
+            takes = takes & (batch["agent_id"] == unit.agent)
+        steps = self._shape[-1]
+        self.steps_of_rollouts = [
+            (np.flatnonzero(row) + number * steps).tolist()
+            for number, row in enumerate(takes.reshape(-1, steps))
+        ]
+
+    def flat(self, name: str) -> np.ndarray:
+        """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""
+        array = self.batch[name]
+        return array.reshape(-1, *array.shape[len(self._shape) :])
+
+
+_warned = [False]
+
+
+def _warn_of_lost_tokens(lost: int) -> None:
+    """Warn once per process that generated tokens are not trained on."""
+    if not _warned[0]:
+        _warned[0] = True
+        warn(
+            f"{lost} generated tokens of this batch are not trained on, because later prompts have "
+            "other tokens in their place; see the key lost_tokens, and use a chat template that "
+            "keeps the generated tokens"
+        )

@@ -1,0 +1,332 @@
+"""Rows of tokens for the training of language models."""
+
+import numpy as np
+import pytest
+from conversations import random_conversation, reference_rows, store
+
+import expdb
+from expdb import Episode, Group, Tokens, Uniform
+from expdb.replay import tokens as tokens_module
+
+ALL = Uniform(replace=False)
+THRESHOLD = 8
+
+
+@pytest.fixture
+def train(db):
+    return db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+
+
+@pytest.fixture(autouse=True)
+def warned(monkeypatch):
+    """No warning about lost tokens, which other tests may have caused already."""
+    monkeypatch.setattr(tokens_module, "_warned", [True])
+
+
+def turn(prompt, output, mask=None, **options):
+    step = {"prompt_ids": prompt, "output_ids": output, **options}
+    step["output_mask"] = [True] * len(output) if mask is None else mask
+    step.setdefault("logprobs", [-1.0] * len(output))
+    return step
+
+
+def everything(buffer, unit, size, **options):
+    return buffer.sample(size, sampler=ALL, unit=unit, **options)
+
+
+def rows_of(batch):
+    """Return (ids, mask, logprobs) of each row without padding, as sorted lists."""
+    lengths = batch["attention_mask"].sum(1)
+    return sorted(
+        [array[row, : lengths[row]].tolist() for array in (batch[name] for name in names)]
+        for row in range(batch.size)
+        for names in [("input_ids", "loss_mask", "logprobs")]
+    )
+
+
+def test_rows_equal_a_reference_token_by_token(train):
+    rng = np.random.default_rng(1)
+    conversations = [random_conversation(rng, THRESHOLD) for _ in range(200)]
+    expected = []
+    for k, turns in enumerate(conversations):
+        store(train, turns, episode_id=f"e{k}")
+        expected += reference_rows(turns, THRESHOLD)
+    batch = everything(train, Tokens(fork_threshold=THRESHOLD), 200)
+    assert rows_of(batch) == sorted([row["ids"], row["mask"], row["logprobs"]] for row in expected)
+    assert batch["lost_tokens"].sum() == sum(row["lost"] for row in expected) > 0
+    assert (batch["loss_tokens"] == sum(sum(row["mask"]) for row in expected)).all()
+    assert (batch["position_ids"][batch["attention_mask"]] >= 0).all()
+    assert not batch["input_ids"][~batch["attention_mask"]].any()
+    assert not batch["loss_mask"][~batch["attention_mask"]].any()
+    keys = [key for key, array in batch.items() if array.dtype == object]
+    assert keys == []
+
+
+def test_each_generated_token_is_in_one_row_only(train):
+    rng = np.random.default_rng(2)
+    for k in range(50):
+        store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
+    for unit in (Tokens(fork_threshold=THRESHOLD), Tokens(max_tokens=200, pack=True)):
+        batch = everything(train, unit, 50)
+        there = batch["token_step"] >= 0
+        pairs = list(zip(batch["token_step"][there], batch["token_index"][there], strict=True))
+        assert len(pairs) == len(set(pairs))
+        steps = train.get(np.unique(batch["token_step"][there]), fields=["output_ids", "position"])
+        by_step = dict(zip(steps["position"].tolist(), steps["output_ids"], strict=True))
+        ids = [by_step[step][index] for step, index in pairs]
+        assert ids == batch["input_ids"][there].tolist()
+
+
+def test_packed_rows_hold_whole_rollouts(train):
+    rng = np.random.default_rng(3)
+    for k in range(60):
+        store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
+    apart = everything(train, Tokens(fork_threshold=THRESHOLD), 60)
+    width = int(apart["attention_mask"].sum(1).max()) + 20
+    packed = everything(train, Tokens(fork_threshold=THRESHOLD, max_tokens=width, pack=True), 60)
+    assert packed["input_ids"].shape[1] <= width
+    assert packed.size < apart.size
+    rows = []
+    for row in range(packed.size):
+        for segment in range(1, packed["segment_ids"][row].max() + 1):
+            at = packed["segment_ids"][row] == segment
+            assert packed["position_ids"][row, at].tolist() == list(range(at.sum()))
+            rows.append(
+                [packed[name][row, at].tolist() for name in ("input_ids", "loss_mask", "logprobs")]
+            )
+        assert (packed["rollout"][row] >= 0).sum() == packed["segment_ids"][row].max()
+    assert sorted(rows) == rows_of(apart)
+    total = apart["attention_mask"].sum()
+    assert packed.size <= -(-int(total) // width) * 1.5
+
+
+@pytest.mark.parametrize("overlong", ["cut", "mask", "drop", "error"])
+def test_rows_that_are_too_long(train, overlong):
+    store(train, [turn([1, 2], [3, 4, 5, 6])], episode_id="long")
+    store(train, [turn([1], [2, 3])], episode_id="short")
+    unit = Tokens(max_tokens=4, overlong=overlong)
+    if overlong == "error":
+        with pytest.raises(expdb.InvalidValue, match="row of 6 tokens, but max_tokens is 4"):
+            everything(train, unit, 2)
+        return
+    rows = rows_of(everything(train, unit, 2))
+    short = [[1, 2, 3], [False, True, True], [0.0, -1.0, -1.0]]
+    cut = [[1, 2, 3, 4], [False, False, True, True], [0.0, 0.0, -1.0, -1.0]]
+    if overlong == "mask":
+        cut[1] = [False] * 4
+    assert rows == ([short] if overlong == "drop" else [short, cut])
+
+
+def test_a_batch_without_a_token_to_train_on_is_refused(train):
+    store(train, [turn([1, 2], [3], [False])])
+    with pytest.raises(expdb.InvalidValue, match="none of the 1 drawn rollouts has a token"):
+        everything(train, Tokens(), 1)
+
+
+def test_versions_and_values_of_turns_are_spread_to_tokens(train):
+    train.store(episode_id="e", policy_version=3, **turn([1], [2, 3]), quality=0.5)
+    train.store(
+        episode_id="e", policy_version=4, truncated=True, **turn([1, 2, 3, 9], [5, 6, 7]),
+        versions=[4, 5, 5], quality=0.25,
+    )  # fmt: skip
+    train.annotate([0, 1], entropies=[[0.1, 0.2], [0.3, 0.4, 0.5]])
+    batch = everything(train, Tokens(), 1, fields=["quality", "entropies", "step"])
+    assert batch["policy_version"].tolist() == [[-1, 3, 3, -1, 4, 5, 5]]
+    assert batch["quality"].tolist() == [[0, 0.5, 0.5, 0, 0.25, 0.25, 0.25]]
+    assert batch["entropies"].tolist() == [[0, 0.1, 0.2, 0, 0.3, 0.4, 0.5]]
+    assert batch["step"].tolist() == [[0, 0, 0, 0, 1, 1, 1]]
+    assert batch["token_step"].tolist() == [[-1, 0, 0, -1, 1, 1, 1]]
+    assert batch["token_index"].tolist() == [[-1, 0, 1, -1, 0, 1, 2]]
+
+
+def test_only_the_turns_of_an_agent_are_taken(train):
+    for k, agent in enumerate(["white", "black", "white"]):
+        train.store(episode_id="e", agent_id=agent, truncated=k == 2, **turn([k], [10 + k]))
+    batch = everything(train, Tokens(agent="white"), 1)
+    assert sorted(batch["input_ids"].tolist()) == [[0, 10], [2, 12]]
+    batch = everything(train, Tokens(agent="black"), 1)
+    assert batch["input_ids"].tolist() == [[1, 11]]
+
+
+def test_fields_other_than_the_tokens_are_optional(db):
+    buffer = db.buffer("plain")
+    ids = np.array([1, 2], np.int64), np.array([3], np.int64)
+    buffer.store(episode_id="e", prompt=ids[0], answer=ids[1], terminated=True)
+    batch = everything(buffer, Tokens(prompt="prompt", output="answer"), 1)
+    assert "logprobs" not in batch
+    assert batch["input_ids"].tolist() == [[1, 2, 3]]
+    assert batch["loss_mask"].tolist() == [[False, False, True]]
+
+
+def test_a_turn_without_log_probabilities_has_nan(train):
+    train.store(episode_id="e", prompt_ids=[1], output_ids=[2], output_mask=[True])
+    train.store(episode_id="e", truncated=True, **turn([1, 2], [3]))
+    batch = everything(train, Tokens(), 1)
+    np.testing.assert_array_equal(batch["logprobs"], np.array([[0, np.nan, -1]], np.float32))
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        ("trl", ("completion_mask", "old_log_probs", "advantages")),
+        ("verl", ("response_mask", "rollout_log_probs", "advantages")),
+        ("skyrl", ("sequences", "rollout_logprobs", "advantages")),
+    ],
+)
+def test_keys_have_the_names_of_other_libraries(train, names, keys):
+    for k in range(2):
+        store(train, [turn([1], [2 + k], reward=float(k))], group_id="g")
+    batch = everything(train, Tokens(of=Group(2), advantage="rloo", names=names), 1)
+    assert set(keys) <= set(batch)
+
+
+def test_lost_tokens_are_warned_of_once(train, monkeypatch):
+    monkeypatch.setattr(tokens_module, "_warned", [False])
+    store(train, [turn([1], [2, 3]), turn([1, 2, 4], [5])])
+    with pytest.warns(expdb.ExpDBWarning, match="1 generated tokens of this batch"):
+        batch = everything(train, Tokens(), 1)
+    assert batch["input_ids"].tolist() == [[1, 2, 4, 5]]
+    assert batch["loss_mask"].tolist() == [[False, True, False, True]]
+    assert batch["lost_tokens"].tolist() == [1]
+    everything(train, Tokens(), 1)
+
+
+# -- advantages ------------------------------------------------------------------------------------
+
+
+def plain_advantages(name, groups, lengths):
+    """Advantages by the formulas, rollout by rollout."""
+    out = []
+    scores = np.array([score for group in groups for score in group])
+    weights = np.array([length for group in lengths for length in group])
+    mean = np.average(scores, weights=weights)
+    deviation = np.sqrt(np.average((scores - mean) ** 2, weights=weights))
+    for group in groups:
+        for k, score in enumerate(group):
+            others = [other for place, other in enumerate(group) if place != k]
+            out.append(
+                {
+                    "grpo": (score - np.mean(group)) / (np.std(group, ddof=1) + 1e-6),
+                    "dr_grpo": score - np.mean(group),
+                    "rloo": score - np.mean(others),
+                    "reinforce++": (score - mean) / (deviation + 1e-6),
+                }[name]
+            )
+    return out
+
+
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce++", "callable"])
+def test_advantages_equal_their_formulas(train, name):
+    rng = np.random.default_rng(4)
+    groups = rng.random((6, 4)).round(2)
+    lengths = rng.integers(1, 9, (6, 4))
+    for g, scores in enumerate(groups):
+        for k, score in enumerate(scores):
+            ids = list(range(int(lengths[g, k])))
+            store(train, [turn([g], ids, reward=float(score))], group_id=f"g{g}",
+                  episode_id=f"{g}/{k}")  # fmt: skip
+    received = []
+
+    def function(scores, lengths, mask):
+        received.append((scores, lengths, mask))
+        return scores * lengths
+
+    advantage = function if name == "callable" else name
+    unit = Tokens(of=Group(4), advantage=advantage, max_tokens=4)
+    batch = everything(train, unit, 6)
+    trained = batch["loss_mask"]
+    assert not batch["advantage"][~trained].any()
+    values = batch["advantage"][np.arange(batch.size), trained.argmax(1)]
+    for row, value in enumerate(values):
+        assert (batch["advantage"][row][trained[row]] == value).all()
+    order = np.argsort(batch["episode"])  # the rollouts were stored group by group
+    if name == "callable":
+        (given,) = received
+        assert sorted(given[1].reshape(-1).tolist()) == sorted(lengths.reshape(-1).tolist())
+        expected = (groups * lengths).reshape(-1)
+    else:
+        expected = plain_advantages(name, groups.tolist(), lengths.tolist())
+    np.testing.assert_allclose(values[order], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_group_without_spread_has_no_advantage(train):
+    for k in range(3):
+        store(train, [turn([1], [2], reward=0.3)], group_id="g", episode_id=f"e{k}")
+    for name in ("grpo", "dr_grpo", "rloo", "reinforce++"):
+        batch = everything(train, Tokens(of=Group(3), advantage=name), 1)
+        assert not batch["advantage"].any()
+    single = everything(train, Tokens(of=Group(1), advantage="grpo"), 1)
+    assert not single["advantage"].any()
+
+
+def test_scores_take_the_place_of_returns(train):
+    for k in range(2):
+        name = store(train, [turn([1], [2 + k])], group_id="g", episode_id=f"e{k}")
+        train.score(episode_id=name, name="judge", value=float(k))
+    batch = everything(train, Tokens(of=Group(2, score="judge"), advantage="dr_grpo"), 1)
+    order = np.argsort(batch["reward"])
+    assert batch["reward"][order].tolist() == [0.0, 1.0]
+    assert batch["advantage"][order].max(1).tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"of": expdb.Step()}, "of must be a unit of whole episodes"),
+        ({"of": Episode(pad=False)}, "pad=False"),
+        ({"pack": True}, "also pass max_tokens"),
+        ({"max_tokens": 0}, "max_tokens must be"),
+        ({"fork_threshold": 0}, "fork_threshold must be"),
+        ({"overlong": "truncate"}, "overlong must be"),
+        ({"names": "prime"}, "names must be"),
+        ({"advantage": "grpo"}, r"pass of=expdb\.Group"),
+        ({"advantage": "gae", "of": Group(2)}, "advantage must be"),
+        ({"agent": 3}, "agent must be"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(expdb.InvalidValue, match=message):
+        Tokens(**settings)
+
+
+def test_rollouts_without_a_score_have_no_advantage(train):
+    store(train, [turn([1], [2])])
+    with pytest.raises(expdb.InvalidValue, match="1 of 1 drawn rollouts have no known score"):
+        everything(train, Tokens(advantage="reinforce++"), 1)
+
+
+def test_a_key_of_the_unit_cannot_be_requested_as_a_field(train):
+    store(train, [turn([1], [2])])
+    with pytest.raises(expdb.InvalidValue, match="'reward', which is a key that Tokens computes"):
+        everything(train, Tokens(), 1, fields=["reward"])
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_field_of_another_length_is_refused(db, length):
+    words = expdb.Field("float64", (None,))
+    buffer = db.buffer("words", fields={**expdb.TOKEN_FIELDS, "words": words})
+    buffer.store(episode_id="e", truncated=True, **turn([1, 2], [3, 4]), words=np.zeros(length))
+    with pytest.raises(expdb.InvalidValue, match=f"'words' has {length} values for a turn with 2"):
+        everything(buffer, Tokens(), 1, fields=["words"])
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_leased_batch_is_repeated_bit_for_bit(train, pack):
+    rng = np.random.default_rng(5)
+    for g in range(4):
+        for k in range(3):
+            turns = random_conversation(rng, THRESHOLD)
+            turns[0] |= {"prompt_ids": [1], "output_ids": [2], "output_mask": [True],
+                         "logprobs": [-1.0], "reward": float(k)}  # fmt: skip
+            store(train, turns, group_id=f"g{g}", episode_id=f"{g}/{k}")
+    unit = Tokens(of=Group(3), max_tokens=300, pack=pack, advantage="grpo")
+    consumer = train.consumer("trainer", max_times_sampled=1)
+    lease = consumer.lease(2, unit=unit, sampler=ALL, step=1)
+    shared = consumer.shared(lease.id)
+    lease.acknowledge()
+    (again,) = train.replay("trainer")
+    for other in (shared, again):
+        assert list(other) == list(lease.batch)
+        for key, array in lease.batch.items():
+            np.testing.assert_array_equal(other[key], array)
+            assert other[key].dtype == array.dtype
