@@ -243,10 +243,10 @@ class Chunk:
         """Return the offset of the bitmap of a field; raise KeyError if `layout.bits` lacks it."""
         return self._bits[name]
 
-    def objects(self, name: str, start: int, stop: int) -> list[Any]:
+    def objects(self, name: str, start: int, stop: int, share: bool = False) -> list[Any]:
         """Return rows [start, stop) of a variable-width field as Python objects.
 
-        Nulls are None.
+        Nulls are None. With `share`, arrays may share memory, so the caller must not change them.
         """
         buffers = self._column(name)
         try:
@@ -258,7 +258,7 @@ class Chunk:
                 if field.ascending
                 else read_objects
             )
-            values = read(field, self.rows, buffers, start, stop)
+            values = read(field, self.rows, buffers, start, stop, share)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
         if self._nulls(name):

@@ -108,11 +108,13 @@ class PrefixColumn(Column):
 
 
 def read_prefixed(
-    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
+    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int, share: bool = False
 ) -> list[np.ndarray]:
     """Decode rows [start, stop) of a `PrefixColumn`; check the lengths of all rows.
 
-    For a row without the field, the result contains the value of the previous row.
+    For a row without the field, the result contains the value of the previous row. With `share`,
+    arrays may share memory with each other and with the buffers. A value that extends the previous
+    value then begins at the same address.
     """
     dtype, data, shape = field.numpy, buffers[6], (-1, *field.fixed_shape[1:])
     width = math.prod(shape[1:])
@@ -122,12 +124,63 @@ def read_prefixed(
         ends = cuts[start : stop + 1].tolist()
         if width > 1 and (cuts % width).any():
             raise ChunkDamaged("a length does not fit the shape of the field")
-        return [
-            np.frombuffer(data, dtype, b - a, a * dtype.itemsize).copy().reshape(shape)
+        views = [
+            np.frombuffer(data, dtype, b - a, a * dtype.itemsize)
             for a, b in itertools.pairwise(ends)
         ]
+        if len(shape) > 1:
+            views = [view.reshape(shape) for view in views]
+        return views if share else [view.copy() for view in views]
     lengths = prefixes + np.diff(cuts).astype(np.int64)
     _check_lengths(dtype.itemsize, width, prefixes, lengths)
+    if share and stop > start:
+        return _read_extensions(dtype, shape, data, prefixes, lengths, cuts, start, stop)
+    return _read_copies(dtype, shape, data, prefixes, lengths, cuts, start, stop)
+
+
+def _read_extensions(
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    data: Buffer,
+    prefixes: np.ndarray,
+    lengths: np.ndarray,
+    cuts: np.ndarray,
+    start: int,
+    stop: int,
+) -> list[np.ndarray]:
+    """Decode rows; the values of a run in which each value extends the previous one share memory.
+
+    The suffixes of such a run are adjacent in `data`.
+    """
+    begins = np.flatnonzero(prefixes[start + 1 : stop] != lengths[start : stop - 1]) + start + 1
+    arrays: list[np.ndarray] = []
+    for first, end in itertools.pairwise([start, *begins.tolist(), stop]):
+        begin, size = int(cuts[first]), int(cuts[end] - cuts[first])
+        whole = np.frombuffer(data, dtype, size, begin * dtype.itemsize)
+        if prefix := int(prefixes[first]):
+            if arrays:
+                before = arrays[-1].reshape(-1)[:prefix]
+            else:
+                (value,) = _read_copies(
+                    dtype, shape, data, prefixes, lengths, cuts, first, first + 1
+                )
+                before = value.reshape(-1)[:prefix]
+            whole = np.concatenate([before, whole])
+        arrays += [whole[:length].reshape(shape) for length in lengths[first:end].tolist()]
+    return arrays
+
+
+def _read_copies(
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    data: Buffer,
+    prefixes: np.ndarray,
+    lengths: np.ndarray,
+    cuts: np.ndarray,
+    start: int,
+    stop: int,
+) -> list[np.ndarray]:
+    """Decode rows into arrays of their own."""
     arrays: list[np.ndarray] = []
     for row in range(start, stop):
         prefix, length = int(prefixes[row]), int(lengths[row])

@@ -69,11 +69,11 @@ class RunColumn(Column):
 
 
 def read_runs(
-    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
+    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int, share: bool = False
 ) -> list[np.ndarray]:
     """Decode rows [start, stop) of a `RunColumn`; check the lengths of all rows.
 
-    A row without the field gives an empty array.
+    A row without the field gives an empty array. `share` has no effect.
     """
     size = field.numpy.itemsize
     cuts = read_offsets(buffers[2], rows, len(buffers[4]) // size)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from expdb.errors import InvalidValue
+from expdb.names import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,26 @@ class Masks:
     """Which output tokens of each step to train on; all of them if a step has no mask."""
 
     def __init__(self, outputs: np.ndarray, masks: np.ndarray | None):
-        self._outputs, self._masks = outputs, masks
+        self._masks = masks
+        known = [] if masks is None else [mask for mask in masks if mask is not None]
+        ends = np.cumsum([0, *map(len, known)])
+        sums = np.concatenate([[0], np.cumsum(np.concatenate(known))]) if known else ends
+        counts = iter(np.diff(sums[ends]).tolist())
+        # The number of tokens to train on in the whole output of each step.
+        self._counts = [
+            (0 if output is None else len(output))
+            if masks is None or masks[step] is None
+            else next(counts)
+            for step, output in enumerate(outputs)
+        ]
 
     def of(self, step: int) -> np.ndarray | None:
         """Return the mask of a step, or None if it has none."""
         return None if self._masks is None else self._masks[step]
+
+    def count_all(self, step: int) -> int:
+        """Return the number of tokens to train on in the output of a step."""
+        return self._counts[step]
 
     def count(self, step: int, stop: int) -> int:
         """Return the number of tokens to train on among the first `stop` output tokens."""
@@ -80,7 +96,8 @@ def chain_turns(
     chains: list[Chain] = []
     turns: list[Turn] = []
     lost = 0
-    before, last_output = b"", np.empty(0, np.int32)
+    before = last_output = np.empty(0, np.int32)
+    address_before = -1
 
     def finish() -> None:
         chain = Chain(rollout, turns, turns[-1].start + turns[-1].kept, lost)
@@ -91,12 +108,15 @@ def chain_turns(
         prompt, output = prompts[step], outputs[step]
         if prompt is None or output is None:
             continue
-        text, start = prompt.tobytes(), len(prompt)
+        start, address = len(prompt), prompt.__array_interface__["data"][0]
         if turns:
             matched = -1
-            if text.startswith(before):
-                begin = turns[-1].start
-                matched = _common_prefix(last_output, prompt[begin:])
+            begin = turns[-1].start
+            # A stored prompt that extends the previous one begins at the same address.
+            if start >= begin and (
+                address == address_before or prompt[:begin].tobytes() == before.tobytes()
+            ):
+                matched = _common_prefix(last_output, prompt[begin : begin + len(last_output)])
             drift = len(last_output) - matched
             if matched >= 0 and (not drift or drift < fork_threshold):
                 if drift:
@@ -106,19 +126,21 @@ def chain_turns(
             else:
                 finish()
                 turns, lost = [], 0
-        turns.append(Turn(step, start, len(output), len(output), masks.count(step, len(output))))
-        before, last_output = text, output
+        turns.append(Turn(step, start, len(output), len(output), masks.count_all(step)))
+        before, last_output, address_before = prompt, output, address
     if turns:
         finish()
     return chains
 
 
 def _common_prefix(first: np.ndarray, second: np.ndarray) -> int:
-    """Return how many elements at the start of two arrays are equal."""
+    """Return how many elements at the start of two arrays are equal; the first is not shorter."""
     count = min(len(first), len(second))
-    if first[:count].tobytes() == second[:count].tobytes():
+    if count < len(first):
+        first = first[:count]
+    if first.tobytes() == second.tobytes():
         return count
-    return int((first[:count] != second[:count]).argmax())
+    return int((first != second).argmax())
 
 
 def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
@@ -143,143 +165,139 @@ def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
 class TokenRows:
     """Rows of a batch, each of one or several chains, and the places of their tokens.
 
-    Values are written to all tokens of the batch at once: `_places` has, for each generated token,
-    its index in the flat array of B rows of T tokens.
+    Arrays are filled slice by slice, which is faster than with an array of indices.
     """
 
     def __init__(self, bins: list[list[Chain]]):
         self._bins = bins
-        self._chains = [chain for row in bins for chain in row]
-        sizes = np.array([chain.size for chain in self._chains], np.int64)
-        self._sizes = sizes
         width = max(sum(chain.size for chain in row) for row in bins)
         self.shape = len(bins), width
-        begins = [
-            number * width + offset for number, row in enumerate(bins) for offset in _offsets(row)
-        ]
-        self._begins = np.array(begins, np.int64)
-        turns = [turn for chain in self._chains for turn in chain.turns]
-        self._steps = np.array([turn.step for turn in turns], np.int64)
-        self._kept = np.array([turn.kept for turn in turns], np.int64)
-        self._turns = turns
-        starts = np.array(
-            [
-                begin + turn.start
-                for begin, chain in zip(begins, self._chains, strict=True)
-                for turn in chain.turns
-            ],
-            np.int64,
-        )
-        self._token_index = _ranges(self._kept)
-        self._places = np.repeat(starts, self._kept) + self._token_index
-        self._token_places = np.repeat(self._begins, sizes) + _ranges(sizes)
+        # Each chain with the index of its first token in the flat array of B rows of T tokens, and
+        # its number within its row.
+        self._chains: list[tuple[Chain, int, int]] = []
+        # Each turn with the begin and the end of its generated tokens in the flat array.
+        self._turns: list[tuple[Turn, int, int]] = []
+        for row, chains in enumerate(bins):
+            begin = row * width
+            for number, chain in enumerate(chains, 1):
+                self._chains.append((chain, begin, number))
+                for turn in chain.turns:
+                    if turn.kept:
+                        start = begin + turn.start
+                        self._turns.append((turn, start, start + turn.kept))
+                begin += chain.size
 
     @property
     def drawn_rollouts(self) -> np.ndarray:
         """The index of the first rollout of each row, int64 [B]."""
         return np.array([row[0].rollout for row in self._bins], np.int64)
 
+    def _filled(self, value: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return an array [B, T] of one value, and a flat view of it."""
+        out = np.full(self.shape, value, dtype) if value else np.zeros(self.shape, dtype)
+        return out, out.reshape(-1)
+
     def input_ids(self, prompts: np.ndarray, outputs: np.ndarray, pad_id: int) -> np.ndarray:
         """Return the tokens, [B, T]."""
-        parts: list[np.ndarray] = []
-        for chain in self._chains:
+        last = self._chains[0][0].turns[-1]
+        out, flat = self._filled(pad_id, prompts[last.step].dtype)
+        for chain, begin, _ in self._chains:
             last = chain.turns[-1]
             prompt = prompts[last.step][: chain.size]
-            parts += (prompt, outputs[last.step][: chain.size - len(prompt)])
-        tokens = np.concatenate(parts)
-        ids = np.full(self.shape, pad_id, tokens.dtype)
-        ids.reshape(-1)[self._token_places] = tokens
-        return ids
+            start, end = begin + len(prompt), begin + chain.size
+            flat[begin:start] = prompt
+            flat[start:end] = outputs[last.step][: end - start]
+        return out
 
     def attention_mask(self) -> np.ndarray:
         """Return True for the tokens of a row, bool [B, T]."""
-        mask = np.zeros(self.shape, np.bool_)
-        mask.reshape(-1)[self._token_places] = True
-        return mask
+        out, flat = self._filled(False, np.bool_)
+        for chain, begin, _ in self._chains:
+            flat[begin : begin + chain.size] = True
+        return out
 
     def loss_mask(self, masks: Masks) -> np.ndarray:
         """Return True for the tokens to train on, bool [B, T]."""
-        out = np.zeros(self.shape, np.bool_)
-        parts = []
-        for turn in self._turns:
-            mask = masks.of(turn.step) if turn.loss_tokens else np.zeros(turn.kept, np.bool_)
-            parts.append(np.ones(turn.kept, np.bool_) if mask is None else mask[: turn.kept])
-        out.reshape(-1)[self._places] = np.concatenate(parts)
+        out, flat = self._filled(False, np.bool_)
+        for turn, begin, end in self._turns:
+            if turn.loss_tokens:
+                mask = masks.of(turn.step)
+                flat[begin:end] = True if mask is None else mask[: turn.kept]
         return out
 
     def position_ids(self) -> np.ndarray:
-        """Return the index of each token in its rollout, int64 [B, T]; 0 for padding."""
-        ids = np.zeros(self.shape, np.int64)
-        ids.reshape(-1)[self._token_places] = _ranges(self._sizes)
-        return ids
+        """Return the index of each token in its chain, int64 [B, T]; 0 for padding."""
+        out, flat = self._filled(0, np.int64)
+        numbers = np.arange(self.shape[1])
+        for chain, begin, _ in self._chains:
+            flat[begin : begin + chain.size] = numbers[: chain.size]
+        return out
 
     def segment_ids(self) -> np.ndarray:
         """Return the number of each token's chain within its row, from 1, int32 [B, T]."""
-        numbers = np.concatenate([np.arange(1, len(row) + 1) for row in self._bins])
-        ids = np.zeros(self.shape, np.int32)
-        ids.reshape(-1)[self._token_places] = np.repeat(numbers, self._sizes)
-        return ids
+        out, flat = self._filled(0, np.int32)
+        for chain, begin, number in self._chains:
+            flat[begin : begin + chain.size] = number
+        return out
 
     def token_index(self) -> np.ndarray:
         """Return the index of each generated token in its output, int32 [B, T]; -1 elsewhere."""
-        out = np.full(self.shape, -1, np.int32)
-        out.reshape(-1)[self._places] = self._token_index
+        out, flat = self._filled(UNKNOWN, np.int32)
+        numbers = np.arange(max((turn.kept for turn, _, _ in self._turns), default=0))
+        for turn, begin, end in self._turns:
+            flat[begin:end] = numbers[: turn.kept]
         return out
 
     def of_turns(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
-        """Return the value of the step of each generated token, [B, T]."""
-        out = np.full((*self.shape, *values.shape[1:]), elsewhere, values.dtype)
-        flat = out.reshape(-1, *values.shape[1:])
-        flat[self._places] = np.repeat(values[self._steps], self._kept, 0)
+        """Return the value of the step of each generated token, [B, T, ...]."""
+        inner = values.shape[1:]
+        out = np.full((*self.shape, *inner), elsewhere, values.dtype)
+        flat = out.reshape(-1, *inner)
+        for turn, begin, end in self._turns:
+            flat[begin:end] = values[turn.step]
         return out
 
-    def of_chains(self, values: np.ndarray) -> np.ndarray:
-        """Return the value of the rollout of each generated token, [B, T]; 0 elsewhere."""
-        turns = [len(chain.turns) for chain in self._chains]
-        rollouts = np.array([chain.rollout for chain in self._chains], np.int64)
-        out = np.zeros(self.shape, values.dtype)
-        of_turns = np.repeat(values[rollouts], turns)
-        out.reshape(-1)[self._places] = np.repeat(of_turns, self._kept)
+    def of_chains(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+        """Return the value of the rollout of each token to train on, [B, T]; 0 elsewhere."""
+        out, flat = self._filled(0, values.dtype)
+        for chain, begin, _ in self._chains:
+            flat[begin : begin + chain.size] = values[chain.rollout]
+        out *= loss_mask
         return out
 
     def of_tokens(
         self, values: np.ndarray, name: str, missing: Any, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the value of each generated token, [B, T]; 0 elsewhere.
+        """Return the value of each generated token, [B, T, ...]; 0 elsewhere.
 
         `values` has an array for each step, or None. For a step without an array, the tokens have
         the value `missing`, or keep their value in `out`.
         """
-        known = [value for value in values[self._steps] if value is not None]
-        kind = known[0].dtype if known else np.dtype(np.float32)
-        inner = known[0].shape[1:] if known else ()
-        parts: list[np.ndarray] = []
-        present: list[bool] = []
-        for turn in self._turns:
+        known = next((value for value in values if value is not None), np.empty(0, np.float32))
+        inner = known.shape[1:]
+        keeps = out is not None
+        if out is None:
+            out = np.zeros((*self.shape, *inner), known.dtype)
+        flat = out.reshape(-1, *inner)
+        for turn, begin, end in self._turns:
             value = values[turn.step]
-            present.append(value is not None)
             if value is None:
-                parts.append(np.full((turn.kept, *inner), missing, kind))
-            elif len(value) != turn.length:
+                if not keeps:
+                    flat[begin:end] = missing
+            elif len(value) == turn.kept:
+                flat[begin:end] = value
+            elif len(value) == turn.length:
+                flat[begin:end] = value[: turn.kept]
+            else:
                 raise InvalidValue(
                     f"{name!r} has {len(value)} values for a turn with {turn.length} output "
                     "tokens; request fields with one value per generated token, or one per step"
                 )
-            else:
-                parts.append(value[: turn.kept])
-        joined = np.concatenate(parts)
-        if out is None:
-            out = np.zeros((*self.shape, *inner), kind)
-            out.reshape(-1, *inner)[self._places] = joined
-        else:
-            there = np.repeat(np.array(present), self._kept)
-            out.reshape(-1)[self._places[there]] = joined[there]
         return out
 
     def of_rollouts(self, values: np.ndarray, missing: Any) -> np.ndarray:
         """Return the value of the rollout of each chain, [B, S]; `missing` where there is none."""
-        most = max(map(len, self._bins))
-        out = np.full((len(self._bins), most), missing, values.dtype)
+        out = np.full((len(self._bins), max(map(len, self._bins))), missing, values.dtype)
         for number, row in enumerate(self._bins):
             out[number, : len(row)] = values[[chain.rollout for chain in row]]
         return out
@@ -290,20 +308,3 @@ class TokenRows:
         for number, row in enumerate(self._bins):
             out[number, : len(row)] = [chain.lost_tokens for chain in row]
         return out
-
-
-def _offsets(row: list[Chain]) -> list[int]:
-    """Return the index of the first token of each chain in a row."""
-    offsets, offset = [], 0
-    for chain in row:
-        offsets.append(offset)
-        offset += chain.size
-    return offsets
-
-
-def _ranges(counts: np.ndarray) -> np.ndarray:
-    """Return 0, 1, ... for each count, concatenated, int64."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    ranges: np.ndarray = np.arange(total) - np.repeat(ends - counts, counts)
-    return ranges

@@ -376,8 +376,7 @@ class Tokens(Unit):
         if self.pack:
             out["segment_ids"] = rows.segment_ids()
         if advantages is not None:
-            of_tokens = rows.of_chains(advantages.astype(np.float32))
-            out["advantage"] = np.where(out["loss_mask"], of_tokens, np.float32(0))
+            out["advantage"] = rows.of_chains(advantages.astype(np.float32), out["loss_mask"])
         out["policy_version"] = self._versions(rows, turns)
         out["token_step"] = rows.of_turns(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()

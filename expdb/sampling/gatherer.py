@@ -29,6 +29,7 @@ class Gatherer:
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
+        self.shares_values = False  # whether the next batch is only read, by a unit of expdb
         self.cache = ChunkCache()
 
     def gather(
@@ -226,8 +227,9 @@ class Gatherer:
     ) -> dict[str, np.ndarray]:
         empty = self._resident.arrays.empty
         return fetch.steps(
-            self._store, session, state, positions, names, cache=self.cache, empty=empty
-        )
+            self._store, session, state, positions, names, cache=self.cache, empty=empty,
+            share=self.shares_values,
+        )  # fmt: skip
 
     def _read_next(
         self, session: Session, state: State, names: list[str], layout: Layout

@@ -1,5 +1,6 @@
 """Token fields: repeated prefixes are stored once, and the fields of a turn have one length."""
 
+import itertools
 import json
 import tracemalloc
 
@@ -80,6 +81,15 @@ def test_growing_values_come_back_from_every_row(history, data):
     decoded = chunk.objects("x", start, stop)
     assert all(map(equal, decoded, values[start:stop]))
     assert len(decoded) == stop - start
+    shared = chunk.objects("x", start, stop, share=True)
+    assert len(shared) == len(decoded)
+    assert all(map(equal, shared, decoded))
+    known = [value for value in shared if value is not None and value.size]
+    for before, value in itertools.pairwise(known):
+        starts = [array.__array_interface__["data"][0] for array in (before, value)]
+        if starts[0] == starts[1]:
+            shorter = min(len(before), len(value))
+            assert np.array_equal(before[:shorter], value[:shorter])
     copied = Rows()
     copied.copy(chunk, start, stop, {"x": field})
     if copied.count:

@@ -39,21 +39,26 @@ Empty = Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray]  # such as numpy.
 
 
 def gather(
-    chunks: dict[int, Chunk], spans: Spans, name: str, field: Field, json_text: bool = False
+    chunks: dict[int, Chunk],
+    spans: Spans,
+    name: str,
+    field: Field,
+    json_text: bool = False,
+    share: bool = False,
 ) -> np.ndarray:
     """Return a field's values in the spans, in order; 0, False or None if a chunk lacks the field.
 
-    With `json_text`, JSON is not parsed.
+    With `json_text`, JSON is not parsed. With `share`, values may share memory.
     """
     if field.varies:
         values: list[Any] = []
-        read = Chunk.json_texts if json_text and field.dtype == "json" else Chunk.objects
         for c, a, b in spans:
-            values += (
-                read(chunks[c], name, a, b)
-                if name in chunks[c].signature.fields
-                else [None] * (b - a)
-            )
+            if name not in chunks[c].signature.fields:
+                values += [None] * (b - a)
+            elif json_text and field.dtype == "json":
+                values += chunks[c].json_texts(name, a, b)
+            else:
+                values += chunks[c].objects(name, a, b, share)
         return as_objects(values)
     count = sum([b - a for _, a, b in spans])
     try:

@@ -122,13 +122,15 @@ def steps(
     cache: ChunkCache | None = None,
     empty: Empty | None = None,
     json_text: bool = False,
+    share: bool = False,
 ) -> dict[str, np.ndarray]:
     """Return fields and columns of steps by name, in the order of `positions`.
 
     If `names` is None, return every field and the columns of a batch. If some steps lack a field,
     also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
     provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
-    values. With `json_text`, JSON fields and tags are text.
+    values. With `json_text`, JSON fields and tags are text. With `share`, values of varying length
+    may share memory, so the caller must not change them.
 
     Raise Evicted if a position has no step.
     """
@@ -173,7 +175,7 @@ def steps(
         else:
             field = types.get(name) or SYSTEM[name]
             if empty is None or field.varies or field.nbytes < WIDE:
-                out[name] = gather(chunks, spans, name, field, json_text)
+                out[name] = gather(chunks, spans, name, field, json_text, share)
             else:
                 values = empty((len(positions), *field.fixed_shape), field.numpy)
                 opened = field.nbytes * sum([chunk.rows for chunk in chunks.values()])
