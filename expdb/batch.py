@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pandas and pyarrow are imported only for type checkers
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -39,6 +39,8 @@ class Batch(Mapping[str, np.ndarray]):
         Arrays by name, all of the same length.
     size : int, optional
         Number of rows. By default the length of the first array, or 0 if there is none.
+    annotate : callable, optional
+        Function that stores arrays for the tokens of the batch. expdb passes it.
 
     Attributes
     ----------
@@ -54,10 +56,15 @@ class Batch(Mapping[str, np.ndarray]):
     [{'reward': 0.5, 'step': 0}, {'reward': None, 'step': 1}]
     """
 
-    __slots__ = ("_columns", "size")
+    __slots__ = ("_annotate", "_columns", "size")
 
-    def __init__(self, columns: Mapping[str, np.ndarray], size: int | None = None):
-        self._columns = dict(columns)
+    def __init__(
+        self,
+        columns: Mapping[str, np.ndarray],
+        size: int | None = None,
+        annotate: Callable[..., int] | None = None,
+    ):
+        self._columns, self._annotate = dict(columns), annotate
         self.size = (
             next((len(array) for array in self._columns.values()), 0) if size is None else size
         )
@@ -114,6 +121,48 @@ class Batch(Mapping[str, np.ndarray]):
                 yield name, array, ~np.isnan(array)
             else:
                 yield name, array, None
+
+    def annotate(self, /, version: int | None = None, **arrays: Any) -> int:
+        """Store arrays for the generated tokens of a batch of `Tokens`, turn by turn.
+
+        Read them like fields of the turns; see `ReplayBuffer.annotate`. A generated token that is
+        not in the batch, because a row was cut or because a later prompt replaced it, gets NaN.
+
+        Parameters
+        ----------
+        version : int, optional
+            Version of the arrays, at least 0.
+        **arrays
+            By name, an array or a tensor of shape (B, T, ...), with one value for each token of the
+            batch. Only the values of generated tokens are stored.
+
+        Returns
+        -------
+        int
+            Number of stored arrays: one for each name and turn.
+
+        Raises
+        ------
+        InvalidValue
+            If the batch is not one of `Tokens`, an array has the wrong shape, or integers lack
+            generated tokens that are not in the batch.
+        FieldMismatch
+            If an array does not fit the type of its annotation, or the name is that of a field.
+        Evicted
+            If a turn is no longer stored.
+
+        Examples
+        --------
+        >>> with consumer.lease(16, unit=unit) as batch:  # doctest: +SKIP
+        ...     batch.annotate(trainer_logprobs=logprobs)
+        """
+        if self._annotate is None:
+            raise InvalidValue(
+                "annotate() requires a batch that a buffer returned for the unit Tokens; for other "
+                "batches, use buffer.annotate(positions, name=arrays)"
+            )
+        places = self["token_step"], self["token_index"]
+        return self._annotate(*places, version, arrays)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the rows as a list of dicts.

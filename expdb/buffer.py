@@ -43,6 +43,7 @@ from expdb.sampling.tasks import sample_tasks
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
+from expdb.storage.annotate import annotate, checked_positions
 from expdb.storage.ledger import admissions, consumers, rates, waiters
 from expdb.storage.reading import fetch, groups, select
 from expdb.storage.scores import history
@@ -53,7 +54,6 @@ from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
 from expdb.storage.writing import change, episodes
-from expdb.storage.writing.annotate import annotate, checked_positions
 from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match

@@ -57,6 +57,7 @@ BELOW = {
     "storage": {"chunks", "sql"},
     "storage.reading": {"storage", "chunks", "sql"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
+    "storage.annotate": {"storage.reading", "storage", "chunks", "sql"},
     "storage.scores": {"storage.writing", "storage.reading", "storage", "chunks", "sql"},
     "storage.writing": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
     "storage.upkeep": {"storage.ledger", "storage.reading", "storage", "chunks", "sql"},
@@ -66,8 +67,8 @@ BELOW = {
     },
     "storage.ledger": {"storage", "chunks", "sql", "replay"},
     "sampling": {
-        "memory", "storage.ledger", "storage.priorities", "storage.reading", "storage", "chunks",
-        "sql", "replay", "batch",
+        "memory", "storage.annotate", "storage.ledger", "storage.priorities", "storage.reading",
+        "storage", "chunks", "sql", "replay", "batch",
     },
     "consumers": {
         "sampling", "memory", "batch", "replay", "sql", "storage", "storage.ledger",
@@ -79,8 +80,8 @@ BELOW = {
     },
     "buffer": {
         "writers", "consumers", "archive", "sampling", "memory", "batch", "replay", "sql", "chunks",
-        "storage", "storage.ledger", "storage.reading", "storage.scores", "storage.writing",
-        "storage.upkeep",
+        "storage", "storage.annotate", "storage.ledger", "storage.reading", "storage.scores",
+        "storage.writing", "storage.upkeep",
     },
     "export": {"buffer", "archive"},
     "database": {

@@ -3,6 +3,7 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
+from expdb.replay.tokens import Tokens
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
@@ -33,6 +35,7 @@ from expdb.sampling.repeatable import least_position, rows_crc
 from expdb.sampling.request import SampleRequest, have_same_settings
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
+from expdb.storage.annotate import annotate_tokens
 from expdb.storage.ledger.encoding import Drawn
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
@@ -377,7 +380,10 @@ class SamplePlan:
         for name, array in columns.items():
             arrays.setdefault(name, array[arrays["drawn"]])
         arrays["position"] = positions[arrays["drawn"]]
-        return Batch(arrays, size)
+        if not isinstance(unit, Tokens):
+            return Batch(arrays, size)
+        store = self._store
+        return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, unit.output))
 
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")

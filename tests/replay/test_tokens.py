@@ -330,3 +330,48 @@ def test_a_leased_batch_is_repeated_bit_for_bit(train, pack):
         for key, array in lease.batch.items():
             np.testing.assert_array_equal(other[key], array)
             assert other[key].dtype == array.dtype
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_annotations_of_a_batch_come_back_turn_by_turn(train, pack):
+    rng = np.random.default_rng(6)
+    for k in range(40):
+        store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
+    unit = Tokens(fork_threshold=1, max_tokens=500, pack=pack)
+    batch = everything(train, unit, 40)
+    values = rng.random(batch["input_ids"].shape, np.float32)
+    vectors = rng.random((*values.shape, 2))
+    batch.annotate(3, new_logprobs=values, pairs=vectors)
+    there = batch["token_step"] >= 0
+    steps = np.unique(batch["token_step"][there])
+    turns = train.get(steps, fields=["position", "new_logprobs@3", "pairs", "output_ids"])
+    for row, step in enumerate(steps.tolist()):
+        at = batch["token_step"] == step
+        assert turns["position"][row] == step
+        order = np.argsort(batch["token_index"][at])
+        assert turns["new_logprobs@3"][row].tolist() == values[at][order].tolist()
+        assert turns["pairs"][row].tolist() == vectors[at][order].tolist()
+    again = everything(train, unit, 40, fields=["new_logprobs"])
+    np.testing.assert_array_equal(
+        again["new_logprobs"][again["token_step"] == steps[0]],
+        turns["new_logprobs@3"][0],
+    )
+
+
+def test_tokens_that_are_not_in_the_batch_have_no_annotation(train):
+    store(train, [turn([1], [2, 3, 4])])
+    batch = everything(train, Tokens(max_tokens=3), 1)
+    batch.annotate(entropies=np.ones((1, 3)))
+    np.testing.assert_array_equal(
+        train.get([0], fields=["entropies"])["entropies"][0], [1, 1, np.nan]
+    )
+    with pytest.raises(expdb.InvalidValue, match="has no value for 1 generated tokens"):
+        batch.annotate(counts=np.ones((1, 3), np.int64))
+    with pytest.raises(expdb.InvalidValue, match=r"shape of the batch, \[1, 3\], got \[1, 4\]"):
+        batch.annotate(entropies=np.ones((1, 4)))
+
+
+def test_only_a_batch_of_tokens_can_be_annotated(train):
+    store(train, [turn([1], [2])])
+    with pytest.raises(expdb.InvalidValue, match="requires a batch"):
+        train.sample(1).annotate(x=[1.0])

@@ -165,6 +165,47 @@ def annotate(
     return len(rows)
 
 
+def annotate_tokens(
+    store: Store,
+    output: str,
+    steps: np.ndarray,
+    indices: np.ndarray,
+    version: int | None,
+    arrays: Mapping[str, Any],
+) -> int:
+    """Store arrays [B, T] for tokens, as one array for each step whose output has the tokens.
+
+    `steps` and `indices` [B, T] hold the position of the step of each generated token, and the
+    index of the token in the field `output`; both are -1 for other tokens.
+    """
+    there = steps >= 0
+    positions, place = np.unique(steps[there], return_inverse=True)
+    index = indices[there]
+    with store.engine.reading() as session:
+        tokens = fetch.steps(store, session, store.state(session), positions, [output])[output]
+    lengths = np.array([len(values) for values in tokens], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    by_name = {}
+    for name, values in arrays.items():
+        array = as_array(values, name)
+        if array.shape[:2] != steps.shape:
+            raise errors.InvalidValue(
+                f"{name!r} must have the shape of the batch, {list(steps.shape)}, got "
+                f"{list(array.shape)}; pass one value for each token"
+            )
+        flat = np.empty((int(lengths.sum()), *array.shape[2:]), array.dtype)
+        if len(flat) > len(place):  # some generated tokens are not in the batch
+            if array.dtype.kind != "f":
+                raise errors.InvalidValue(
+                    f"{name!r} of type {array.dtype} has no value for {len(flat) - len(place)} "
+                    "generated tokens that are not in the batch; pass floats, which get NaN"
+                )
+            flat[:] = np.nan
+        flat[starts[place] + index] = array[there]
+        by_name[name] = np.split(flat, starts[1:])
+    return annotate(store, positions, version, by_name)
+
+
 def _check_lengths(
     store: Store, session: Session, positions: np.ndarray, by_name: Mapping[str, list[np.ndarray]]
 ) -> None:
