@@ -51,6 +51,7 @@ from expdb.errors import (
     UnknownEpisode,
 )
 from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.pairs import Pairs
 from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
 from expdb.replay.samplers import Newest, Ordered, Population, Prioritized, Sampler, Uniform
 from expdb.replay.sequences import Episode, Group, Sequence
@@ -108,6 +109,7 @@ __all__ = [
     "NotAnExperienceDatabase",
     "Ordered",
     "Pace",
+    "Pairs",
     "Population",
     "Prioritized",
     "QueryBuilder",
