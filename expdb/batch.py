@@ -122,6 +122,21 @@ class Batch(Mapping[str, np.ndarray]):
             else:
                 yield name, array, None
 
+    def with_rows(self, columns: Mapping[str, np.ndarray]) -> Batch:
+        """Return a batch of the same kind with other arrays; for internal use.
+
+        Parameters
+        ----------
+        columns : mapping of str to ndarray
+            Arrays by name, all of the same length.
+
+        Returns
+        -------
+        Batch
+            A batch whose `annotate` stores arrays in the same buffer.
+        """
+        return Batch(columns, None, self._annotate)
+
     def annotate(self, /, version: int | None = None, **arrays: Any) -> int:
         """Store arrays for the generated tokens of a batch of `Tokens`, turn by turn.
 

@@ -16,6 +16,7 @@ from expdb.batch import Batch
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.leasing import LeaseRequest, Leasing
+from expdb.consumers.replaying import check_rows_multiple, shard_of
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
@@ -128,6 +129,8 @@ class Consumer:
         wait: float | None = None,
         renew: bool = False,
         pin: bool = False,
+        shard: tuple[int, int] | None = None,
+        rows_multiple: int = 1,
         empty: Callable[[tuple[int, ...], np.dtype[Any]], np.ndarray] = np.empty,
     ) -> Lease:
         """Lease a batch of items that no other learner of the consumer has leased.
@@ -166,6 +169,11 @@ class Consumer:
             Whether the buffer keeps the steps of the batch and all newer steps until the lease
             ends, so that other processes can read the batch with `shared`. A buffer that would
             hold more than twice its capacity evicts these steps anyway.
+        shard : tuple of (int, int), optional
+            With ``(k, n)``, the lease has only the rows for rank k of n ranks. The other ranks
+            read their rows with `shared`. `acknowledge` ends the lease of the whole batch.
+        rows_multiple : int, default 1
+            For the unit `Tokens`, the number of rows of each rank is a multiple of this number.
         empty : callable, default numpy.empty
             Function ``empty(shape, dtype)`` that creates the arrays for fields held in memory, for
             example `expdb.integrations.torch.pinned`.
@@ -206,7 +214,8 @@ class Consumer:
         >>> lease.acknowledge()  # doctest: +SKIP
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
-        how = _How.checked(seconds, wait, renew)
+        how = _How.checked(seconds, wait, renew, shard, rows_multiple)
+        check_rows_multiple(request.unit, how.rows_multiple)
         return self._lease(request, how, _step(step))
 
     def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
@@ -450,6 +459,10 @@ class Consumer:
                         done = None
                     if leased is None:  # the transaction released overdue leases instead
                         continue
+                    if how.shard is not None or how.rows_multiple != 1:
+                        shard = how.shard or (0, 1)
+                        part = shard_of(leased.batch, request.unit, shard, how.rows_multiple)
+                        leased = replace(leased, batch=part)
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
                 except errors.ConnectionLost as error:
                     if not attempts.again(error):
@@ -509,7 +522,7 @@ class Consumer:
         --------
         >>> lease = await consumer.lease_async(64, wait=60.0)  # doctest: +SKIP
         """
-        names = ("seconds", "wait", "renew", "step")
+        names = ("seconds", "wait", "renew", "shard", "rows_multiple", "step")
         if unknown := arguments.keys() - {*_DEFAULTS, *names}:
             raise errors.InvalidValue(
                 f"lease_async() has no argument {min(unknown)!r}; pass only arguments of lease()"
@@ -518,13 +531,19 @@ class Consumer:
         step = _step(options.pop("step", None))
         request = _request(size, where, **{**_DEFAULTS, **arguments})
         how = _How.checked(**options)
+        check_rows_multiple(request.unit, how.rows_multiple)
         return await obtain(
             lambda cancelled: self._lease(request, how, step, None, cancelled),
             lambda lease: lease.give_back(),
         )
 
     def shared(
-        self, lease: int, *, shard: tuple[int, int] | None = None, unit: Unit | None = None
+        self,
+        lease: int,
+        *,
+        shard: tuple[int, int] | None = None,
+        rows_multiple: int = 1,
+        unit: Unit | None = None,
     ) -> Batch:
         """Return a batch that any process has leased, or a part of the batch, bit for bit.
 
@@ -536,8 +555,11 @@ class Consumer:
         lease : int or Lease
             Number of the lease, `Lease.id`.
         shard : tuple of (int, int), optional
-            With ``(k, n)``, return only the rows of the drawn items k, k + n, k + 2 n and so on,
-            counted from 0. By default, return all rows.
+            With ``(k, n)``, return only the rows for rank k of n ranks, counted from 0: the rows of
+            the drawn items k, k + n, k + 2 n and so on, or for the unit `Tokens` the rows that
+            `Tokens.shard` returns. By default, return all rows.
+        rows_multiple : int, default 1
+            For the unit `Tokens`, the number of rows of each rank is a multiple of this number.
         unit : Unit, optional
             Unit to use instead of the recorded unit. Pass it for a unit of your own if this
             process has not imported its module.
@@ -565,10 +587,13 @@ class Consumer:
         >>> consumer.shared(id, shard=(rank, ranks))  # doctest: +SKIP
         """
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
-        k, n = (0, 1) if shard is None else checks.shard(shard)
-        batch, items = self._leasing.shared(id, () if unit is None else unit)
-        in_shard = items % n == k
-        return Batch({name: array[in_shard] for name, array in batch.items()})
+        part = None if shard is None else checks.shard(shard)
+        multiple = checks.whole(rows_multiple, "rows_multiple", 1)
+        batch, used = self._leasing.shared(id, () if unit is None else unit)
+        check_rows_multiple(used, multiple)
+        if part is None and multiple == 1:
+            return batch
+        return shard_of(batch, used, part or (0, 1), multiple)
 
     def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that a leased batch was trained on; see `Lease.acknowledge`.
@@ -722,14 +747,23 @@ class _How:
     seconds: float
     wait: float
     renew: bool
+    shard: tuple[int, int] | None  # the part of the batch that the lease has
+    rows_multiple: int
 
     @classmethod
     def checked(
-        cls, seconds: float = 300.0, wait: float | None = None, renew: bool = False
+        cls,
+        seconds: float = 300.0,
+        wait: float | None = None,
+        renew: bool = False,
+        shard: tuple[int, int] | None = None,
+        rows_multiple: int = 1,
     ) -> _How:
         """Check the arguments and return them."""
         until = 0.0 if wait is None else checks.number(wait, "wait", 0)
-        return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"))
+        part = None if shard is None else checks.shard(shard)
+        multiple = checks.whole(rows_multiple, "rows_multiple", 1)
+        return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"), part, multiple)
 
 
 def _step(step: Any) -> int | None:

@@ -502,8 +502,8 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(was_returned)
 
-    def shared(self, id: int, units: Units) -> tuple[Batch, np.ndarray]:
-        """Return the batch of a lease of any process, and the item index of each row."""
+    def shared(self, id: int, units: Units) -> tuple[Batch, Unit]:
+        """Return the batch of a lease of any process, and its unit."""
         asked = self._store, self._sampling, self._consumer, id, units
         return self._store.engine.retry(shared, *asked)
 

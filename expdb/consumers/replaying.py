@@ -11,6 +11,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.replay.samplers import Uniform
+from expdb.replay.tokens import Tokens
 from expdb.replay.units import Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, matches
@@ -82,8 +83,8 @@ def _each(
 
 def shared(
     store: Store, sampling: SampleEngine, consumer: ConsumerRecord, id: int, units: Units
-) -> tuple[Batch, np.ndarray]:
-    """Return the batch of a lease of any process, and the index of the drawn item of each row.
+) -> tuple[Batch, Unit]:
+    """Return the batch of a lease of any process, and its unit.
 
     Raise LeaseLost if no process holds the lease.
     """
@@ -92,8 +93,26 @@ def shared(
     if entry is None or entry.status != "leased":
         with store.engine.reading() as session:
             raise leases.lost(session, store, consumer, id)
-    batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
-    return batch, batch["drawn"] if unit.assembles else np.arange(batch.size)
+    return rebuild_batch(store, sampling, consumer, entry, units)
+
+
+def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
+    """Raise InvalidValue if a unit cannot add rows to reach a multiple."""
+    if rows_multiple != 1 and not isinstance(unit, Tokens):
+        raise errors.InvalidValue(
+            f"rows_multiple={rows_multiple} requires the unit Tokens, which can add empty rows; "
+            "omit rows_multiple, or lease with unit=expdb.Tokens(...)"
+        )
+
+
+def shard_of(batch: Batch, unit: Unit, shard: tuple[int, int], rows_multiple: int) -> Batch:
+    """Return the rows of a batch for rank k of n ranks, given as `shard`."""
+    rank, ranks = shard
+    if isinstance(unit, Tokens):
+        return batch.with_rows(unit.shard(batch, rank, ranks, rows_multiple))
+    items = batch["drawn"] if unit.assembles else np.arange(batch.size)
+    in_shard = items % ranks == rank
+    return batch.with_rows({name: array[in_shard] for name, array in batch.items()})
 
 
 def rebuild_batch(

@@ -144,20 +144,29 @@ def _common_prefix(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
-    """Return bins of rows that have at most `width` tokens in total, by first-fit decreasing.
+    """Return bins of chains that have at most `width` tokens in total, by first-fit decreasing.
 
-    Bins are in the order of their first rollout, as are the rows of a bin.
+    The chains of a rollout are in one bin if they fit into one. Bins are in the order of their
+    first rollout, as are the chains of a bin.
     """
+    by_rollout: dict[int, list[int]] = {}
+    for index, chain in enumerate(chains):
+        by_rollout.setdefault(chain.rollout, []).append(index)
+    items: list[tuple[int, list[int]]] = []
+    for indices in by_rollout.values():
+        size = sum(chains[index].size for index in indices)
+        if size <= width:
+            items.append((size, indices))
+        else:
+            items += [(chains[index].size, [index]) for index in indices]
     room: list[int] = []
     bins: list[list[int]] = []
-    sizes = [chain.size for chain in chains]
-    for index in sorted(range(len(chains)), key=lambda index: -sizes[index]):
-        size = sizes[index]
+    for size, indices in sorted(items, key=lambda item: -item[0]):
         place = next((place for place, left in enumerate(room) if left >= size), len(bins))
         if place == len(bins):
             bins.append([])
             room.append(width)
-        bins[place].append(index)
+        bins[place] += indices
         room[place] -= size
     return [[chains[index] for index in sorted(indices)] for indices in sorted(map(sorted, bins))]
 

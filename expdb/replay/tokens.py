@@ -331,6 +331,55 @@ class Tokens(Unit):
         out["drawn"] = rows.drawn_rollouts // (1 if len(shape) == 1 else shape[1])
         return out
 
+    def shard(
+        self, batch: Mapping[str, np.ndarray], rank: int, ranks: int, rows_multiple: int = 1
+    ) -> dict[str, np.ndarray]:
+        """Return the rows of a batch for one of several ranks.
+
+        The rows of a rollout stay together, and the ranks get about equal numbers of tokens: the
+        longest part goes first, to the rank with the fewest tokens. With `pack`, the numbers differ
+        by up to one row. All ranks get the same number of rows. Rows that are added to the end for
+        this purpose have no tokens, and -1 or NaN as their rollout and reward.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            A whole batch of this unit.
+        rank : int
+            Number of the rank, from 0.
+        ranks : int
+            Number of ranks, at least 1.
+        rows_multiple : int, default 1
+            The number of rows is a multiple of this number, such as the size of a micro-batch.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The keys of `batch`. `loss_tokens` is still that of the whole batch.
+        """
+        names = NAMES[self.names]
+        sizes = batch["attention_mask"].sum(1)
+        parts = _connected(batch["rollout"].reshape(len(sizes), -1))
+        tokens = [0] * ranks
+        rows: list[list[int]] = [[] for _ in range(ranks)]
+        for part in sorted(parts, key=lambda part: -int(sizes[part].sum())):
+            least = min(range(ranks), key=lambda number: (tokens[number], len(rows[number])))
+            tokens[least] += int(sizes[part].sum())
+            rows[least] += part
+        most = max(map(len, rows))
+        added = -most % rows_multiple + most - len(rows[rank])
+        blanks = {
+            names.get("input_ids", "input_ids"): self.pad_id, "reward": np.nan,
+            **dict.fromkeys(_UNKNOWN, UNKNOWN),
+        }  # fmt: skip
+        chosen = np.array(sorted(rows[rank]), np.int64)
+        out = {}
+        for name, array in batch.items():
+            blank = array[0] if name == "loss_tokens" else blanks.get(name, 0)
+            empty = np.full((added, *array.shape[1:]), blank, array.dtype)
+            out[name] = np.concatenate([array[chosen], empty])
+        return out
+
     def _chains(self, turns: _Turns) -> list[Chain]:
         """Return the rows of all rollouts, in order, before they are cut or packed."""
         chains: list[Chain] = []
@@ -422,6 +471,33 @@ class _Turns:
         """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""
         array = self.batch[name]
         return array.reshape(-1, *array.shape[len(self._shape) :])
+
+
+# Keys whose value is -1 in a row without tokens.
+_UNKNOWN = (
+    "policy_version", "token_step", "token_index", "rollout", "episode", "drawn", "position",
+)  # fmt: skip
+
+
+def _connected(rollouts: np.ndarray) -> list[list[int]]:
+    """Return the rows in parts that share no rollout; `rollouts` is [B, S], -1 for none."""
+    linked = list(range(len(rollouts)))  # each row links to an earlier row of its part, or itself
+
+    def first_of(row: int) -> int:
+        while linked[row] != row:
+            row = linked[row]
+        return row
+
+    row_of: dict[int, int] = {}
+    for row, own in enumerate(rollouts.tolist()):
+        for rollout in own:
+            if rollout >= 0:
+                ends = sorted((first_of(row), first_of(row_of.setdefault(rollout, row))))
+                linked[ends[1]] = ends[0]
+    parts: dict[int, list[int]] = {}
+    for row in range(len(rollouts)):
+        parts.setdefault(first_of(row), []).append(row)
+    return list(parts.values())
 
 
 _warned = [False]

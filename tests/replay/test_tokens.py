@@ -375,3 +375,78 @@ def test_only_a_batch_of_tokens_can_be_annotated(train):
     store(train, [turn([1], [2])])
     with pytest.raises(expdb.InvalidValue, match="requires a batch"):
         train.sample(1).annotate(x=[1.0])
+
+
+def fill_groups(buffer, groups=8, size=4, seed=7):
+    rng = np.random.default_rng(seed)
+    for g in range(groups):
+        for k in range(size):
+            turns = random_conversation(rng, THRESHOLD)
+            turns.append(turn([g], [k], reward=float(k)))
+            store(buffer, turns, group_id=f"g{g}", episode_id=f"{g}/{k}")
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_together_have_the_whole_batch(location, ranks, pack):
+    with expdb.open(location) as db:
+        buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+        fill_groups(buffer)
+        unit = Tokens(of=Group(4), max_tokens=200, pack=pack, advantage="grpo", pad_id=7)
+        whole = buffer.consumer("c").lease(8, unit=unit, sampler=ALL, step=1, pin=True)
+        parts = []
+        for rank in range(ranks):
+            with expdb.open(location) as other:  # as another process would
+                consumer = other.buffer("tokens").consumer("c")
+                parts.append(consumer.shared(whole.id, shard=(rank, ranks), rows_multiple=4))
+    batch = whole.batch
+    assert len({part.size for part in parts}) == 1
+    assert parts[0].size % 4 == 0
+    tokens = [int(part["attention_mask"].sum()) for part in parts]
+    assert sum(tokens) == batch["attention_mask"].sum()
+    # Packed rows are equally long, so their numbers may differ by one.
+    assert max(tokens) - min(tokens) <= (200 if pack else 0.05 * np.mean(tokens))
+    names = {name for name in batch if name != "loss_tokens"}
+    rows = []
+    rollouts = []
+    for part in parts:
+        assert (part["loss_tokens"] == batch["loss_tokens"][0]).all()
+        is_row = part["attention_mask"].any(1)
+        blank = {name: part[name][~is_row] for name in names}
+        assert (blank["input_ids"] == 7).all()
+        assert not blank["loss_mask"].any()
+        assert (blank["rollout"] == -1).all()
+        assert np.isnan(blank["reward"]).all()
+        rows += [
+            {name: part[name][row].tobytes() for name in names} for row in np.flatnonzero(is_row)
+        ]
+        own = part["rollout"][is_row]
+        rollouts.append(set(own[own >= 0].tolist()))
+    expected = [{name: batch[name][row].tobytes() for name in names} for row in range(batch.size)]
+    assert sorted(rows, key=str) == sorted(expected, key=str)
+    for k, own in enumerate(rollouts):
+        for other in rollouts[k + 1 :]:
+            assert own.isdisjoint(other)
+
+
+def test_a_lease_may_have_the_rows_of_its_rank(train):
+    fill_groups(train, groups=2)
+    consumer = train.consumer("c", max_times_sampled=1)
+    unit = Tokens(of=Group(4), advantage="rloo")
+    lease = consumer.lease(2, unit=unit, sampler=ALL, shard=(0, 2), rows_multiple=2, pin=True)
+    others = consumer.shared(lease.id, shard=(1, 2), rows_multiple=2)
+    again = consumer.shared(lease.id, shard=(0, 2), rows_multiple=2)
+    assert lease.batch.size == others.size
+    for name, array in lease.batch.items():
+        np.testing.assert_array_equal(array, again[name])
+    lease.batch.annotate(entropies=np.ones(lease.batch["input_ids"].shape))
+    others.annotate(entropies=np.ones(others["input_ids"].shape))
+    lease.acknowledge()
+
+
+def test_rows_multiple_requires_tokens(train):
+    train.store(episode_id="e", **turn([1], [2]))
+    consumer = train.consumer("c")
+    with pytest.raises(expdb.InvalidValue, match="rows_multiple=8 requires the unit Tokens"):
+        consumer.lease(1, rows_multiple=8)
+    assert consumer.stats()["leased"] == 0
