@@ -4,8 +4,8 @@
     python3 dev.py test [ARGS]        run the fast tests; ARGS go to pytest
                 --torch               install PyTorch and run the tests that need it
                 --slow                also run the slow tests: faults, training runs
-                --ecosystems          also test with RLlib, DI-engine, AWorld and Datasette, each
-                                      in its own environment (large downloads)
+                --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL and
+                                      verifiers, each in its own environment (large downloads)
                 --newest              install the newest versions instead of constraints.txt
     python3 dev.py lint               run ruff, mypy --strict and the docstring checks
     python3 dev.py docs               build the documentation site in docs/_build/html
@@ -64,6 +64,8 @@ ECOSYSTEMS = {
     ],
     "aworld": ["tests/integrations/test_aworld_current.py"],
     "datasette": ["tests/integrations/test_datasette.py"],
+    "trl": ["tests/integrations/test_trl_rows.py"],
+    "verifiers": ["tests/integrations/test_verifiers_rows.py"],
 }
 
 

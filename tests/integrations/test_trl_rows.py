@@ -1,0 +1,106 @@
+"""Rows of `Tokens` against the builder of TRL 1.16."""
+
+import os
+
+import numpy as np
+import pytest
+from conversations import random_conversation, store
+
+import expdb
+from expdb import Tokens, Uniform
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+WHY = "TRL is not installed: run `python3 dev.py test --ecosystems`"
+builder = pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker", reason=WHY)
+
+THRESHOLD = 8
+
+
+def rows_of_trl(turns):
+    records = [
+        builder.TurnRecord(
+            turn["prompt_ids"],
+            turn["output_ids"],
+            turn["logprobs"],
+            [int(trained) for trained in turn["output_mask"]],
+        )
+        for turn in turns
+    ]
+    rows, _ = builder._chain_to_sequences(records, "rollout", THRESHOLD)
+    return [[row.input_ids, row.completion_mask, row.old_log_probs] for row in rows]
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")  # tokens are lost on purpose
+def test_rows_equal_those_of_trl(tmp_path):
+    rng = np.random.default_rng(1)
+    conversations = [random_conversation(rng, THRESHOLD) for _ in range(1000)]
+    expected = [row for turns in conversations for row in rows_of_trl(turns)]
+    with expdb.open(tmp_path / "rows.db") as db:
+        buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+        for turns in conversations:
+            store(buffer, turns)
+        unit = Tokens(fork_threshold=THRESHOLD)
+        batch = buffer.sample(1000, sampler=Uniform(replace=False), unit=unit)
+    lengths = batch["attention_mask"].sum(1)
+    rows = [
+        [
+            batch["input_ids"][row, :length].tolist(),
+            batch["loss_mask"][row, :length].astype(int).tolist(),
+            batch["logprobs"][row, :length].tolist(),
+        ]
+        for row, length in enumerate(lengths.tolist())
+    ]
+    assert len(rows) > 1000
+    assert sorted(rows) == sorted(expected)
+
+
+def gradients_of(model, batch, attention):
+    """Return the gradients of the mean negative log-likelihood of the tokens to train on."""
+    import torch
+
+    ids = torch.from_numpy(batch["input_ids"]).long()
+    positions = torch.from_numpy(batch["position_ids"])
+    logits = model(input_ids=ids, position_ids=positions, attention_mask=attention).logits
+    logprobs = torch.log_softmax(logits[:, :-1].double(), -1)
+    chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]
+    weights = torch.from_numpy(batch["loss_mask"][:, 1:] * batch["advantage"][:, 1:])
+    loss = -(chosen * weights).sum() / int(batch["loss_tokens"][0])
+    model.zero_grad()
+    loss.backward()
+    return [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+def test_packed_and_padded_rows_have_equal_gradients(tmp_path):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager",
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).double()
+    rng = np.random.default_rng(3)
+    with expdb.open(tmp_path / "rows.db") as db:
+        buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+        for number in range(12):
+            turns = random_conversation(rng, THRESHOLD)
+            turns[0]["prompt_ids"] = [63, *turns[0]["prompt_ids"]]  # a first token without loss
+            turns[-1]["reward"] = float(number % 4)
+            store(buffer, turns, group_id=f"g{number // 4}")
+        unit = Tokens(of=expdb.Group(4), advantage="dr_grpo", max_tokens=200)
+        packed_unit = Tokens(of=expdb.Group(4), advantage="dr_grpo", max_tokens=200, pack=True)
+        whole = Uniform(replace=False)
+        padded = buffer.sample(3, sampler=whole, unit=unit)
+        packed = buffer.sample(3, sampler=whole, unit=packed_unit)
+    assert packed.size < padded.size
+    plain = gradients_of(model, padded, torch.from_numpy(padded["attention_mask"]).long())
+    segments = torch.from_numpy(packed["segment_ids"])
+    length = segments.shape[1]
+    is_same = segments[:, :, None] == segments[:, None, :]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
+    attention = torch.where(is_same & causal, 0.0, -1e30).double()
+    of_packed = gradients_of(model, packed, attention[:, None])
+    for first, second in zip(plain, of_packed, strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-6, atol=1e-9)

@@ -1,0 +1,98 @@
+"""Rows of `Tokens` against the branches of verifiers 0.4."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import Tokens, Uniform
+
+WHY = "verifiers is not installed: run `python3 dev.py test --ecosystems`"
+pytest.importorskip("verifiers.v1.trace", reason=WHY)
+
+if True:  # what needs it
+    from verifiers.v1.graph import MessageNode
+    from verifiers.v1.trace import Trace
+
+
+def node(parent, rng, sampled):
+    """A message of random tokens; that of a model begins with tokens of the template."""
+    count, scaffold = int(rng.integers(1, 9)), int(rng.integers(0, 3)) if sampled else 0
+    mask = [False] * scaffold + [sampled] * count
+    role = "assistant" if sampled else "user"
+    return MessageNode(
+        parent=parent,
+        message={"role": role, "content": "text"},
+        sampled=sampled,
+        token_ids=rng.integers(0, 50, len(mask)).tolist(),
+        mask=mask,
+        logprobs=(-rng.random(count, np.float32)).tolist() if sampled else [],
+    )
+
+
+def random_nodes(rng, forks):
+    """Messages of a user and a model by turns; with `forks`, some continue an earlier message."""
+    nodes, tip = [], None
+    for _ in range(int(rng.integers(1, 7))):
+        nodes.append(node(tip, rng, False))
+        nodes.append(node(len(nodes) - 1, rng, True))
+        tip = len(nodes) - 1
+        if forks and rng.random() < 0.5:
+            tip = int(rng.choice([k for k, other in enumerate(nodes) if other.sampled]))
+    return nodes
+
+
+def store(buffer, nodes, name):
+    """Store each model response as a turn, as the guide for verifiers does."""
+    with buffer.episode("task", episode_id=name) as episode:
+        for own in nodes:
+            if not own.sampled:
+                continue
+            path, parent = [], own.parent
+            while parent is not None:
+                path.insert(0, nodes[parent])
+                parent = nodes[parent].parent
+            start = own.mask.index(True)
+            prompt = [token for other in path for token in other.token_ids]
+            episode.append(
+                prompt_ids=prompt + own.token_ids[:start],
+                output_ids=own.token_ids[start:],
+                output_mask=own.mask[start:],
+                logprobs=own.logprobs,
+            )
+
+
+def rows_of(batch):
+    lengths = batch["attention_mask"].sum(1).tolist()
+    names = ("input_ids", "loss_mask", "logprobs")
+    return sorted(
+        [batch[name][row, :length].tolist() for name in names] for row, length in enumerate(lengths)
+    )
+
+
+def branches_of(nodes):
+    trace = Trace.model_construct(nodes=nodes, calls=[], mm_token_type_id_map={})
+    return [[branch.token_ids, branch.sampled_mask, branch.logprobs] for branch in trace.branches]
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_rows_equal_branches(tmp_path, forks):
+    rng = np.random.default_rng(2)
+    traces = [random_nodes(rng, forks) for _ in range(200)]
+    with expdb.open(tmp_path / "rows.db") as db:
+        buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+        for number, nodes in enumerate(traces):
+            store(buffer, nodes, f"e{number}")
+        unit = Tokens(fork_threshold=1)
+        batch = buffer.sample(200, sampler=Uniform(replace=False), unit=unit)
+    rows = rows_of(batch)
+    branches = [branch for nodes in traces for branch in branches_of(nodes)]
+    if not forks:
+        assert rows == sorted(branches)
+        return
+    # A branch has the generated tokens of its whole path, so those that branches share are trained
+    # in each of them; a row has the tokens of earlier rows as context.
+    generated = sum(sum(node.mask) for nodes in traces for node in nodes)
+    assert sum(sum(mask) for _, mask, _ in rows) == generated
+    assert sum(sum(mask) for _, mask, _ in branches) > generated
+    texts = {tuple(ids) for ids, _, _ in rows}
+    assert {tuple(ids) for ids, _, _ in branches} <= texts
