@@ -50,6 +50,7 @@ from expdb.errors import (
     UnknownConsumer,
     UnknownEpisode,
 )
+from expdb.replay.by_task import ByTask
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.rate_limiters import MinSize, Pace, Queue, RateLimiter, SampleToInsertRatio
@@ -70,6 +71,7 @@ __all__ = [
     "AccessDenied",
     "ArchiveFailed",
     "Batch",
+    "ByTask",
     "CapacityMismatch",
     "ChunkDamaged",
     "CommitUnknown",

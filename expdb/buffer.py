@@ -45,7 +45,7 @@ from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
 from expdb.storage.annotate import annotate, checked_positions
 from expdb.storage.ledger import admissions, consumers, rates, waiters
-from expdb.storage.reading import fetch, groups, select
+from expdb.storage.reading import fetch, groups, select, task_statistics
 from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording, record_score
 from expdb.storage.scores.requested import scores_of
@@ -682,6 +682,51 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         with self._store.engine.reading() as session:
             return select.tasks(self._store, session, condition)
+
+    @retry_on_restart
+    def task_statistics(
+        self, where: Where = None, *, score: str | None = None, success: float = 1.0
+    ) -> pa.Table:
+        """Return numbers of complete episodes, success rates and policy versions by task.
+
+        Use it to decide which tasks actors attempt next. `ByTask` samples by the same rates.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps. An episode counts if one of its steps matches; by default,
+            all complete episodes with stored steps count.
+        score : str, optional
+            Name of a score that takes the place of the return; the score of an episode is that of
+            its last step.
+        success : float, default 1.0
+            Smallest return or score of a success.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per task, in the order of their first ended episodes, with the columns
+            `task_id`, `episodes`, `known` (number of episodes with a known return or score), their
+            `mean` and `success_rate` (null if none is known), `first_policy_version`,
+            `last_policy_version`, `staleness` (the policy version of the buffer minus
+            `last_policy_version`), and `last_ended` in Unix seconds.
+
+        Raises
+        ------
+        InvalidValue
+            If `score` or `success` is invalid.
+        QueryError
+            If the query is invalid, or names an unknown column.
+
+        Examples
+        --------
+        >>> buffer.task_statistics(success=0.5).to_pandas()  # doctest: +SKIP
+        """
+        name = None if score is None else checks.score_name(score)
+        least, condition = checks.number(success, "success"), self._compile(where)
+        with self._store.engine.reading() as session:
+            rows = task_statistics.read(self._store, session, condition, name, least)
+        return _table(rows, task_statistics.COLUMNS)
 
     @retry_on_restart
     def episodes(self, where: Where = None) -> pa.Table:
@@ -2120,6 +2165,7 @@ class ReplayBuffer(NotACollection):
 
     count_async = async_form(count, reads=True)
     tasks_async = async_form(tasks, reads=True)
+    task_statistics_async = async_form(task_statistics, reads=True)
     episodes_async = async_form(episodes, reads=True)
     unfinished_async = async_form(unfinished, reads=True)
     page_async = async_form(page, reads=True)

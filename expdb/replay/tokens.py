@@ -13,6 +13,7 @@ from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, computed
 from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.pairs import Pairs
 from expdb.replay.sequences import Episode
 from expdb.replay.token_rows import Chain, Masks, TokenRows, chain_turns, pack_rows
 from expdb.replay.units import Unit
@@ -58,20 +59,23 @@ class Tokens(Unit):
     - `loss_mask`: True for the tokens to train on, which the model generated,
     - `logprobs`: the stored log-probabilities of the generated tokens, 0.0 elsewhere, and NaN for
       a turn without them; the key is missing if the buffer has no such field,
-    - `position_ids`: index of the token in its rollout, from 0,
-    - `segment_ids`, with `pack`: number of the rollout within its row, from 1; 0 for padding,
+    - `position_ids`: index of the token among the tokens that it follows, from 0; in a packed row
+      it starts again at 0 with each segment,
+    - `segment_ids`, with `pack`: number of the segment within the row, from 1; 0 for padding,
     - `advantage`, with `advantage`: the advantage of the rollout where `loss_mask` is True,
     - `policy_version`: version of the policy that generated the token, -1 elsewhere,
     - `token_step` and `token_index`: position of the step that has the token in its output, and the
       index of the token in this output; -1 elsewhere,
     - each other key in `fields`, such as an annotation: one value per generated token, or the value
-      of the step for each of its generated tokens; 0 elsewhere.
+      of the step for each of its generated tokens; 0 elsewhere. Columns of episodes are [B].
 
     The arrays [B] are `rollout` (the number of the rollout in the batch), `episode`, `reward` (the
     score or the return of the rollout), `lost_tokens` (generated tokens that a later prompt has
     replaced) and `loss_tokens` (the number of tokens to train on in the whole batch, to normalize
-    the loss). With `pack`, `rollout`, `episode`, `reward` and `lost_tokens` are [B, S] for up to S
-    rollouts in a row, with -1, NaN and 0 for none.
+    the loss), and also `drawn` and `position`, the index and the position of the drawn item. With
+    `pack`, a row has up to S segments, each of which would be a row without `pack`. Then `rollout`,
+    `episode`, `reward` and `lost_tokens` are [B, S], with -1, NaN and 0 for no segment, and `drawn`
+    is the item of the first segment.
 
     Parameters
     ----------
@@ -87,7 +91,8 @@ class Tokens(Unit):
         How to compute the advantages; see `expdb.replay.advantages`. They are computed from all
         rollouts of a group, before rows are cut or dropped. A function receives the scores
         float64 [G, n] (NaN for a missing rollout), the numbers of tokens to train on int64 [G, n]
-        and a mask bool [G, n] of the rollouts, and returns float64 [G, n].
+        and a mask bool [G, n] of the rollouts, and returns float64 [G, n]. To repeat a batch with a
+        function, pass the unit to `Consumer.shared` and `ReplayBuffer.replay`.
     fork_threshold : int, default 1024
         Number of differing tokens of the last output from which on a new row begins, at least 1.
     prompt, output, logprobs, output_mask, versions : str
@@ -98,11 +103,13 @@ class Tokens(Unit):
         Token that pads `input_ids`.
     overlong : {"cut", "mask", "drop", "error"}, default "cut"
         What to do with a row that is longer than `max_tokens`: cut its end; cut its end and train
-        on none of its tokens; leave its whole rollout out; or raise InvalidValue.
+        on none of its tokens; leave out its whole rollout, and of a pair both rollouts; or raise
+        InvalidValue.
     names : {"expdb", "trl", "verl", "skyrl"}, default "expdb"
-        Library whose names the keys get: ``completion_mask``, ``old_log_probs`` and ``advantages``
-        for TRL, ``response_mask``, ``rollout_log_probs`` and ``advantages`` for verl,
-        ``sequences``, ``rollout_logprobs`` and ``advantages`` for SkyRL.
+        Library whose names the keys get; shapes and values stay the same. The names are
+        ``completion_mask``, ``old_log_probs`` and ``advantages`` for TRL, ``response_mask``,
+        ``rollout_log_probs`` and ``advantages`` for verl, and ``sequences``, ``rollout_logprobs``
+        and ``advantages`` for SkyRL.
 
     Raises
     ------
@@ -156,8 +163,7 @@ class Tokens(Unit):
             checks.text(self.agent, "agent")
         if self.advantage is not None and not callable(self.advantage):
             checks.choice(self.advantage, "advantage", *ADVANTAGES)
-        is_grouped = isinstance(self.of, Episode)
-        if self.advantage in ("grpo", "dr_grpo", "rloo") and is_grouped:
+        if self.advantage in ("grpo", "dr_grpo", "rloo") and isinstance(self.of, Episode):
             raise InvalidValue(
                 f"advantage={self.advantage!r} compares the rollouts of a group; pass "
                 "of=expdb.Group(size)"
@@ -265,10 +271,12 @@ class Tokens(Unit):
             self.prompt, self.output, *[name for name in optional if name in stored],
             "position", "episode", "policy_version", *agent, *self.keys(),
         ]  # fmt: skip
-        if clash := [name for name in fields or () if name in KEYS and name not in needed]:
-            raise InvalidValue(
-                f"fields= contains {clash[0]!r}, which is a key that Tokens computes; omit it"
-            )
+        for name in fields or ():
+            if name in self.keys() or (name in KEYS and name not in needed):
+                raise InvalidValue(
+                    f"fields= contains {name!r}, but Tokens computes its own keys from the turns, "
+                    "such as reward; omit it"
+                )
         return list(dict.fromkeys((*needed, *(fields or ()))))
 
     def assemble(
@@ -309,6 +317,9 @@ class Tokens(Unit):
             columns = (array.reshape(groups) for array in (scores, lengths, there))
             advantages = computed(self.advantage, *columns).reshape(-1)
         chains = self._limited(chains, turns)
+        if isinstance(self.of, Pairs):  # of a pair, both rollouts are left or none
+            left = {chain.rollout for chain in chains}
+            chains = [chain for chain in chains if chain.rollout ^ 1 in left]
         if not chains:
             raise InvalidValue(
                 f"none of the {int(there.sum())} drawn rollouts has a token to train on; check "
@@ -336,10 +347,10 @@ class Tokens(Unit):
     ) -> dict[str, np.ndarray]:
         """Return the rows of a batch for one of several ranks.
 
-        The rows of a rollout stay together, and the ranks get about equal numbers of tokens: the
-        longest part goes first, to the rank with the fewest tokens. With `pack`, the numbers differ
-        by up to one row. All ranks get the same number of rows. Rows that are added to the end for
-        this purpose have no tokens, and -1 or NaN as their rollout and reward.
+        The rows of a rollout, or of a pair, stay together, and the ranks get about equal numbers of
+        tokens: the longest part goes first, to the rank with the fewest tokens. With `pack`, the
+        numbers differ by up to one row. All ranks get the same number of rows. Rows that are added
+        to the end for this purpose have no tokens, and -1 or NaN as their rollout and reward.
 
         Parameters
         ----------
@@ -359,7 +370,8 @@ class Tokens(Unit):
         """
         names = NAMES[self.names]
         sizes = batch["attention_mask"].sum(1)
-        parts = _connected(batch["rollout"].reshape(len(sizes), -1))
+        rollouts = batch["rollout"].reshape(len(sizes), -1)
+        parts = _connected(rollouts // 2 if isinstance(self.of, Pairs) else rollouts)
         tokens = [0] * ranks
         rows: list[list[int]] = [[] for _ in range(ranks)]
         for part in sorted(parts, key=lambda part: -int(sizes[part].sum())):
@@ -430,12 +442,26 @@ class Tokens(Unit):
         out["token_step"] = rows.of_turns(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()
         for name in turns.others:
-            values = turns.flat(name)
-            if values.dtype == object:
-                out[name] = rows.of_tokens(values, name, 0)
-            else:
-                out[name] = rows.of_turns(values, 0)
+            out[name] = self._spread(rows, turns, name)
         return out
+
+    def _spread(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
+        """Return a requested key, one value per token, or per row if it describes an episode."""
+        batch = turns.batch
+        if batch[name].shape == batch["episode"].shape:
+            values = batch[name].reshape(-1)
+            missing = {"O": None, "f": np.nan}.get(values.dtype.kind, 0)
+            of_rows = rows.of_rollouts(values, missing)
+            return of_rows if self.pack else of_rows[:, 0]
+        values = turns.flat(name)
+        if values.dtype != object:
+            return rows.of_turns(values, 0)
+        if any(value is not None and not isinstance(value, np.ndarray) for value in values):
+            raise InvalidValue(
+                f"fields= contains {name!r}, which has no numbers for the tokens of a turn; omit "
+                "it, and read it with buffer.get(batch['token_step'][...])"
+            )
+        return rows.of_tokens(values, name, 0)
 
     def _versions(self, rows: TokenRows, turns: _Turns) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""

@@ -297,8 +297,43 @@ def test_rollouts_without_a_score_have_no_advantage(train):
 
 def test_a_key_of_the_unit_cannot_be_requested_as_a_field(train):
     store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match="'reward', which is a key that Tokens computes"):
-        everything(train, Tokens(), 1, fields=["reward"])
+    for name in ("reward", "length", "episode_return"):
+        with pytest.raises(expdb.InvalidValue, match=f"'{name}', but Tokens computes its own keys"):
+            everything(train, Tokens(), 1, fields=[name])
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_columns_of_episodes_have_one_value_per_rollout(train, pack):
+    for k in range(2):
+        store(train, [turn([1], [2]), turn([5], [3])], task=f"t{k}", group_id="g")
+    unit = Tokens(max_tokens=100, pack=pack)
+    batch = everything(train, unit, 2, fields=["task_id", "policy_version_end"])
+    assert batch["task_id"].shape == batch["episode"].shape
+    tasks = batch["task_id"].reshape(-1).tolist()
+    assert sorted(tasks) == ["t0", "t0", "t1", "t1"]
+    assert tasks[0] == tasks[1]
+
+
+def test_text_of_turns_cannot_be_spread_to_tokens(train):
+    train.store(episode_id="e", truncated=True, **turn([1], [2]), text="hello")
+    with pytest.raises(expdb.InvalidValue, match="'text', which has no numbers"):
+        everything(train, Tokens(), 1, fields=["text"])
+
+
+def test_the_rollouts_of_a_pair_stay_together(train):
+    rng = np.random.default_rng(8)
+    for g in range(8):
+        for k in range(2):
+            length = 30 if (g, k) == (3, 1) else int(rng.integers(1, 9))
+            store(train, [turn([g], [k] * length, reward=float(k))], group_id=f"g{g}")
+    pairs = expdb.Pairs()
+    unit = Tokens(of=pairs, max_tokens=20, overlong="drop")
+    batch = everything(train, unit, 8)
+    assert batch.size == 14  # the pair with the long rollout is left out
+    for rank in range(2):
+        rollouts = unit.shard(batch, rank, 2)["rollout"]
+        own = set(rollouts[rollouts >= 0].tolist())
+        assert own == {rollout ^ 1 for rollout in own}
 
 
 @pytest.mark.parametrize("length", [1, 3])

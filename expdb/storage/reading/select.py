@@ -303,6 +303,17 @@ def tasks_among(
     """
     if not candidates:
         return set()
+    statement = sa.select(E.task_id).where(
+        E.buffer_id == store.id, store.dialect.among(E.task_id, candidates)
+    )
+    matching = statement.where(has_matching_step(store, session, where))
+    return {task for (task,) in session.fetch(matching.distinct())}
+
+
+def has_matching_step(
+    store: Store, session: Session, where: Condition | None
+) -> sa.ColumnElement[bool]:
+    """Return the SQL condition that an episode has a matching step."""
     source: sa.FromClause = tables.segments
     by_episode = _by_episode(where, store.state(session))
     if not by_episode:
@@ -311,10 +322,7 @@ def tasks_among(
     matching = matching.where(tables.OF_EPISODE).correlate(tables.episodes)
     if where is not None:
         matching = matching.where(_whole(where) if by_episode else where.sql)
-    statement = sa.select(E.task_id).where(
-        E.buffer_id == store.id, store.dialect.among(E.task_id, candidates)
-    )
-    return {task for (task,) in session.fetch(statement.where(matching.exists()).distinct())}
+    return matching.exists()
 
 
 def segments_of_tasks(

@@ -1,0 +1,170 @@
+"""Tasks are drawn by the success rates of their episodes, and their statistics are read."""
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb import ByTask, Episode, QueryBuilder
+
+RATES = {"never": 0.0, "seldom": 0.25, "half": 0.5, "always": 1.0}
+
+
+def fill(buffer, episodes=8):
+    """Store complete episodes of each task, of which a share succeeds; the lengths differ."""
+    for task, rate in RATES.items():
+        for k in range(episodes):
+            with buffer.episode(task, policy_version=k) as episode:
+                for step in range(1 + k % 3):
+                    last = step == k % 3
+                    episode.append(obs=0.0, reward=float(k < rate * episodes) if last else None)
+
+
+def drawn_shares(buffer, sampler, size=20_000, **options):
+    """Return the share of each task in a large sample."""
+    batch = buffer.sample(
+        size, sampler=sampler, fields=["task_id", "probability"], rng=1, **options
+    )
+    tasks, counts = np.unique(batch["task_id"].astype(str), return_counts=True)
+    return dict(zip(tasks.tolist(), (counts / size).tolist(), strict=True)), batch
+
+
+def expected_shares(weights, least):
+    raised = {task: weight + least * max(weights.values()) for task, weight in weights.items()}
+    return {task: weight / sum(raised.values()) for task, weight in raised.items() if weight}
+
+
+@pytest.mark.parametrize("unit", [expdb.Step(), Episode()])
+@pytest.mark.parametrize(
+    ("weight", "formula"),
+    [("difficulty", lambda p: p * (1 - p)), ("failure", lambda p: 1 - p)],
+)
+def test_tasks_are_drawn_by_their_success_rates(buffer, weight, formula, unit):
+    fill(buffer)
+    sampler = ByTask(weight=weight, least=0.1)
+    shares, batch = drawn_shares(buffer, sampler, unit=unit)
+    expected = expected_shares({task: formula(p) for task, p in RATES.items()}, 0.1)
+    for task, share in expected.items():  # six standard deviations, so 1 of 10**8 tests fails
+        assert shares.get(task, 0.0) == pytest.approx(share, abs=6 * (share / 20_000) ** 0.5)
+    items = {task: 8 if isinstance(unit, Episode) else 15 for task in RATES}
+    for task, probability in zip(batch["task_id"][:50], batch["probability"][:50], strict=True):
+        assert probability == pytest.approx(expected[task] / items[task])
+
+
+def test_a_function_weighs_the_rates(buffer):
+    fill(buffer)
+    received = []
+
+    def function(rates):
+        received.append(sorted(rates.tolist()))
+        return rates == 0.5
+
+    shares, _ = drawn_shares(buffer, ByTask(weight=function, least=0.0), 100)
+    assert shares == {"half": 1.0}
+    assert received == [sorted(RATES.values())]
+
+
+def test_scores_take_the_place_of_returns_and_unknown_rates_come_first(buffer):
+    for task in ("a", "b", "c"):
+        for k in range(2):
+            with buffer.episode(task, episode_id=f"{task}{k}") as episode:
+                episode.append(obs=0.0, reward=1.0)
+    buffer.score(episode_id="a0", name="judge", value=0.9)
+    buffer.score(episode_id="a1", name="judge", value=0.1)
+    buffer.score(episode_id="b0", name="judge", value=0.9)
+    buffer.score(episode_id="b1", name="judge", value=None, status="timeout")
+    shares, _ = drawn_shares(buffer, ByTask(score="judge", success=0.5, least=0.0), unit=Episode())
+    assert shares == pytest.approx({"a": 0.5, "c": 0.5}, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weight": "hard"}, "weight must be"),
+        ({"success": "high"}, "success must be"),
+        ({"least": -1}, "least must be"),
+        ({"score": "no such name!"}, "score"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(expdb.InvalidValue, match=message):
+        ByTask(**settings)
+
+
+@pytest.mark.parametrize(
+    "weights", [lambda p: p[:-1], lambda p: -p - 1, lambda p: np.full(4, np.inf)]
+)
+def test_weights_of_a_function_are_checked(buffer, weights):
+    fill(buffer)
+    with pytest.raises(expdb.InvalidValue, match="the function weight of ByTask must return 4"):
+        buffer.sample(4, sampler=ByTask(weight=weights))
+
+
+def test_tasks_without_weight_are_named(buffer):
+    buffer.store(task_id="a", reward=1.0, terminated=True)
+    with pytest.raises(expdb.InvalidValue, match="no task is partly solved"):
+        buffer.sample(1, sampler=ByTask(least=0.0))
+    assert buffer.sample(1, sampler=ByTask()).size == 1
+
+
+def test_an_empty_buffer_has_nothing_to_draw(buffer):
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(1, sampler=ByTask())
+
+
+# -- statistics ------------------------------------------------------------------------------------
+
+
+def test_statistics_of_tasks(buffer):
+    fill(buffer)
+    buffer.store(task_id="open", reward=1.0)
+    with buffer.episode("unknown") as episode:
+        episode.append(obs=0.0)
+    buffer.policy_version = 10
+    rows = {row["task_id"]: row for row in buffer.task_statistics().to_pylist()}
+    assert list(rows) == [*RATES, "unknown"]
+    for task, rate in RATES.items():
+        row = rows[task]
+        assert (row["episodes"], row["known"], row["success_rate"], row["mean"]) == (
+            8,
+            8,
+            rate,
+            rate,
+        )
+        assert (row["first_policy_version"], row["last_policy_version"]) == (0, 7)
+        assert row["staleness"] == 3
+        assert row["last_ended"] > 0
+    unknown = rows["unknown"]
+    assert (unknown["episodes"], unknown["known"]) == (1, 0)
+    assert unknown["success_rate"] is unknown["mean"] is unknown["staleness"] is None
+
+
+def test_statistics_of_a_query_and_a_threshold(buffer):
+    fill(buffer)
+    query = QueryBuilder().in_("task_id", ["half", "always"]).and_().gte("policy_version", 4)
+    rows = buffer.task_statistics(query, success=2.0).to_pylist()
+    assert [(row["task_id"], row["episodes"], row["success_rate"]) for row in rows] == [
+        ("half", 4, 0.0), ("always", 4, 0.0)
+    ]  # fmt: skip
+    query = QueryBuilder().gte("reward", 1.0)
+    rows = buffer.task_statistics(query).to_pylist()
+    counts = {row["task_id"]: row["episodes"] for row in rows}
+    assert counts == {"seldom": 2, "half": 4, "always": 8}
+
+
+def test_statistics_of_scores(buffer):
+    for k, (value, status) in enumerate([(0.9, None), (0.1, None), (None, "timeout")]):
+        with buffer.episode("a", episode_id=f"e{k}") as episode:
+            episode.append(obs=0.0)
+            episode.append(obs=1.0)
+        buffer.score(episode_id=f"e{k}", name="judge", value=value, status=status)
+    (row,) = buffer.task_statistics(score="judge", success=0.5).to_pylist()
+    assert (row["episodes"], row["known"], row["success_rate"]) == (3, 2, 0.5)
+    assert row["mean"] == pytest.approx(0.5)
+
+
+def test_statistics_of_an_empty_buffer(buffer):
+    table = buffer.task_statistics()
+    assert table.num_rows == 0
+    assert "success_rate" in table.column_names
+    with pytest.raises(expdb.InvalidValue):
+        buffer.task_statistics(success=None)
