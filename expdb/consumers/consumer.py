@@ -112,7 +112,7 @@ class Consumer:
             return figures
         if not isinstance(unit, Group):
             raise errors.InvalidValue(
-                f"unit must be a Group, got {unit!r}; pass expdb.Group(size), or `unit.of` of Tokens"
+                f"unit must be a Group, got {unit!r}; pass expdb.Group(size), or unit.of of Tokens"
             )
         groups, discarded = count_groups(self._buffer, self._leasing, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
