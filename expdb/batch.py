@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from expdb import checks
 from expdb.errors import DriverMissing, InvalidValue
 from expdb.names import build_attribute_error
 
@@ -86,6 +87,9 @@ class Batch(Mapping[str, np.ndarray]):
         elif not name.startswith("_") and (near := get_close_matches(name, columns, 1, 0.6)):
             instead.setdefault(name, f"batch[{near[0]!r}]")
         raise build_attribute_error("a Batch", name, dir(type(self)), instead)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Batch, (self._columns, self.size)  # another process cannot annotate the buffer
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
@@ -173,11 +177,11 @@ class Batch(Mapping[str, np.ndarray]):
         """
         if self._annotate is None:
             raise InvalidValue(
-                "annotate() requires a batch that a buffer returned for the unit Tokens; for other "
-                "batches, use buffer.annotate(positions, name=arrays)"
+                "annotate() requires a batch that a buffer of this process returned for the unit "
+                "Tokens; for other batches, use buffer.annotate(positions, name=arrays)"
             )
-        places = self["token_step"], self["token_index"]
-        return self._annotate(*places, version, arrays)
+        number = None if version is None else checks.whole(version, "version", 0)
+        return self._annotate(self["token_step"], self["token_index"], number, arrays)
 
     def to_list(self) -> list[dict[str, Any]]:
         """Return the rows as a list of dicts.

@@ -53,8 +53,8 @@ def computed(
     Raises
     ------
     InvalidValue
-        If the score of a rollout is unknown, or the function returns something else than finite
-        numbers [G, n].
+        If the score of a rollout is unknown, the function returns something else than numbers
+        [G, n], or an advantage does not fit float32.
     """
     if np.isnan(scores[mask]).any():
         raise InvalidValue(
@@ -63,19 +63,28 @@ def computed(
         )
     if callable(advantage):
         values = np.asarray(advantage(scores.copy(), lengths.copy(), mask.copy()), np.float64)
-        if values.shape != scores.shape or not np.isfinite(values[mask]).all():
+        if values.shape != scores.shape:
             raise InvalidValue(
-                f"the advantage function must return finite numbers of shape {scores.shape}, got "
-                f"shape {values.shape}"
+                f"the advantage function must return numbers of shape {scores.shape}, got shape "
+                f"{values.shape}"
             )
     else:
         values = ADVANTAGES[advantage](scores, lengths, mask)
-    return np.where(mask, values, 0.0)
+    values = np.where(mask, values, 0.0)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.astype(np.float32)).all():
+            raise InvalidValue(
+                "the advantage of a rollout does not fit float32; scale the scores or returns"
+            )
+    return values
 
 
 def _centred(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the scores minus the mean of their group; exactly 0 if all of them are equal."""
     means = np.where(mask, scores, 0.0).sum(1) / np.maximum(mask.sum(1), 1)
-    centred: np.ndarray = np.where(mask, scores - means[:, None], 0.0)
+    lowest = np.where(mask, scores, np.inf).min(1, initial=np.inf)
+    differ = np.where(mask, scores, -np.inf).max(1, initial=-np.inf) > lowest
+    centred: np.ndarray = np.where(mask & differ[:, None], scores - means[:, None], 0.0)
     return centred
 
 

@@ -50,8 +50,14 @@ class Chain:
 class Masks:
     """Which output tokens of each step to train on; all of them if a step has no mask."""
 
-    def __init__(self, outputs: np.ndarray, masks: np.ndarray | None):
+    def __init__(self, outputs: np.ndarray, masks: np.ndarray | None, name: str):
         self._masks = masks
+        for output, mask in zip(outputs, () if masks is None else masks, strict=False):
+            if output is not None and mask is not None and len(mask) != len(output):
+                raise InvalidValue(
+                    f"{name!r} has {len(mask)} values for a turn with {len(output)} output tokens; "
+                    "store one value per output token"
+                )
         known = [] if masks is None else [mask for mask in masks if mask is not None]
         ends = np.cumsum([0, *map(len, known)])
         sums = np.concatenate([[0], np.cumsum(np.concatenate(known))]) if known else ends
@@ -138,9 +144,10 @@ def _common_prefix(first: np.ndarray, second: np.ndarray) -> int:
     count = min(len(first), len(second))
     if count < len(first):
         first = first[:count]
-    if first.tobytes() == second.tobytes():
+    if first.dtype == second.dtype and first.tobytes() == second.tobytes():
         return count
-    return int((first != second).argmax())
+    differs = first != second
+    return int(differs.argmax()) if differs.any() else count
 
 
 def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
@@ -179,8 +186,9 @@ class TokenRows:
 
     def __init__(self, bins: list[list[Chain]]):
         self._bins = bins
-        width = max(sum(chain.size for chain in row) for row in bins)
+        width = max(1, *(sum(chain.size for chain in row) for row in bins))
         self.shape = len(bins), width
+        self._most_segments = max(1, *map(len, bins))
         # Each chain with the index of its first token in the flat array of B rows of T tokens, and
         # its number within its row.
         self._chains: list[tuple[Chain, int, int]] = []
@@ -199,7 +207,7 @@ class TokenRows:
     @property
     def drawn_rollouts(self) -> np.ndarray:
         """The index of the first rollout of each row, int64 [B]."""
-        return np.array([row[0].rollout for row in self._bins], np.int64)
+        return np.array([row[0].rollout if row else 0 for row in self._bins], np.int64)
 
     def _filled(self, value: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return an array [B, T] of one value, and a flat view of it."""
@@ -208,8 +216,15 @@ class TokenRows:
 
     def input_ids(self, prompts: np.ndarray, outputs: np.ndarray, pad_id: int) -> np.ndarray:
         """Return the tokens, [B, T]."""
-        last = self._chains[0][0].turns[-1]
-        out, flat = self._filled(pad_id, prompts[last.step].dtype)
+        used = [chain.turns[-1].step for chain, _, _ in self._chains]
+        kinds = {array[step].dtype for array in (prompts, outputs) for step in used}
+        kind = np.result_type(*(kinds or {np.dtype(np.int32)}))
+        if kind.kind not in "iu" or not np.iinfo(kind).min <= pad_id <= np.iinfo(kind).max:
+            raise InvalidValue(
+                f"pad_id {pad_id} does not fit tokens of type {kind}; store integers as tokens, or "
+                "pass another pad_id"
+            )
+        out, flat = self._filled(pad_id, kind)
         for chain, begin, _ in self._chains:
             last = chain.turns[-1]
             prompt = prompts[last.step][: chain.size]
@@ -271,7 +286,7 @@ class TokenRows:
         out, flat = self._filled(0, values.dtype)
         for chain, begin, _ in self._chains:
             flat[begin : begin + chain.size] = values[chain.rollout]
-        out *= loss_mask
+        out[~loss_mask] = 0
         return out
 
     def of_tokens(
@@ -293,27 +308,25 @@ class TokenRows:
             if value is None:
                 if not keeps:
                     flat[begin:end] = missing
-            elif len(value) == turn.kept:
-                flat[begin:end] = value
-            elif len(value) == turn.length:
-                flat[begin:end] = value[: turn.kept]
-            else:
+            elif len(value) != turn.length:
                 raise InvalidValue(
                     f"{name!r} has {len(value)} values for a turn with {turn.length} output "
                     "tokens; request fields with one value per generated token, or one per step"
                 )
+            else:
+                flat[begin:end] = value[: turn.kept]
         return out
 
     def of_rollouts(self, values: np.ndarray, missing: Any) -> np.ndarray:
         """Return the value of the rollout of each chain, [B, S]; `missing` where there is none."""
-        out = np.full((len(self._bins), max(map(len, self._bins))), missing, values.dtype)
+        out = np.full((len(self._bins), self._most_segments), missing, values.dtype)
         for number, row in enumerate(self._bins):
             out[number, : len(row)] = values[[chain.rollout for chain in row]]
         return out
 
     def lost_tokens(self) -> np.ndarray:
         """Return the number of tokens that each chain has lost, int64 [B, S]."""
-        out = np.zeros((len(self._bins), max(map(len, self._bins))), np.int64)
+        out = np.zeros((len(self._bins), self._most_segments), np.int64)
         for number, row in enumerate(self._bins):
             out[number, : len(row)] = [chain.lost_tokens for chain in row]
         return out

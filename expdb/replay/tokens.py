@@ -14,7 +14,7 @@ from expdb.names import UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, computed
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
-from expdb.replay.sequences import Episode
+from expdb.replay.sequences import Episode, Group
 from expdb.replay.token_rows import Chain, Masks, TokenRows, chain_turns, pack_rows
 from expdb.replay.units import Unit
 
@@ -50,7 +50,8 @@ class Tokens(Unit):
     appended as context, and then the output. If the prompt differs only within the last output,
     by fewer than `fork_threshold` tokens (because the chat template tokenized the text again), the
     prompt replaces these tokens as context. If it differs in any other way, a new row begins. So
-    each generated token is in one row only. Rows without a token to train on are left out.
+    each generated token is in one row only. Rows without a token to train on are left out. If no
+    row is left, the batch has one row without tokens, and a warning says so.
 
     A batch has B rows of T tokens, where T is the length of the longest row. The arrays [B, T] are
 
@@ -71,11 +72,11 @@ class Tokens(Unit):
 
     The arrays [B] are `rollout` (the number of the rollout in the batch), `episode`, `reward` (the
     score or the return of the rollout), `lost_tokens` (generated tokens that a later prompt has
-    replaced) and `loss_tokens` (the number of tokens to train on in the whole batch, to normalize
-    the loss), and also `drawn` and `position`, the index and the position of the drawn item. With
-    `pack`, a row has up to S segments, each of which would be a row without `pack`. Then `rollout`,
-    `episode`, `reward` and `lost_tokens` are [B, S], with -1, NaN and 0 for no segment, and `drawn`
-    is the item of the first segment.
+    replaced) and `loss_tokens` (the number of tokens to train on in the whole batch, at least 1, to
+    normalize the loss), and also `drawn` and `position`, the index and the position of the drawn
+    item. With `pack`, a row has up to S segments, each of which would be a row without `pack`. Then
+    `rollout`, `episode`, `reward` and `lost_tokens` are [B, S], with -1, NaN and 0 for no segment,
+    and `drawn` is the item of the first segment.
 
     Parameters
     ----------
@@ -143,14 +144,14 @@ class Tokens(Unit):
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.of, Unit) or not self.of.by_episode or self.of.assembles:
+        if type(self.of) not in (Episode, Group, Pairs):
             raise InvalidValue(
-                f"of must be a unit of whole episodes, such as expdb.Group(8), got {self.of!r}"
+                f"of must be an Episode, a Group or Pairs, got {self.of!r}; pass expdb.Group(8)"
             )
-        if getattr(self.of, "pad", True) is not True:
+        if isinstance(self.of, Episode) and not self.of.pad:
             raise InvalidValue("of must not have pad=False; Tokens pads the rows itself")
         for name, least in (("max_tokens", 1), ("fork_threshold", 1), ("pad_id", -(2**31))):
-            if (value := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None or name != "max_tokens":
                 object.__setattr__(self, name, checks.whole(value, name, least))
         checks.flag(self.pack, "pack")
         if self.pack and self.max_tokens is None:
@@ -271,8 +272,13 @@ class Tokens(Unit):
             self.prompt, self.output, *[name for name in optional if name in stored],
             "position", "episode", "policy_version", *agent, *self.keys(),
         ]  # fmt: skip
+        computed_keys = {*KEYS, *NAMES[self.names].values()}
+        computed_keys -= {"advantage", "advantages"} if self.advantage is None else set()
+        computed_keys -= set() if self.pack else {"segment_ids"}
+        read = {self.prompt, self.output, self.output_mask, self.versions, *self.keys()}
+        same = {self.logprobs, "episode", "policy_version"}  # also the names of keys of the unit
         for name in fields or ():
-            if name in self.keys() or (name in KEYS and name not in needed):
+            if name in read or name in computed_keys - same:
                 raise InvalidValue(
                     f"fields= contains {name!r}, but Tokens computes its own keys from the turns, "
                     "such as reward; omit it"
@@ -299,8 +305,14 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If a row is too long and `overlong` is ``"error"``, if no row is left, or if a
+            If a row is too long and `overlong` is ``"error"``, if a score is unknown, or if a
             requested key does not have one value per token or turn.
+
+        Warns
+        -----
+        ExpDBWarning
+            If later prompts have replaced generated tokens, once per process, or if no rollout has
+            a token to train on.
         """
         shape = batch["episode"].shape
         there = batch["episode"].reshape(-1) >= 0
@@ -321,12 +333,14 @@ class Tokens(Unit):
             left = {chain.rollout for chain in chains}
             chains = [chain for chain in chains if chain.rollout ^ 1 in left]
         if not chains:
-            raise InvalidValue(
-                f"none of the {int(there.sum())} drawn rollouts has a token to train on; check "
-                f"{self.output!r} and {self.output_mask!r}, or raise max_tokens"
+            warn(
+                f"none of the {int(there.sum())} rollouts of a batch has a token to train on, so "
+                f"the batch has one empty row; check {self.output!r} and {self.output_mask!r}, or "
+                "raise max_tokens"
             )
         most = self.max_tokens or 0
-        rows = TokenRows(pack_rows(chains, most) if self.pack else [[chain] for chain in chains])
+        bins = pack_rows(chains, most) if self.pack else [[chain] for chain in chains]
+        rows = TokenRows(bins or [[]])
         out = self._arrays(rows, turns, advantages)
         of_rollouts = {
             "rollout": rows.of_rollouts(np.arange(len(there)), UNKNOWN),
@@ -336,7 +350,8 @@ class Tokens(Unit):
         }
         for name, array in of_rollouts.items():
             out[name] = array if self.pack else array[:, 0]
-        out["loss_tokens"] = np.full(len(out["rollout"]), out["loss_mask"].sum(), np.int64)
+        loss_tokens = max(1, int(out["loss_mask"].sum()))
+        out["loss_tokens"] = np.full(len(out["rollout"]), loss_tokens, np.int64)
         out = {NAMES[self.names].get(key, key): array for key, array in out.items()}
         # The first rollout of a row stands for the row.
         out["drawn"] = rows.drawn_rollouts // (1 if len(shape) == 1 else shape[1])
@@ -432,7 +447,7 @@ class Tokens(Unit):
         out["attention_mask"] = rows.attention_mask()
         out["loss_mask"] = rows.loss_mask(turns.masks)
         if self.logprobs in batch:
-            out["logprobs"] = rows.of_tokens(turns.flat(self.logprobs), self.logprobs, np.nan)
+            out["logprobs"] = rows.of_tokens(turns.arrays(self.logprobs), self.logprobs, np.nan)
         out["position_ids"] = rows.position_ids()
         if self.pack:
             out["segment_ids"] = rows.segment_ids()
@@ -443,6 +458,8 @@ class Tokens(Unit):
         out["token_index"] = rows.token_index()
         for name in turns.others:
             out[name] = self._spread(rows, turns, name)
+            if f"has_{name}" in batch and batch[name].ndim >= batch["mask"].ndim:
+                out[f"has_{name}"] = rows.of_turns(turns.flat(f"has_{name}"), False)
         return out
 
     def _spread(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
@@ -471,7 +488,7 @@ class Tokens(Unit):
         of_turns = rows.of_turns(versions, UNKNOWN)
         if self.versions not in turns.batch:
             return of_turns
-        return rows.of_tokens(turns.flat(self.versions), self.versions, UNKNOWN, out=of_turns)
+        return rows.of_tokens(turns.arrays(self.versions), self.versions, UNKNOWN, out=of_turns)
 
 
 class _Turns:
@@ -479,9 +496,10 @@ class _Turns:
 
     def __init__(self, unit: Tokens, batch: Mapping[str, np.ndarray]):
         self.batch, self._shape = batch, batch["mask"].shape
-        self.prompts, self.outputs = self.flat(unit.prompt), self.flat(unit.output)
+        self.prompts, self.outputs = self._tokens(unit.prompt), self._tokens(unit.output)
         is_masked = unit.output_mask in batch
-        self.masks = Masks(self.outputs, self.flat(unit.output_mask) if is_masked else None)
+        masks = self.arrays(unit.output_mask) if is_masked else None
+        self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
         takes = batch["mask"]
@@ -492,6 +510,26 @@ class _Turns:
             (np.flatnonzero(row) + number * steps).tolist()
             for number, row in enumerate(takes.reshape(-1, steps))
         ]
+
+    def _tokens(self, name: str) -> np.ndarray:
+        arrays = self.arrays(name)
+        for tokens in arrays:
+            if tokens is not None and (not isinstance(tokens, np.ndarray) or tokens.ndim != 1):
+                raise InvalidValue(
+                    f"{name!r} must hold one-dimensional arrays of tokens; declare it like the "
+                    "fields of expdb.TOKEN_FIELDS"
+                )
+        return arrays
+
+    def arrays(self, name: str) -> np.ndarray:
+        """Return the array of each step as an object, None for a step without the field."""
+        arrays = self.flat(name)
+        if arrays.dtype != object:
+            fixed, arrays = arrays, np.empty(len(arrays), object)
+            arrays[:] = list(fixed)
+        if f"has_{name}" in self.batch:
+            arrays[~self.flat(f"has_{name}")] = None
+        return arrays
 
     def flat(self, name: str) -> np.ndarray:
         """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""

@@ -179,12 +179,17 @@ def annotate_tokens(
     index of the token in the field `output`; both are -1 for other tokens.
     """
     there = steps >= 0
+    if not there.any():  # the rows of a rank that has no rollout
+        return 0
     positions, place = np.unique(steps[there], return_inverse=True)
     index = indices[there]
     with store.engine.reading() as session:
         tokens = fetch.steps(store, session, store.state(session), positions, [output])[output]
     lengths = np.array([len(values) for values in tokens], np.int64)
     starts = np.cumsum(lengths) - lengths
+    filled = starts[place] + index
+    missing = np.ones(int(lengths.sum()), np.bool_)  # generated tokens that are not in the batch
+    missing[filled] = False
     by_name = {}
     for name, values in arrays.items():
         array = as_array(values, name)
@@ -193,15 +198,15 @@ def annotate_tokens(
                 f"{name!r} must have the shape of the batch, {list(steps.shape)}, got "
                 f"{list(array.shape)}; pass one value for each token"
             )
-        flat = np.empty((int(lengths.sum()), *array.shape[2:]), array.dtype)
-        if len(flat) > len(place):  # some generated tokens are not in the batch
+        flat = np.zeros((int(lengths.sum()), *array.shape[2:]), array.dtype)
+        if missing.any():
             if array.dtype.kind != "f":
                 raise errors.InvalidValue(
-                    f"{name!r} of type {array.dtype} has no value for {len(flat) - len(place)} "
+                    f"{name!r} of type {array.dtype} has no value for {int(missing.sum())} "
                     "generated tokens that are not in the batch; pass floats, which get NaN"
                 )
-            flat[:] = np.nan
-        flat[starts[place] + index] = array[there]
+            flat[missing] = np.nan
+        flat[filled] = array[there]
         by_name[name] = np.split(flat, starts[1:])
     return annotate(store, positions, version, by_name)
 

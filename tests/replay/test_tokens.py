@@ -1,5 +1,8 @@
 """Rows of tokens for the training of language models."""
 
+import pickle
+import warnings
+
 import numpy as np
 import pytest
 from conversations import random_conversation, reference_rows, store
@@ -117,10 +120,27 @@ def test_rows_that_are_too_long(train, overlong):
     assert rows == ([short] if overlong == "drop" else [short, cut])
 
 
-def test_a_batch_without_a_token_to_train_on_is_refused(train):
-    store(train, [turn([1, 2], [3], [False])])
-    with pytest.raises(expdb.InvalidValue, match="none of the 1 drawn rollouts has a token"):
-        everything(train, Tokens(), 1)
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_rollout_without_a_token_to_train_on_does_not_stop_a_consumer(train, pack):
+    for k in range(3):
+        store(train, [turn([1, 2], [3], [k == 1])], episode_id=f"e{k}")
+    consumer, sizes = train.consumer("c", max_times_sampled=1), []
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            lease = consumer.lease(
+                1, unit=Tokens(max_tokens=9, pack=pack), sampler=expdb.Ordered("position")
+            )
+        batch = lease.batch
+        sizes.append(int(batch["attention_mask"].sum()))
+        named = [str(one.message) for one in caught if "none of the 1 rollouts" in str(one.message)]
+        assert bool(named) == (sizes[-1] == 0)
+        assert batch["loss_tokens"].tolist() == [1]
+        assert batch.annotate(entropies=np.ones(batch["input_ids"].shape)) == (sizes[-1] > 0)
+        lease.acknowledge()
+    assert sizes == [0, 3, 0]
+    with pytest.warns(expdb.ExpDBWarning, match="none of the 1 rollouts"):
+        assert [batch.size for batch in train.replay("c")] == [1, 1, 1]
 
 
 def test_versions_and_values_of_turns_are_spread_to_tokens(train):
@@ -272,7 +292,9 @@ def test_scores_take_the_place_of_returns(train):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"of": expdb.Step()}, "of must be a unit of whole episodes"),
+        ({"of": expdb.Step()}, "of must be an Episode, a Group or Pairs"),
+        ({"fork_threshold": None}, "fork_threshold must be"),
+        ({"pad_id": None}, "pad_id must be"),
         ({"of": Episode(pad=False)}, "pad=False"),
         ({"pack": True}, "also pass max_tokens"),
         ({"max_tokens": 0}, "max_tokens must be"),
@@ -485,3 +507,126 @@ def test_rows_multiple_requires_tokens(train):
     with pytest.raises(expdb.InvalidValue, match="rows_multiple=8 requires the unit Tokens"):
         consumer.lease(1, rows_multiple=8)
     assert consumer.stats()["leased"] == 0
+
+
+def test_a_rollout_may_be_in_a_batch_several_times(train):
+    store(train, [turn([1], list(range(20)))])
+    batch = train.sample(8, unit=Tokens(max_tokens=11))
+    values = np.tile(np.arange(11.0), (8, 1))
+    batch.annotate(entropies=values)
+    stored = train.get([0], fields=["entropies"])["entropies"][0]
+    np.testing.assert_array_equal(stored, [*range(1, 11), *[np.nan] * 10])
+    with pytest.raises(expdb.InvalidValue, match="has no value for 10 generated tokens"):
+        batch.annotate(counts=values.astype(np.int64))
+
+
+def test_a_batch_can_be_sent_to_another_process(train):
+    store(train, [turn([1], [2])])
+    batch = everything(train, Tokens(), 1)
+    copy = pickle.loads(pickle.dumps(batch))
+    assert list(copy) == list(batch)
+    assert copy["input_ids"].tolist() == [[1, 2]]
+    with pytest.raises(expdb.InvalidValue, match="a buffer of this process"):
+        copy.annotate(x=np.ones((1, 2)))
+
+
+def test_prompts_and_outputs_may_have_different_types(db):
+    kinds = {"p": expdb.Field("int64", (None,)), "o": expdb.Field("uint16", (None,))}
+    buffer = db.buffer("mixed", fields=kinds)
+    texts = [([1, 2], [3, 4]), ([1, 2, 3, 4, 5], [60_000])]
+    for k, (prompt, output) in enumerate(texts):
+        output = np.array(output, np.uint16)
+        buffer.store(episode_id="e", p=np.array(prompt), o=output, truncated=k == 1)
+    batch = everything(buffer, Tokens(prompt="p", output="o"), 1)
+    assert batch["input_ids"].tolist() == [[1, 2, 3, 4, 5, 60_000]]
+    assert batch["loss_mask"].tolist() == [[False, False, True, True, False, True]]
+    assert batch["lost_tokens"].tolist() == [0]
+
+
+def test_a_rank_without_rollouts_annotates_nothing(train):
+    fill_groups(train, groups=1, size=1)
+    consumer = train.consumer("c")
+    unit = Tokens(fork_threshold=10_000, max_tokens=500, pack=True)
+    lease = consumer.lease(1, unit=unit, sampler=ALL, pin=True)
+    part = consumer.shared(lease.id, shard=(1, 2), rows_multiple=2)
+    assert part.annotate(x=np.ones(part["input_ids"].shape)) == 0
+
+
+@pytest.mark.parametrize("version", ["q", 1.5, 2**70, True, -1])
+def test_the_version_of_an_annotation_is_checked(train, version):
+    store(train, [turn([1], [2])])
+    batch = everything(train, Tokens(), 1)
+    with pytest.raises(expdb.InvalidValue, match="version"):
+        batch.annotate(version, x=np.ones((1, 2)))
+
+
+def test_a_field_cannot_have_the_name_that_a_key_gets(train):
+    train.store(episode_id="e", truncated=True, **turn([1], [2]), completion_mask=7.0)
+    with pytest.raises(expdb.InvalidValue, match="'completion_mask', but Tokens computes"):
+        everything(train, Tokens(names="trl"), 1, fields=["completion_mask"])
+    assert everything(train, Tokens(), 1, fields=["completion_mask"])["completion_mask"].max() == 7
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_an_output_mask_of_another_length_is_refused(db, length):
+    kinds = {name: expdb.Field("int32", (None,)) for name in ("p", "o")}
+    buffer = db.buffer("masks", fields={**kinds, "m": expdb.Field("bool", (None,))})
+    arrays = np.array([1], np.int32), np.array([2, 3], np.int32)
+    buffer.store(episode_id="e", p=arrays[0], o=arrays[1], m=np.ones(length, bool), truncated=True)
+    with pytest.raises(expdb.InvalidValue, match=f"'m' has {length} values for a turn with 2"):
+        everything(buffer, Tokens(prompt="p", output="o", output_mask="m"), 1)
+
+
+@pytest.mark.parametrize("pad_id", [2**40, -(2**31) - 1 + 1])
+def test_a_pad_id_must_fit_the_tokens(train, pad_id):
+    store(train, [turn([1], [2])])
+    if pad_id < 2**31:
+        assert everything(train, Tokens(pad_id=pad_id), 1).size == 1
+        return
+    with pytest.raises(expdb.InvalidValue, match="pad_id 1099511627776 does not fit"):
+        everything(train, Tokens(pad_id=pad_id), 1)
+
+
+def test_a_step_without_tokens_of_fixed_shape_is_left_out(db):
+    buffer = db.buffer("fixed")
+    ids = np.array([1, 2], np.int32)
+    buffer.store(episode_id="e", prompt=ids, answer=ids + 2, x=0.0)
+    buffer.store(episode_id="e", x=1.0)
+    buffer.store(episode_id="e", prompt=ids, answer=ids + 4, x=0.0, truncated=True)
+    unit = Tokens(prompt="prompt", output="answer", fork_threshold=1)
+    batch = everything(buffer, unit, 1)
+    assert sorted(batch["input_ids"].tolist()) == [[1, 2, 3, 4], [1, 2, 5, 6]]
+
+
+def test_tokens_must_be_arrays_of_one_dimension(db):
+    buffer = db.buffer("wrong", fields={"o": expdb.Field("int32", (None,))})
+    output = np.array([1], np.int32)
+    buffer.store(episode_id="e", p="text", o=output, q=np.zeros((2, 2), np.int32), truncated=True)
+    for prompt in ("p", "q"):
+        with pytest.raises(expdb.InvalidValue, match=f"'{prompt}' must hold one-dimensional"):
+            everything(buffer, Tokens(prompt=prompt, output="o"), 1)
+
+
+def test_annotations_that_some_turns_lack_have_a_mask(train):
+    store(train, [turn([1], [2]), turn([1, 2], [3])])
+    train.annotate([0], entropies=[np.array([5])])
+    batch = everything(train, Tokens(), 1, fields=["entropies"])
+    assert batch["entropies"].tolist() == [[0, 5, 0]]
+    assert batch["has_entropies"].tolist() == [[False, True, False]]
+
+
+def test_advantages_that_do_not_fit_are_refused(train):
+    for k in range(2):
+        store(train, [turn([1], [k], reward=(-1) ** k * 1e300)], group_id="g")
+    with pytest.raises(expdb.InvalidValue, match="does not fit float32"):
+        everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
+
+
+def test_equal_scores_have_no_advantage_at_all(train):
+    for k in range(7):
+        store(train, [turn([1], [k], reward=1e9 + 0.1)], group_id="g")
+    for name in ("grpo", "dr_grpo", "rloo"):
+        batch = everything(train, Tokens(of=Group(7), advantage=name), 1)
+        assert not batch["advantage"].any()
+    negative = Tokens(of=Group(7), advantage=lambda scores, lengths, mask: -scores)
+    assert not np.signbit(everything(train, negative, 1)["advantage"][:, 0]).any()
