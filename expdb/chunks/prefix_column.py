@@ -148,9 +148,9 @@ def _read_extensions(
     start: int,
     stop: int,
 ) -> list[np.ndarray]:
-    """Decode rows; the values of a run in which each value extends the previous one share memory.
+    """Decode rows; a value that extends the previous one shares its memory.
 
-    The suffixes of such a run are adjacent in `data`.
+    The suffixes of a run of such values are adjacent in `data`.
     """
     begins = np.flatnonzero(prefixes[start + 1 : stop] != lengths[start : stop - 1]) + start + 1
     arrays: list[np.ndarray] = []

@@ -108,10 +108,10 @@ def _rloo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarr
 def _reinforce(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
     weights = np.where(mask, lengths, 0)
     total = max(int(weights.sum()), 1)
-    known = np.where(mask, scores, 0.0)
-    mean = (known * weights).sum() / total
-    deviation = np.sqrt((weights * (known - mean) ** 2).sum() / total)
-    advantages: np.ndarray = (known - mean) / (deviation + EPSILON)
+    filled = np.where(mask, scores, 0.0)
+    mean = (filled * weights).sum() / total
+    deviation = np.sqrt((weights * (filled - mean) ** 2).sum() / total)
+    advantages: np.ndarray = (filled - mean) / (deviation + EPSILON)
     return advantages
 
 

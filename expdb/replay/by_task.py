@@ -163,10 +163,10 @@ def success_rates(tasks: np.ndarray, values: np.ndarray, success: float) -> np.n
     ndarray of float64, shape (tasks,)
         Success rates.
     """
-    known = ~np.isnan(values) & ~np.isneginf(values)
+    is_known = ~np.isnan(values) & ~np.isneginf(values)
     count = int(tasks.max(initial=-1)) + 1
-    totals = np.bincount(tasks[known], minlength=count)
-    successes = np.bincount(tasks[known], values[known] >= success, count)
+    totals = np.bincount(tasks[is_known], minlength=count)
+    successes = np.bincount(tasks[is_known], values[is_known] >= success, count)
     with np.errstate(invalid="ignore"):
         rates: np.ndarray = successes / totals
     return rates

@@ -1,4 +1,4 @@
-"""Preference pairs: two rollouts of one prompt, of which one has the higher score."""
+"""Preference pairs: a better and a worse rollout of one prompt."""
 
 from __future__ import annotations  # evaluating `np.random` would import that module
 
@@ -132,9 +132,9 @@ class Pairs(Unit):
         values, _ = self._group.values(
             lambda name: trajectories.of_episodes(name, rows), time.time()
         )
-        known = np.flatnonzero(~np.isnan(values))
+        compared = np.flatnonzero(~np.isnan(values))
         # Within a group from the best rollout to the worst; among equal ones, the older first.
-        order = known[np.lexsort((-values[known], groups[known]))]
+        order = compared[np.lexsort((-values[compared], groups[compared]))]
         first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
         counts = np.diff(first, append=len(order))
         rank = np.arange(len(order)) - np.repeat(first, counts)

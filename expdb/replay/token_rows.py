@@ -58,9 +58,9 @@ class Masks:
                     f"{name!r} has {len(mask)} values for a turn with {len(output)} output tokens; "
                     "store one value per output token"
                 )
-        known = [] if masks is None else [mask for mask in masks if mask is not None]
-        ends = np.cumsum([0, *map(len, known)])
-        sums = np.concatenate([[0], np.cumsum(np.concatenate(known))]) if known else ends
+        present = [] if masks is None else [mask for mask in masks if mask is not None]
+        ends = np.cumsum([0, *map(len, present)])
+        sums = np.concatenate([[0], np.cumsum(np.concatenate(present))]) if present else ends
         counts = iter(np.diff(sums[ends]).tolist())
         # The number of tokens to train on in the whole output of each step.
         self._counts = [
@@ -297,11 +297,11 @@ class TokenRows:
         `values` has an array for each step, or None. For a step without an array, the tokens have
         the value `missing`, or keep their value in `out`.
         """
-        known = next((value for value in values if value is not None), np.empty(0, np.float32))
-        inner = known.shape[1:]
+        first = next((value for value in values if value is not None), np.empty(0, np.float32))
+        inner = first.shape[1:]
         keeps = out is not None
         if out is None:
-            out = np.zeros((*self.shape, *inner), known.dtype)
+            out = np.zeros((*self.shape, *inner), first.dtype)
         flat = out.reshape(-1, *inner)
         for turn, begin, end in self._turns:
             value = values[turn.step]

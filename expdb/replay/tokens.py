@@ -83,8 +83,8 @@ class Tokens(Unit):
     of : Unit, default Episode()
         What to draw: `Episode`, `Group` or `Pairs`.
     max_tokens : int, optional
-        Length of the longest row. With `pack`, the length up to which rows are filled, which is
-        then required.
+        Length of the longest row. With `pack`, it is required, and rows are filled up to this
+        length.
     pack : bool, default False
         Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
         attention of the model must not cross `segment_ids`.
@@ -95,7 +95,7 @@ class Tokens(Unit):
         and a mask bool [G, n] of the rollouts, and returns float64 [G, n]. To repeat a batch with a
         function, pass the unit to `Consumer.shared` and `ReplayBuffer.replay`.
     fork_threshold : int, default 1024
-        Number of differing tokens of the last output from which on a new row begins, at least 1.
+        A new row begins if at least this number of tokens of the last output differ. At least 1.
     prompt, output, logprobs, output_mask, versions : str
         Names of the fields. Fields other than `prompt` and `output` may be missing.
     agent : str, optional

@@ -89,8 +89,8 @@ def test_rows_equal_branches(tmp_path, forks):
     if not forks:
         assert rows == sorted(branches)
         return
-    # A branch has the generated tokens of its whole path, so those that branches share are trained
-    # in each of them; a row has the tokens of earlier rows as context.
+    # A branch trains the generated tokens of its whole path, so two branches train the tokens that
+    # they share. A row has the tokens of earlier rows as context.
     generated = sum(sum(node.mask) for nodes in traces for node in nodes)
     assert sum(sum(mask) for _, mask, _ in rows) == generated
     assert sum(sum(mask) for _, mask, _ in branches) > generated

@@ -10,7 +10,7 @@ RATES = {"never": 0.0, "seldom": 0.25, "half": 0.5, "always": 1.0}
 
 
 def fill(buffer, episodes=8):
-    """Store complete episodes of each task, of which a share succeeds; the lengths differ."""
+    """Store complete episodes of each task; a share of them succeeds, and the lengths differ."""
     for task, rate in RATES.items():
         for k in range(episodes):
             with buffer.episode(task, policy_version=k) as episode:

@@ -32,14 +32,14 @@ def read(
         .subquery()
     ).c
     # Negative infinity means that a judge failed.
-    known = sa.case((episodes.value > sa.literal(float("-inf")), episodes.value))
+    value_or_null = sa.case((episodes.value > sa.literal(float("-inf")), episodes.value))
     first = sa.func.min(episodes.ended)
     statement = sa.select(
         episodes.task_id,
         sa.func.count(),
-        sa.func.count(known),
-        sa.func.avg(known),
-        sa.func.avg(sa.case((known >= success, 1.0), (known < success, 0.0))),
+        sa.func.count(value_or_null),
+        sa.func.avg(value_or_null),
+        sa.func.avg(sa.case((value_or_null >= success, 1.0), (value_or_null < success, 0.0))),
         sa.func.min(episodes.first_policy_version),
         sa.func.max(episodes.last_policy_version),
         sa.func.max(episodes.ended),
