@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pandas and pyarrow are imported only for type checkers
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,7 +41,7 @@ class Batch(Mapping[str, np.ndarray]):
     size : int, optional
         Number of rows. By default the length of the first array, or 0 if there is none.
     annotate : callable, optional
-        Function that stores arrays for the tokens of the batch. expdb passes it.
+        Function that the method `annotate` calls. expdb sets it for batches of `Tokens`.
 
     Attributes
     ----------
@@ -126,8 +126,8 @@ class Batch(Mapping[str, np.ndarray]):
             else:
                 yield name, array, None
 
-    def with_rows(self, columns: Mapping[str, np.ndarray]) -> Batch:
-        """Return a batch of the same kind with other arrays; for internal use.
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> Batch:
+        """Return a batch with other columns and the same annotate function; for internal use.
 
         Parameters
         ----------
@@ -144,8 +144,9 @@ class Batch(Mapping[str, np.ndarray]):
     def annotate(self, /, version: int | None = None, **arrays: Any) -> int:
         """Store arrays for the generated tokens of a batch of `Tokens`, turn by turn.
 
-        Read them like fields of the turns; see `ReplayBuffer.annotate`. A generated token that is
-        not in the batch, because a row was cut or because a later prompt replaced it, gets NaN.
+        Read them like fields of the turns; see `ReplayBuffer.annotate`. If only some generated
+        tokens of a turn are in the batch, because a row was cut or a later prompt replaced tokens,
+        the other tokens get NaN. A turn without tokens in the batch gets no array.
 
         Parameters
         ----------
@@ -163,8 +164,8 @@ class Batch(Mapping[str, np.ndarray]):
         Raises
         ------
         InvalidValue
-            If the batch is not one of `Tokens`, an array has the wrong shape, or integers lack
-            generated tokens that are not in the batch.
+            If the unit of the batch is not `Tokens`, an array has the wrong shape, or an array of
+            another type than float has no value for a generated token that is not in the batch.
         FieldMismatch
             If an array does not fit the type of its annotation, or the name is that of a field.
         Evicted
@@ -395,3 +396,16 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
         values, kind.storage_type.list_size, mask=pa.array(missing)
     )
     return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def table_of_rows(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
+    """Return rows of a query as an Arrow table, given the kind of each column."""
+    import pyarrow as pa
+
+    integer = pa.int64()
+    types = {
+        "integer": integer, "integer?": integer, "real": pa.float64(), "texts": pa.list_(pa.utf8()),
+    }  # fmt: skip
+    of_columns = [types.get(kind, pa.utf8()) for kind in kinds.values()]
+    columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
+    return pa.Table.from_arrays(list(map(pa.array, columns, of_columns)), list(kinds))

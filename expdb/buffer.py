@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from expdb import checks, errors
 from expdb.archive.retention import Retention
-from expdb.batch import Batch
+from expdb.batch import Batch, table_of_rows
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, AdmissionRequest, admit
 from expdb.consumers.consumer import Consumer, checked_settings
@@ -687,9 +687,10 @@ class ReplayBuffer(NotACollection):
     def task_statistics(
         self, where: Where = None, *, score: str | None = None, success: float = 1.0
     ) -> pa.Table:
-        """Return numbers of complete episodes, success rates and policy versions by task.
+        """Return the episode count, success rate and policy versions of each task.
 
-        Use it to decide which tasks actors attempt next. `ByTask` samples by the same rates.
+        Use it to decide which tasks actors attempt next. To sample tasks by their success rate,
+        use `ByTask`.
 
         Parameters
         ----------
@@ -705,11 +706,12 @@ class ReplayBuffer(NotACollection):
         Returns
         -------
         pyarrow.Table
-            One row per task, in the order of their first ended episodes, with the columns
-            `task_id`, `episodes`, `known` (number of episodes with a known return or score), their
-            `mean` and `success_rate` (null if none is known), `first_policy_version`,
-            `last_policy_version`, `staleness` (the policy version of the buffer minus
-            `last_policy_version`), and `last_ended` in Unix seconds.
+            One row per task, ordered by the end of its first episode, with the columns `task_id`,
+            `episodes` (number of complete episodes that count), `known` (number of these with a
+            known return or score), `mean` and `success_rate` of the known values (null if `known`
+            is 0), `first_policy_version`, `last_policy_version`, `staleness` (policy version of the
+            buffer minus `last_policy_version`; null if either is unknown), and `last_ended` in Unix
+            seconds.
 
         Raises
         ------
@@ -717,6 +719,11 @@ class ReplayBuffer(NotACollection):
             If `score` or `success` is invalid.
         QueryError
             If the query is invalid, or names an unknown column.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the query names a tag that no stored step or episode has, once per tag and handle.
 
         Examples
         --------
@@ -726,7 +733,7 @@ class ReplayBuffer(NotACollection):
         least, condition = checks.number(success, "success"), self._compile(where)
         with self._store.engine.reading() as session:
             rows = task_statistics.read(self._store, session, condition, name, least)
-        return _table(rows, task_statistics.COLUMNS)
+        return table_of_rows(rows, task_statistics.COLUMNS)
 
     @retry_on_restart
     def episodes(self, where: Where = None) -> pa.Table:
@@ -759,7 +766,7 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         with self._store.engine.reading() as session:
             names, rows = select.episodes(self._store, session, condition)
-        return _table(rows, {name: COLUMN_KINDS[name] for name in names})
+        return table_of_rows(rows, {name: COLUMN_KINDS[name] for name in names})
 
     @retry_on_restart
     def unfinished(self, group_size: int) -> pa.Table:
@@ -795,7 +802,7 @@ class ReplayBuffer(NotACollection):
         size = checks.whole(group_size, "group_size", 1)
         with self._store.engine.reading() as session:
             rows = groups.unfinished(self._store, session, size)
-        return _table(rows, groups.COLUMNS)
+        return table_of_rows(rows, groups.COLUMNS)
 
     @retry_on_restart
     def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
@@ -1253,7 +1260,7 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         with self._store.engine.reading() as session:
             rows = history.read(self._store, session, condition, name)
-        return _table(rows, history.COLUMNS)
+        return table_of_rows(rows, history.COLUMNS)
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
         """Delete the matching steps and return how many were deleted.
@@ -2213,17 +2220,6 @@ class ReplayBuffer(NotACollection):
 _LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")
 _ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
 _PAGE = [name for name in _ALL if name not in _LEFT_OUT]
-_ARROW_TYPES = {
-    "integer": pa.int64(), "integer?": pa.int64(), "real": pa.float64(),
-    "texts": pa.list_(pa.utf8()),
-}  # fmt: skip
-
-
-def _table(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
-    """Return rows as an Arrow table, given the kind of each column."""
-    types = [_ARROW_TYPES.get(kind, pa.utf8()) for kind in kinds.values()]
-    columns = list(zip(*rows, strict=True)) or [()] * len(types)
-    return pa.Table.from_arrays(list(map(pa.array, columns, types)), list(kinds))
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:

@@ -171,7 +171,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
     assert complaints(rule) == []
 
 
-LONG_FILES = {"buffer.py": 825}  # half of it are signatures
+LONG_FILES = {"buffer.py": 817}  # half of it are signatures
 
 
 def docstring_lines(path):

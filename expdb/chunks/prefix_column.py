@@ -9,7 +9,7 @@ alone, because its first row has no prefix.
 import itertools
 import math
 from array import array
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -133,74 +133,63 @@ def read_prefixed(
         return views if share else [view.copy() for view in views]
     lengths = prefixes + np.diff(cuts).astype(np.int64)
     _check_lengths(dtype.itemsize, width, prefixes, lengths)
+    stored = _Stored(dtype, shape, data, prefixes, lengths, cuts)
     if share and stop > start:
-        return _read_extensions(dtype, shape, data, prefixes, lengths, cuts, start, stop)
-    return _read_copies(dtype, shape, data, prefixes, lengths, cuts, start, stop)
+        return _read_extensions(stored, start, stop)
+    return _read_copies(stored, start, stop)
 
 
-def _read_extensions(
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    data: Buffer,
-    prefixes: np.ndarray,
-    lengths: np.ndarray,
-    cuts: np.ndarray,
-    start: int,
-    stop: int,
-) -> list[np.ndarray]:
+class _Stored(NamedTuple):
+    """The buffers of a `PrefixColumn`, and what they say about each row."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]  # of a value; -1 for its length
+    data: Buffer  # the suffixes of all rows
+    prefixes: np.ndarray  # number of elements that a row shares with the previous row
+    lengths: np.ndarray  # number of elements of a row
+    cuts: np.ndarray  # where the suffix of a row begins in `data`, in elements
+
+    def suffixes(self, first: int, end: int) -> np.ndarray:
+        """Return the suffixes of rows [first, end), concatenated."""
+        begin, count = int(self.cuts[first]), int(self.cuts[end] - self.cuts[first])
+        return np.frombuffer(self.data, self.dtype, count, begin * self.dtype.itemsize)
+
+
+def _read_extensions(stored: _Stored, start: int, stop: int) -> list[np.ndarray]:
     """Decode rows; a value that extends the previous one shares its memory.
 
-    The suffixes of a run of such values are adjacent in `data`.
+    The suffixes of a run of such values are adjacent in the data.
     """
+    prefixes, lengths = stored.prefixes, stored.lengths
     begins = np.flatnonzero(prefixes[start + 1 : stop] != lengths[start : stop - 1]) + start + 1
     arrays: list[np.ndarray] = []
     for first, end in itertools.pairwise([start, *begins.tolist(), stop]):
-        begin, size = int(cuts[first]), int(cuts[end] - cuts[first])
-        whole = np.frombuffer(data, dtype, size, begin * dtype.itemsize)
+        whole = stored.suffixes(first, end)
         if prefix := int(prefixes[first]):
-            if arrays:
-                before = arrays[-1].reshape(-1)[:prefix]
-            else:
-                (value,) = _read_copies(
-                    dtype, shape, data, prefixes, lengths, cuts, first, first + 1
-                )
-                before = value.reshape(-1)[:prefix]
-            whole = np.concatenate([before, whole])
-        arrays += [whole[:length].reshape(shape) for length in lengths[first:end].tolist()]
+            last = arrays[-1] if arrays else _read_copies(stored, first, first + 1)[0]
+            whole = np.concatenate([last.reshape(-1)[:prefix], whole])
+        arrays += [whole[:length].reshape(stored.shape) for length in lengths[first:end].tolist()]
     return arrays
 
 
-def _read_copies(
-    dtype: np.dtype,
-    shape: tuple[int, ...],
-    data: Buffer,
-    prefixes: np.ndarray,
-    lengths: np.ndarray,
-    cuts: np.ndarray,
-    start: int,
-    stop: int,
-) -> list[np.ndarray]:
+def _read_copies(stored: _Stored, start: int, stop: int) -> list[np.ndarray]:
     """Decode rows into arrays of their own."""
     arrays: list[np.ndarray] = []
     for row in range(start, stop):
-        prefix, length = int(prefixes[row]), int(lengths[row])
-        value = np.empty(length, dtype)
-        value[prefix:] = np.frombuffer(
-            data, dtype, length - prefix, int(cuts[row]) * dtype.itemsize
-        )
+        prefix = int(stored.prefixes[row])
+        value = np.empty(int(stored.lengths[row]), stored.dtype)
+        value[prefix:] = stored.suffixes(row, row + 1)
         if prefix and arrays:
             value[:prefix] = arrays[-1].reshape(-1)[:prefix]
         # The first of these rows: copy the parts of its prefix from the rows before it.
         earlier = row
         while prefix and not arrays:
             earlier -= 1
-            begin = int(prefixes[earlier])
+            begin = int(stored.prefixes[earlier])
             if begin < prefix:
-                value[begin:prefix] = np.frombuffer(
-                    data, dtype, prefix - begin, int(cuts[earlier]) * dtype.itemsize
-                )
+                value[begin:prefix] = stored.suffixes(earlier, earlier + 1)[: prefix - begin]
                 prefix = begin
-        arrays.append(value.reshape(shape))
+        arrays.append(value.reshape(stored.shape))
     return arrays
 
 

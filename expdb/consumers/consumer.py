@@ -16,7 +16,7 @@ from expdb.batch import Batch
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.leasing import LeaseRequest, Leasing
-from expdb.consumers.replaying import check_rows_multiple, shard_of
+from expdb.consumers.replaying import check_rows_multiple, select_shard
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
@@ -172,10 +172,12 @@ class Consumer:
             ends, so that other processes can read the batch with `shared`. A buffer that would
             hold more than twice its capacity evicts these steps anyway.
         shard : tuple of (int, int), optional
-            With ``(k, n)``, the lease has only the rows for rank k of n ranks. The other ranks
-            read their rows with `shared`. `acknowledge` ends the lease of the whole batch.
+            With ``(0, n)``, `Lease.batch` has only the rows for rank 0 of n ranks. The other ranks
+            read their rows with `shared` and do not lease. `acknowledge` ends the lease of the
+            whole batch. By default, the batch has all rows.
         rows_multiple : int, default 1
-            For the unit `Tokens`, the number of rows of each rank is a multiple of this number.
+            For the unit `Tokens`, add rows without tokens until the number of rows of each rank is
+            a multiple of this number. Other units require 1.
         empty : callable, default numpy.empty
             Function ``empty(shape, dtype)`` that creates the arrays for fields held in memory, for
             example `expdb.integrations.torch.pinned`.
@@ -217,7 +219,7 @@ class Consumer:
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         how = _How.checked(seconds, wait, renew, shard, rows_multiple)
-        check_rows_multiple(request.unit, how.rows_multiple)
+        _check_shard(request.unit, how)
         return self._lease(request, how, _step(step))
 
     def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
@@ -463,7 +465,7 @@ class Consumer:
                         continue
                     if how.shard is not None or how.rows_multiple != 1:
                         shard = how.shard or (0, 1)
-                        part = shard_of(leased.batch, request.unit, shard, how.rows_multiple)
+                        part = select_shard(leased.batch, request.unit, shard, how.rows_multiple)
                         leased = replace(leased, batch=part)
                     return Lease(self._leasing, leased, how.seconds, step, how.renew)
                 except errors.ConnectionLost as error:
@@ -533,7 +535,7 @@ class Consumer:
         step = _step(options.pop("step", None))
         request = _request(size, where, **{**_DEFAULTS, **arguments})
         how = _How.checked(**options)
-        check_rows_multiple(request.unit, how.rows_multiple)
+        _check_shard(request.unit, how)
         return await obtain(
             lambda cancelled: self._lease(request, how, step, None, cancelled),
             lambda lease: lease.give_back(),
@@ -557,11 +559,12 @@ class Consumer:
         lease : int or Lease
             Number of the lease, `Lease.id`.
         shard : tuple of (int, int), optional
-            With ``(k, n)``, return only the rows for rank k of n ranks, counted from 0: the rows of
-            the drawn items k, k + n, k + 2 n and so on, or for the unit `Tokens` the rows that
-            `Tokens.shard` returns. By default, return all rows.
+            With ``(k, n)``, return only the rows for rank k of n ranks, counted from 0. For the
+            unit `Tokens`, `Tokens.shard` selects them. For other units, they are the rows of the
+            drawn items k, k + n, k + 2 n and so on. By default, return all rows.
         rows_multiple : int, default 1
-            For the unit `Tokens`, the number of rows of each rank is a multiple of this number.
+            For the unit `Tokens`, add rows without tokens until the number of rows of each rank is
+            a multiple of this number. Other units require 1.
         unit : Unit, optional
             Unit to use instead of the recorded unit. Pass it for a unit of your own if this
             process has not imported its module.
@@ -580,7 +583,8 @@ class Consumer:
         ReplayMismatch
             If the batch differs from the leased one, for example because rewards were changed.
         InvalidValue
-            If `lease` or `shard` is invalid, or the unit is not defined in this process.
+            If `lease`, `shard` or `rows_multiple` is invalid, or the unit is not defined in this
+            process.
         UnknownConsumer
             If the consumer was dropped.
 
@@ -595,7 +599,7 @@ class Consumer:
         check_rows_multiple(used, multiple)
         if part is None and multiple == 1:
             return batch
-        return shard_of(batch, used, part or (0, 1), multiple)
+        return select_shard(batch, used, part or (0, 1), multiple)
 
     def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that a leased batch was trained on; see `Lease.acknowledge`.
@@ -766,6 +770,16 @@ class _How:
         part = None if shard is None else checks.shard(shard)
         multiple = checks.whole(rows_multiple, "rows_multiple", 1)
         return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"), part, multiple)
+
+
+def _check_shard(unit: Unit, how: _How) -> None:
+    """Raise InvalidValue if `shard` is not (0, n), or the unit does not allow `rows_multiple`."""
+    check_rows_multiple(unit, how.rows_multiple)
+    if how.shard is not None and how.shard[0]:
+        raise errors.InvalidValue(
+            f"shard of a lease must be (0, n), got {how.shard}; lease on rank 0, and read the rows "
+            "of the other ranks with shared(lease.id, shard=(k, n))"
+        )
 
 
 def _step(step: Any) -> int | None:

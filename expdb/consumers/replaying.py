@@ -97,7 +97,7 @@ def shared(
 
 
 def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
-    """Raise InvalidValue if a unit cannot add rows to reach a multiple."""
+    """Raise InvalidValue if `rows_multiple` is not 1 and the unit is not `Tokens`."""
     if rows_multiple != 1 and not isinstance(unit, Tokens):
         raise errors.InvalidValue(
             f"rows_multiple={rows_multiple} requires the unit Tokens, which can add empty rows; "
@@ -105,14 +105,14 @@ def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
         )
 
 
-def shard_of(batch: Batch, unit: Unit, shard: tuple[int, int], rows_multiple: int) -> Batch:
-    """Return the rows of a batch for rank k of n ranks, given as `shard`."""
+def select_shard(batch: Batch, unit: Unit, shard: tuple[int, int], rows_multiple: int) -> Batch:
+    """Return the rows of a batch for one rank; `shard` is (rank, number of ranks)."""
     rank, ranks = shard
     if isinstance(unit, Tokens):
-        return batch.with_rows(unit.shard(batch, rank, ranks, rows_multiple))
+        return batch.with_columns(unit.shard(batch, rank, ranks, rows_multiple))
     items = batch["drawn"] if unit.assembles else np.arange(batch.size)
     in_shard = items % ranks == rank
-    return batch.with_rows({name: array[in_shard] for name, array in batch.items()})
+    return batch.with_columns({name: array[in_shard] for name, array in batch.items()})
 
 
 def rebuild_batch(

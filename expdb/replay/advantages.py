@@ -1,19 +1,6 @@
 """Advantages of rollouts, computed from the scores of a group or of a batch.
 
-In the formulas, r is the score of a rollout, and mean and std are those of the rollouts of its
-group.
-
-- ``"grpo"``: (r - mean) / (std + 1e-6), with the sample standard deviation. Shao et al. (2024),
-  *DeepSeekMath*, arXiv:2402.03300.
-- ``"dr_grpo"``: r - mean, without the bias towards groups of small spread. Liu et al. (2025),
-  *Understanding R1-Zero-Like Training*, arXiv:2503.20783.
-- ``"rloo"``: r minus the mean of the other rollouts of the group. Ahmadian et al. (2024), *Back to
-  Basics*, arXiv:2402.14740.
-- ``"reinforce++"``: (r - m) / s, where m and s are the mean and the population standard deviation
-  over all tokens to train on in the batch. Hu et al. (2025), *REINFORCE++*, arXiv:2501.03262,
-  without the penalty for the divergence from a reference model, which belongs to the loss.
-
-A group of one rollout has the advantage 0, except with ``"reinforce++"``.
+The docstring of `Tokens` has the formulas and their sources.
 """
 
 from collections.abc import Callable
@@ -29,7 +16,7 @@ EPSILON = 1e-6  # avoids division by zero
 Advantage = Callable[[np.ndarray, np.ndarray, np.ndarray], Any]
 
 
-def computed(
+def compute_advantages(
     advantage: str | Advantage, scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray
 ) -> np.ndarray:
     """Return the advantages of rollouts; 0 for a missing rollout.
@@ -53,13 +40,14 @@ def computed(
     Raises
     ------
     InvalidValue
-        If the score of a rollout is unknown, the function returns something else than numbers
-        [G, n], or an advantage does not fit float32.
+        If the score of a rollout is unknown, the function returns an array of another shape than
+        (G, n), or an advantage is not finite as float32.
     """
     if np.isnan(scores[mask]).any():
         raise InvalidValue(
-            f"{int(np.isnan(scores[mask]).sum())} of {int(mask.sum())} drawn rollouts have no "
-            "known score, so they have no advantage; store a reward, or score the rollouts"
+            f"the score of {int(np.isnan(scores[mask]).sum())} of {int(mask.sum())} drawn rollouts "
+            "is unknown, so their advantage cannot be computed; store a reward, or score the "
+            "rollouts"
         )
     if callable(advantage):
         values = np.asarray(advantage(scores.copy(), lengths.copy(), mask.copy()), np.float64)
@@ -74,12 +62,13 @@ def computed(
     with np.errstate(over="ignore"):
         if not np.isfinite(values.astype(np.float32)).all():
             raise InvalidValue(
-                "the advantage of a rollout does not fit float32; scale the scores or returns"
+                "the advantage of a rollout is not finite or does not fit float32; scale the "
+                "scores or returns, or correct the advantage function"
             )
     return values
 
 
-def _centred(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _center_scores(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return the scores minus the mean of their group; exactly 0 if all of them are equal."""
     means = np.where(mask, scores, 0.0).sum(1) / np.maximum(mask.sum(1), 1)
     lowest = np.where(mask, scores, np.inf).min(1, initial=np.inf)
@@ -89,19 +78,19 @@ def _centred(scores: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _grpo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    centred = _centred(scores, mask)
+    centred = _center_scores(scores, mask)
     deviations = np.sqrt((centred**2).sum(1) / np.maximum(mask.sum(1) - 1, 1))
     advantages: np.ndarray = centred / (deviations[:, None] + EPSILON)
     return advantages
 
 
 def _dr_grpo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return _centred(scores, mask)
+    return _center_scores(scores, mask)
 
 
 def _rloo(scores: np.ndarray, lengths: np.ndarray, mask: np.ndarray) -> np.ndarray:
     count = mask.sum(1)[:, None]
-    advantages: np.ndarray = _centred(scores, mask) * count / np.maximum(count - 1, 1)
+    advantages: np.ndarray = _center_scores(scores, mask) * count / np.maximum(count - 1, 1)
     return advantages
 
 

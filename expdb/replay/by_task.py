@@ -10,7 +10,6 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue
-from expdb.replay.population import check_size
 from expdb.replay.samplers import Drawn, Population, Sampler
 
 
@@ -26,17 +25,18 @@ class ByTask(Sampler):
     Parameters
     ----------
     weight : {"difficulty", "failure"} or callable, default "difficulty"
-        Weight of a task with success rate p: ``p * (1 - p)``, so that tasks that are sometimes
-        solved come first, or ``1 - p``. A function receives the rates float64 [tasks], NaN for an
-        unknown rate, and returns finite weights of at least 0.
+        Weight of a task with success rate p: ``p * (1 - p)``, which prefers tasks that are
+        sometimes solved, or ``1 - p``, which prefers tasks that are rarely solved. A function
+        receives the rates float64 [tasks], NaN for an unknown rate, and returns finite weights
+        [tasks] of at least 0.
     success : float, default 1.0
         Smallest return or score of a success.
     score : str, optional
         Name of a score, such as ``"judge"``, that takes the place of the return.
     least : float, default 0.05
-        Weight that is added to every task, as a share of the greatest weight, so that solved and
-        unsolved tasks are still drawn now and then. Tasks with an unknown rate get the greatest
-        weight.
+        Weight that is added to every task, as a share of the greatest weight. It keeps a
+        probability for tasks that are always or never solved. Tasks with an unknown rate get the
+        greatest weight.
 
     Raises
     ------
@@ -108,22 +108,31 @@ class ByTask(Sampler):
         TooFewRows
             If the population is empty.
         InvalidValue
-            If the function `weight` returns something else than one finite weight of at least 0 for
-            each task, or if all weights are 0.
+            If the function `weight` does not return one finite weight of at least 0 for each task,
+            or if all weights and `least` are 0.
         """
-        check_size(population.size, 1, "steps", replace=True)
-        _, tasks = np.unique(population.column("task_id"), return_inverse=True)
-        values = population.column(self._value)
-        # Each episode counts once, however many of its steps are in the population.
-        _, first = np.unique(population.column("episode"), return_index=True)
-        weights = self._weights(success_rates(tasks[first], values[first], self.success))
-        shares = weights / weights.sum()
-        counts = np.bincount(tasks)
-        order = np.argsort(tasks, kind="stable")
-        begins = np.cumsum(counts) - counts
-        drawn = rng.choice(len(shares), size, p=shares)
-        places = order[begins[drawn] + rng.integers(0, counts[drawn])]
-        return population.positions[places], {"probability": shares[drawn] / counts[drawn]}
+        tasks = population.by("task")
+        shares = tasks.shares.get(self)
+        if shares is None and population.size:
+            shares = tasks.shares[self] = self._compute_shares(population)
+        positions, probabilities = tasks.draw_weighted(
+            np.empty(0) if shares is None else shares, size, rng
+        )
+        return positions, {"probability": probabilities}
+
+    def _compute_shares(self, population: Population) -> np.ndarray:
+        """Return the probability of each task, in the order of the codes of the tasks."""
+        # Each episode counts once, however many of its steps are in the population. The steps of an
+        # episode are usually adjacent, so only the first of each run is looked at.
+        episodes = population.column("episode")
+        begins = np.flatnonzero(np.diff(episodes, prepend=episodes[0] - 1))
+        _, first = np.unique(episodes[begins], return_index=True)
+        places = begins[first]
+        _, tasks = np.unique(population.column("task_id")[places], return_inverse=True)
+        values = population.column(self._value)[places]
+        weights = self._weights(success_rates(tasks, values, self.success))
+        shares: np.ndarray = weights / weights.sum()
+        return shares
 
     def _weights(self, rates: np.ndarray) -> np.ndarray:
         if callable(self.weight):
@@ -140,8 +149,8 @@ class ByTask(Sampler):
         weights += self.least * (weights.max() or 1.0)
         if not weights.any():
             raise InvalidValue(
-                "ByTask gives every task the weight 0, because no task is partly solved; pass "
-                "least above 0, or another weight"
+                "ByTask gives every task the weight 0, because weight is 0 for each success rate "
+                "and least is 0; pass least above 0, or another weight"
             )
         return weights
 

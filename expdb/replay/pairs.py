@@ -28,10 +28,10 @@ class Pairs(Unit):
     first step of the better rollout, ``batch["position"][:, 0, 0]``.
 
     Arrays of steps are [P, 2, T]: index 0 is the better rollout, the chosen one, and index 1 the
-    rejected one. T is the length of the longest rollout in the batch, and `mask` is True where
-    there is a step. `episode`, `length`, `episode_return` and the columns of episodes that `fields`
-    names are [P, 2], and with `score` also `episode_score`. `margin` [P] is the difference of the
-    values.
+    rejected one. T is `max_length` or, by default, the length of the longest rollout in the batch;
+    `mask` is True where there is a step. `episode`, `length`, `episode_return` and the columns of
+    episodes that `fields` names are [P, 2], and with `score` also `episode_score`. `margin` [P] is
+    the difference of the values.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Pairs(Unit):
         Whether the rollouts of a pair have the same `group_id`, or the same `task_id`. With
         ``"group"``, episodes without a group are grouped by `task_id`.
     max_length : int, optional
-        Length T of the arrays, at least 1; only the first steps of longer rollouts are taken.
+        Length T of the arrays, at least 1. Longer rollouts are cut, and shorter ones are padded.
 
     Raises
     ------
@@ -141,8 +141,8 @@ class Pairs(Unit):
         last = np.repeat(first + counts - 1, counts)
         better = np.flatnonzero(rank < np.repeat(counts // 2, counts))
         worse = last[better] - rank[better]
-        apart = values[order[better]] - values[order[worse]]
-        chosen = (apart > 0) & (apart >= self.margin)
+        margins = values[order[better]] - values[order[worse]]
+        chosen = (margins > 0) & (margins >= self.margin)
         pairs = np.stack([order[better[chosen]], order[worse[chosen]]], 1)
         in_order: np.ndarray = rows[pairs[np.argsort(pairs[:, 0])]]
         return in_order

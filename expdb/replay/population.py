@@ -231,6 +231,9 @@ class Grouped:
         )
         self._starts, self._sizes = starts, np.diff(np.concatenate((starts, [len(positions)])))
         self._what = what
+        # Shares that samplers have computed for `draw_weighted`, by sampler. They are valid as long
+        # as this object: after a change of the steps or episodes, expdb makes another one.
+        self.shares: dict[object, np.ndarray] = {}
 
     @property
     def nbytes(self) -> int:
@@ -265,9 +268,42 @@ class Grouped:
             if replace
             else rng.choice(len(self._starts), count, replace=False)
         )
-        positions: np.ndarray = self._positions[
-            self._starts[groups] + rng.integers(0, self._sizes[groups])
-        ]
+        return self._draw_from(groups, rng)
+
+    def draw_weighted(
+        self, shares: np.ndarray, count: int, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return positions, drawn with replacement from groups of different probability.
+
+        Parameters
+        ----------
+        shares : ndarray of float64, shape (groups,)
+            Probability of each group, in the order of the codes of the groups; the sum is 1.
+        count : int
+            Number of positions to draw.
+        rng : numpy.random.Generator
+            Source of all randomness.
+
+        Returns
+        -------
+        positions : ndarray of int64, shape (count,)
+            Drawn positions.
+        probabilities : ndarray of float64, shape (count,)
+            Probability of each drawn position.
+
+        Raises
+        ------
+        TooFewRows
+            If there is no group.
+        """
+        check_size(len(self._starts), count, self._what, replace=True)
+        groups = rng.choice(len(shares), count, p=shares)
+        return self._draw_from(groups, rng), shares[groups] / self._sizes[groups]
+
+    def _draw_from(self, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a position of each group, all positions of a group being equally likely."""
+        places = self._starts[groups] + rng.integers(0, self._sizes[groups])
+        positions: np.ndarray = self._positions[places]
         return positions
 
 

@@ -23,7 +23,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Chain:
-    """One row of a rollout: the prompt and the output of its last turn, and the earlier outputs."""
+    """One row of a rollout. Its tokens are the prompt and the output of its last turn."""
 
     rollout: int  # index of the rollout in the batch
     turns: list[Turn]
@@ -48,7 +48,7 @@ class Chain:
 
 
 class Masks:
-    """Which output tokens of each step to train on; all of them if a step has no mask."""
+    """The output masks of the steps. In a step without a mask, all output tokens are trained on."""
 
     def __init__(self, outputs: np.ndarray, masks: np.ndarray | None, name: str):
         self._masks = masks
@@ -140,7 +140,7 @@ def chain_turns(
 
 
 def _common_prefix(first: np.ndarray, second: np.ndarray) -> int:
-    """Return how many elements at the start of two arrays are equal; the first is not shorter."""
+    """Return the length of the common prefix; `second` must not be longer than `first`."""
     count = min(len(first), len(second))
     if count < len(first):
         first = first[:count]
@@ -166,20 +166,20 @@ def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
             items.append((size, indices))
         else:
             items += [(chains[index].size, [index]) for index in indices]
-    room: list[int] = []
+    free_tokens: list[int] = []
     bins: list[list[int]] = []
     for size, indices in sorted(items, key=lambda item: -item[0]):
-        place = next((place for place, left in enumerate(room) if left >= size), len(bins))
-        if place == len(bins):
+        number = next((n for n, free in enumerate(free_tokens) if free >= size), len(bins))
+        if number == len(bins):
             bins.append([])
-            room.append(width)
-        bins[place] += indices
-        room[place] -= size
+            free_tokens.append(width)
+        bins[number] += indices
+        free_tokens[number] -= size
     return [[chains[index] for index in sorted(indices)] for indices in sorted(map(sorted, bins))]
 
 
 class TokenRows:
-    """Rows of a batch, each of one or several chains, and the places of their tokens.
+    """Build the arrays of a batch from rows that each consist of one or several chains.
 
     Arrays are filled slice by slice, which is faster than with an array of indices.
     """
@@ -281,7 +281,7 @@ class TokenRows:
             flat[begin:end] = values[turn.step]
         return out
 
-    def of_chains(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+    def advantages(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
         """Return the value of the rollout of each token to train on, [B, T]; 0 elsewhere."""
         out, flat = self._filled(0, values.dtype)
         for chain, begin, _ in self._chains:

@@ -11,7 +11,7 @@ import numpy as np
 from expdb import checks
 from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN
-from expdb.replay.advantages import ADVANTAGES, Advantage, computed
+from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.sequences import Episode, Group
@@ -47,55 +47,64 @@ class Tokens(Unit):
     A rollout is an episode that `of` draws. Each step of it is a turn: the whole prompt of the
     turn, and the tokens that the model generated; see `TOKEN_FIELDS`. The turns of a rollout become
     one row: if the prompt of a turn begins with all tokens so far, the rest of the prompt is
-    appended as context, and then the output. If the prompt differs only within the last output,
-    by fewer than `fork_threshold` tokens (because the chat template tokenized the text again), the
-    prompt replaces these tokens as context. If it differs in any other way, a new row begins. So
-    each generated token is in one row only. Rows without a token to train on are left out. If no
-    row is left, the batch has one row without tokens, and a warning says so.
+    appended as context, and then the output. If the first difference is among the last
+    ``fork_threshold - 1`` tokens of the last output (for example because the chat template
+    tokenized the text again), the prompt replaces the output from there on, as context. If the
+    prompt differs in any other way, a new row begins. So each generated token is trained on in at
+    most one row. Rows without a token to train on are left out, except with ``overlong="mask"``. If
+    no row is left, the batch has one row without tokens, and a warning says so.
 
     A batch has B rows of T tokens, where T is the length of the longest row. The arrays [B, T] are
 
     - `input_ids`: the tokens, `pad_id` after the end of a row,
     - `attention_mask`: True for the tokens of a row, False for padding,
-    - `loss_mask`: True for the tokens to train on, which the model generated,
+    - `loss_mask`: True for the tokens to train on: generated tokens whose `output_mask` is True,
     - `logprobs`: the stored log-probabilities of the generated tokens, 0.0 elsewhere, and NaN for
       a turn without them; the key is missing if the buffer has no such field,
-    - `position_ids`: index of the token among the tokens that it follows, from 0; in a packed row
-      it starts again at 0 with each segment,
+    - `position_ids`: index of the token in its row, or with `pack` in its segment, from 0; 0 for
+      padding,
     - `segment_ids`, with `pack`: number of the segment within the row, from 1; 0 for padding,
     - `advantage`, with `advantage`: the advantage of the rollout where `loss_mask` is True,
-    - `policy_version`: version of the policy that generated the token, -1 elsewhere,
+    - `policy_version`: version of the policy that generated the token, -1 elsewhere or if unknown,
     - `token_step` and `token_index`: position of the step that has the token in its output, and the
       index of the token in this output; -1 elsewhere,
     - each other key in `fields`, such as an annotation: one value per generated token, or the value
-      of the step for each of its generated tokens; 0 elsewhere. Columns of episodes are [B].
+      of the step for each of its generated tokens; 0 elsewhere. If some turns lack it, `has_<key>`
+      tells which tokens have a value. Columns of episodes are [B].
 
-    The arrays [B] are `rollout` (the number of the rollout in the batch), `episode`, `reward` (the
-    score or the return of the rollout), `lost_tokens` (generated tokens that a later prompt has
-    replaced) and `loss_tokens` (the number of tokens to train on in the whole batch, at least 1, to
-    normalize the loss), and also `drawn` and `position`, the index and the position of the drawn
-    item. With `pack`, a row has up to S segments, each of which would be a row without `pack`. Then
-    `rollout`, `episode`, `reward` and `lost_tokens` are [B, S], with -1, NaN and 0 for no segment,
-    and `drawn` is the item of the first segment.
+    The arrays [B] are
+
+    - `rollout`: number of the rollout in the batch, from 0; with `Pairs`, 2 p is the chosen and
+      2 p + 1 the rejected rollout of pair p,
+    - `episode`: number of the episode,
+    - `reward`: score of the rollout, or its return if `of` has no score,
+    - `lost_tokens`: number of tokens to train on that a later prompt replaced,
+    - `loss_tokens`: number of tokens to train on in the whole batch, at least 1; divide the sum of
+      the loss by it,
+    - `drawn` and `position`: index of the drawn item, and position of its first step.
+
+    With `pack`, a row has up to S segments; each segment would be a row without `pack`. Then
+    `rollout`, `episode`, `reward`, `lost_tokens` and columns of episodes are [B, S], and `drawn` is
+    the item of the first segment. A missing segment has -1, NaN or 0.
 
     Parameters
     ----------
     of : Unit, default Episode()
         What to draw: `Episode`, `Group` or `Pairs`.
     max_tokens : int, optional
-        Length of the longest row. With `pack`, it is required, and rows are filled up to this
-        length.
+        Maximum length of a row, at least 1. Required with `pack`.
     pack : bool, default False
         Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
-        attention of the model must not cross `segment_ids`.
+        attention of the model must not cross segments.
     advantage : {"grpo", "dr_grpo", "rloo", "reinforce++"} or callable, optional
-        How to compute the advantages; see `expdb.replay.advantages`. They are computed from all
-        rollouts of a group, before rows are cut or dropped. A function receives the scores
+        How to compute the advantages; see Notes. They are computed from all rollouts of a group,
+        before rows are cut or dropped. A function receives the scores
         float64 [G, n] (NaN for a missing rollout), the numbers of tokens to train on int64 [G, n]
-        and a mask bool [G, n] of the rollouts, and returns float64 [G, n]. To repeat a batch with a
-        function, pass the unit to `Consumer.shared` and `ReplayBuffer.replay`.
+        and a mask bool [G, n] of the rollouts, and returns float64 [G, n]. The database does not
+        record a function, so also pass the unit to `Consumer.shared` and `ReplayBuffer.replay`.
     fork_threshold : int, default 1024
-        A new row begins if at least this number of tokens of the last output differ. At least 1.
+        A new row begins if a prompt differs from the last output at least this number of tokens
+        before the end of the output. At least 1.
     prompt, output, logprobs, output_mask, versions : str
         Names of the fields. Fields other than `prompt` and `output` may be missing.
     agent : str, optional
@@ -103,8 +112,9 @@ class Tokens(Unit):
     pad_id : int, default 0
         Token that pads `input_ids`.
     overlong : {"cut", "mask", "drop", "error"}, default "cut"
-        What to do with a row that is longer than `max_tokens`: cut its end; cut its end and train
-        on none of its tokens; leave out its whole rollout, and of a pair both rollouts; or raise
+        Effect on a row that is longer than `max_tokens`. ``"cut"`` cuts its end. ``"mask"`` cuts
+        its end and sets its whole `loss_mask` to False. ``"drop"`` leaves out all rows of the
+        rollout and, with `Pairs`, of the other rollout of the pair. ``"error"`` raises
         InvalidValue.
     names : {"expdb", "trl", "verl", "skyrl"}, default "expdb"
         Library whose names the keys get; shapes and values stay the same. The names are
@@ -116,6 +126,27 @@ class Tokens(Unit):
     ------
     InvalidValue
         If a parameter has the wrong type or is out of range.
+
+    Notes
+    -----
+    With the score r of a rollout, and the mean and the sample standard deviation std of the scores
+    of its group, the advantages are
+
+    - ``"grpo"``: (r - mean) / (std + 1e-6), see [1]_,
+    - ``"dr_grpo"``: r - mean, see [2]_,
+    - ``"rloo"``: r minus the mean of the other rollouts of the group, see [3]_,
+    - ``"reinforce++"``: (r - m) / (s + 1e-6), where m and s are the mean and the population
+      standard deviation of r over all tokens to train on in the batch, see [4]_. The penalty for
+      the divergence from a reference model belongs to the loss.
+
+    A group of one rollout, or of equal scores, has the advantage 0 with the first three.
+
+    References
+    ----------
+    .. [1] Shao et al. (2024), *DeepSeekMath*, arXiv:2402.03300.
+    .. [2] Liu et al. (2025), *Understanding R1-Zero-Like Training*, arXiv:2503.20783.
+    .. [3] Ahmadian et al. (2024), *Back to Basics*, arXiv:2402.14740.
+    .. [4] Hu et al. (2025), *REINFORCE++*, arXiv:2501.03262.
 
     Examples
     --------
@@ -149,7 +180,10 @@ class Tokens(Unit):
                 f"of must be an Episode, a Group or Pairs, got {self.of!r}; pass expdb.Group(8)"
             )
         if isinstance(self.of, Episode) and not self.of.pad:
-            raise InvalidValue("of must not have pad=False; Tokens pads the rows itself")
+            raise InvalidValue(
+                f"of must be an Episode with pad=True, got {self.of!r}; omit pad, because Tokens "
+                "pads the rows itself"
+            )
         for name, least in (("max_tokens", 1), ("fork_threshold", 1), ("pad_id", -(2**31))):
             if (value := getattr(self, name)) is not None or name != "max_tokens":
                 object.__setattr__(self, name, checks.whole(value, name, least))
@@ -193,7 +227,7 @@ class Tokens(Unit):
         return self.of.anchor_key
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-        """Return the items that may be drawn: those of `of`.
+        """Return the anchors of `of`: the rollouts that may be drawn.
 
         Parameters
         ----------
@@ -206,7 +240,7 @@ class Tokens(Unit):
         Returns
         -------
         ndarray of int64, shape (A,) or (A, n)
-            Rows of the first steps of the rollouts.
+            Rows of the first steps of the rollouts; -1 for a missing rollout.
         """
         return self.of.anchors(trajectories, rows)
 
@@ -264,7 +298,7 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If `fields` names a key that the unit computes.
+            If `fields` names a key that the unit computes, or a field that it reads from the turns.
         """
         optional = [self.logprobs, self.output_mask, self.versions]
         agent = [] if self.agent is None else ["agent_id"]
@@ -280,8 +314,8 @@ class Tokens(Unit):
         for name in fields or ():
             if name in read or name in computed_keys - same:
                 raise InvalidValue(
-                    f"fields= contains {name!r}, but Tokens computes its own keys from the turns, "
-                    "such as reward; omit it"
+                    f"fields must not contain {name!r}, because Tokens computes this key or reads "
+                    "it from the turns; omit it"
                 )
         return list(dict.fromkeys((*needed, *(fields or ()))))
 
@@ -311,39 +345,40 @@ class Tokens(Unit):
         Warns
         -----
         ExpDBWarning
-            If later prompts have replaced generated tokens, once per process, or if no rollout has
-            a token to train on.
+            If later prompts have replaced tokens to train on, once per process, or if no row is
+            left.
         """
         shape = batch["episode"].shape
-        there = batch["episode"].reshape(-1) >= 0
+        is_rollout = batch["episode"].reshape(-1) >= 0
         scores = batch["episode_score" if "episode_score" in batch else "episode_return"]
-        scores = np.where(there, scores.reshape(-1), np.nan)
+        scores = np.where(is_rollout, scores.reshape(-1), np.nan)
         turns = _Turns(self, batch)
         chains = self._chains(turns)
         advantages = None
         if self.advantage is not None:
-            lengths = np.zeros(len(there), np.int64)
+            lengths = np.zeros(len(is_rollout), np.int64)
             for chain in chains:
                 lengths[chain.rollout] += chain.loss_tokens
             groups = (-1, 1) if len(shape) == 1 else shape
-            columns = (array.reshape(groups) for array in (scores, lengths, there))
-            advantages = computed(self.advantage, *columns).reshape(-1)
-        chains = self._limited(chains, turns)
-        if isinstance(self.of, Pairs):  # of a pair, both rollouts are left or none
-            left = {chain.rollout for chain in chains}
-            chains = [chain for chain in chains if chain.rollout ^ 1 in left]
+            columns = (array.reshape(groups) for array in (scores, lengths, is_rollout))
+            advantages = compute_advantages(self.advantage, *columns).reshape(-1)
+        chains = self._apply_overlong(chains, turns)
+        if isinstance(self.of, Pairs):  # leave out both rollouts of a pair, or none
+            kept_rollouts = {chain.rollout for chain in chains}
+            chains = [chain for chain in chains if chain.rollout ^ 1 in kept_rollouts]
         if not chains:
             warn(
-                f"none of the {int(there.sum())} rollouts of a batch has a token to train on, so "
-                f"the batch has one empty row; check {self.output!r} and {self.output_mask!r}, or "
-                "raise max_tokens"
+                f"no row is left for the {int(is_rollout.sum())} rollouts of a batch, so the batch "
+                "has one row without tokens: the rollouts have no token to train on, or are longer "
+                f"than max_tokens; check {self.output!r} and {self.output_mask!r}, or raise "
+                "max_tokens"
             )
         most = self.max_tokens or 0
         bins = pack_rows(chains, most) if self.pack else [[chain] for chain in chains]
         rows = TokenRows(bins or [[]])
         out = self._arrays(rows, turns, advantages)
         of_rollouts = {
-            "rollout": rows.of_rollouts(np.arange(len(there)), UNKNOWN),
+            "rollout": rows.of_rollouts(np.arange(len(is_rollout)), UNKNOWN),
             "episode": rows.of_rollouts(batch["episode"].reshape(-1), UNKNOWN),
             "reward": rows.of_rollouts(scores, np.nan),
             "lost_tokens": rows.lost_tokens(),
@@ -362,10 +397,11 @@ class Tokens(Unit):
     ) -> dict[str, np.ndarray]:
         """Return the rows of a batch for one of several ranks.
 
-        The rows of a rollout, or of a pair, stay together, and the ranks get about equal numbers of
-        tokens: the longest part goes first, to the rank with the fewest tokens. With `pack`, the
-        numbers differ by up to one row. All ranks get the same number of rows. Rows that are added
-        to the end for this purpose have no tokens, and -1 or NaN as their rollout and reward.
+        A part is a set of rows that share rollouts or, with `Pairs`, pairs. A part is never
+        divided. expdb assigns the parts in descending order of their numbers of tokens, each to the
+        rank with the fewest tokens. So the numbers of tokens of two ranks differ by at most that of
+        the largest part. All ranks get the same number of rows: rows without tokens are added to
+        the end, with -1 as their rollout and NaN as their reward.
 
         Parameters
         ----------
@@ -382,11 +418,18 @@ class Tokens(Unit):
         -------
         dict of str to ndarray
             The keys of `batch`. `loss_tokens` is still that of the whole batch.
+
+        Raises
+        ------
+        InvalidValue
+            If `rank`, `ranks` or `rows_multiple` is out of range.
         """
+        rank, ranks = checks.shard((rank, ranks))
+        rows_multiple = checks.whole(rows_multiple, "rows_multiple", 1)
         names = NAMES[self.names]
         sizes = batch["attention_mask"].sum(1)
         rollouts = batch["rollout"].reshape(len(sizes), -1)
-        parts = _connected(rollouts // 2 if isinstance(self.of, Pairs) else rollouts)
+        parts = _group_connected_rows(rollouts // 2 if isinstance(self.of, Pairs) else rollouts)
         tokens = [0] * ranks
         rows: list[list[int]] = [[] for _ in range(ranks)]
         for part in sorted(parts, key=lambda part: -int(sizes[part].sum())):
@@ -419,7 +462,7 @@ class Tokens(Unit):
             _warn_of_lost_tokens(lost)
         return chains
 
-    def _limited(self, chains: list[Chain], turns: _Turns) -> list[Chain]:
+    def _apply_overlong(self, chains: list[Chain], turns: _Turns) -> list[Chain]:
         """Return the rows after `overlong` was applied to those longer than `max_tokens`."""
         most = self.max_tokens
         overlong = [] if most is None else [chain for chain in chains if chain.size > most]
@@ -452,17 +495,17 @@ class Tokens(Unit):
         if self.pack:
             out["segment_ids"] = rows.segment_ids()
         if advantages is not None:
-            out["advantage"] = rows.of_chains(advantages.astype(np.float32), out["loss_mask"])
+            out["advantage"] = rows.advantages(advantages.astype(np.float32), out["loss_mask"])
         out["policy_version"] = self._versions(rows, turns)
         out["token_step"] = rows.of_turns(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()
         for name in turns.others:
-            out[name] = self._spread(rows, turns, name)
+            out[name] = self._requested_key(rows, turns, name)
             if f"has_{name}" in batch and batch[name].ndim >= batch["mask"].ndim:
                 out[f"has_{name}"] = rows.of_turns(turns.flat(f"has_{name}"), False)
         return out
 
-    def _spread(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
+    def _requested_key(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
         """Return a requested key, one value per token, or per row if it describes an episode."""
         batch = turns.batch
         if batch[name].shape == batch["episode"].shape:
@@ -475,8 +518,8 @@ class Tokens(Unit):
             return rows.of_turns(values, 0)
         if any(value is not None and not isinstance(value, np.ndarray) for value in values):
             raise InvalidValue(
-                f"fields= contains {name!r}, which has no numbers for the tokens of a turn; omit "
-                "it, and read it with buffer.get(batch['token_step'][...])"
+                f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it from "
+                "fields, and read it with buffer.get(batch['token_step'][...])"
             )
         return rows.of_tokens(values, name, 0)
 
@@ -543,7 +586,7 @@ _UNKNOWN = (
 )  # fmt: skip
 
 
-def _connected(rollouts: np.ndarray) -> list[list[int]]:
+def _group_connected_rows(rollouts: np.ndarray) -> list[list[int]]:
     """Return the rows in parts that share no rollout; `rollouts` is [B, S], -1 for none."""
     linked = list(range(len(rollouts)))  # each row links to an earlier row of its part, or itself
 

@@ -29,7 +29,6 @@ class Gatherer:
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
-        self.shares_values = False  # whether the next batch is only read, by a unit of expdb
         self.cache = ChunkCache()
 
     def gather(
@@ -127,7 +126,9 @@ class Gatherer:
         by_source: dict[str, dict[str, np.ndarray]] = {}
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
-            stored = self._stored(session, state, keys.stored, flat, layout.mask)
+            stored = self._stored(
+                session, state, keys.stored, flat, layout.mask, keys.shares_values
+            )
             shape = layout.rows.shape
             by_source["stored"] = {
                 name: array.reshape(*shape, *array.shape[1:]) for name, array in stored.items()
@@ -211,11 +212,15 @@ class Gatherer:
         names: list[str],
         flat: np.ndarray,
         mask: np.ndarray | None,
+        share: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Read columns of steps from the database; masked entries are zero or None."""
+        """Read columns of steps from the database; masked entries are zero or None.
+
+        With `share`, arrays of varying length may share memory.
+        """
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        columns = self._fetched(session, state, positions, names)
+        columns = self._fetched(session, state, positions, names, share)
         return (
             columns
             if mask is None
@@ -223,12 +228,17 @@ class Gatherer:
         )
 
     def _fetched(
-        self, session: Session, state: State, positions: np.ndarray, names: list[str]
+        self,
+        session: Session,
+        state: State,
+        positions: np.ndarray,
+        names: list[str],
+        share: bool = False,
     ) -> dict[str, np.ndarray]:
         empty = self._resident.arrays.empty
         return fetch.steps(
             self._store, session, state, positions, names, cache=self.cache, empty=empty,
-            share=self.shares_values,
+            share=share,
         )  # fmt: skip
 
     def _read_next(

@@ -17,6 +17,7 @@ from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, nearest
 from expdb.replay.samplers import Sampler
 from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
+from expdb.sampling.extensions import is_builtin
 from expdb.sql.tables import ViewColumn
 from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
@@ -38,6 +39,7 @@ class KeySources:
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
     alone: dict[str, list[tuple[str, str]]]
     others: list[tuple[str, str, str]]
+    shares_values: bool  # whether only a unit of expdb reads the values, and changes none of them
 
     @cached_property
     def in_memory(self) -> bool:
@@ -127,6 +129,7 @@ def key_sources(
         packed,
         alone,
         others,
+        unit.assembles and is_builtin(type(unit)),
     )
 
 

@@ -352,7 +352,6 @@ class SamplePlan:
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
-        self._gatherer.shares_values = self._assembles and not self.request.unit_is_checked
         batch = self._gatherer.gather(
             self._keys, window, positions, layout, columns, session, state, empty
         )

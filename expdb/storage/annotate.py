@@ -173,21 +173,25 @@ def annotate_tokens(
     version: int | None,
     arrays: Mapping[str, Any],
 ) -> int:
-    """Store arrays [B, T] for tokens, as one array for each step whose output has the tokens.
+    """Store values for tokens as one array for each step that generated any of the tokens.
 
-    `steps` and `indices` [B, T] hold the position of the step of each generated token, and the
-    index of the token in the field `output`; both are -1 for other tokens.
+    `steps` int64 and `indices` int32 have the shape [B, T]: the position of the step that generated
+    the token, and the index of the token in the field `output`; -1 for other tokens. Each array has
+    the shape [B, T, ...]. Tokens of these steps that are not in the batch get NaN.
+
+    Return the number of stored arrays. Raise InvalidValue if an array has another shape, or is not
+    of floats although tokens are missing.
     """
-    there = steps >= 0
-    if not there.any():  # the rows of a rank that has no rollout
+    is_generated = steps >= 0
+    if not is_generated.any():  # the rows of a rank that has no rollout
         return 0
-    positions, place = np.unique(steps[there], return_inverse=True)
-    index = indices[there]
+    positions, step_numbers = np.unique(steps[is_generated], return_inverse=True)
+    index = indices[is_generated]
     with store.engine.reading() as session:
         tokens = fetch.steps(store, session, store.state(session), positions, [output])[output]
     lengths = np.array([len(values) for values in tokens], np.int64)
     starts = np.cumsum(lengths) - lengths
-    filled = starts[place] + index
+    filled = starts[step_numbers] + index
     missing = np.ones(int(lengths.sum()), np.bool_)  # generated tokens that are not in the batch
     missing[filled] = False
     by_name = {}
@@ -195,18 +199,18 @@ def annotate_tokens(
         array = as_array(values, name)
         if array.shape[:2] != steps.shape:
             raise errors.InvalidValue(
-                f"{name!r} must have the shape of the batch, {list(steps.shape)}, got "
-                f"{list(array.shape)}; pass one value for each token"
+                f"{name!r} has shape {list(array.shape)}, but the tokens of the batch have shape "
+                f"{list(steps.shape)}; pass one value for each token"
             )
         flat = np.zeros((int(lengths.sum()), *array.shape[2:]), array.dtype)
         if missing.any():
             if array.dtype.kind != "f":
                 raise errors.InvalidValue(
-                    f"{name!r} of type {array.dtype} has no value for {int(missing.sum())} "
-                    "generated tokens that are not in the batch; pass floats, which get NaN"
+                    f"{name!r} has no value for {int(missing.sum())} generated tokens that are not "
+                    f"in the batch, and {array.dtype} cannot be NaN; pass an array of floats"
                 )
             flat[missing] = np.nan
-        flat[filled] = array[there]
+        flat[filled] = array[is_generated]
         by_name[name] = np.split(flat, starts[1:])
     return annotate(store, positions, version, by_name)
 

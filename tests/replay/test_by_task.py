@@ -101,7 +101,7 @@ def test_weights_of_a_function_are_checked(buffer, weights):
 
 def test_tasks_without_weight_are_named(buffer):
     buffer.store(task_id="a", reward=1.0, terminated=True)
-    with pytest.raises(expdb.InvalidValue, match="no task is partly solved"):
+    with pytest.raises(expdb.InvalidValue, match="weight is 0 for each success rate"):
         buffer.sample(1, sampler=ByTask(least=0.0))
     assert buffer.sample(1, sampler=ByTask()).size == 1
 
@@ -168,3 +168,23 @@ def test_statistics_of_an_empty_buffer(buffer):
     assert "success_rate" in table.column_names
     with pytest.raises(expdb.InvalidValue):
         buffer.task_statistics(success=None)
+
+
+def test_a_new_result_changes_the_rates(buffer):
+    for task in ("a", "b"):
+        for k in range(2):
+            buffer.store(task_id=task, episode_id=f"{task}{k}", reward=float(k), terminated=True)
+    sampler = ByTask(least=0.0)
+    for _ in range(2):  # the second sample uses the shares of the first
+        assert drawn_shares(buffer, sampler, 400)[0].keys() == {"a", "b"}
+    buffer.store(task_id="a", episode_id="a2", reward=0.0, terminated=True)
+    assert drawn_shares(buffer, sampler, 4000)[0]["b"] == pytest.approx(9 / 17, abs=0.05)
+    buffer.update({"episode_id": "b0"}, reward=1.0)
+    assert drawn_shares(buffer, sampler, 400)[0].keys() == {"a"}
+
+
+def test_equal_samplers_share_and_others_do_not(buffer):
+    fill(buffer)
+    assert drawn_shares(buffer, ByTask(least=0.0), 400)[0].keys() == {"seldom", "half"}
+    failure = drawn_shares(buffer, ByTask(least=0.0, weight="failure"), 4000)[0]
+    assert failure.keys() == {"never", "seldom", "half"}

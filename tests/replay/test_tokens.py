@@ -133,13 +133,13 @@ def test_a_rollout_without_a_token_to_train_on_does_not_stop_a_consumer(train, p
             )
         batch = lease.batch
         sizes.append(int(batch["attention_mask"].sum()))
-        named = [str(one.message) for one in caught if "none of the 1 rollouts" in str(one.message)]
-        assert bool(named) == (sizes[-1] == 0)
+        messages = " ".join(str(warning.message) for warning in caught)
+        assert ("no row is left for the 1 rollouts" in messages) == (sizes[-1] == 0)
         assert batch["loss_tokens"].tolist() == [1]
         assert batch.annotate(entropies=np.ones(batch["input_ids"].shape)) == (sizes[-1] > 0)
         lease.acknowledge()
     assert sizes == [0, 3, 0]
-    with pytest.warns(expdb.ExpDBWarning, match="none of the 1 rollouts"):
+    with pytest.warns(expdb.ExpDBWarning, match="no row is left for the 1 rollouts"):
         assert [batch.size for batch in train.replay("c")] == [1, 1, 1]
 
 
@@ -313,14 +313,14 @@ def test_settings_are_checked(settings, message):
 
 def test_rollouts_without_a_score_have_no_advantage(train):
     store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match="1 of 1 drawn rollouts have no known score"):
+    with pytest.raises(expdb.InvalidValue, match="score of 1 of 1 drawn rollouts is unknown"):
         everything(train, Tokens(advantage="reinforce++"), 1)
 
 
 def test_a_key_of_the_unit_cannot_be_requested_as_a_field(train):
     store(train, [turn([1], [2])])
     for name in ("reward", "length", "episode_return"):
-        with pytest.raises(expdb.InvalidValue, match=f"'{name}', but Tokens computes its own keys"):
+        with pytest.raises(expdb.InvalidValue, match=f"must not contain '{name}', because Tokens"):
             everything(train, Tokens(), 1, fields=[name])
 
 
@@ -338,7 +338,7 @@ def test_columns_of_episodes_have_one_value_per_rollout(train, pack):
 
 def test_text_of_turns_cannot_be_spread_to_tokens(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), text="hello")
-    with pytest.raises(expdb.InvalidValue, match="'text', which has no numbers"):
+    with pytest.raises(expdb.InvalidValue, match="'text' is not numeric"):
         everything(train, Tokens(), 1, fields=["text"])
 
 
@@ -424,7 +424,7 @@ def test_tokens_that_are_not_in_the_batch_have_no_annotation(train):
     )
     with pytest.raises(expdb.InvalidValue, match="has no value for 1 generated tokens"):
         batch.annotate(counts=np.ones((1, 3), np.int64))
-    with pytest.raises(expdb.InvalidValue, match=r"shape of the batch, \[1, 3\], got \[1, 4\]"):
+    with pytest.raises(expdb.InvalidValue, match=r"has shape \[1, 4\], but the tokens .* \[1, 3\]"):
         batch.annotate(entropies=np.ones((1, 4)))
 
 
@@ -562,7 +562,7 @@ def test_the_version_of_an_annotation_is_checked(train, version):
 
 def test_a_field_cannot_have_the_name_that_a_key_gets(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), completion_mask=7.0)
-    with pytest.raises(expdb.InvalidValue, match="'completion_mask', but Tokens computes"):
+    with pytest.raises(expdb.InvalidValue, match="must not contain 'completion_mask'"):
         everything(train, Tokens(names="trl"), 1, fields=["completion_mask"])
     assert everything(train, Tokens(), 1, fields=["completion_mask"])["completion_mask"].max() == 7
 
@@ -630,3 +630,38 @@ def test_equal_scores_have_no_advantage_at_all(train):
         assert not batch["advantage"].any()
     negative = Tokens(of=Group(7), advantage=lambda scores, lengths, mask: -scores)
     assert not np.signbit(everything(train, negative, 1)["advantage"][:, 0]).any()
+
+
+def test_only_rank_0_leases(train):
+    fill_groups(train, groups=1)
+    consumer = train.consumer("c")
+    with pytest.raises(
+        expdb.InvalidValue, match=r"must be \(0, n\), got \(1, 2\); lease on rank 0"
+    ):
+        consumer.lease(1, unit=Tokens(of=Group(4)), shard=(1, 2))
+    assert consumer.stats()["leased"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks", "multiple"), [(2, 2, 1), (-1, 2, 1), (0, 0, 1), (0, 2, 0)]
+)
+def test_the_numbers_of_a_shard_are_checked(train, rank, ranks, multiple):
+    store(train, [turn([1], [2])])
+    unit = Tokens()
+    with pytest.raises(expdb.InvalidValue):
+        unit.shard(everything(train, unit, 1), rank, ranks, multiple)
+
+
+def test_arrays_of_other_batches_stay_writable_and_separate(train):
+    prompt = np.arange(50, dtype=np.int32)
+    for step in range(3):
+        train.store(episode_id="e", truncated=step == 2, **turn(prompt[: 20 + 10 * step], [step]))
+    everything(train, Tokens(), 1)
+    first, second = (
+        train.sample(64, fields=["prompt_ids"]),
+        train.get([0, 1, 2], fields=["prompt_ids"]),
+    )
+    for batch in (first, second):
+        for array in batch["prompt_ids"]:
+            array[:] = -1
+    assert train.get([2], fields=["prompt_ids"])["prompt_ids"][0].tolist() == list(range(40))

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from behind import writing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import expdb
@@ -218,7 +218,6 @@ def test_torch_tensors_can_be_annotations(buffer):
     assert batch["value"].dtype == np.float32
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.none() | st.integers(0, 3), st.integers(0, 99)),

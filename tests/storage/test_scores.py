@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import expdb
@@ -398,7 +398,6 @@ def test_judges_in_several_processes_lose_no_score(buffer, location):
         }
 
 
-@settings(max_examples=50)
 @given(
     st.lists(
         st.tuples(

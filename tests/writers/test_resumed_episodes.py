@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import expdb
@@ -271,7 +271,6 @@ MOVES = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=50)
 @given(MOVES)
 def test_a_handle_with_rows_in_memory_agrees_with_a_new_handle(tmp_path_factory, moves):
     path = tmp_path_factory.mktemp("resumed") / "runs.db"

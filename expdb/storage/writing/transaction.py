@@ -98,9 +98,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
 
 def commit_unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
     """Return the error for a write whose outcome is unknown because of `error`."""
-    reason = str(error).partition("; look for chunks")[0]
     return errors.CommitUnknown(
-        f"{reason}; look for chunks with write_id {pending.write_id!r} to find out whether this "
+        f"{error}; look for chunks with write_id {pending.write_id!r} to find out whether this "
         "write was stored"
     )
 

@@ -87,7 +87,7 @@ class GroupWriter:
     def _write_shared(self, group: list[Submission]) -> errors.ExpDBError | None:
         """Write the submissions that can share a transaction, and set their results.
 
-        After a refusal, some submissions have no result; they must be written one by one. Return
+        After a refusal, the caller must write the submissions without a result one by one. Return
         the error if the database was unreachable or locked.
         """
         episodes, gathering = self._episodes, self._episodes.gathering()
@@ -170,9 +170,10 @@ def _set_positions(members: list[Member], positions: np.ndarray) -> None:
 
 def _error_after_deadline(submission: Submission, error: errors.ExpDBError) -> errors.ExpDBError:
     """Return the error of a submission whose deadline passed after another write raised `error`."""
-    payload = submission.payload
+    payload, cause = submission.payload, error.__cause__
     if isinstance(payload, EncodedWrite) and payload.steps.is_in_doubt:
-        return transaction.commit_unknown(error, payload.steps)
+        lost = cause if isinstance(cause, errors.ConnectionLost) else error
+        return transaction.commit_unknown(lost, payload.steps)
     if isinstance(error, errors.CommitUnknown):
         return errors.ConnectionLost(
             "the connection was lost during another call, so the steps of this call were not "
