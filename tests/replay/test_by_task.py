@@ -188,3 +188,14 @@ def test_equal_samplers_share_and_others_do_not(buffer):
     assert drawn_shares(buffer, ByTask(least=0.0), 400)[0].keys() == {"seldom", "half"}
     failure = drawn_shares(buffer, ByTask(least=0.0, weight="failure"), 4000)[0]
     assert failure.keys() == {"never", "seldom", "half"}
+
+
+def test_an_episode_counts_once_although_others_interrupt_it(buffer):
+    for _ in range(6):
+        for task in ("a", "b"):
+            buffer.store(task_id=task, episode_id=f"{task}0", reward=0.0)
+    for task in ("a", "b"):
+        buffer.store(task_id=task, episode_id=f"{task}1", reward=1.0)
+    received = []
+    buffer.sample(1, sampler=ByTask(weight=lambda rates: received.append(rates) or rates))
+    assert received[0].tolist() == [0.5, 0.5]
