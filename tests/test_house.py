@@ -47,7 +47,7 @@ def complaints(rule):
 
 # The layers of docs/explanation/architecture.md, from the lowest up, and the layers below that
 # each may import from.
-GROUND = {"errors", "names", "checks", "process"}
+GROUND = {"errors", "names", "checks", "process", "ragged"}
 BELOW = {
     "replay": set(),
     "chunks": set(),

@@ -2,9 +2,11 @@
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from expdb.chunks.column import Buffer
@@ -12,9 +14,10 @@ from expdb.chunks.column_kinds import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
-from expdb.chunks.prefix_column import read_prefixed
+from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
+from expdb.ragged import Ragged
 
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
@@ -212,7 +215,7 @@ class Chunk:
                 return _BYTES[self.data[at_bits + (start >> 3)] >> (start & 7) & 1]
             return read_bits(memoryview(self.data)[at_bits:], start, stop)
         field = self.signature.fields[name]
-        buffer = self._column(name)[-1]
+        buffer = self.column(name)[-1]
         if field.dtype == "bool" and not field.shape:
             return read_bits(buffer, start, stop)
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
@@ -226,7 +229,7 @@ class Chunk:
         if place is not None:
             return memoryview(self.data)[place[0] :]
         if keep_open or name in self._buffers:
-            return self._column(name)[-1]
+            return self.column(name)[-1]
         values = self._read(name, self._places[name][3] - 1)
         if len(values) < self.rows * self.signature.fields[name].nbytes:
             raise self._damage(name, "the data end early")
@@ -243,37 +246,34 @@ class Chunk:
         """Return the offset of the bitmap of a field; raise KeyError if `layout.bits` lacks it."""
         return self._bits[name]
 
-    def objects(self, name: str, start: int, stop: int, share: bool = False) -> list[Any]:
-        """Return rows [start, stop) of a variable-width field as Python objects.
-
-        Nulls are None. With `share`, arrays may share memory, so the caller must not change them.
-        """
-        buffers = self._column(name)
+    def objects(self, name: str, start: int, stop: int) -> list[Any]:
+        """Return rows [start, stop) of a variable-width field as Python objects; nulls are None."""
+        if start == stop:
+            return []
+        field, buffers = self.signature.fields[name], self.column(name)
         try:
-            field = self.signature.fields[name]
-            read = (
-                read_prefixed
-                if name in self.signature.prefixed
-                else read_runs
-                if field.ascending
-                else read_objects
-            )
-            values = read(field, self.rows, buffers, start, stop, share)
+            if name in self.signature.prefixed:
+                rows = PrefixedRows(self.rows, buffers, start, stop)
+                values: list[Any] = read_prefixed(field, [rows]).copies()
+            elif field.ascending:
+                values = read_runs(field, self.rows, buffers, start, stop).copies()
+            else:
+                values = read_objects(field, self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
-        if self._nulls(name):
+        if self.nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [value if there else None for value, there in zip(values, valid, strict=True)]
         return values
 
     def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
         """Return rows [start, stop) of a JSON field as the stored text; None for null."""
-        buffers = self._column(name)
+        buffers = self.column(name)
         try:
             texts = read_json_texts(self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
-        if self._nulls(name):
+        if self.nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [text if there else None for text, there in zip(texts, valid, strict=True)]
         return texts
@@ -286,7 +286,7 @@ class Chunk:
         if self.signature.fields[name].dtype != "json":
             return self.objects(name, start, stop)
         try:
-            return read_elements(self.rows, self._column(name), start, stop)
+            return read_elements(self.rows, self.column(name), start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
 
@@ -296,17 +296,17 @@ class Chunk:
             return _BYTES[1] * (stop - start)
         if name not in self.signature.fields:
             return _BYTES[0] * (stop - start)
-        if not self._nulls(name):
+        if not self.nulls(name):
             return _BYTES[1] * (stop - start)
         buffers = self._buffers.get(name)
         return read_bits(self._read(name, 0) if buffers is None else buffers[0], start, stop)
 
-    def _nulls(self, name: str) -> int:
+    def nulls(self, name: str) -> int:
         """Return the number of rows that lack a field."""
         at = self.layout.nodes + 16 * self._places[name][0] + 8
         return int(_INT64.unpack_from(self.data, at)[0])
 
-    def _column(self, name: str) -> list[Buffer]:
+    def column(self, name: str) -> list[Buffer]:
         """Return the decompressed buffers of a column, and keep them open.
 
         The first buffer is the validity bitmap. For a fixed-width field, the last buffer contains
@@ -341,6 +341,33 @@ class Chunk:
             f"field {name!r} of chunk {self.id} cannot be read ({why}); restore a backup, or "
             "delete its steps"
         )
+
+
+def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> Ragged:
+    """Return rows of chunks of a field whose first dimension varies; nulls are missing.
+
+    Each span is a chunk that has the field, its first row, and the row after its last row, with at
+    least one row. The values may share memory with the chunks.
+    """
+    first = spans[0][0].signature
+    field = first.fields[name]
+    if field.ascending or not all([name in chunk.signature.prefixed for chunk, _, _ in spans]):
+        return Ragged.concatenate(
+            [Ragged.of(chunk.objects(name, start, stop)) for chunk, start, stop in spans]
+        )
+    parts = [
+        PrefixedRows(chunk.rows, chunk.column(name), start, stop) for chunk, start, stop in spans
+    ]
+    try:
+        values = read_prefixed(field, parts)
+    except (ChunkDamaged, ValueError, IndexError):
+        for chunk, start, stop in spans:
+            chunk.objects(name, start, stop)  # raises an error that names the chunk
+        raise
+    if any([chunk.nulls(name) for chunk, _, _ in spans]):
+        valid = bytearray().join([chunk.present(name, start, stop) for chunk, start, stop in spans])
+        return values.where(np.frombuffer(valid, np.bool_))
+    return values
 
 
 # Memory overhead of Python and Arrow in bytes per object, measured with thousands of chunks of each

@@ -30,12 +30,9 @@ def read_offsets(buffer: Buffer, rows: int, limit: int) -> np.ndarray:
 
 
 def read_objects(
-    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int, share: bool = False
+    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int
 ) -> list[Any]:
-    """Decode rows [start, stop) of a variable-width column; nulls become blank values.
-
-    With `share`, arrays share memory with the buffers.
-    """
+    """Decode rows [start, stop) of a variable-width column; nulls become blank values."""
     if field.dtype in ("text", "bytes"):
         data = bytes(buffers[2])
         cuts = read_offsets(buffers[1], rows, len(data))[start : stop + 1].tolist()
@@ -48,10 +45,9 @@ def read_objects(
     offsets, values = (buffers[2], buffers[4]) if several else (buffers[1], buffers[3])
     cuts = read_offsets(offsets, rows, len(values) // size)[start : stop + 1].tolist()
     arrays = [
-        np.frombuffer(values, field.numpy, b - a, a * size) for a, b in itertools.pairwise(cuts)
+        np.frombuffer(values, field.numpy, b - a, a * size).copy()
+        for a, b in itertools.pairwise(cuts)
     ]
-    if not share:
-        arrays = [array.copy() for array in arrays]
     if not several:
         return arrays
     dimensions = len(field.shape)

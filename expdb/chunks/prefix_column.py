@@ -9,6 +9,8 @@ alone, because its first row has no prefix.
 import itertools
 import math
 from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +18,9 @@ import numpy as np
 from expdb.chunks.column import EMPTY, Buffer, Column, Node, offsets_of
 from expdb.chunks.fields import Field
 from expdb.chunks.number_arrays import array_of
-from expdb.chunks.objects import read_ints, read_offsets
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged
+from expdb.ragged import Ragged
 
 # A shorter prefix saves less space than it costs time to read.
 _MIN_PREFIX_BYTES = 128
@@ -107,96 +109,126 @@ class PrefixColumn(Column):
         ]
 
 
-def read_prefixed(
-    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int, share: bool = False
-) -> list[np.ndarray]:
-    """Decode rows [start, stop) of a `PrefixColumn`; check the lengths of all rows.
+class PrefixedRows(NamedTuple):
+    """Rows [start, stop) of a `PrefixColumn`, at least one."""
 
-    For a row without the field, the result contains the value of the previous row. With `share`,
-    arrays may share memory with each other and with the buffers. A value that extends the previous
-    value then begins at the same address.
+    rows: int  # number of rows of the column
+    buffers: list[Buffer]
+    start: int
+    stop: int
+
+
+def read_prefixed(field: Field, parts: Sequence[PrefixedRows]) -> Ragged:
+    """Decode rows of several columns; check the lengths of all rows of these columns.
+
+    For a row without the field, the result contains the value of the previous row. A value that
+    extends the previous value begins at the same place. The result may share memory with the
+    buffers.
     """
-    dtype, data, shape = field.numpy, buffers[6], (-1, *field.fixed_shape[1:])
-    width = math.prod(shape[1:])
-    prefixes = read_ints(buffers[2], rows, "prefix lengths")
-    cuts = read_offsets(buffers[4], rows, len(data) // dtype.itemsize)
-    if not prefixes.any():
-        ends = cuts[start : stop + 1].tolist()
-        if width > 1 and (cuts % width).any():
-            raise ChunkDamaged("a length does not fit the shape of the field")
-        views = [
-            np.frombuffer(data, dtype, b - a, a * dtype.itemsize)
-            for a, b in itertools.pairwise(ends)
-        ]
-        if len(shape) > 1:
-            views = [view.reshape(shape) for view in views]
-        return views if share else [view.copy() for view in views]
-    lengths = prefixes + np.diff(cuts).astype(np.int64)
-    _check_lengths(dtype.itemsize, width, prefixes, lengths)
-    stored = _Stored(dtype, shape, data, prefixes, lengths, cuts)
-    if share and stop > start:
-        return _read_extensions(stored, start, stop)
-    return _read_copies(stored, start, stop)
+    shape = (-1, *field.fixed_shape[1:])
+    column = _Joined.of(field.numpy, parts)
+    column.check(width := math.prod(shape[1:]))
+    begins, counts = column.begins, np.array([part.stop - part.start for part in parts])
+    firsts = begins + [part.start for part in parts]
+    part_begins = np.cumsum(counts) - counts
+    rows = np.repeat(firsts - part_begins, counts) + np.arange(int(counts.sum()))
+    # Rows that extend the previous row form a run. Their suffixes are adjacent in the data, so the
+    # last value of a run contains all its values.
+    begins_run = column.prefixes[rows] != column.previous[rows]
+    begins_run[part_begins] = True
+    first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
+    starts = column.cuts[first_of_run] - np.repeat(column.cuts[firsts], counts)
+    values = [
+        column.suffixes(number, first, first + count)
+        for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True))
+    ]
+    has_copies = begins_run & (column.prefixes[rows] > 0)
+    for number in np.unique(part_begins.searchsorted(np.flatnonzero(has_copies), "right") - 1):
+        begin, end = part_begins[number], part_begins[number] + counts[number]
+        runs = rows[begin:end][begins_run[begin:end]].tolist()
+        values[number], starts[begin:end] = column.join_runs(number, runs, rows[end - 1] + 1)
+    sizes = np.array([len(array) for array in values])
+    starts += np.repeat(np.cumsum(sizes) - sizes, counts)
+    joined = values[0] if len(values) == 1 else np.concatenate(values)
+    return Ragged(joined.reshape(shape), starts // width, column.lengths[rows] // width)
 
 
-class _Stored(NamedTuple):
-    """The buffers of a `PrefixColumn`, and what they say about each row."""
+@dataclass(frozen=True)
+class _Joined:
+    """The rows of several columns, in elements; each array has one entry per row."""
 
     dtype: np.dtype
-    shape: tuple[int, ...]  # of a value; -1 for its length
-    data: Buffer  # the suffixes of all rows
+    data: list[Buffer]  # the suffixes of each column
+    begins: np.ndarray  # index of the first row of each column
     prefixes: np.ndarray  # number of elements that a row shares with the previous row
-    lengths: np.ndarray  # number of elements of a row
-    cuts: np.ndarray  # where the suffix of a row begins in `data`, in elements
+    cuts: np.ndarray  # where the suffix begins in the data of its column
+    lengths: np.ndarray  # number of elements of the value
+    previous: np.ndarray  # number of elements of the value of the previous row of the column
 
-    def suffixes(self, first: int, end: int) -> np.ndarray:
-        """Return the suffixes of rows [first, end), concatenated."""
-        begin, count = int(self.cuts[first]), int(self.cuts[end] - self.cuts[first])
-        return np.frombuffer(self.data, self.dtype, count, begin * self.dtype.itemsize)
+    @classmethod
+    def of(cls, dtype: np.dtype, parts: Sequence[PrefixedRows]) -> "_Joined":
+        counts = np.array([part.rows for part in parts])
+        data = [part.buffers[6] for part in parts]
+        begins = np.cumsum(counts) - counts
+        prefixes = _join_ints([part.buffers[2] for part in parts], counts, "prefix lengths")
+        offsets = _join_ints([part.buffers[4] for part in parts], counts + 1, "offsets")
+        first = np.arange(int(counts.sum())) + np.repeat(np.arange(len(parts)), counts)
+        cuts, suffixes = offsets[first], offsets[first + 1] - offsets[first]
+        ends = offsets[begins + counts + np.arange(len(parts))]
+        limits = [len(buffer) // dtype.itemsize for buffer in data]
+        if cuts.min() < 0 or suffixes.min() < 0 or (ends > limits).any():
+            raise ChunkDamaged("offsets point outside their data")
+        lengths = prefixes + suffixes
+        previous = np.append(0, lengths[:-1])
+        previous[begins] = 0
+        return cls(dtype, data, begins, prefixes, cuts, lengths, previous)
+
+    def check(self, width: int) -> None:
+        """Raise ChunkDamaged unless the lengths are valid for values of this width."""
+        if self.prefixes.min() < 0 or (self.prefixes > self.previous).any():
+            raise ChunkDamaged("a prefix is longer than the previous value")
+        if width > 1 and (self.lengths % width).any():
+            raise ChunkDamaged("a length does not fit the shape of the field")
+        if int(self.lengths.max()) * self.dtype.itemsize > MAX_VALUE_BYTES:
+            raise ChunkDamaged("a value is larger than the limit")
+
+    def suffixes(self, number: int, first: int, end: int) -> np.ndarray:
+        """Return the suffixes of rows [first, end) of a column, concatenated."""
+        begin, last = int(self.cuts[first]), end - 1
+        count = int(self.cuts[last] + self.lengths[last] - self.prefixes[last]) - begin
+        return np.frombuffer(self.data[number], self.dtype, count, begin * self.dtype.itemsize)
+
+    def leading(self, number: int, row: int, count: int) -> np.ndarray:
+        """Return the first `count` elements of the value of a row, from this and earlier rows."""
+        value = np.empty(count, self.dtype)
+        while count:
+            prefix = int(self.prefixes[row])
+            if prefix < count:
+                value[prefix:count] = self.suffixes(number, row, row + 1)[: count - prefix]
+                count = prefix
+            row -= 1
+        return value
+
+    def join_runs(self, number: int, runs: list[int], end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of runs in one array, and where each value begins.
+
+        `runs` are the first rows of the runs, and `end` is the row after the last run.
+        """
+        arrays: list[np.ndarray] = []
+        for first, following in itertools.pairwise([*runs, end]):
+            array = self.suffixes(number, first, following)
+            if prefix := int(self.prefixes[first]):
+                before = arrays[-1][:prefix] if arrays else self.leading(number, first, prefix)
+                array = np.concatenate([before, array])
+            arrays.append(array)
+        sizes = np.array([len(array) for array in arrays])
+        starts = np.repeat(np.cumsum(sizes) - sizes, np.diff([*runs, end]))
+        return np.concatenate(arrays), starts
 
 
-def _read_extensions(stored: _Stored, start: int, stop: int) -> list[np.ndarray]:
-    """Decode rows; a value that extends the previous one shares its memory.
-
-    The suffixes of a run of such values are adjacent in the data.
-    """
-    prefixes, lengths = stored.prefixes, stored.lengths
-    begins = np.flatnonzero(prefixes[start + 1 : stop] != lengths[start : stop - 1]) + start + 1
-    arrays: list[np.ndarray] = []
-    for first, end in itertools.pairwise([start, *begins.tolist(), stop]):
-        whole = stored.suffixes(first, end)
-        if prefix := int(prefixes[first]):
-            last = arrays[-1] if arrays else _read_copies(stored, first, first + 1)[0]
-            whole = np.concatenate([last.reshape(-1)[:prefix], whole])
-        arrays += [whole[:length].reshape(stored.shape) for length in lengths[first:end].tolist()]
-    return arrays
-
-
-def _read_copies(stored: _Stored, start: int, stop: int) -> list[np.ndarray]:
-    """Decode rows into arrays of their own."""
-    arrays: list[np.ndarray] = []
-    for row in range(start, stop):
-        prefix = int(stored.prefixes[row])
-        value = np.empty(int(stored.lengths[row]), stored.dtype)
-        value[prefix:] = stored.suffixes(row, row + 1)
-        if prefix and arrays:
-            value[:prefix] = arrays[-1].reshape(-1)[:prefix]
-        # The first of these rows: copy the parts of its prefix from the rows before it.
-        earlier = row
-        while prefix and not arrays:
-            earlier -= 1
-            begin = int(stored.prefixes[earlier])
-            if begin < prefix:
-                value[begin:prefix] = stored.suffixes(earlier, earlier + 1)[: prefix - begin]
-                prefix = begin
-        arrays.append(value.reshape(stored.shape))
-    return arrays
-
-
-def _check_lengths(itemsize: int, width: int, prefixes: np.ndarray, lengths: np.ndarray) -> None:
-    if prefixes.min() < 0 or prefixes[0] or (prefixes[1:] > lengths[:-1]).any():
-        raise ChunkDamaged("a prefix is longer than the previous value")
-    if (lengths % width).any():
-        raise ChunkDamaged("a length does not fit the shape of the field")
-    if int(lengths.max()) * itemsize > MAX_VALUE_BYTES:
-        raise ChunkDamaged("a value is larger than the limit")
+def _join_ints(buffers: Sequence[Buffer], counts: np.ndarray, what: str) -> np.ndarray:
+    """Return the first int32 values of each buffer as one int64 array."""
+    parts = [memoryview(buffer)[: 4 * n] for buffer, n in zip(buffers, counts.tolist(), strict=True)]
+    if sum(map(len, parts)) < 4 * counts.sum():
+        raise ChunkDamaged(f"{what} end early")
+    return np.frombuffer(b"".join(parts), np.int32).astype(np.int64)

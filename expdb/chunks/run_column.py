@@ -1,6 +1,5 @@
 """The column of ascending integers, such as the policy version of each token of a turn."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from expdb.chunks.number_arrays import array_of
 from expdb.chunks.objects import read_ints, read_offsets
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged, InvalidValue
+from expdb.ragged import Ragged
 
 
 class RunColumn(Column):
@@ -68,12 +68,10 @@ class RunColumn(Column):
         return nodes, [valid, EMPTY, offsets, EMPTY, values, EMPTY, offsets, EMPTY, lengths]
 
 
-def read_runs(
-    field: Field, rows: int, buffers: list[Buffer], start: int, stop: int, share: bool = False
-) -> list[np.ndarray]:
+def read_runs(field: Field, rows: int, buffers: list[Buffer], start: int, stop: int) -> Ragged:
     """Decode rows [start, stop) of a `RunColumn`; check the lengths of all rows.
 
-    A row without the field gives an empty array. `share` has no effect.
+    A row without the field gives an empty array.
     """
     size = field.numpy.itemsize
     cuts = read_offsets(buffers[2], rows, len(buffers[4]) // size)
@@ -86,5 +84,6 @@ def read_runs(
         lengths.min() < 1 or int(np.diff(totals[cuts]).max()) * size > MAX_VALUE_BYTES
     ):
         raise ChunkDamaged("the length of a run is not valid")
-    ends = cuts[start : stop + 1].tolist()
-    return [np.repeat(values[a:b], lengths[a:b]) for a, b in itertools.pairwise(ends)]
+    first, end = cuts[start], cuts[stop]
+    ends = totals[cuts[start : stop + 1]] - totals[first]
+    return Ragged(np.repeat(values[first:end], lengths[first:end]), ends[:-1], np.diff(ends))

@@ -1,6 +1,7 @@
-"""Rows of tokens: chain the turns of a rollout, pack rows, and spread values to their tokens."""
+"""Rows of tokens: chain the turns of rollouts, pack rows, and spread values to their tokens."""
 
-from collections.abc import Sequence
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,164 +9,195 @@ import numpy as np
 
 from expdb.errors import InvalidValue
 from expdb.names import UNKNOWN
+from expdb.ragged import Ragged, gaps_and_counts, take_slices
 
 
 @dataclass(frozen=True)
-class Turn:
-    """The output of a turn within a row."""
+class Turns:
+    """The outputs of turns within their rows; each array has one entry per turn."""
 
-    step: int  # index of the step among all steps of the batch
-    start: int  # index of the first output token in the row
-    length: int  # number of output tokens
-    kept: int  # number of output tokens in the row
-    loss_tokens: int  # number of these to train on
+    step: np.ndarray  # index of the step among all steps of the batch
+    chain: np.ndarray  # index of the row, ascending
+    start: np.ndarray  # index of the first output token in the row
+    length: np.ndarray  # number of output tokens
+    kept: np.ndarray  # number of output tokens in the row
+    loss_tokens: np.ndarray  # number of these to train on
 
 
 @dataclass(frozen=True)
-class Chain:
-    """One row of a rollout. Its tokens are the prompt and the output of its last turn."""
+class Chains:
+    """Rows of tokens; each array has one entry per row.
 
-    rollout: int  # index of the rollout in the batch
-    turns: list[Turn]
-    size: int  # number of tokens
-    lost_tokens: int  # number of output tokens to train on that a later prompt replaced
+    The tokens of a row are the prompt and the output of its last turn.
+    """
+
+    turns: Turns
+    rollout: np.ndarray  # index of the rollout in the batch, ascending
+    last_step: np.ndarray  # index of the step of the last turn
+    size: np.ndarray  # number of tokens
+    lost_tokens: np.ndarray  # number of output tokens to train on that a later prompt replaced
+
+    def __len__(self) -> int:
+        return len(self.rollout)
 
     @property
-    def loss_tokens(self) -> int:
-        """Number of tokens to train on."""
-        return sum(turn.loss_tokens for turn in self.turns)
+    def loss_tokens(self) -> np.ndarray:
+        """Number of tokens to train on in each row."""
+        return _sums(self.turns.loss_tokens, self.turns.chain, len(self))
 
-    def cut(self, most: int, masked: bool, masks: "Masks") -> "Chain":
-        """Return the row with at most `most` tokens; with `masked`, without tokens to train on."""
-        if self.size <= most:
+    def select(self, is_selected: np.ndarray) -> Chains:
+        """Return some of the rows."""
+        if is_selected.all():
             return self
-        turns = []
-        for turn in self.turns:
-            kept = max(0, min(turn.kept, most - turn.start))
-            loss_tokens = 0 if masked else masks.count(turn.step, kept)
-            turns.append(replace(turn, kept=kept, loss_tokens=loss_tokens))
-        return replace(self, turns=turns, size=most)
+        number = np.cumsum(is_selected) - 1
+        of_turns = is_selected[self.turns.chain]
+        columns = {name: array[of_turns] for name, array in vars(self.turns).items()}
+        turns = replace(Turns(**columns), chain=number[columns["chain"]])
+        return Chains(
+            turns, *(getattr(self, name)[is_selected] for name in list(vars(self))[1:])
+        )
+
+    def cut(self, most: int, masked: bool, masks: Masks) -> Chains:
+        """Return the rows with at most `most` tokens.
+
+        With `masked`, rows that are cut have no tokens to train on.
+        """
+        turns, is_cut = self.turns, self.size > most
+        kept = np.clip(most - turns.start, 0, turns.kept)
+        loss_tokens = 0 if masked else masks.count(turns.step, kept)
+        loss_tokens = np.where(is_cut[turns.chain], loss_tokens, turns.loss_tokens)
+        turns = replace(turns, kept=kept, loss_tokens=loss_tokens)
+        return replace(self, turns=turns, size=np.minimum(self.size, most))
 
 
 class Masks:
     """The output masks of the steps. In a step without a mask, all output tokens are trained on."""
 
-    def __init__(self, outputs: np.ndarray, masks: np.ndarray | None, name: str):
-        self._masks = masks
-        for output, mask in zip(outputs, () if masks is None else masks, strict=False):
-            if output is not None and mask is not None and len(mask) != len(output):
-                raise InvalidValue(
-                    f"{name!r} has {len(mask)} values for a turn with {len(output)} output tokens; "
-                    "store one value per output token"
-                )
-        present = [] if masks is None else [mask for mask in masks if mask is not None]
-        ends = np.cumsum([0, *map(len, present)])
-        sums = np.concatenate([[0], np.cumsum(np.concatenate(present))]) if present else ends
-        counts = iter(np.diff(sums[ends]).tolist())
-        # The number of tokens to train on in the whole output of each step.
-        self._counts = [
-            (0 if output is None else len(output))
-            if masks is None or masks[step] is None
-            else next(counts)
-            for step, output in enumerate(outputs)
-        ]
+    def __init__(self, outputs: Ragged, masks: Ragged | None, name: str):
+        self.of_steps = masks
+        if masks is None:
+            return
+        differs = (masks.lengths >= 0) & (outputs.lengths >= 0) & (masks.lengths != outputs.lengths)
+        if differs.any():
+            step = differs.argmax()
+            raise InvalidValue(
+                f"{name!r} has {masks.lengths[step]} values for a turn with "
+                f"{outputs.lengths[step]} output tokens; store one value per output token"
+            )
+        if masks.values.all():
+            self.of_steps = None
+        else:
+            self._sums = np.append(0, np.cumsum(masks.values != 0))
 
-    def of(self, step: int) -> np.ndarray | None:
-        """Return the mask of a step, or None if it has none."""
-        return None if self._masks is None else self._masks[step]
-
-    def count_all(self, step: int) -> int:
-        """Return the number of tokens to train on in the output of a step."""
-        return self._counts[step]
-
-    def count(self, step: int, stop: int) -> int:
-        """Return the number of tokens to train on among the first `stop` output tokens."""
-        mask = self.of(step)
-        return stop if mask is None else int(np.count_nonzero(mask[:stop]))
+    def count(self, steps: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        """Return the number of tokens to train on among the first `stops` tokens of outputs."""
+        if self.of_steps is None:
+            return stops
+        begins, has_mask = self.of_steps.starts[steps], self.of_steps.lengths[steps] >= 0
+        ends = begins + np.where(has_mask, stops, 0)
+        counts: np.ndarray = np.where(has_mask, self._sums[ends] - self._sums[begins], stops)
+        return counts
 
 
 def chain_turns(
-    rollout: int,
-    steps: Sequence[int],
-    prompts: np.ndarray,
-    outputs: np.ndarray,
+    rollouts: np.ndarray,
+    steps: np.ndarray,
+    prompts: Ragged,
+    outputs: Ragged,
     masks: Masks,
     fork_threshold: int,
-) -> list[Chain]:
-    """Return the rows of a rollout that have tokens to train on.
+) -> Chains:
+    """Return the rows that have tokens to train on.
 
+    `steps` are the indices of the turns, in the order of their rollouts.
     The tokens of a row after a turn are always the prompt and the output of that turn, so a new
     prompt is compared with these two only.
 
     Source of the rules: TRL 1.16, `_chain_to_sequences` in `experimental/async_grpo`.
     """
-    chains: list[Chain] = []
-    turns: list[Turn] = []
-    lost = 0
-    before = last_output = np.empty(0, np.int32)
-    address_before = -1
-
-    def finish() -> None:
-        chain = Chain(rollout, turns, turns[-1].start + turns[-1].kept, lost)
-        if chain.loss_tokens:
-            chains.append(chain)
-
-    for step in steps:
-        prompt, output = prompts[step], outputs[step]
-        if prompt is None or output is None:
-            continue
-        start, address = len(prompt), prompt.__array_interface__["data"][0]
-        if turns:
-            matched = -1
-            begin = turns[-1].start
-            # A stored prompt that extends the previous one begins at the same address.
-            if start >= begin and (
-                address == address_before or prompt[:begin].tobytes() == before.tobytes()
-            ):
-                matched = _common_prefix(last_output, prompt[begin : begin + len(last_output)])
-            drift = len(last_output) - matched
-            if matched >= 0 and (not drift or drift < fork_threshold):
-                if drift:
-                    trained = masks.count(turns[-1].step, matched)
-                    lost += turns[-1].loss_tokens - trained
-                    turns[-1] = replace(turns[-1], kept=matched, loss_tokens=trained)
-            else:
-                finish()
-                turns, lost = [], 0
-        turns.append(Turn(step, start, len(output), len(output), masks.count_all(step)))
-        before, last_output, address_before = prompt, output, address
-    if turns:
-        finish()
-    return chains
+    there = (prompts.lengths[steps] >= 0) & (outputs.lengths[steps] >= 0)
+    rollouts, steps = rollouts[there], steps[there]
+    start, length = prompts.lengths[steps], outputs.lengths[steps]
+    # The index of each turn after the first of its rollout, whose prompt begins with the prompt of
+    # the turn before.
+    after = np.flatnonzero(rollouts[1:] == rollouts[:-1]) + 1
+    after = after[_extend(prompts, steps, after)]
+    matched = _common_lengths(prompts, outputs, steps, after)
+    continues = length[after - 1] - matched < fork_threshold
+    after, matched = after[continues], matched[continues]
+    begins_chain = np.ones(len(steps), np.bool_)
+    begins_chain[after] = False
+    chain = np.cumsum(begins_chain) - 1
+    kept = length.copy()
+    kept[after - 1] = matched
+    turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept))
+    first = np.flatnonzero(begins_chain)
+    last = np.append(first[1:], len(steps))[: len(first)] - 1
+    lost_tokens = _sums(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
+    size = start[last] + kept[last]
+    chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
+    return chains.select(chains.loss_tokens > 0)
 
 
-def _common_prefix(first: np.ndarray, second: np.ndarray) -> int:
-    """Return the length of the common prefix; `second` must not be longer than `first`."""
-    count = min(len(first), len(second))
-    if count < len(first):
-        first = first[:count]
-    if first.dtype == second.dtype and first.tobytes() == second.tobytes():
-        return count
-    differs = first != second
-    return int(differs.argmax()) if differs.any() else count
+def _sums(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:
+    """Return the sum of the values of the turns of each row."""
+    return np.bincount(chain, values, count).astype(np.int64)
 
 
-def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
+def _extend(prompts: Ragged, steps: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return whether the prompt of each turn in `after` begins with the prompt before it."""
+    starts, lengths = prompts.starts[steps], prompts.lengths[steps]
+    before, own = starts[after - 1], starts[after]
+    counts = lengths[after - 1]
+    # A prompt that was stored as an extension of the previous prompt begins at the same place.
+    extends = (before == own) | (counts == 0)
+    long_enough = lengths[after] >= counts
+    for index in np.flatnonzero(~extends & long_enough).tolist():
+        first, second, count = before[index], own[index], counts[index]
+        values = prompts.values
+        extends[index] = np.array_equal(
+            values[first : first + count], values[second : second + count]
+        )
+    both: np.ndarray = extends & long_enough
+    return both
+
+
+def _common_lengths(
+    prompts: Ragged, outputs: Ragged, steps: np.ndarray, after: np.ndarray
+) -> np.ndarray:
+    """Return how many tokens of the last output the prompts of turns repeat after the last prompt.
+
+    The prompts must begin with the prompts of the previous turns.
+    """
+    before, own = steps[after - 1], steps[after]
+    begins = prompts.lengths[before]
+    counts = np.minimum(outputs.lengths[before], prompts.lengths[own] - begins)
+    repeated = take_slices(prompts.values, prompts.starts[own] + begins, counts)
+    differs = np.flatnonzero(repeated != outputs.leading(before, counts))
+    if len(differs):
+        ends = np.cumsum(counts)
+        turn, first = np.unique(ends.searchsorted(differs, "right"), return_index=True)
+        counts[turn] = differs[first] - (ends - counts)[turn]
+    return counts
+
+
+def pack_rows(chains: Chains, width: int) -> list[list[int]]:
     """Return bins of chains that have at most `width` tokens in total, by first-fit decreasing.
 
-    The chains of a rollout are in one bin if they fit into one. Bins are in the order of their
-    first rollout, as are the chains of a bin.
+    A bin has the indices of its chains. The chains of a rollout are in one bin if they fit into
+    one. Bins are in the order of their first rollout, as are the chains of a bin.
     """
+    sizes = chains.size.tolist()
     by_rollout: dict[int, list[int]] = {}
-    for index, chain in enumerate(chains):
-        by_rollout.setdefault(chain.rollout, []).append(index)
+    for index, rollout in enumerate(chains.rollout.tolist()):
+        by_rollout.setdefault(rollout, []).append(index)
     items: list[tuple[int, list[int]]] = []
     for indices in by_rollout.values():
-        size = sum(chains[index].size for index in indices)
+        size = sum(sizes[index] for index in indices)
         if size <= width:
             items.append((size, indices))
         else:
-            items += [(chains[index].size, [index]) for index in indices]
+            items += [(sizes[index], [index]) for index in indices]
     free_tokens: list[int] = []
     bins: list[list[int]] = []
     for size, indices in sorted(items, key=lambda item: -item[0]):
@@ -175,158 +207,182 @@ def pack_rows(chains: list[Chain], width: int) -> list[list[Chain]]:
             free_tokens.append(width)
         bins[number] += indices
         free_tokens[number] -= size
-    return [[chains[index] for index in sorted(indices)] for indices in sorted(map(sorted, bins))]
+    return sorted(map(sorted, bins))
 
 
 class TokenRows:
-    """Build the arrays of a batch from rows that each consist of one or several chains.
+    """Build the arrays of a batch from rows that each consist of one or several chains."""
 
-    Arrays are filled slice by slice, which is faster than with an array of indices.
-    """
-
-    def __init__(self, bins: list[list[Chain]]):
+    def __init__(self, chains: Chains, bins: list[list[int]]):
         self._bins = bins
-        width = max(1, *(sum(chain.size for chain in row) for row in bins))
+        sizes = chains.size.tolist()
+        width = max(1, *(sum(sizes[index] for index in row) for row in bins))
         self.shape = len(bins), width
         self._most_segments = max(1, *map(len, bins))
-        # Each chain with the index of its first token in the flat array of B rows of T tokens, and
-        # its number within its row.
-        self._chains: list[tuple[Chain, int, int]] = []
-        # Each turn with the begin and the end of its generated tokens in the flat array.
-        self._turns: list[tuple[Turn, int, int]] = []
-        for row, chains in enumerate(bins):
+        self._chains = chains
+        # For each chain: its index, its begin and its end in the flat array of B rows of T tokens,
+        # and its number within its row.
+        self._places: list[tuple[int, int, int, int]] = []
+        for row, indices in enumerate(bins):
             begin = row * width
-            for number, chain in enumerate(chains, 1):
-                self._chains.append((chain, begin, number))
-                for turn in chain.turns:
-                    if turn.kept:
-                        start = begin + turn.start
-                        self._turns.append((turn, start, start + turn.kept))
-                begin += chain.size
+            for number, index in enumerate(indices, 1):
+                self._places.append((index, begin, begin + sizes[index], number))
+                begin += sizes[index]
+        begins = np.full(len(chains), UNKNOWN)
+        for index, begin, _, _ in self._places:
+            begins[index] = begin
+        turns = chains.turns
+        used = np.flatnonzero((turns.kept > 0) & (begins[turns.chain] >= 0))
+        starts = begins[turns.chain[used]] + turns.start[used]
+        order = starts.argsort(kind="stable")
+        # The turns with tokens in the batch, in the order of these tokens.
+        self._turns = Turns(**{name: array[used][order] for name, array in vars(turns).items()})
+        # The numbers of other tokens and of generated tokens in the flat array, alternating.
+        self._counts = gaps_and_counts(starts[order], self._turns.kept, len(bins) * width)
+        self._is_generated = self._of_turns(np.ones(len(order), np.bool_), False)
 
     @property
     def drawn_rollouts(self) -> np.ndarray:
         """The index of the first rollout of each row, int64 [B]."""
-        return np.array([row[0].rollout if row else 0 for row in self._bins], np.int64)
+        rollouts = self._chains.rollout
+        return np.array([rollouts[row[0]] if row else 0 for row in self._bins], np.int64)
 
     def _filled(self, value: Any, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return an array [B, T] of one value, and a flat view of it."""
         out = np.full(self.shape, value, dtype) if value else np.zeros(self.shape, dtype)
         return out, out.reshape(-1)
 
-    def input_ids(self, prompts: np.ndarray, outputs: np.ndarray, pad_id: int) -> np.ndarray:
+    def _of_turns(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
+        """Return an array [B, T, ...] with the value of the turn of each generated token."""
+        inner = values.shape[1:]
+        alternating = np.full((len(self._counts), *inner), elsewhere, values.dtype)
+        alternating[1::2] = values
+        return np.repeat(alternating, self._counts, 0).reshape(*self.shape, *inner)
+
+    def _of_tokens(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
+        """Return an array [B, T, ...] with one of `values` for each generated token."""
+        out = np.full((*self.shape, *values.shape[1:]), elsewhere, values.dtype)
+        out[self._is_generated] = values
+        return out
+
+    def input_ids(self, prompts: Ragged, outputs: Ragged, pad_id: int) -> np.ndarray:
         """Return the tokens, [B, T]."""
-        used = [chain.turns[-1].step for chain, _, _ in self._chains]
-        kinds = {array[step].dtype for array in (prompts, outputs) for step in used}
-        kind = np.result_type(*(kinds or {np.dtype(np.int32)}))
+        kind = np.result_type(prompts.values, outputs.values)
+        if not self._places:
+            kind = np.dtype(np.int32)
         if kind.kind not in "iu" or not np.iinfo(kind).min <= pad_id <= np.iinfo(kind).max:
             raise InvalidValue(
                 f"pad_id {pad_id} does not fit tokens of type {kind}; store integers as tokens, or "
                 "pass another pad_id"
             )
         out, flat = self._filled(pad_id, kind)
-        for chain, begin, _ in self._chains:
-            last = chain.turns[-1]
-            prompt = prompts[last.step][: chain.size]
-            start, end = begin + len(prompt), begin + chain.size
-            flat[begin:start] = prompt
-            flat[start:end] = outputs[last.step][: end - start]
+        for index, begin, end, _ in self._places:
+            step = self._chains.last_step[index]
+            prompt, output = prompts.starts[step], outputs.starts[step]
+            count = min(int(prompts.lengths[step]), end - begin)
+            flat[begin : begin + count] = prompts.values[prompt : prompt + count]
+            rest = end - begin - count
+            flat[begin + count : end] = outputs.values[output : output + rest]
         return out
 
     def attention_mask(self) -> np.ndarray:
         """Return True for the tokens of a row, bool [B, T]."""
         out, flat = self._filled(False, np.bool_)
-        for chain, begin, _ in self._chains:
-            flat[begin : begin + chain.size] = True
+        for _, begin, end, _ in self._places:
+            flat[begin:end] = True
         return out
 
     def loss_mask(self, masks: Masks) -> np.ndarray:
         """Return True for the tokens to train on, bool [B, T]."""
-        out, flat = self._filled(False, np.bool_)
-        for turn, begin, end in self._turns:
-            if turn.loss_tokens:
-                mask = masks.of(turn.step)
-                flat[begin:end] = True if mask is None else mask[: turn.kept]
+        out = self._of_turns(self._turns.loss_tokens > 0, False)
+        if masks.of_steps is not None:
+            out &= self._of_tokens(self._values(masks.of_steps, "mask", True, np.bool_), False)
         return out
 
     def position_ids(self) -> np.ndarray:
         """Return the index of each token in its chain, int64 [B, T]; 0 for padding."""
         out, flat = self._filled(0, np.int64)
         numbers = np.arange(self.shape[1])
-        for chain, begin, _ in self._chains:
-            flat[begin : begin + chain.size] = numbers[: chain.size]
+        for _, begin, end, _ in self._places:
+            flat[begin:end] = numbers[: end - begin]
         return out
 
     def segment_ids(self) -> np.ndarray:
         """Return the number of each token's chain within its row, from 1, int32 [B, T]."""
         out, flat = self._filled(0, np.int32)
-        for chain, begin, number in self._chains:
-            flat[begin : begin + chain.size] = number
+        for _, begin, end, number in self._places:
+            flat[begin:end] = number
         return out
 
     def token_index(self) -> np.ndarray:
         """Return the index of each generated token in its output, int32 [B, T]; -1 elsewhere."""
-        out, flat = self._filled(UNKNOWN, np.int32)
-        numbers = np.arange(max((turn.kept for turn, _, _ in self._turns), default=0))
-        for turn, begin, end in self._turns:
-            flat[begin:end] = numbers[: turn.kept]
-        return out
+        kept = self._turns.kept
+        numbers = np.arange(int(kept.sum()), dtype=np.int32)
+        numbers -= np.repeat((np.cumsum(kept) - kept).astype(np.int32), kept)
+        return self._of_tokens(numbers, UNKNOWN)
 
     def of_turns(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
         """Return the value of the step of each generated token, [B, T, ...]."""
-        inner = values.shape[1:]
-        out = np.full((*self.shape, *inner), elsewhere, values.dtype)
-        flat = out.reshape(-1, *inner)
-        for turn, begin, end in self._turns:
-            flat[begin:end] = values[turn.step]
-        return out
+        return self._of_turns(values[self._turns.step], elsewhere)
 
     def advantages(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
         """Return the value of the rollout of each token to train on, [B, T]; 0 elsewhere."""
-        out, flat = self._filled(0, values.dtype)
-        for chain, begin, _ in self._chains:
-            flat[begin : begin + chain.size] = values[chain.rollout]
+        out = self._of_turns(values[self._chains.rollout[self._turns.chain]], 0)
         out[~loss_mask] = 0
         return out
 
-    def of_tokens(
-        self, values: np.ndarray, name: str, missing: Any, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def of_tokens(self, values: Ragged, name: str, missing: Any) -> np.ndarray:
         """Return the value of each generated token, [B, T, ...]; 0 elsewhere.
 
-        `values` has an array for each step, or None. For a step without an array, the tokens have
-        the value `missing`, or keep their value in `out`.
+        `values` has an array for each step. The tokens of a step without an array have the value
+        `missing`.
         """
-        first = next((value for value in values if value is not None), np.empty(0, np.float32))
-        inner = first.shape[1:]
-        keeps = out is not None
-        if out is None:
-            out = np.zeros((*self.shape, *inner), first.dtype)
-        flat = out.reshape(-1, *inner)
-        for turn, begin, end in self._turns:
-            value = values[turn.step]
-            if value is None:
-                if not keeps:
-                    flat[begin:end] = missing
-            elif len(value) != turn.length:
-                raise InvalidValue(
-                    f"{name!r} has {len(value)} values for a turn with {turn.length} output "
-                    "tokens; request fields with one value per generated token, or one per step"
-                )
-            else:
-                flat[begin:end] = value[: turn.kept]
+        return self._of_tokens(self._values(values, name, missing, values.values.dtype), 0)
+
+    def versions(self, of_steps: np.ndarray, of_tokens: Ragged | None, name: str) -> np.ndarray:
+        """Return the policy version of each generated token, int64 [B, T]; -1 elsewhere.
+
+        A version in `of_tokens` takes the place of the version of the step.
+        """
+        if of_tokens is None or (of_tokens.lengths < 0).all():
+            return self.of_turns(of_steps, UNKNOWN)
+        missing = np.repeat(of_steps[self._turns.step], self._turns.kept)
+        return self._of_tokens(self._values(of_tokens, name, missing, np.int64), UNKNOWN)
+
+    def _values(self, arrays: Ragged, name: str, missing: Any, dtype: Any) -> np.ndarray:
+        """Return the value of each generated token, in the order of the tokens.
+
+        `missing` is the value of the tokens of a step without an array: a scalar, or one value per
+        token.
+        """
+        steps, kept = self._turns.step, self._turns.kept
+        lengths = arrays.lengths[steps]
+        has_array = lengths >= 0
+        differs = has_array & (lengths != self._turns.length)
+        if differs.any():
+            turn = differs.argmax()
+            raise InvalidValue(
+                f"{name!r} has {lengths[turn]} values for a turn with {self._turns.length[turn]} "
+                "output tokens; request fields with one value per output token, or one per step"
+            )
+        if has_array.all():
+            return arrays.leading(steps, kept).astype(dtype, copy=False)
+        out = np.empty((int(kept.sum()), *arrays.values.shape[1:]), dtype)
+        out[:] = missing
+        has_value = np.repeat(has_array, kept)
+        out[has_value] = arrays.leading(steps[has_array], kept[has_array])
         return out
 
     def of_rollouts(self, values: np.ndarray, missing: Any) -> np.ndarray:
         """Return the value of the rollout of each chain, [B, S]; `missing` where there is none."""
-        out = np.full((len(self._bins), self._most_segments), missing, values.dtype)
-        for number, row in enumerate(self._bins):
-            out[number, : len(row)] = values[[chain.rollout for chain in row]]
-        return out
+        return self._of_chains(values[self._chains.rollout], missing)
 
     def lost_tokens(self) -> np.ndarray:
         """Return the number of tokens that each chain has lost, int64 [B, S]."""
-        out = np.zeros((len(self._bins), self._most_segments), np.int64)
+        return self._of_chains(self._chains.lost_tokens, 0)
+
+    def _of_chains(self, values: np.ndarray, missing: Any) -> np.ndarray:
+        out = np.full((len(self._bins), self._most_segments), missing, values.dtype)
         for number, row in enumerate(self._bins):
-            out[number, : len(row)] = [chain.lost_tokens for chain in row]
+            out[number, : len(row)] = values[row]
         return out

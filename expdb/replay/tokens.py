@@ -10,12 +10,13 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue, warn
-from expdb.names import UNKNOWN
+from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
+from expdb.ragged import Ragged
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.sequences import Episode, Group
-from expdb.replay.token_rows import Chain, Masks, TokenRows, chain_turns, pack_rows
+from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows
 from expdb.replay.units import Unit
 
 OVERLONG = ("cut", "mask", "drop", "error")
@@ -219,7 +220,7 @@ class Tokens(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        return tuple(dict.fromkeys((*self.of.reads, "episode_return")))
+        return tuple(dict.fromkeys((*self.of.reads, "episode_return", *VERSIONS_OF_EPISODES)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -357,16 +358,14 @@ class Tokens(Unit):
         advantages = None
         if self.advantage is not None:
             lengths = np.zeros(len(is_rollout), np.int64)
-            for chain in chains:
-                lengths[chain.rollout] += chain.loss_tokens
+            np.add.at(lengths, chains.rollout, chains.loss_tokens)
             groups = (-1, 1) if len(shape) == 1 else shape
             columns = (array.reshape(groups) for array in (scores, lengths, is_rollout))
             advantages = compute_advantages(self.advantage, *columns).reshape(-1)
         chains = self._apply_overlong(chains, turns)
         if isinstance(self.of, Pairs):  # leave out both rollouts of a pair, or none
-            kept_rollouts = {chain.rollout for chain in chains}
-            chains = [chain for chain in chains if chain.rollout ^ 1 in kept_rollouts]
-        if not chains:
+            chains = chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
+        if not len(chains):
             warn(
                 f"no row is left for the {int(is_rollout.sum())} rollouts of a batch, so the batch "
                 "has one row without tokens: the rollouts have no token to train on, or are longer "
@@ -374,8 +373,8 @@ class Tokens(Unit):
                 "max_tokens"
             )
         most = self.max_tokens or 0
-        bins = pack_rows(chains, most) if self.pack else [[chain] for chain in chains]
-        rows = TokenRows(bins or [[]])
+        bins = pack_rows(chains, most) if self.pack else [[index] for index in range(len(chains))]
+        rows = TokenRows(chains, bins or [[]])
         out = self._arrays(rows, turns, advantages)
         of_rollouts = {
             "rollout": rows.of_rollouts(np.arange(len(is_rollout)), UNKNOWN),
@@ -450,36 +449,33 @@ class Tokens(Unit):
             out[name] = np.concatenate([array[chosen], empty])
         return out
 
-    def _chains(self, turns: _Turns) -> list[Chain]:
-        """Return the rows of all rollouts, in order, before they are cut or packed."""
-        chains: list[Chain] = []
-        for rollout, steps in enumerate(turns.steps_of_rollouts):
-            chains += chain_turns(
-                rollout, steps, turns.prompts, turns.outputs, turns.masks, self.fork_threshold
-            )
-        lost = sum(chain.lost_tokens for chain in chains)
-        if lost:
+    def _chains(self, turns: _Turns) -> Chains:
+        """Return the rows of all rollouts, before they are cut or packed."""
+        chains = chain_turns(
+            turns.rollouts, turns.steps, turns.prompts, turns.outputs, turns.masks,
+            self.fork_threshold,
+        )  # fmt: skip
+        if lost := int(chains.lost_tokens.sum()):
             _warn_of_lost_tokens(lost)
         return chains
 
-    def _apply_overlong(self, chains: list[Chain], turns: _Turns) -> list[Chain]:
+    def _apply_overlong(self, chains: Chains, turns: _Turns) -> Chains:
         """Return the rows after `overlong` was applied to those longer than `max_tokens`."""
         most = self.max_tokens
-        overlong = [] if most is None else [chain for chain in chains if chain.size > most]
-        if most is None or not overlong:
+        if most is None or not (is_overlong := chains.size > most).any():
             return chains
         if self.overlong == "error":
-            episode = int(turns.batch["episode"].reshape(-1)[overlong[0].rollout])
+            chain = is_overlong.argmax()
+            episode = turns.batch["episode"].reshape(-1)[chains.rollout[chain]]
             raise InvalidValue(
-                f"episode {episode} has a row of {overlong[0].size} tokens, but max_tokens is "
+                f"episode {episode} has a row of {chains.size[chain]} tokens, but max_tokens is "
                 f"{most}; raise max_tokens, or pass another overlong="
             )
         if self.overlong == "drop":
-            dropped = {chain.rollout for chain in overlong}
-            return [chain for chain in chains if chain.rollout not in dropped]
+            return chains.select(~np.isin(chains.rollout, chains.rollout[is_overlong]))
         is_masked = self.overlong == "mask"
-        cut = [chain.cut(most, is_masked, turns.masks) for chain in chains]
-        return [chain for chain in cut if chain.loss_tokens or is_masked]
+        cut = chains.cut(most, is_masked, turns.masks)
+        return cut if is_masked else cut.select(cut.loss_tokens > 0)
 
     def _arrays(
         self, rows: TokenRows, turns: _Turns, advantages: np.ndarray | None
@@ -490,7 +486,7 @@ class Tokens(Unit):
         out["attention_mask"] = rows.attention_mask()
         out["loss_mask"] = rows.loss_mask(turns.masks)
         if self.logprobs in batch:
-            out["logprobs"] = rows.of_tokens(turns.arrays(self.logprobs), self.logprobs, np.nan)
+            out["logprobs"] = rows.of_tokens(turns.ragged(self.logprobs), self.logprobs, np.nan)
         out["position_ids"] = rows.position_ids()
         if self.pack:
             out["segment_ids"] = rows.segment_ids()
@@ -501,37 +497,37 @@ class Tokens(Unit):
         out["token_index"] = rows.token_index()
         for name in turns.others:
             out[name] = self._requested_key(rows, turns, name)
-            if f"has_{name}" in batch and batch[name].ndim >= batch["mask"].ndim:
+            if f"has_{name}" in batch and not turns.is_of_episodes(name):
                 out[f"has_{name}"] = rows.of_turns(turns.flat(f"has_{name}"), False)
         return out
 
     def _requested_key(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
         """Return a requested key, one value per token, or per row if it describes an episode."""
         batch = turns.batch
-        if batch[name].shape == batch["episode"].shape:
+        if turns.is_of_episodes(name):
             values = batch[name].reshape(-1)
             missing = {"O": None, "f": np.nan}.get(values.dtype.kind, 0)
             of_rows = rows.of_rollouts(values, missing)
             return of_rows if self.pack else of_rows[:, 0]
-        values = turns.flat(name)
-        if values.dtype != object:
-            return rows.of_turns(values, 0)
-        if any(value is not None and not isinstance(value, np.ndarray) for value in values):
-            raise InvalidValue(
-                f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it from "
-                "fields, and read it with buffer.get(batch['token_step'][...])"
-            )
-        return rows.of_tokens(values, name, 0)
+        if not isinstance(batch[name], Ragged):
+            values = turns.flat(name)
+            if values.dtype != object:
+                return rows.of_turns(values, 0)
+            if any(value is not None and not isinstance(value, np.ndarray) for value in values):
+                raise InvalidValue(
+                    f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it "
+                    "from fields, and read it with buffer.get(batch['token_step'][...])"
+                )
+        return rows.of_tokens(turns.ragged(name), name, 0)
 
     def _versions(self, rows: TokenRows, turns: _Turns) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""
         versions = turns.flat("policy_version").astype(np.int64)
         if "has_policy_version" in turns.batch:
             versions = np.where(turns.flat("has_policy_version"), versions, UNKNOWN)
-        of_turns = rows.of_turns(versions, UNKNOWN)
-        if self.versions not in turns.batch:
-            return of_turns
-        return rows.of_tokens(turns.arrays(self.versions), self.versions, UNKNOWN, out=of_turns)
+        is_stored = self.versions in turns.batch
+        of_tokens = turns.ragged(self.versions) if is_stored else None
+        return rows.versions(versions, of_tokens, self.versions)
 
 
 class _Turns:
@@ -540,44 +536,47 @@ class _Turns:
     def __init__(self, unit: Tokens, batch: Mapping[str, np.ndarray]):
         self.batch, self._shape = batch, batch["mask"].shape
         self.prompts, self.outputs = self._tokens(unit.prompt), self._tokens(unit.output)
-        is_masked = unit.output_mask in batch
-        masks = self.arrays(unit.output_mask) if is_masked else None
+        masks = self.ragged(unit.output_mask) if unit.output_mask in batch else None
         self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
-        takes = batch["mask"]
+        is_taken = batch["mask"]
         if unit.agent is not None:
-            takes = takes & (batch["agent_id"] == unit.agent)
-        steps = self._shape[-1]
-        self.steps_of_rollouts = [
-            (np.flatnonzero(row) + number * steps).tolist()
-            for number, row in enumerate(takes.reshape(-1, steps))
-        ]
+            is_taken = is_taken & (batch["agent_id"] == unit.agent)
+        self.steps = np.flatnonzero(is_taken)
+        self.rollouts = self.steps // self._shape[-1]
 
-    def _tokens(self, name: str) -> np.ndarray:
-        arrays = self.arrays(name)
-        for tokens in arrays:
-            if tokens is not None and (not isinstance(tokens, np.ndarray) or tokens.ndim != 1):
-                raise InvalidValue(
-                    f"{name!r} must hold one-dimensional arrays of tokens; declare it like the "
-                    "fields of expdb.TOKEN_FIELDS"
-                )
-        return arrays
+    def _tokens(self, name: str) -> Ragged:
+        values: Any = self.batch[name]
+        is_flat = isinstance(values, Ragged) or all(
+            tokens is None or (isinstance(tokens, np.ndarray) and tokens.ndim == 1)
+            for tokens in self.flat(name)
+        )
+        ragged = self.ragged(name) if is_flat else None
+        if ragged is None or ragged.values.ndim != 1:
+            raise InvalidValue(
+                f"{name!r} must hold one-dimensional arrays of tokens; declare it like the "
+                "fields of expdb.TOKEN_FIELDS"
+            )
+        return ragged
 
-    def arrays(self, name: str) -> np.ndarray:
-        """Return the array of each step as an object, None for a step without the field."""
-        arrays = self.flat(name)
-        if arrays.dtype != object:
-            fixed, arrays = arrays, np.empty(len(arrays), object)
-            arrays[:] = list(fixed)
-        if f"has_{name}" in self.batch:
-            arrays[~self.flat(f"has_{name}")] = None
-        return arrays
+    def ragged(self, name: str) -> Ragged:
+        """Return the arrays of all steps; the array of a step without the field is missing."""
+        values: Any = self.batch[name]
+        if not isinstance(values, Ragged):
+            values = Ragged.of(list(self.flat(name)))
+        has_field = f"has_{name}"
+        return values.where(self.flat(has_field)) if has_field in self.batch else values
 
     def flat(self, name: str) -> np.ndarray:
         """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""
         array = self.batch[name]
         return array.reshape(-1, *array.shape[len(self._shape) :])
+
+    def is_of_episodes(self, name: str) -> bool:
+        """Return whether a key has one value per episode instead of one per step."""
+        values: Any = self.batch[name]
+        return not isinstance(values, Ragged) and values.ndim < len(self._shape)
 
 
 # Keys whose value is -1 in a row without tokens.

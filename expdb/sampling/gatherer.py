@@ -9,7 +9,8 @@ import numpy as np
 from expdb import errors
 from expdb.memory import priorities
 from expdb.memory.resident import Resident
-from expdb.names import UNKNOWN
+from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
+from expdb.ragged import Ragged
 from expdb.replay.layout import Layout
 from expdb.sampling.keys import KeySources
 from expdb.sampling.window import Window
@@ -65,7 +66,7 @@ class Gatherer:
         if empty is not np.empty:
             for key in [key for key, array in out.items() if array is not None]:
                 out[key] = _copy_into(out[key], empty)
-        stored: dict[str, dict[str, np.ndarray]] = {}
+        stored: dict[str, dict[str, Any]] = {}
         if not keys.in_memory:
             assert session is not None
             assert state is not None
@@ -121,18 +122,19 @@ class Gatherer:
         positions: np.ndarray,
         layout: Layout,
         window: Window | None,
-    ) -> dict[str, dict[str, np.ndarray]]:
+    ) -> dict[str, dict[str, Any]]:
         """Read the columns that are not in memory, by source."""
-        by_source: dict[str, dict[str, np.ndarray]] = {}
+        by_source: dict[str, dict[str, Any]] = {}
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
-            stored = self._stored(
-                session, state, keys.stored, flat, layout.mask, keys.shares_values
-            )
+            stored = self._stored(session, state, keys.stored, flat, layout.mask, keys.for_assembly)
             shape = layout.rows.shape
             by_source["stored"] = {
-                name: array.reshape(*shape, *array.shape[1:]) for name, array in stored.items()
+                name: array if isinstance(array, Ragged) else array.reshape(*shape, *array.shape[1:])
+                for name, array in stored.items()
             }
+        if keys.for_assembly:
+            by_source["versions"] = self._versions(session, state, layout)
         if keys.of_episodes:
             by_source["episode_stored"] = self._of_episodes(
                 session, state, keys.of_episodes, positions, layout
@@ -148,6 +150,34 @@ class Gatherer:
             frames = self._frames(session, state, keys.frames, layout)
             by_source["stack_stored"], by_source["next_stack_stored"] = frames
         return by_source
+
+    def _versions(
+        self, session: Session, state: State, layout: Layout
+    ) -> dict[str, np.ndarray]:
+        """Return the policy version of each step of whole episodes.
+
+        Only steps of episodes with several versions are read from the database.
+        """
+        r, rows, mask = self._resident, layout.rows, layout.mask
+        assert mask is not None
+        firsts = rows[..., 0] if layout.firsts is None else layout.firsts
+        versions = np.stack([r.of_episodes(name, firsts) for name in VERSIONS_OF_EPISODES])
+        has_version = ~np.isnan(versions[0])
+        # A float64 is exact only below 2^53.
+        is_same = (versions == versions[0]).all(0) & (abs(versions[0]) < 1 << 53)
+        is_same |= np.isnan(versions).all(0)
+        out = {
+            "policy_version": np.where(has_version & is_same, versions[0], 0).astype(np.int64),
+            "has_policy_version": has_version & is_same,
+        }
+        out = {name: np.where(mask, array[..., None], 0) for name, array in out.items()}
+        out["has_policy_version"] = out["has_policy_version"].astype(np.bool_)
+        differs = mask & ~is_same[..., None]
+        if differs.any():
+            columns = self._fetched(session, state, r.positions(rows[differs]), ["policy_version"])
+            for name, array in columns.items():
+                out[name][differs] = array
+        return out
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
         """Return the episode of each row in `layout.firsts`, or of each position by default.
@@ -212,15 +242,15 @@ class Gatherer:
         names: list[str],
         flat: np.ndarray,
         mask: np.ndarray | None,
-        share: bool = False,
-    ) -> dict[str, np.ndarray]:
-        """Read columns of steps from the database; masked entries are zero or None.
+        ragged: bool = False,
+    ) -> dict[str, Any]:
+        """Read columns of steps from the database; masked entries are zero, None or missing.
 
-        With `share`, arrays of varying length may share memory.
+        With `ragged`, arrays whose first dimension varies are `Ragged`.
         """
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        columns = self._fetched(session, state, positions, names, share)
+        columns = self._fetched(session, state, positions, names, ragged)
         return (
             columns
             if mask is None
@@ -233,12 +263,12 @@ class Gatherer:
         state: State,
         positions: np.ndarray,
         names: list[str],
-        share: bool = False,
-    ) -> dict[str, np.ndarray]:
+        ragged: bool = False,
+    ) -> dict[str, Any]:
         empty = self._resident.arrays.empty
         return fetch.steps(
             self._store, session, state, positions, names, cache=self.cache, empty=empty,
-            share=share,
+            ragged=ragged,
         )  # fmt: skip
 
     def _read_next(
@@ -290,18 +320,13 @@ def _rows(source: str, window: Window | None, layout: Layout) -> np.ndarray:
     return window.filled if window is not None and rows is window.rows else rows
 
 
-def _spread(array: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
-    """Return an array of `count` entries: values at the given indices, zero or None elsewhere."""
-    out = (
-        np.full((count, *array.shape[1:]), None)
-        if array.dtype == object
-        else np.zeros((count, *array.shape[1:]), array.dtype)
-    )
-    if array.dtype == object:
-        for place, value in zip(places.tolist(), array, strict=True):
-            out[place] = value
-    else:
-        out[places] = array
+def _spread(array: Any, places: np.ndarray, count: int) -> Any:
+    """Return `count` entries: values at the given indices, zero, None or no array elsewhere."""
+    if isinstance(array, Ragged):
+        return array.spread(places, count)
+    shape = count, *array.shape[1:]
+    out = np.full(shape, None) if array.dtype == object else np.zeros(shape, array.dtype)
+    out[places] = array
     return out
 
 

@@ -39,12 +39,15 @@ class KeySources:
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
     alone: dict[str, list[tuple[str, str]]]
     others: list[tuple[str, str, str]]
-    shares_values: bool  # whether only a unit of expdb reads the values, and changes none of them
+    # Whether a unit of expdb computes with the values. Arrays whose first dimension varies are then
+    # `Ragged`, and policy versions come from the columns of episodes, which the unit reads.
+    for_assembly: bool
 
     @cached_property
     def in_memory(self) -> bool:
         """Whether no key is read from the database."""
-        return not (self.stored or self.of_episodes or self.following or self.last or self.frames)
+        read = self.stored, self.of_episodes, self.following, self.last, self.frames
+        return not (any(read) or self.for_assembly)
 
 
 # For each source in memory, the source of its fields that must be read from the database.
@@ -87,12 +90,15 @@ def key_sources(
             keys.append((f"has_{key}", source, f"has_{name}"))
 
     wanted = usual if fields is None else dict.fromkeys(fields)
+    for_assembly = unit.assembles and is_builtin(type(unit))
     if unit.assembles:
         inputs = unit.inputs(fields, list(types))
         wanted = wanted if inputs is None else dict.fromkeys(inputs)
     for name in wanted:
         if name in own:
             keys.append((name, own[name], name))
+        elif name == "policy_version" and for_assembly:
+            keys += [(name, "versions", name), (f"has_{name}", "versions", f"has_{name}")]
         elif name in following:
             add(name, "next_stack" if following[name] in stacked else "next", following[name])
         elif name in ("position", "episode", "buffer"):
@@ -129,7 +135,7 @@ def key_sources(
         packed,
         alone,
         others,
-        unit.assembles and is_builtin(type(unit)),
+        for_assembly,
     )
 
 

@@ -188,8 +188,9 @@ def annotate_tokens(
     positions, step_numbers = np.unique(steps[is_generated], return_inverse=True)
     index = indices[is_generated]
     with store.engine.reading() as session:
-        tokens = fetch.steps(store, session, store.state(session), positions, [output])[output]
-    lengths = np.array([len(values) for values in tokens], np.int64)
+        state = store.state(session)
+        columns = fetch.steps(store, session, state, positions, [output], ragged=True)
+    lengths = columns[output].lengths
     starts = np.cumsum(lengths) - lengths
     filled = starts[step_numbers] + index
     missing = np.ones(int(lengths.sum()), np.bool_)  # generated tokens that are not in the batch

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import expdb
 from expdb import FieldMismatch, InvalidValue
-from expdb.chunks.chunk import Decoder, crc_of
+from expdb.chunks.chunk import Decoder, crc_of, read_ragged
 from expdb.chunks.codec import Rows
 from expdb.chunks.fields import Field, Signature
-from expdb.chunks.prefix_column import read_prefixed
+from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
 from expdb.errors import ChunkDamaged
 from expdb.export import export
 
@@ -81,15 +81,17 @@ def test_growing_values_come_back_from_every_row(history, data):
     decoded = chunk.objects("x", start, stop)
     assert all(map(equal, decoded, values[start:stop]))
     assert len(decoded) == stop - start
-    shared = chunk.objects("x", start, stop, share=True)
-    assert len(shared) == len(decoded)
-    assert all(map(equal, shared, decoded))
-    known = [value for value in shared if value is not None and value.size]
-    for before, value in itertools.pairwise(known):
-        starts = [array.__array_interface__["data"][0] for array in (before, value)]
-        if starts[0] == starts[1]:
-            shorter = min(len(before), len(value))
-            assert np.array_equal(before[:shorter], value[:shorter])
+    if start == stop:
+        return
+    ragged = read_ragged([(chunk, start, stop)], "x")
+    arrays = [None if length < 0 else value for value, length in zip(ragged.copies(), ragged.lengths)]
+    assert len(arrays) == len(decoded)
+    assert all(map(equal, arrays, decoded))
+    present = np.flatnonzero(ragged.lengths > 0)
+    for first, second in itertools.pairwise(present.tolist()):
+        if ragged.starts[first] == ragged.starts[second]:
+            shorter = min(len(arrays[first]), len(arrays[second]))
+            assert np.array_equal(arrays[first][:shorter], arrays[second][:shorter])
     copied = Rows()
     copied.copy(chunk, start, stop, {"x": field})
     if copied.count:
@@ -133,7 +135,8 @@ def test_an_invalid_prefix_length_is_reported(prefixes):
 
     def read(prefixes):
         stored = np.array(prefixes, np.int32).tobytes()
-        return read_prefixed(field, 2, [b"", b"", stored, b"", offsets, b"", bytes(320)], 0, 1)
+        buffers = [b"", b"", stored, b"", offsets, b"", bytes(320)]
+        return read_prefixed(field, [PrefixedRows(2, buffers, 0, 1)])
 
     assert len(read([0, 40])) == 1
     with pytest.raises(ChunkDamaged, match=r"prefix|value"):

@@ -8,14 +8,16 @@ take a microsecond per field and chunk.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from expdb.chunks.chunk import Chunk, ChunkLayout
+from expdb.chunks.chunk import Chunk, ChunkLayout, read_ragged
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
+from expdb.ragged import Ragged
 from expdb.storage.reading.segments import Spans, inconsistent
 
 WIDE = 1024  # values of at least this many bytes are copied only once
@@ -44,11 +46,10 @@ def gather(
     name: str,
     field: Field,
     json_text: bool = False,
-    share: bool = False,
 ) -> np.ndarray:
     """Return a field's values in the spans, in order; 0, False or None if a chunk lacks the field.
 
-    With `json_text`, JSON is not parsed. With `share`, values may share memory.
+    With `json_text`, JSON is not parsed.
     """
     if field.varies:
         values: list[Any] = []
@@ -58,7 +59,7 @@ def gather(
             elif json_text and field.dtype == "json":
                 values += chunks[c].json_texts(name, a, b)
             else:
-                values += chunks[c].objects(name, a, b, share)
+                values += chunks[c].objects(name, a, b)
         return as_objects(values)
     count = sum([b - a for _, a, b in spans])
     try:
@@ -66,6 +67,20 @@ def gather(
     except KeyError:
         parts = [raw_or_zeros(chunks[c], name, field, a, b) for c, a, b in spans]
     return joined(parts, field, count)
+
+
+def gather_ragged(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> Ragged:
+    """Return the values in the spans of a field whose first dimension varies, in order."""
+    has_field = [name in chunks[c].signature.fields for c, _, _ in spans]
+    parts = list(itertools.compress(spans, has_field))
+    count = sum([b - a for _, a, b in spans])
+    if not parts:
+        return Ragged.missing(count, field.numpy, field.fixed_shape[1:])
+    values = read_ragged([(chunks[c], a, b) for c, a, b in parts], name)
+    if len(parts) == len(spans):
+        return values
+    is_stored = np.repeat(has_field, [b - a for _, a, b in spans])
+    return values.spread(np.flatnonzero(is_stored), count)
 
 
 def gather_wide(

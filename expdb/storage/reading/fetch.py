@@ -12,6 +12,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.names import COLUMN_KINDS
+from expdb.ragged import Ragged
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.annotations import find_annotation, read_annotation
@@ -24,6 +25,7 @@ from expdb.storage.reading.chunk_values import (
     check_spans,
     gather,
     gather_present,
+    gather_ragged,
     gather_wide,
 )
 from expdb.storage.reading.columns import column_arrays, read_columns, table_column
@@ -122,15 +124,15 @@ def steps(
     cache: ChunkCache | None = None,
     empty: Empty | None = None,
     json_text: bool = False,
-    share: bool = False,
-) -> dict[str, np.ndarray]:
+    ragged: bool = False,
+) -> dict[str, Any]:
     """Return fields and columns of steps by name, in the order of `positions`.
 
     If `names` is None, return every field and the columns of a batch. If some steps lack a field,
     also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
     provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
-    values. With `json_text`, JSON fields and tags are text. With `share`, values of varying length
-    may share memory, so the caller must not change them.
+    values. With `json_text`, JSON fields and tags are text. With `ragged`, arrays whose first
+    dimension varies are `Ragged`, and the caller must not change them.
 
     Raise Evicted if a position has no step.
     """
@@ -158,7 +160,7 @@ def steps(
         if of_tables or state.gaps
         else {}
     )
-    out: dict[str, np.ndarray] = {}
+    out: dict[str, Any] = {}
     for name in names:
         if name == "position":
             out[name] = positions.copy()
@@ -174,8 +176,10 @@ def steps(
             out |= read_annotation(store, session, positions, name)
         else:
             field = types.get(name) or SYSTEM[name]
-            if empty is None or field.varies or field.nbytes < WIDE:
-                out[name] = gather(chunks, spans, name, field, json_text, share)
+            if ragged and (field.has_prefixes or field.ascending):
+                out[name] = gather_ragged(chunks, spans, name, field)
+            elif empty is None or field.varies or field.nbytes < WIDE:
+                out[name] = gather(chunks, spans, name, field, json_text)
             else:
                 values = empty((len(positions), *field.fixed_shape), field.numpy)
                 opened = field.nbytes * sum([chunk.rows for chunk in chunks.values()])
@@ -183,7 +187,8 @@ def steps(
                 out[name] = gather_wide(chunks, spans, name, field, values, keep_open)
             if name in store.fields.optional:
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
-                blank(out[name], ~out[f"has_{name}"])
+                if not isinstance(out[name], Ragged):
+                    blank(out[name], ~out[f"has_{name}"])
     if cache is not None:
         cache.keep(chunks)
     return out

@@ -1,0 +1,97 @@
+"""Arrays whose first dimensions differ, such as the tokens of turns, in one array."""
+
+from __future__ import annotations  # NumPy imports its random module at the first access
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from expdb.names import UNKNOWN
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Arrays whose first dimensions differ, in one array.
+
+    Array k is ``values[starts[k] : starts[k] + lengths[k]]``. Arrays may overlap.
+    """
+
+    values: np.ndarray  # [M, ...]
+    starts: np.ndarray  # int64 [N]
+    lengths: np.ndarray  # int64 [N]; -1 if the array is missing
+
+    @classmethod
+    def of(cls, arrays: Sequence[np.ndarray | None]) -> Ragged:
+        """Join arrays that have equal dimensions except the first; None is a missing array."""
+        present = [array for array in arrays if array is not None]
+        lengths = np.array([UNKNOWN if array is None else len(array) for array in arrays], np.int64)
+        counts = np.maximum(lengths, 0)
+        values = np.concatenate(present) if present else np.empty(0, np.float32)
+        return cls(values, np.cumsum(counts) - counts, lengths)
+
+    @classmethod
+    def missing(cls, count: int, dtype: np.dtype, inner: tuple[int, ...]) -> Ragged:
+        """Return `count` missing arrays; `inner` are the dimensions after the first."""
+        starts = np.zeros(count, np.int64)
+        return cls(np.empty((0, *inner), dtype), starts, np.full(count, UNKNOWN))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Return the arrays of all parts, at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = np.array([len(part.values) for part in parts])
+        counts = [len(part) for part in parts]
+        starts = np.concatenate([part.starts for part in parts])
+        return cls(
+            np.concatenate([part.values for part in parts]),
+            starts + np.repeat(np.cumsum(sizes) - sizes, counts),
+            np.concatenate([part.lengths for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def copies(self) -> list[np.ndarray]:
+        """Return the arrays as copies; a missing array is empty."""
+        ends = (self.starts + self.lengths).tolist()
+        return [
+            self.values[start : max(start, end)].copy()
+            for start, end in zip(self.starts.tolist(), ends, strict=True)
+        ]
+
+    def spread(self, places: np.ndarray, count: int) -> Ragged:
+        """Return `count` arrays: these at the given indices, and missing arrays elsewhere."""
+        starts, lengths = np.zeros(count, np.int64), np.full(count, UNKNOWN)
+        starts[places], lengths[places] = self.starts, self.lengths
+        return Ragged(self.values, starts, lengths)
+
+    def where(self, present: np.ndarray) -> Ragged:
+        """Return the arrays, of which those that are not `present` are missing."""
+        return Ragged(self.values, self.starts, np.where(present, self.lengths, UNKNOWN))
+
+    def leading(self, indices: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Return the first `counts` elements of the arrays at `indices`, concatenated."""
+        return take_slices(self.values, self.starts[indices], counts)
+
+
+def take_slices(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the slices of `values` that begin at `starts`, concatenated."""
+    ends = starts + counts
+    if len(starts) and (starts[1:] == ends[:-1]).all():  # the slices are adjacent
+        return values[starts[0] : ends[-1]]
+    if (starts[1:] >= ends[:-1]).all():  # a mask is faster than indices
+        is_taken = np.arange(2 * len(starts) + 1) % 2 == 1
+        return values[np.repeat(is_taken, gaps_and_counts(starts, counts, len(values)))]
+    skipped = starts - (np.cumsum(counts) - counts)
+    return values[np.repeat(skipped, counts) + np.arange(int(counts.sum()))]
+
+
+def gaps_and_counts(starts: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
+    """Return the lengths of slices and of the gaps before, between and after them, alternating.
+
+    The slices must be ascending and must not overlap.
+    """
+    edges = np.stack((starts, starts + counts), 1).reshape(-1)
+    return np.diff(edges, prepend=0, append=size)
