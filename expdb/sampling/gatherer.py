@@ -125,16 +125,19 @@ class Gatherer:
     ) -> dict[str, dict[str, Any]]:
         """Read the columns that are not in memory, by source."""
         by_source: dict[str, dict[str, Any]] = {}
+        if keys.for_assembly:
+            by_source["versions"] = self._versions(session, state, layout)
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
-            stored = self._stored(session, state, keys.stored, flat, layout.mask, keys.for_assembly)
+            last = not (keys.of_episodes or keys.following or keys.last or keys.frames)
+            stored = self._stored(
+                session, state, keys.stored, flat, layout.mask, keys.for_assembly, last
+            )
             shape = layout.rows.shape
             by_source["stored"] = {
                 name: array if isinstance(array, Ragged) else array.reshape(*shape, *array.shape[1:])
                 for name, array in stored.items()
             }
-        if keys.for_assembly:
-            by_source["versions"] = self._versions(session, state, layout)
         if keys.of_episodes:
             by_source["episode_stored"] = self._of_episodes(
                 session, state, keys.of_episodes, positions, layout
@@ -243,14 +246,16 @@ class Gatherer:
         flat: np.ndarray,
         mask: np.ndarray | None,
         ragged: bool = False,
+        last: bool = False,
     ) -> dict[str, Any]:
         """Read columns of steps from the database; masked entries are zero, None or missing.
 
-        With `ragged`, arrays whose first dimension varies are `Ragged`.
+        With `ragged`, arrays whose first dimension varies are `Ragged`. `last` means that nothing
+        more is read in this transaction.
         """
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        columns = self._fetched(session, state, positions, names, ragged)
+        columns = self._fetched(session, state, positions, names, ragged, last)
         return (
             columns
             if mask is None
@@ -264,11 +269,12 @@ class Gatherer:
         positions: np.ndarray,
         names: list[str],
         ragged: bool = False,
+        last: bool = False,
     ) -> dict[str, Any]:
         empty = self._resident.arrays.empty
         return fetch.steps(
             self._store, session, state, positions, names, cache=self.cache, empty=empty,
-            ragged=ragged,
+            ragged=ragged, last=last,
         )  # fmt: skip
 
     def _read_next(

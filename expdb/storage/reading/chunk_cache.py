@@ -3,6 +3,8 @@
 import heapq
 from collections import OrderedDict
 
+import numpy as np
+
 from expdb.chunks.chunk import Chunk
 
 OPEN_SHARE = 4  # Chunks stay decompressed if the memory holds at least one in OPEN_SHARE of them.
@@ -23,6 +25,7 @@ class ChunkCache:
         self._open: OrderedDict[int, int] = OrderedDict()  # bytes of decompressed fields, by chunk
         self._open_bytes = 0
         self._oldest: list[int] = []  # a heap of ids, including removed chunks
+        self._ids: np.ndarray | None = None  # ids, ascending; None after a change
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -30,6 +33,17 @@ class ChunkCache:
     def get(self, id: int) -> Chunk | None:
         """Return a chunk, or None if it is not in the cache."""
         return self._chunks.get(id)
+
+    def near(self, positions: np.ndarray) -> dict[int, Chunk]:
+        """Return the chunks that may hold steps at the positions, by id.
+
+        The id of a chunk is the position of its last step when it was written.
+        """
+        if self._ids is None:
+            self._ids = np.sort(np.fromiter(self._chunks, np.int64, len(self._chunks)))
+        places = np.unique(self._ids.searchsorted(positions))
+        ids = self._ids[places[places < len(self._ids)]]
+        return {id: self._chunks[id] for id in ids.tolist()}
 
     def keeps_open(self, nbytes: int, count: int) -> bool:
         """Return whether to keep `count` chunks decompressed, which take `nbytes` bytes.
@@ -49,6 +63,7 @@ class ChunkCache:
             if kept.get(id) is not chunk:
                 self._forget(id)
                 kept[id] = chunk
+                self._ids = None
                 self.nbytes += size
                 heapq.heappush(self._oldest, id)
             kept.move_to_end(id)
@@ -76,6 +91,7 @@ class ChunkCache:
         if chunk is not None:
             self._close(id)
             self.nbytes -= chunk.nbytes
+            self._ids = None
             del self._chunks[id]
 
     def _close(self, id: int) -> None:

@@ -59,9 +59,11 @@ def _check_found(chunks: dict[int, Chunk], ids: np.ndarray) -> None:
 
 
 def read_cached(
-    store: Store, session: Session, ids: np.ndarray, cache: ChunkCache
+    store: Store, session: Session, ids: np.ndarray, cache: ChunkCache | None
 ) -> dict[int, Chunk]:
     """Return chunks by id, from the cache if their checksums still match the database."""
+    if cache is None:
+        return read_chunks(store, session, ids)
     cached = {id: chunk for id in ids.tolist() if (chunk := cache.get(id)) is not None}
     if cached:  # after a merge or a deletion, an id may belong to another chunk
         listed = store.dialect.as_list(np.array(list(cached), np.int64))
@@ -78,20 +80,24 @@ def read_cached(
 
 
 def locate_and_read(
-    store: Store, session: Session, positions: np.ndarray, last: bool
+    store: Store, session: Session, positions: np.ndarray, last: bool, cache: ChunkCache | None
 ) -> tuple[Segments, dict[int, Chunk]]:
     """Return the segments that hold the positions, and their chunks.
 
-    On a server, this takes one round trip.
+    On a server, this takes one round trip. A chunk comes from the cache if its checksum still
+    matches the database.
     """
-    statement = store.dialect.READ_AT
+    statement, as_list = store.dialect.READ_AT, store.dialect.as_list
     if statement is None:
         segments = locate(store, session, positions)
-        return segments, read_chunks(
-            store, session, np.unique(segments.chunk[segments.find(positions)])
-        )
+        ids = np.unique(segments.chunk[segments.find(positions)])
+        return segments, read_cached(store, session, ids, cache)
+    wanted = np.unique(positions)
+    cached = {} if cache is None else cache.near(wanted)
+    sums = np.array([chunk.crc for chunk in cached.values()], np.int64)
+    ids = np.array(list(cached), np.int64)
     rows, schemas = session.ask_all(
-        (statement, store.dialect.as_list(np.unique(positions)), store.id, store.id),
+        (statement, as_list(wanted), store.id, store.id, as_list(ids), as_list(sums)),
         (
             f"{SIGNATURES} AND NOT id {store.dialect.AMONG}",
             store.id,
@@ -104,7 +110,11 @@ def locate_and_read(
     for row in rows:
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
-            chunks[id] = store.signatures.decoder(session, signature).chunk(id, count, crc, data)
+            if not data and id in cached:
+                chunks[id] = cached[id]
+            else:
+                decoder = store.signatures.decoder(session, signature)
+                chunks[id] = decoder.chunk(id, count, crc, data)
     segments = Segments.of(sorted(row[:6] for row in rows if row[6] is None))
     _check_found(chunks, np.unique(segments.chunk))
     return segments, chunks
@@ -204,18 +214,15 @@ def _locate(
     cache: ChunkCache | None,
 ) -> tuple[Segments, np.ndarray, dict[int, Chunk]]:
     """Return the segments, the segment index of each position, and the chunks of `in_chunks`."""
-    if segments is None and in_chunks and cache is None:
-        segments, chunks = locate_and_read(store, session, positions, last)
+    if segments is None and in_chunks:
+        segments, chunks = locate_and_read(store, session, positions, last, cache)
         return segments, segments.find(positions), chunks
     if segments is None:
         segments = locate(store, session, positions)
     index = segments.find(positions)
     if not in_chunks:
         return segments, index, {}
-    ids = np.unique(segments.chunk[index])
-    if cache is None:
-        return segments, index, read_chunks(store, session, ids)
-    return segments, index, read_cached(store, session, ids, cache)
+    return segments, index, read_cached(store, session, np.unique(segments.chunk[index]), cache)
 
 
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:

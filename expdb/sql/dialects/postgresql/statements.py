@@ -258,9 +258,9 @@ CROSS JOIN LATERAL (
     SELECT * FROM segments WHERE buffer_id = b.id AND last >= j.value ORDER BY last LIMIT 1) g
 ORDER BY g.last
 """
-# READ_AT returns the segments of positions and their chunks in one statement. Rows of segments have
-# NULL instead of data.
 WAIT_FOR_CHANGE: str | None = "SELECT expdb.wait_for_change(?, ?, ?::bigint[], ?)"
+# READ_AT returns the segments of positions and their chunks in one statement. Rows of segments have
+# NULL instead of data. Chunks whose id and checksum the reader lists have empty data.
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
     SELECT DISTINCT s.last, s.first, s.episode, s.ordinal, s.chunk, s.chunk_row
@@ -270,8 +270,11 @@ WITH g AS MATERIALIZED (
 )
 SELECT last, first, episode, ordinal, chunk, chunk_row, NULL::bytea FROM g
 UNION ALL
-SELECT c.id, c.rows, c.signature, c.crc, NULL, NULL, c.data FROM (SELECT DISTINCT chunk FROM g) w
+SELECT c.id, c.rows, c.signature, c.crc, NULL, NULL,
+    CASE WHEN k.id IS NULL THEN c.data ELSE ''::bytea END
+FROM (SELECT DISTINCT chunk FROM g) w
 CROSS JOIN LATERAL (SELECT * FROM chunks WHERE buffer_id = ? AND id = w.chunk LIMIT 1) c
+LEFT JOIN unnest(?::bigint[], ?::bigint[]) AS k(id, crc) ON k.id = c.id AND k.crc = c.crc
 """
 FIRST_OF_TASKS = """
 SELECT e.id, e.task_id FROM unnest(?::bigint[]) AS j(value)
