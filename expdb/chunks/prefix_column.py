@@ -138,10 +138,7 @@ def read_prefixed(field: Field, parts: Sequence[PrefixedRows]) -> Ragged:
     begins_run[part_begins] = True
     first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
     starts = column.cuts[first_of_run] - np.repeat(column.cuts[firsts], counts)
-    values = [
-        column.suffixes(number, first, first + count)
-        for number, (first, count) in enumerate(zip(firsts.tolist(), counts.tolist(), strict=True))
-    ]
+    values = column.suffixes_of_parts(firsts, firsts + counts - 1)
     has_copies = begins_run & (column.prefixes[rows] > 0)
     for number in np.unique(part_begins.searchsorted(np.flatnonzero(has_copies), "right") - 1):
         begin, end = part_begins[number], part_begins[number] + counts[number]
@@ -197,6 +194,17 @@ class _Joined:
         begin, last = int(self.cuts[first]), end - 1
         count = int(self.cuts[last] + self.lengths[last] - self.prefixes[last]) - begin
         return np.frombuffer(self.data[number], self.dtype, count, begin * self.dtype.itemsize)
+
+    def suffixes_of_parts(self, firsts: np.ndarray, lasts: np.ndarray) -> list[np.ndarray]:
+        """Return the suffixes of rows [first, last] of each column, concatenated."""
+        begins, dtype, size = self.cuts[firsts], self.dtype, self.dtype.itemsize
+        counts = self.cuts[lasts] + self.lengths[lasts] - self.prefixes[lasts] - begins
+        return [
+            np.frombuffer(data, dtype, count, begin * size)
+            for data, begin, count in zip(
+                self.data, begins.tolist(), counts.tolist(), strict=True
+            )
+        ]
 
     def leading(self, number: int, row: int, count: int) -> np.ndarray:
         """Return the first `count` elements of the value of a row, from this and earlier rows."""

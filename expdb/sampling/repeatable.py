@@ -79,13 +79,13 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
 
     The fields of a step never change, so the checksum does not cover them.
     """
-    parts: list[bytes] = []
+    crc, separator = rows, b""
     for array in _changing(batch, store):
-        if array.dtype != object:
-            parts.append(array.tobytes())
-        else:
-            parts += _bytes_of(array)
-    return zlib.crc32(b"|".join(parts), rows) | OF_VALUES
+        parts = (np.ascontiguousarray(array),) if array.dtype != object else _bytes_of(array)
+        for part in parts:
+            crc = zlib.crc32(part, zlib.crc32(separator, crc))
+            separator = b"|"
+    return crc | OF_VALUES
 
 
 def matches(batch: Batch, store: Store, rows: int, stored: int) -> bool:
