@@ -47,15 +47,16 @@ def complaints(rule):
 
 # The layers of docs/explanation/architecture.md, from the lowest up, and the layers below that
 # each may import from.
-GROUND = {"errors", "names", "checks", "process", "ragged"}
+GROUND = {"errors", "names", "checks", "process"}
 BELOW = {
-    "replay": set(),
-    "chunks": set(),
+    "replay.ragged": set(),
+    "replay": {"replay.ragged"},
+    "chunks": {"replay.ragged"},
     "sql": set(),
     "batch": set(),
     "writers": {"storage.writing", "storage"},
     "storage": {"chunks", "sql"},
-    "storage.reading": {"storage", "chunks", "sql"},
+    "storage.reading": {"storage", "chunks", "sql", "replay.ragged"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
     "storage.annotate": {"storage.reading", "storage", "chunks", "sql"},
     "storage.scores": {"storage.writing", "storage.reading", "storage", "chunks", "sql"},
@@ -68,7 +69,7 @@ BELOW = {
     "storage.ledger": {"storage", "chunks", "sql", "replay"},
     "sampling": {
         "memory", "storage.annotate", "storage.ledger", "storage.priorities", "storage.reading",
-        "storage", "chunks", "sql", "replay", "batch",
+        "storage", "chunks", "sql", "replay", "replay.ragged", "batch",
     },
     "consumers": {
         "sampling", "memory", "batch", "replay", "sql", "storage", "storage.ledger",

@@ -17,7 +17,7 @@ from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read
 from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
-from expdb.ragged import Ragged
+from expdb.replay.ragged import Ragged
 
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
@@ -351,7 +351,7 @@ def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> Ragged:
     """
     first = spans[0][0].signature
     field = first.fields[name]
-    if field.ascending or not all([name in chunk.signature.prefixed for chunk, _, _ in spans]):
+    if field.ascending or not all(name in chunk.signature.prefixed for chunk, _, _ in spans):
         return Ragged.concatenate(
             [Ragged.of(chunk.objects(name, start, stop)) for chunk, start, stop in spans]
         )
@@ -364,7 +364,7 @@ def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> Ragged:
         for chunk, start, stop in spans:
             chunk.objects(name, start, stop)  # raises an error that names the chunk
         raise
-    if any([chunk.nulls(name) for chunk, _, _ in spans]):
+    if any(chunk.nulls(name) for chunk, _, _ in spans):
         valid = bytearray().join([chunk.present(name, start, stop) for chunk, start, stop in spans])
         return values.where(np.frombuffer(valid, np.bool_))
     return values

@@ -20,7 +20,7 @@ from expdb.chunks.fields import Field
 from expdb.chunks.number_arrays import array_of
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged
-from expdb.ragged import Ragged
+from expdb.replay.ragged import Ragged
 
 # A shorter prefix saves less space than it costs time to read.
 _MIN_PREFIX_BYTES = 128
@@ -201,9 +201,7 @@ class _Joined:
         counts = self.cuts[lasts] + self.lengths[lasts] - self.prefixes[lasts] - begins
         return [
             np.frombuffer(data, dtype, count, begin * size)
-            for data, begin, count in zip(
-                self.data, begins.tolist(), counts.tolist(), strict=True
-            )
+            for data, begin, count in zip(self.data, begins.tolist(), counts.tolist(), strict=True)
         ]
 
     def leading(self, number: int, row: int, count: int) -> np.ndarray:
@@ -236,7 +234,8 @@ class _Joined:
 
 def _join_ints(buffers: Sequence[Buffer], counts: np.ndarray, what: str) -> np.ndarray:
     """Return the first int32 values of each buffer as one int64 array."""
-    parts = [memoryview(buffer)[: 4 * n] for buffer, n in zip(buffers, counts.tolist(), strict=True)]
-    if sum(map(len, parts)) < 4 * counts.sum():
+    sizes = (4 * counts).tolist()
+    parts = [memoryview(buffer)[:size] for buffer, size in zip(buffers, sizes, strict=True)]
+    if sum(map(len, parts)) < sum(sizes):
         raise ChunkDamaged(f"{what} end early")
     return np.frombuffer(b"".join(parts), np.int32).astype(np.int64)

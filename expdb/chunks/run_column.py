@@ -10,7 +10,7 @@ from expdb.chunks.number_arrays import array_of
 from expdb.chunks.objects import read_ints, read_offsets
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged, InvalidValue
-from expdb.ragged import Ragged
+from expdb.replay.ragged import Ragged
 
 
 class RunColumn(Column):

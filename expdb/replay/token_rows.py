@@ -9,7 +9,7 @@ import numpy as np
 
 from expdb.errors import InvalidValue
 from expdb.names import UNKNOWN
-from expdb.ragged import Ragged, gaps_and_counts, take_slices
+from expdb.replay.ragged import Ragged, gaps_and_counts, take_slices
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,7 @@ class Chains:
         of_turns = is_selected[self.turns.chain]
         columns = {name: array[of_turns] for name, array in vars(self.turns).items()}
         turns = replace(Turns(**columns), chain=number[columns["chain"]])
-        return Chains(
-            turns, *(getattr(self, name)[is_selected] for name in list(vars(self))[1:])
-        )
+        return Chains(turns, *(getattr(self, name)[is_selected] for name in list(vars(self))[1:]))
 
     def cut(self, most: int, masked: bool, masks: Masks) -> Chains:
         """Return the rows with at most `most` tokens.
@@ -171,7 +169,7 @@ def _common_lengths(
     """
     before, own = steps[after - 1], steps[after]
     begins = prompts.lengths[before]
-    counts = np.minimum(outputs.lengths[before], prompts.lengths[own] - begins)
+    counts: np.ndarray = np.minimum(outputs.lengths[before], prompts.lengths[own] - begins)
     repeated = take_slices(prompts.values, prompts.starts[own] + begins, counts)
     differs = np.flatnonzero(repeated != outputs.leading(before, counts))
     if len(differs):

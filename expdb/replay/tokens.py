@@ -11,10 +11,10 @@ import numpy as np
 from expdb import checks
 from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
-from expdb.ragged import Ragged
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
+from expdb.replay.ragged import Ragged
 from expdb.replay.sequences import Episode, Group
 from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows
 from expdb.replay.units import Unit
@@ -94,6 +94,11 @@ class Tokens(Unit):
         What to draw: `Episode`, `Group` or `Pairs`.
     max_tokens : int, optional
         Maximum length of a row, at least 1. Required with `pack`.
+    budget : int, optional
+        Maximum number of tokens of a batch without padding, at least 1. The drawn items are taken
+        from the oldest on. The first item that exceeds the budget and all newer items are left out,
+        so they may be drawn again; a consumer does not count them as leased. At least one item is
+        taken.
     pack : bool, default False
         Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
         attention of the model must not cross segments.
@@ -160,6 +165,7 @@ class Tokens(Unit):
 
     of: Unit = field(default_factory=Episode)
     max_tokens: int | None = None
+    budget: int | None = None
     pack: bool = False
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] | Advantage | None = None
     fork_threshold: int = 1024
@@ -185,8 +191,10 @@ class Tokens(Unit):
                 f"of must be an Episode with pad=True, got {self.of!r}; omit pad, because Tokens "
                 "pads the rows itself"
             )
-        for name, least in (("max_tokens", 1), ("fork_threshold", 1), ("pad_id", -(2**31))):
-            if (value := getattr(self, name)) is not None or name != "max_tokens":
+        for name, least in (
+            ("max_tokens", 1), ("budget", 1), ("fork_threshold", 1), ("pad_id", -(2**31))
+        ):  # fmt: skip
+            if (value := getattr(self, name)) is not None or name not in ("max_tokens", "budget"):
                 object.__setattr__(self, name, checks.whole(value, name, least))
         checks.flag(self.pack, "pack")
         if self.pack and self.max_tokens is None:
@@ -319,6 +327,45 @@ class Tokens(Unit):
                     "it from the turns; omit it"
                 )
         return list(dict.fromkeys((*needed, *(fields or ()))))
+
+    def find_kept(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
+        """Return which items the budget allows in a batch.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            The turns of B items, as in `assemble`.
+        positions : ndarray of int64, shape (B,)
+            Positions of the items.
+
+        Returns
+        -------
+        ndarray of bool, shape (B,)
+            True for the items to keep, at least one.
+
+        Warns
+        -----
+        ExpDBWarning
+            If the oldest item alone exceeds the budget.
+        """
+        count = len(positions)
+        is_kept = np.ones(count, np.bool_)
+        if self.budget is None or not count:
+            return is_kept
+        turns = _Turns(self, batch)
+        chains = self._apply_overlong(self._chains(turns), turns)
+        rollouts = batch["episode"].size // count
+        tokens = np.bincount(chains.rollout // rollouts, chains.size, count)
+        oldest_first = positions.argsort(kind="stable")
+        is_kept[oldest_first] = tokens[oldest_first].cumsum() <= self.budget
+        oldest = oldest_first[0]
+        if not is_kept[oldest]:
+            is_kept[oldest] = True
+            warn(
+                f"an item of {int(tokens[oldest])} tokens exceeds budget={self.budget}, and is "
+                "returned as a batch of its own; raise budget, or pass max_tokens"
+            )
+        return is_kept
 
     def assemble(
         self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
@@ -563,10 +610,9 @@ class _Turns:
     def ragged(self, name: str) -> Ragged:
         """Return the arrays of all steps; the array of a step without the field is missing."""
         values: Any = self.batch[name]
-        if not isinstance(values, Ragged):
-            values = Ragged.of(list(self.flat(name)))
+        ragged = values if isinstance(values, Ragged) else Ragged.of(list(self.flat(name)))
         has_field = f"has_{name}"
-        return values.where(self.flat(has_field)) if has_field in self.batch else values
+        return ragged.where(self.flat(has_field)) if has_field in self.batch else ragged
 
     def flat(self, name: str) -> np.ndarray:
         """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""

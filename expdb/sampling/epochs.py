@@ -14,6 +14,7 @@ from expdb.errors import InvalidValue, TooFewRows
 from expdb.process.awaiting import AsyncIteration
 from expdb.process.locks import locked
 from expdb.replay.samplers import Uniform
+from expdb.replay.tokens import Tokens
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.request import check_empty
 from expdb.storage.reading.chunk_values import Empty
@@ -74,6 +75,11 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         self._drop_last = checks.flag(drop_last, "drop_last")
         self._refresh = checks.flag(refresh, "refresh")
         where, unit, fields, shard = request_args
+        if isinstance(unit, Tokens) and unit.budget is not None:
+            raise InvalidValue(
+                f"an epoch contains every item once, but budget={unit.budget} leaves items out; "
+                "omit budget, or lease batches from a consumer"
+            )
         self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)
         self._lock = threading.RLock()  # threads may share the iterator

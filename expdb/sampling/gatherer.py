@@ -10,8 +10,8 @@ from expdb import errors
 from expdb.memory import priorities
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
-from expdb.ragged import Ragged
 from expdb.replay.layout import Layout
+from expdb.replay.ragged import Ragged
 from expdb.sampling.keys import KeySources
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
@@ -135,7 +135,9 @@ class Gatherer:
             )
             shape = layout.rows.shape
             by_source["stored"] = {
-                name: array if isinstance(array, Ragged) else array.reshape(*shape, *array.shape[1:])
+                name: array
+                if isinstance(array, Ragged)
+                else array.reshape(*shape, *array.shape[1:])
                 for name, array in stored.items()
             }
         if keys.of_episodes:
@@ -154,9 +156,7 @@ class Gatherer:
             by_source["stack_stored"], by_source["next_stack_stored"] = frames
         return by_source
 
-    def _versions(
-        self, session: Session, state: State, layout: Layout
-    ) -> dict[str, np.ndarray]:
+    def _versions(self, session: Session, state: State, layout: Layout) -> dict[str, np.ndarray]:
         """Return the policy version of each step of whole episodes.
 
         Only steps of episodes with several versions are read from the database.

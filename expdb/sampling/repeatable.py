@@ -3,7 +3,7 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,9 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
     """
     crc, separator = rows, b""
     for array in _changing(batch, store):
-        parts = (np.ascontiguousarray(array),) if array.dtype != object else _bytes_of(array)
+        parts: Iterable[Any] = (
+            _bytes_of(array) if array.dtype == object else (np.ascontiguousarray(array),)
+        )
         for part in parts:
             crc = zlib.crc32(part, zlib.crc32(separator, crc))
             separator = b"|"

@@ -4,7 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
+from expdb.replay.ragged import Ragged
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
 from expdb.replay.tokens import Tokens
@@ -42,6 +43,10 @@ from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
 MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominates their cost
+
+
+# A layout, the window that the unit has read, and the columns of the batch if they were read.
+LaidOut = tuple[Layout, Window | None, dict[str, np.ndarray] | None]
 
 
 @dataclass(frozen=True)
@@ -152,8 +157,8 @@ class SamplePlan:
             assert session is not None
             return self._draw_stored(rng, session, state)
         positions, rows, columns = self._choose(rng, session)
-        layout, window = self._lay_out(positions, rows, rng)
-        return self._made(positions, columns, layout, window, rng, empty, session, state)
+        laid_out = self._lay_out(positions, rows, columns, rng, session, state)
+        return self._made(positions, columns, laid_out, rng, empty, session, state)
 
     def draw_recorded(
         self,
@@ -198,8 +203,8 @@ class SamplePlan:
         if request.reads or r.owners:
             self.candidates.read_owners(session, request)
         rows = self.candidates.rows(session, request, positions)
-        layout, window = self._lay_out(positions, rows, rng)
-        return self._made(positions, {}, layout, window, rng, empty, session, state)
+        laid_out = self._lay_out(positions, rows, {}, rng, session, state)
+        return self._made(positions, {}, laid_out, rng, empty, session, state)
 
     def _record(
         self,
@@ -213,13 +218,14 @@ class SamplePlan:
         wants_least: bool = False,
     ) -> Recorded:
         r = self.resident
-        layout, window = self._lay_out(positions, rows, layout_rng)
+        laid_out = self._lay_out(positions, rows, columns, layout_rng, session, state)
+        layout, window, _ = laid_out
         whole = layout
         if window is not None and layout.rows is window.rows:
             whole = replace(layout, rows=window.filled)
         crc = rows_crc(r, whole)
         least = least_position(r, whole) if wants_least else None
-        batch = self._made(positions, columns, layout, window, layout_rng, empty, session, state)
+        batch = self._made(positions, columns, laid_out, layout_rng, empty, session, state)
         items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
         return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)
 
@@ -309,9 +315,15 @@ class SamplePlan:
     # -- building the batch ------------------------------------------------------------------------
 
     def _lay_out(
-        self, positions: np.ndarray, rows: np.ndarray, rng: np.random.Generator
-    ) -> tuple[Layout, Window | None]:
-        """Return the layout of drawn rows, and the window that the unit has read."""
+        self,
+        positions: np.ndarray,
+        rows: np.ndarray,
+        columns: dict[str, np.ndarray],
+        rng: np.random.Generator,
+        session: Session | None,
+        state: State | None,
+    ) -> LaidOut:
+        """Return the layout of drawn rows, the window that the unit has read, and read columns."""
         r, unit = self.resident, self.request.unit
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
@@ -327,7 +339,33 @@ class SamplePlan:
             layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
             layout.rows = np.where(layout.mask, layout.rows, r.zero)
-        return layout, window
+        if isinstance(unit, Tokens) and unit.budget is not None:
+            return self._limit_tokens(unit, layout, positions, rows, columns, rng, session, state)
+        return layout, window, None
+
+    def _limit_tokens(
+        self,
+        unit: Tokens,
+        layout: Layout,
+        positions: np.ndarray,
+        rows: np.ndarray,
+        columns: dict[str, np.ndarray],
+        rng: np.random.Generator,
+        session: Session | None,
+        state: State | None,
+    ) -> LaidOut:
+        """Read the columns of drawn items, and leave out the items that exceed the budget."""
+        batch = self._gatherer.gather(
+            self._keys, None, positions, layout, columns, session, state, np.empty
+        )
+        is_kept = unit.find_kept(batch, positions)
+        if is_kept.all():
+            return layout, None, batch
+        limited = unit.layout(self.resident, rows[is_kept], rng)
+        assert limited.mask is not None
+        limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
+        limited.kept = is_kept
+        return limited, None, {name: _select(array, is_kept) for name, array in batch.items()}
 
     def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
         """Return the layout of drawn rows from a user's unit, after checking the layout."""
@@ -341,20 +379,21 @@ class SamplePlan:
         self,
         positions: np.ndarray,
         columns: dict[str, np.ndarray],
-        layout: Layout,
-        window: Window | None,
+        laid_out: LaidOut,
         rng: np.random.Generator,
         empty: Empty,
         session: Session | None,
         state: State | None,
     ) -> Batch:
         """Build a batch from drawn positions and their layout."""
+        layout, window, batch = laid_out
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
-        batch = self._gatherer.gather(
-            self._keys, window, positions, layout, columns, session, state, empty
-        )
+        if batch is None:
+            batch = self._gatherer.gather(
+                self._keys, window, positions, layout, columns, session, state, empty
+            )
         if window is not None and window.rows.size <= self._most_rows_kept:
             self._window = window
         if not self._assembles:
@@ -383,6 +422,14 @@ class SamplePlan:
             return Batch(arrays, size)
         store = self._store
         return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, unit.output))
+
+
+def _select(array: Any, is_selected: np.ndarray) -> Any:
+    """Return the values of some items; a `Ragged` has the same number of arrays for each item."""
+    if not isinstance(array, Ragged):
+        return array[is_selected]
+    of_items = np.arange(len(array)).reshape(len(is_selected), -1)[is_selected].reshape(-1)
+    return Ragged(array.values, array.starts[of_items], array.lengths[of_items])
 
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")

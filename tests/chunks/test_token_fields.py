@@ -84,7 +84,10 @@ def test_growing_values_come_back_from_every_row(history, data):
     if start == stop:
         return
     ragged = read_ragged([(chunk, start, stop)], "x")
-    arrays = [None if length < 0 else value for value, length in zip(ragged.copies(), ragged.lengths)]
+    arrays = [
+        None if length < 0 else value
+        for value, length in zip(ragged.copies(), ragged.lengths, strict=True)
+    ]
     assert len(arrays) == len(decoded)
     assert all(map(equal, arrays, decoded))
     present = np.flatnonzero(ragged.lengths > 0)

@@ -298,6 +298,7 @@ def test_scores_take_the_place_of_returns(train):
         ({"of": Episode(pad=False)}, "pad=False"),
         ({"pack": True}, "also pass max_tokens"),
         ({"max_tokens": 0}, "max_tokens must be"),
+        ({"budget": 0}, "budget must be"),
         ({"fork_threshold": 0}, "fork_threshold must be"),
         ({"overlong": "truncate"}, "overlong must be"),
         ({"names": "prime"}, "names must be"),
@@ -665,3 +666,48 @@ def test_arrays_of_other_batches_stay_writable_and_separate(train):
         for array in batch["prompt_ids"]:
             array[:] = -1
     assert train.get([2], fields=["prompt_ids"])["prompt_ids"][0].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_budget_leaves_the_newest_items_for_later_leases(train, pack):
+    rng = np.random.default_rng(21)
+    sizes = []  # of the groups, from the oldest on
+    for g in range(20):
+        lengths = rng.integers(1, 12, 2).tolist()
+        for k, length in enumerate(lengths):
+            turns = [turn([1, 2], [7] * length, reward=float(k))]
+            store(train, turns, group_id=f"g{g}", episode_id=f"{g}/{k}")
+        sizes.append(4 + sum(lengths))
+    (first_episode,) = train.get([0], fields=["episode"])["episode"]
+    unit = Tokens(of=Group(2), max_tokens=30, budget=60, pack=pack, advantage="grpo")
+    consumer = train.consumer("trainer", max_times_sampled=1)
+    begin = 0
+    while begin < len(sizes):
+        drawn = sizes[begin : begin + 6]
+        lease = consumer.lease(len(drawn), unit=unit, sampler=expdb.Ordered("position"))
+        episodes = np.unique(lease.batch["episode"])
+        groups = np.unique((episodes[episodes >= 0] - first_episode) // 2)
+        assert groups.tolist() == list(range(begin, begin + len(groups)))
+        taken = drawn[: len(groups)]
+        assert lease.batch["attention_mask"].sum() == sum(taken) <= 60
+        assert taken == drawn or sum(drawn[: len(groups) + 1]) > 60
+        shared = consumer.shared(lease.id)
+        for key, array in lease.batch.items():
+            np.testing.assert_array_equal(shared[key], array)
+        begin += len(groups)
+        lease.acknowledge()
+
+
+def test_an_item_that_exceeds_the_budget_is_a_batch_of_its_own(train):
+    for size in (9, 1):
+        store(train, [turn([1], [2] * size)])
+    with pytest.warns(expdb.ExpDBWarning, match="an item of 10 tokens exceeds budget=5"):
+        batch = everything(train, Tokens(budget=5), 2)
+    assert batch["attention_mask"].sum() == 10
+    assert everything(train, Tokens(budget=5, max_tokens=3), 2)["attention_mask"].sum() == 5
+
+
+def test_an_epoch_has_no_budget(train):
+    store(train, [turn([1], [2])])
+    with pytest.raises(expdb.InvalidValue, match="budget=5 leaves items out; omit budget"):
+        train.epochs(1, unit=Tokens(budget=5))

@@ -17,7 +17,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk, ChunkLayout, read_ragged
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
-from expdb.ragged import Ragged
+from expdb.replay.ragged import Ragged
 from expdb.storage.reading.segments import Spans, inconsistent
 
 WIDE = 1024  # values of at least this many bytes are copied only once

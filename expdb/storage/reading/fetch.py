@@ -12,7 +12,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.names import COLUMN_KINDS
-from expdb.ragged import Ragged
+from expdb.replay.ragged import Ragged
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.annotations import find_annotation, read_annotation

@@ -83,9 +83,10 @@ def take_slices(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> n
         return values[starts[0] : ends[-1]]
     if (starts[1:] >= ends[:-1]).all():  # a mask is faster than indices
         is_taken = np.arange(2 * len(starts) + 1) % 2 == 1
-        return values[np.repeat(is_taken, gaps_and_counts(starts, counts, len(values)))]
+        mask = np.repeat(is_taken, gaps_and_counts(starts, counts, len(values)))
+        return np.asarray(values[mask])
     skipped = starts - (np.cumsum(counts) - counts)
-    return values[np.repeat(skipped, counts) + np.arange(int(counts.sum()))]
+    return np.asarray(values[np.repeat(skipped, counts) + np.arange(int(counts.sum()))])
 
 
 def gaps_and_counts(starts: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
