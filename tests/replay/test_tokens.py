@@ -711,3 +711,25 @@ def test_an_epoch_has_no_budget(train):
     store(train, [turn([1], [2])])
     with pytest.raises(expdb.InvalidValue, match="budget=5 leaves items out; omit budget"):
         train.epochs(1, unit=Tokens(budget=5))
+
+
+def test_versions_of_steps_and_episodes_are_exact(train):
+    large = 2**53 + 1
+    with train.episode("t", episode_id="mixed", policy_version=3) as episode:
+        episode.append(**turn([1], [2]))
+        episode.append(policy_version=5, **turn([1, 2], [3]))
+    with train.episode("t", episode_id="none") as episode:
+        episode.append(**turn([1], [2]))
+        episode.append(policy_version=large, **turn([1, 2], [3]))
+    store(train, [turn([1], [2])], episode_id="large", policy_version=large)
+    store(train, [turn([1], [2])], episode_id="unknown")
+    batch = everything(train, Tokens(), 4)
+    versions = [row[row_steps >= 0].tolist() for row, row_steps in zip(
+        batch["policy_version"], batch["token_step"], strict=True)]  # fmt: skip
+    by_episode = dict(zip(batch["episode"].tolist(), versions, strict=True))
+    assert [by_episode[episode] for episode in sorted(by_episode)] == [
+        [3, 5], [-1, large], [large], [-1]
+    ]  # fmt: skip
+    train.update({"episode_id": "mixed"}, policy_version=7)
+    batch = everything(train, Tokens(), 4)
+    assert batch["policy_version"][batch["episode"] == min(by_episode)].tolist() == [[-1, 7, 7]]

@@ -660,6 +660,27 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
         assert trips(lambda: other.shared(lease.id)) == 3
 
 
+def test_a_lease_of_tokens_takes_as_many_trips_as_a_lease_of_positions(url, proxy):
+    turn = {"prompt_ids": [1, 2], "output_ids": [3], "output_mask": [True], "logprobs": [-1.0]}
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+        for k in range(16):
+            buffer.store(
+                episode_id=f"e{k}", group_id=f"g{k // 2}", policy_version=k, reward=float(k % 2),
+                terminated=True, **turn,
+            )  # fmt: skip
+        unit = expdb.Tokens(of=expdb.Group(2), max_tokens=64, pack=True, advantage="grpo")
+        consumer = buffer.consumer("learner")
+        for _ in range(2):  # the first lease stores its request, and reads every chunk
+            proxy.trips = 0
+            lease = consumer.lease(8, unit=unit, sampler=expdb.Uniform(replace=False))
+            trips = proxy.trips
+            lease.acknowledge()
+        assert trips == 4
+        versions = lease.batch["policy_version"]
+        assert sorted(versions[versions >= 0].tolist()) == list(range(16))
+
+
 @pytest.mark.parametrize("trips", [1, 2, 3])
 def test_what_one_trip_commits_happens_once_if_its_answer_is_lost(url, proxy, trips):
     with expdb.open(proxy.url(url)) as db:
