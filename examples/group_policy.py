@@ -1,111 +1,158 @@
-"""Train a policy to add two digits with GRPO.
+"""Train a small language model to call a tool, with GRPO on two ranks.
 
-The program samples a group of rollouts per prompt, and sets the rewards after the rollouts.
+The model answers sums such as "3+4=" with the last digit. If it writes TOOL, its next turn shows
+the digit. Two versions of the policy are in use, because an actor plays while two processes train.
+A judge scores the episodes after they end.
 """
 
 import argparse
+import copy
+import tempfile
+import threading
+import uuid
 
 import numpy as np
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import multiprocessing, nn
 
 import expdb
-from expdb import Group, QueryBuilder
+from expdb import QueryBuilder
 
-PROMPTS, ROLLOUTS, DIGITS, CLIP, ENTROPY = 24, 16, 10, 0.2, 0.2
+PLUS, EQUALS, TOOL, VOCABULARY = 10, 11, 12, 13
+GROUPS, ROLLOUTS, UPDATES, CLIP = 8, 8, 6, 0.2
+UNIT = expdb.Tokens(of=expdb.Group(ROLLOUTS, score="judge"), max_tokens=16, advantage="grpo")
 
 
 class Policy(nn.Module):
-    """A network that writes the two-digit sum of two digits, one digit at a time."""
+    """A recurrent network that predicts the next token."""
 
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(4 * DIGITS + 1, 128),
-            nn.ReLU(),
-            nn.Linear(128, 128),
-            nn.ReLU(),
-            nn.Linear(128, DIGITS),
-        )
+        self.embedding = nn.Embedding(VOCABULARY, 32)
+        self.memory = nn.GRU(32, 96, batch_first=True)
+        self.head = nn.Linear(96, VOCABULARY)
 
-    def forward(self, obs):
-        """Return the log-probabilities of the next digit.
-
-        `obs` has the shape [..., 4]: both addends, the place of the digit (0 for tens, 1 for
-        ones), and the previous digit.
-        """
-        parts = [nn.functional.one_hot(obs[..., k], DIGITS) for k in (0, 1, 3)]
-        return self.layers(
-            torch.cat((*parts, obs[..., 2:3], torch.zeros_like(parts[0])), -1).float()
-        ).log_softmax(-1)
+    def forward(self, input_ids):
+        """Return log-probabilities [B, T, VOCABULARY]."""
+        return self.head(self.memory(self.embedding(input_ids))[0]).log_softmax(-1)
 
 
-def write_answers(policy, prompts, greedy=False):
-    """Return observations [B, 2, 4], digits [B, 2] and the log-probabilities of the digits."""
-    before, obs, actions, logprobs = torch.zeros(len(prompts), dtype=torch.int64), [], [], []
-    for place in range(2):
-        obs.append(
-            torch.stack((prompts[:, 0], prompts[:, 1], torch.full_like(before, place), before), 1)
-        )
-        with torch.no_grad():
-            scores = policy(obs[-1])
-        before = scores.argmax(1) if greedy else torch.multinomial(scores.exp(), 1)[:, 0]
-        actions.append(before)
-        logprobs.append(scores.gather(1, before[:, None])[:, 0])
-    return torch.stack(obs, 1), torch.stack(actions, 1), torch.stack(logprobs, 1)
+@torch.no_grad()
+def generate(policy, prompt):
+    """Return one generated token, and its log-probability."""
+    scores = policy(torch.tensor([prompt]))[0, -1]
+    token = torch.multinomial(scores.exp(), 1)
+    return token.tolist(), scores[token].numpy()
 
 
-def play(buffer, policy, version, rng):
-    """Store one group of rollouts per random prompt, without rewards."""
-    prompts = torch.from_numpy(rng.integers(0, DIGITS, (PROMPTS, 2))).repeat_interleave(ROLLOUTS, 0)
-    obs, actions, logprobs = (values.numpy() for values in write_answers(policy, prompts))
-    name = [f"{a}+{b}" for a, b in prompts.tolist()]
-    buffer.store_batch([
-        {
-            "task_id": name[k], "group_id": f"{run}/{version}/{k // ROLLOUTS}",
-            "episode_id": f"{run}/{version}/{k}", "agent_id": "policy",
-            "policy_version": version, "obs": obs[k, t], "action": actions[k, t],
-            "logprob": logprobs[k, t], "terminated": t == 1,
-        }
-        for k in range(len(name)) for t in range(2)
-    ])  # fmt: skip
+def play(buffer, policies, stop):
+    """Play groups of rollouts with the newest policy."""
+    rng = np.random.default_rng()
+    while not stop.is_set():
+        admission = buffer.admit(wait=0.5, required=False)  # as fast as buffer.pace allows
+        if admission is None:
+            continue
+        (a, b), group, version = rng.integers(0, 10, 2), str(uuid.uuid4()), admission.policy_version
+        with admission:
+            for _ in range(ROLLOUTS):
+                with buffer.episode(f"{a}+{b}", group_id=group, policy_version=version) as episode:
+                    prompt, output = [a, PLUS, b, EQUALS], [TOOL]
+                    while output == [TOOL] and len(prompt) < 8:
+                        output, logprobs = generate(policies[version], prompt)
+                        episode.append(prompt_ids=prompt, output_ids=output, logprobs=logprobs)
+                        prompt = [*prompt, *output, (a + b) % 10, EQUALS]
 
 
-def verify(buffer, version):
-    """Set the reward of each answer to 0.5 per correct digit."""
-    where = QueryBuilder().eq("run", run).and_().eq("policy_version", version)
-    correct = {}
-    for batch in buffer.scan(where, fields=["episode_id", "obs", "action", "step"]):
-        for episode, obs, action in zip(
-            batch["episode_id"], batch["obs"], batch["action"], strict=True
-        ):
-            digit = (obs[0] + obs[1]) // 10 if obs[2] == 0 else (obs[0] + obs[1]) % 10
-            correct[episode] = correct.get(episode, 0) + int(action == digit)
-    for count in range(3):
-        answers = [episode for episode, digits in correct.items() if digits == count]
-        if answers:
-            buffer.update(QueryBuilder().in_("episode_id", answers), reward=count / 2, which="last")
+def judge(buffer, stop):
+    """Score complete episodes: 0.2 for a call of the tool, and 0.8 for the right digit."""
+    unscored = QueryBuilder().is_null("scores.judge").and_().eq("status", "complete")
+    unit, once, judges = expdb.Episode(), expdb.Uniform(replace=False), buffer.consumer("judges")
+    while not stop.is_set():
+        try:
+            lease = judges.lease(64, unscored, unit=unit, sampler=once, at_least=8, wait=0.5)
+        except expdb.TooFewRows:
+            continue
+        batch, last = lease.batch, lease.batch["length"] - 1
+        answers = [row[turn][0] for row, turn in zip(batch["output_ids"], last, strict=True)]
+        digits = [(prompt[0] + prompt[2]) % 10 for prompt in batch["prompt_ids"][:, 0]]
+        values = 0.2 * (last > 0) + 0.8 * np.equal(answers, digits)
+        lease.acknowledge(scores={"episode": batch["episode"], "name": "judge", "value": values})
 
 
 def loss_of(policy, batch):
-    """Return the clipped loss of GRPO (Shao et al. 2024) with an entropy bonus."""
-    advantage = (batch["episode_return"] - batch["group_mean"][:, None]) / (
-        batch["group_std"][:, None] + 1e-4
-    )
-    scores = policy(batch["obs"])
-    ratio = (scores.gather(-1, batch["action"][..., None])[..., 0] - batch["logprob"]).exp()
-    gain = torch.minimum(
-        ratio * advantage[..., None], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[..., None]
-    )
-    entropy = -(scores.exp() * scores).sum(-1)
-    return -(gain + ENTROPY * entropy)[batch["mask"]].mean()
+    """Return the clipped loss of GRPO, and the log-probability of each token."""
+    ids = batch["input_ids"].long()
+    logprobs = policy(ids)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
+    logprobs = nn.functional.pad(logprobs, (1, 0))
+    ratio, advantage = (logprobs - batch["logprobs"]).exp(), batch["advantage"]
+    gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+    return -gain[batch["loss_mask"]].sum() / batch["loss_tokens"][0], logprobs.detach().numpy()
 
 
-def accuracy(policy):
-    """Return the fraction of all sums that the policy writes correctly."""
-    prompts = torch.cartesian_prod(torch.arange(DIGITS), torch.arange(DIGITS))
-    written = write_answers(policy, prompts, greedy=True)[1]
-    return float((written[:, 0] * 10 + written[:, 1] == prompts.sum(1)).float().mean())
+def train(rank, file, name, folder, versions, policies):
+    """Train on one rank; rank 0 leases the batches. Return the last mean score."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
+    policy, oldest, lease = Policy(), expdb.Ordered("position"), None
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
+    with expdb.open(file) as db:
+        buffer = db.buffer(name)
+        trainer = buffer.consumer("trainer", max_times_sampled=1, max_staleness=1)
+        for version in range(versions):
+            if rank == 0:
+                policies[version] = copy.deepcopy(policy)
+                buffer.policy_version = version
+                lease = trainer.lease(
+                    GROUPS, unit=UNIT, sampler=oldest, step=version, wait=60, pin=True, shard=(0, 2)
+                )
+            id = [lease and lease.id]
+            dist.broadcast_object_list(id)
+            batch = lease.batch if lease else trainer.shared(id[0], shard=(1, 2))
+            for _ in range(UPDATES):
+                loss, logprobs = loss_of(policy, batch.to_torch())
+                optimizer.zero_grad()
+                loss.backward()
+                for parameter in policy.parameters():
+                    dist.all_reduce(parameter.grad)  # the sum: each loss is divided by all tokens
+                optimizer.step()
+            batch.annotate(version, trainer_logprobs=logprobs)
+            dist.barrier()
+            if lease:
+                lease.acknowledge()
+                if version % 10 == 9:
+                    score = np.nanmean(batch["reward"])
+                    print(f"{version + 1} versions: mean score {score:.2f}", flush=True)
+    dist.destroy_process_group()
+    return score if lease else None
+
+
+def main(file, versions, required):
+    """Start the other rank, the actor and the judge, and train."""
+    stop = threading.Event()
+    torch.manual_seed(0)
+    policies = {0: Policy()}
+    with expdb.open(file) as db, tempfile.TemporaryDirectory() as folder:
+        buffer = db.buffer(f"sums-{db.run}", fields=expdb.TOKEN_FIELDS)
+        buffer.policy_version = 0
+        buffer.pace = expdb.Pace(max_staleness=1, groups_per_version=GROUPS)
+        arguments = file, buffer.name, folder, versions, policies
+        spawn = multiprocessing.get_context("spawn").Process
+        workers = [
+            spawn(target=train, args=(1, *arguments), daemon=True),
+            threading.Thread(target=play, args=(buffer, policies, stop)),
+            threading.Thread(target=judge, args=(buffer, stop)),
+        ]
+        for worker in workers:
+            worker.start()
+        try:
+            score = train(0, *arguments)
+        finally:
+            stop.set()
+        for worker in workers:
+            worker.join()
+    assert score >= required, f"the mean score is {score:.2f}, but must be at least {required}"
 
 
 if __name__ == "__main__":
@@ -113,38 +160,4 @@ if __name__ == "__main__":
     parser.add_argument("file", nargs="?", default="groups.db")
     parser.add_argument("--quick", action="store_true", help="short run with a lower goal")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    rng, policy = np.random.default_rng(0), Policy()
-    optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
-    with expdb.open(arguments.file) as db:
-        buffer, run = db.buffer("sums", capacity=50_000), db.run
-        for version in range(40 if arguments.quick else 250):
-            play(buffer, policy, version, rng)
-            verify(buffer, version)
-            fresh = QueryBuilder().eq("run", run).and_().gte("policy_version", version - 1)
-            for _ in range(4):
-                try:
-                    batch = buffer.sample(
-                        PROMPTS, fresh, unit=Group(ROLLOUTS, min_spread=1e-6), rng=rng
-                    )
-                except expdb.TooFewRows:
-                    break  # all rollouts of a group have the same reward
-                optimizer.zero_grad()
-                loss_of(policy, batch.to_torch()).backward()
-                optimizer.step()
-            if version % 20 == 19:
-                print(
-                    f"{version + 1} versions: {accuracy(policy):.2f} of all sums are correct",
-                    flush=True,
-                )
-        required = 0.1 if arguments.quick else 0.9
-        assert accuracy(policy) >= required, f"the accuracy must be at least {required}"
-        print(
-            db.sql(
-                """SELECT task_id, count(*) AS answers, avg(episode_return) AS mean
-                   FROM experience_episodes
-            WHERE run = :run GROUP BY 1 ORDER BY 3 LIMIT 3""",
-                {"run": run},
-            ).to_pylist()
-        )
+    main(arguments.file, *((10, 0.1) if arguments.quick else (50, 0.4)))
