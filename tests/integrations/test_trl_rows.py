@@ -1,6 +1,8 @@
 """Rows of `Tokens` against the builder of TRL 1.16."""
 
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ WHY = "TRL is not installed: run `python3 dev.py test --ecosystems`"
 builder = pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker", reason=WHY)
 
 THRESHOLD = 8
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
 
 def rows_of_trl(turns):
@@ -52,6 +55,45 @@ def test_rows_equal_those_of_trl(tmp_path):
     ]
     assert len(rows) > 1000
     assert sorted(rows) == sorted(expected)
+
+
+def test_the_trainer_of_trl_trains_on_stored_rollouts(tmp_path, monkeypatch):
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    monkeypatch.chdir(tmp_path)
+    guide = (GUIDES / "train-trl-on-stored-rollouts.md").read_text()
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[:2]:
+        exec(block, names)
+    words = models.WordLevel({f"w{k}": k for k in range(64)}, unk_token="w3")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(words), eos_token="w1", pad_token="w0", unk_token="w3"
+    )
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, eos_token_id=1, pad_token_id=0,
+    )  # fmt: skip
+    settings = GRPOConfig(
+        str(tmp_path / "out"), num_generations=4, per_device_train_batch_size=4, max_steps=3,
+        report_to="none", use_cpu=True, bf16=False, save_strategy="no", logging_steps=1,
+    )  # fmt: skip
+    rollout_func = names["StoredRollouts"](names["buffer"], 4, "judge", 64)
+    trainer = GRPOTrainer(
+        model=LlamaForCausalLM(config), args=settings, processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": "w5"}] * 8),
+        reward_funcs=[names["stored_score"]], rollout_func=rollout_func,
+    )  # fmt: skip
+    trainer.train()
+    rollout_func.finish()
+    logged = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert [entry["reward"] for entry in logged] == [0.5, 0.5, 0.5]
+    assert all(entry["grad_norm"] > 0 for entry in logged)
+    stats = names["buffer"].consumer("grpo_trainer").stats()
+    assert (stats["leased"], stats["acknowledged"]) == (3, 3)
+    names["db"].close()
 
 
 def gradients_of(model, batch, attention):
