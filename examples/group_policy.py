@@ -1,8 +1,8 @@
 """Train a small language model to call a tool, with GRPO on two ranks.
 
-The model answers sums such as "3+4=" with the last digit. If it writes TOOL, its next turn shows
-the digit. Two versions of the policy are in use, because an actor plays while two processes train.
-A judge scores the episodes after they end.
+The model answers a sum such as "3+4=" with the last digit of the result. If it writes TOOL, the
+prompt of its next turn contains the digit. An actor plays while two processes train, so a rollout
+can be one policy version old. A judge scores complete episodes.
 """
 
 import argparse
@@ -40,17 +40,17 @@ class Policy(nn.Module):
 
 @torch.no_grad()
 def generate(policy, prompt):
-    """Return one generated token, and its log-probability."""
-    scores = policy(torch.tensor([prompt]))[0, -1]
-    token = torch.multinomial(scores.exp(), 1)
-    return token.tolist(), scores[token].numpy()
+    """Return a list of one token, and an array with its log-probability."""
+    logprobs = policy(torch.tensor([prompt]))[0, -1]
+    token = torch.multinomial(logprobs.exp(), 1)
+    return token.tolist(), logprobs[token].numpy()
 
 
 def play(buffer, policies, stop):
-    """Play groups of rollouts with the newest policy."""
+    """Play groups of rollouts with the current policy version."""
     rng = np.random.default_rng()
     while not stop.is_set():
-        admission = buffer.admit(wait=0.5, required=False)  # as fast as buffer.pace allows
+        admission = buffer.admit(wait=0.5, required=False)  # waits if it is too far ahead
         if admission is None:
             continue
         (a, b), group, version = rng.integers(0, 10, 2), str(uuid.uuid4()), admission.policy_version
@@ -65,7 +65,7 @@ def play(buffer, policies, stop):
 
 
 def judge(buffer, stop):
-    """Score complete episodes: 0.2 for a call of the tool, and 0.8 for the right digit."""
+    """Score complete episodes: 0.2 for calling the tool, and 0.8 for the correct digit."""
     unscored = QueryBuilder().is_null("scores.judge").and_().eq("status", "complete")
     unit, once, judges = expdb.Episode(), expdb.Uniform(replace=False), buffer.consumer("judges")
     while not stop.is_set():
@@ -80,7 +80,7 @@ def judge(buffer, stop):
         lease.acknowledge(scores={"episode": batch["episode"], "name": "judge", "value": values})
 
 
-def loss_of(policy, batch):
+def compute_loss(policy, batch):
     """Return the clipped loss of GRPO, and the log-probability of each token."""
     ids = batch["input_ids"].long()
     logprobs = policy(ids)[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
@@ -91,7 +91,7 @@ def loss_of(policy, batch):
 
 
 def train(rank, file, name, folder, versions, policies):
-    """Train on one rank; rank 0 leases the batches. Return the last mean score."""
+    """Train on one rank; rank 0 leases the batches, and returns the mean score."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
@@ -111,11 +111,11 @@ def train(rank, file, name, folder, versions, policies):
             dist.broadcast_object_list(id)
             batch = lease.batch if lease else trainer.shared(id[0], shard=(1, 2))
             for _ in range(UPDATES):
-                loss, logprobs = loss_of(policy, batch.to_torch())
+                loss, logprobs = compute_loss(policy, batch.to_torch())
                 optimizer.zero_grad()
                 loss.backward()
                 for parameter in policy.parameters():
-                    dist.all_reduce(parameter.grad)  # the sum: each loss is divided by all tokens
+                    dist.all_reduce(parameter.grad)  # a sum: each rank divides by all tokens
                 optimizer.step()
             batch.annotate(version, trainer_logprobs=logprobs)
             dist.barrier()
@@ -129,7 +129,7 @@ def train(rank, file, name, folder, versions, policies):
 
 
 def main(file, versions, required):
-    """Start the other rank, the actor and the judge, and train."""
+    """Start rank 1, the actor and the judge, and train as rank 0."""
     stop = threading.Event()
     torch.manual_seed(0)
     policies = {0: Policy()}
@@ -152,7 +152,7 @@ def main(file, versions, required):
             stop.set()
         for worker in workers:
             worker.join()
-    assert score >= required, f"the mean score is {score:.2f}, but must be at least {required}"
+    assert score >= required, f"the mean score must be at least {required}, got {score:.2f}"
 
 
 if __name__ == "__main__":

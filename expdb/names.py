@@ -95,9 +95,9 @@ BATCH_KEYS = (
 )
 GIVEN_SUCCESSORS = ("next_obs", "next_observation", "next_state")
 
+# If these columns of an episode are equal, every step of the episode has this policy version.
+EPISODE_VERSION_COLUMNS = ("policy_version", "first_policy_version", "last_policy_version")
 # Stands for the index of a row, or a position, that does not exist or is unknown.
-# If these columns of an episode are equal, all its steps have this policy version.
-VERSIONS_OF_EPISODES = ("policy_version", "first_policy_version", "last_policy_version")
 UNKNOWN = -1
 
 # Default names of the fields that contain the observation of the agent.

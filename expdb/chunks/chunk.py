@@ -17,7 +17,7 @@ from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read
 from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
@@ -215,7 +215,7 @@ class Chunk:
                 return _BYTES[self.data[at_bits + (start >> 3)] >> (start & 7) & 1]
             return read_bits(memoryview(self.data)[at_bits:], start, stop)
         field = self.signature.fields[name]
-        buffer = self.column(name)[-1]
+        buffer = self.column_buffers(name)[-1]
         if field.dtype == "bool" and not field.shape:
             return read_bits(buffer, start, stop)
         return memoryview(buffer)[start * field.nbytes : stop * field.nbytes]
@@ -229,7 +229,7 @@ class Chunk:
         if place is not None:
             return memoryview(self.data)[place[0] :]
         if keep_open or name in self._buffers:
-            return self.column(name)[-1]
+            return self.column_buffers(name)[-1]
         values = self._read(name, self._places[name][3] - 1)
         if len(values) < self.rows * self.signature.fields[name].nbytes:
             raise self._damage(name, "the data end early")
@@ -250,7 +250,7 @@ class Chunk:
         """Return rows [start, stop) of a variable-width field as Python objects; nulls are None."""
         if start == stop:
             return []
-        field, buffers = self.signature.fields[name], self.column(name)
+        field, buffers = self.signature.fields[name], self.column_buffers(name)
         try:
             if name in self.signature.prefixed:
                 rows = PrefixedRows(self.rows, buffers, start, stop)
@@ -261,19 +261,19 @@ class Chunk:
                 values = read_objects(field, self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
-        if self.nulls(name):
+        if self.count_nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [value if there else None for value, there in zip(values, valid, strict=True)]
         return values
 
     def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
         """Return rows [start, stop) of a JSON field as the stored text; None for null."""
-        buffers = self.column(name)
+        buffers = self.column_buffers(name)
         try:
             texts = read_json_texts(self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
-        if self.nulls(name):
+        if self.count_nulls(name):
             valid = read_bits(buffers[0], start, stop)
             return [text if there else None for text, there in zip(texts, valid, strict=True)]
         return texts
@@ -286,7 +286,7 @@ class Chunk:
         if self.signature.fields[name].dtype != "json":
             return self.objects(name, start, stop)
         try:
-            return read_elements(self.rows, self.column(name), start, stop)
+            return read_elements(self.rows, self.column_buffers(name), start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
 
@@ -296,17 +296,17 @@ class Chunk:
             return _BYTES[1] * (stop - start)
         if name not in self.signature.fields:
             return _BYTES[0] * (stop - start)
-        if not self.nulls(name):
+        if not self.count_nulls(name):
             return _BYTES[1] * (stop - start)
         buffers = self._buffers.get(name)
         return read_bits(self._read(name, 0) if buffers is None else buffers[0], start, stop)
 
-    def nulls(self, name: str) -> int:
+    def count_nulls(self, name: str) -> int:
         """Return the number of rows that lack a field."""
         at = self.layout.nodes + 16 * self._places[name][0] + 8
         return int(_INT64.unpack_from(self.data, at)[0])
 
-    def column(self, name: str) -> list[Buffer]:
+    def column_buffers(self, name: str) -> list[Buffer]:
         """Return the decompressed buffers of a column, and keep them open.
 
         The first buffer is the validity bitmap. For a fixed-width field, the last buffer contains
@@ -343,20 +343,23 @@ class Chunk:
         )
 
 
-def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> Ragged:
-    """Return rows of chunks of a field whose first dimension varies; nulls are missing.
+def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> RaggedArray:
+    """Read a field whose first dimension varies from several chunks; a null is a missing array.
 
-    Each span is a chunk that has the field, its first row, and the row after its last row, with at
-    least one row. The values may share memory with the chunks.
+    Each span is `(chunk, start, stop)`: at least one row, [start, stop), of a chunk that has the
+    field. The result may share memory with the chunks.
     """
-    first = spans[0][0].signature
-    field = first.fields[name]
+    field = spans[0][0].signature.fields[name]
     if field.ascending or not all(name in chunk.signature.prefixed for chunk, _, _ in spans):
-        return Ragged.concatenate(
-            [Ragged.of(chunk.objects(name, start, stop)) for chunk, start, stop in spans]
+        return RaggedArray.join(
+            [
+                RaggedArray.from_arrays(chunk.objects(name, start, stop))
+                for chunk, start, stop in spans
+            ]
         )
     parts = [
-        PrefixedRows(chunk.rows, chunk.column(name), start, stop) for chunk, start, stop in spans
+        PrefixedRows(chunk.rows, chunk.column_buffers(name), start, stop)
+        for chunk, start, stop in spans
     ]
     try:
         values = read_prefixed(field, parts)
@@ -364,9 +367,9 @@ def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> Ragged:
         for chunk, start, stop in spans:
             chunk.objects(name, start, stop)  # raises an error that names the chunk
         raise
-    if any(chunk.nulls(name) for chunk, _, _ in spans):
+    if any(chunk.count_nulls(name) for chunk, _, _ in spans):
         valid = bytearray().join([chunk.present(name, start, stop) for chunk, start, stop in spans])
-        return values.where(np.frombuffer(valid, np.bool_))
+        return values.mask_missing(np.frombuffer(valid, np.bool_))
     return values
 
 

@@ -20,7 +20,7 @@ from expdb.chunks.fields import Field
 from expdb.chunks.number_arrays import array_of
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 
 # A shorter prefix saves less space than it costs time to read.
 _MIN_PREFIX_BYTES = 128
@@ -110,7 +110,7 @@ class PrefixColumn(Column):
 
 
 class PrefixedRows(NamedTuple):
-    """Rows [start, stop) of a `PrefixColumn`, at least one."""
+    """Rows [start, stop) of a `PrefixColumn`; the range is not empty."""
 
     rows: int  # number of rows of the column
     buffers: list[Buffer]
@@ -118,52 +118,55 @@ class PrefixedRows(NamedTuple):
     stop: int
 
 
-def read_prefixed(field: Field, parts: Sequence[PrefixedRows]) -> Ragged:
-    """Decode rows of several columns; check the lengths of all rows of these columns.
+def read_prefixed(field: Field, parts: Sequence[PrefixedRows]) -> RaggedArray:
+    """Decode rows of several columns, and check the lengths of all rows of the columns.
 
-    For a row without the field, the result contains the value of the previous row. A value that
-    extends the previous value begins at the same place. The result may share memory with the
+    A row without the field has the value of the previous row. Within a part, a value that is stored
+    as an extension of the previous value has the same start. The result may share memory with the
     buffers.
     """
     shape = (-1, *field.fixed_shape[1:])
-    column = _Joined.of(field.numpy, parts)
+    column = _JoinedColumns.of(field.numpy, parts)
     column.check(width := math.prod(shape[1:]))
-    begins, counts = column.begins, np.array([part.stop - part.start for part in parts])
-    firsts = begins + [part.start for part in parts]
+    first_rows, counts = column.first_rows, np.array([part.stop - part.start for part in parts])
+    firsts = first_rows + [part.start for part in parts]
     part_begins = np.cumsum(counts) - counts
     rows = np.repeat(firsts - part_begins, counts) + np.arange(int(counts.sum()))
-    # Rows that extend the previous row form a run. Their suffixes are adjacent in the data, so the
-    # last value of a run contains all its values.
+    # A run is a row and the following rows that each extend the row before. The suffixes of a run
+    # are adjacent in the data, so the last value of the run contains all other values.
     begins_run = column.prefixes[rows] != column.previous[rows]
     begins_run[part_begins] = True
     first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
     starts = column.cuts[first_of_run] - np.repeat(column.cuts[firsts], counts)
     values = column.suffixes_of_parts(firsts, firsts + counts - 1)
-    has_copies = begins_run & (column.prefixes[rows] > 0)
-    for number in np.unique(part_begins.searchsorted(np.flatnonzero(has_copies), "right") - 1):
+    needs_copy = begins_run & (column.prefixes[rows] > 0)
+    for number in np.unique(part_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):
         begin, end = part_begins[number], part_begins[number] + counts[number]
         runs = rows[begin:end][begins_run[begin:end]].tolist()
         values[number], starts[begin:end] = column.join_runs(number, runs, rows[end - 1] + 1)
     sizes = np.array([len(array) for array in values])
     starts += np.repeat(np.cumsum(sizes) - sizes, counts)
     joined = values[0] if len(values) == 1 else np.concatenate(values)
-    return Ragged(joined.reshape(shape), starts // width, column.lengths[rows] // width)
+    return RaggedArray(joined.reshape(shape), starts // width, column.lengths[rows] // width)
 
 
 @dataclass(frozen=True)
-class _Joined:
-    """The rows of several columns, in elements; each array has one entry per row."""
+class _JoinedColumns:
+    """The rows of several columns. Lengths and offsets count elements.
+
+    `data` and `first_rows` have one entry per column, the other arrays one entry per row.
+    """
 
     dtype: np.dtype
     data: list[Buffer]  # the suffixes of each column
-    begins: np.ndarray  # index of the first row of each column
+    first_rows: np.ndarray  # index of the first row of each column
     prefixes: np.ndarray  # number of elements that a row shares with the previous row
     cuts: np.ndarray  # where the suffix begins in the data of its column
     lengths: np.ndarray  # number of elements of the value
     previous: np.ndarray  # number of elements of the value of the previous row of the column
 
     @classmethod
-    def of(cls, dtype: np.dtype, parts: Sequence[PrefixedRows]) -> "_Joined":
+    def of(cls, dtype: np.dtype, parts: Sequence[PrefixedRows]) -> "_JoinedColumns":
         counts = np.array([part.rows for part in parts])
         data = [part.buffers[6] for part in parts]
         begins = np.cumsum(counts) - counts
@@ -204,7 +207,7 @@ class _Joined:
             for data, begin, count in zip(self.data, begins.tolist(), counts.tolist(), strict=True)
         ]
 
-    def leading(self, number: int, row: int, count: int) -> np.ndarray:
+    def read_leading(self, number: int, row: int, count: int) -> np.ndarray:
         """Return the first `count` elements of the value of a row, from this and earlier rows."""
         value = np.empty(count, self.dtype)
         while count:
@@ -216,15 +219,16 @@ class _Joined:
         return value
 
     def join_runs(self, number: int, runs: list[int], end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the values of runs in one array, and where each value begins.
+        """Return the runs of a column in one array, and the index where each value begins.
 
-        `runs` are the first rows of the runs, and `end` is the row after the last run.
+        `runs` are the first rows of the runs, and `end` is the row after the last row of the last
+        run.
         """
         arrays: list[np.ndarray] = []
         for first, following in itertools.pairwise([*runs, end]):
             array = self.suffixes(number, first, following)
             if prefix := int(self.prefixes[first]):
-                before = arrays[-1][:prefix] if arrays else self.leading(number, first, prefix)
+                before = arrays[-1][:prefix] if arrays else self.read_leading(number, first, prefix)
                 array = np.concatenate([before, array])
             arrays.append(array)
         sizes = np.array([len(array) for array in arrays])

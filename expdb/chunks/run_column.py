@@ -10,7 +10,7 @@ from expdb.chunks.number_arrays import array_of
 from expdb.chunks.objects import read_ints, read_offsets
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
 from expdb.errors import ChunkDamaged, InvalidValue
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 
 
 class RunColumn(Column):
@@ -68,7 +68,7 @@ class RunColumn(Column):
         return nodes, [valid, EMPTY, offsets, EMPTY, values, EMPTY, offsets, EMPTY, lengths]
 
 
-def read_runs(field: Field, rows: int, buffers: list[Buffer], start: int, stop: int) -> Ragged:
+def read_runs(field: Field, rows: int, buffers: list[Buffer], start: int, stop: int) -> RaggedArray:
     """Decode rows [start, stop) of a `RunColumn`; check the lengths of all rows.
 
     A row without the field gives an empty array.
@@ -86,4 +86,4 @@ def read_runs(field: Field, rows: int, buffers: list[Buffer], start: int, stop: 
         raise ChunkDamaged("the length of a run is not valid")
     first, end = cuts[start], cuts[stop]
     ends = totals[cuts[start : stop + 1]] - totals[first]
-    return Ragged(np.repeat(values[first:end], lengths[first:end]), ends[:-1], np.diff(ends))
+    return RaggedArray(np.repeat(values[first:end], lengths[first:end]), ends[:-1], np.diff(ends))

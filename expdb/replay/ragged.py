@@ -1,6 +1,6 @@
-"""Arrays whose first dimensions differ, such as the tokens of turns, in one array."""
+"""Arrays of different lengths, such as the tokens of turns, stored in one array."""
 
-from __future__ import annotations  # NumPy imports its random module at the first access
+from __future__ import annotations  # methods of RaggedArray return RaggedArray
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from expdb.names import UNKNOWN
 
 
 @dataclass(frozen=True)
-class Ragged:
-    """Arrays whose first dimensions differ, in one array.
+class RaggedArray:
+    """Arrays of different lengths, stored in one array.
 
     Array k is ``values[starts[k] : starts[k] + lengths[k]]``. Arrays may overlap.
     """
@@ -22,8 +22,8 @@ class Ragged:
     lengths: np.ndarray  # int64 [N]; -1 if the array is missing
 
     @classmethod
-    def of(cls, arrays: Sequence[np.ndarray | None]) -> Ragged:
-        """Join arrays that have equal dimensions except the first; None is a missing array."""
+    def from_arrays(cls, arrays: Sequence[np.ndarray | None]) -> RaggedArray:
+        """Join arrays that differ only in their length; None becomes a missing array."""
         present = [array for array in arrays if array is not None]
         lengths = np.array([UNKNOWN if array is None else len(array) for array in arrays], np.int64)
         counts = np.maximum(lengths, 0)
@@ -31,14 +31,14 @@ class Ragged:
         return cls(values, np.cumsum(counts) - counts, lengths)
 
     @classmethod
-    def missing(cls, count: int, dtype: np.dtype, inner: tuple[int, ...]) -> Ragged:
+    def missing(cls, count: int, dtype: np.dtype, inner: tuple[int, ...]) -> RaggedArray:
         """Return `count` missing arrays; `inner` are the dimensions after the first."""
         starts = np.zeros(count, np.int64)
         return cls(np.empty((0, *inner), dtype), starts, np.full(count, UNKNOWN))
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Ragged]) -> Ragged:
-        """Return the arrays of all parts, at least one."""
+    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
+        """Join the arrays of one or more parts."""
         if len(parts) == 1:
             return parts[0]
         sizes = np.array([len(part.values) for part in parts])
@@ -61,38 +61,41 @@ class Ragged:
             for start, end in zip(self.starts.tolist(), ends, strict=True)
         ]
 
-    def spread(self, places: np.ndarray, count: int) -> Ragged:
-        """Return `count` arrays: these at the given indices, and missing arrays elsewhere."""
+    def place_at(self, indices: np.ndarray, count: int) -> RaggedArray:
+        """Return `count` arrays: these arrays at `indices`, and missing arrays elsewhere."""
         starts, lengths = np.zeros(count, np.int64), np.full(count, UNKNOWN)
-        starts[places], lengths[places] = self.starts, self.lengths
-        return Ragged(self.values, starts, lengths)
+        starts[indices], lengths[indices] = self.starts, self.lengths
+        return RaggedArray(self.values, starts, lengths)
 
-    def where(self, present: np.ndarray) -> Ragged:
-        """Return the arrays, of which those that are not `present` are missing."""
-        return Ragged(self.values, self.starts, np.where(present, self.lengths, UNKNOWN))
+    def mask_missing(self, present: np.ndarray) -> RaggedArray:
+        """Mark the arrays as missing where `present` is False, and return the result."""
+        return RaggedArray(self.values, self.starts, np.where(present, self.lengths, UNKNOWN))
 
-    def leading(self, indices: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    def take_leading(self, indices: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the first `counts` elements of the arrays at `indices`, concatenated."""
         return take_slices(self.values, self.starts[indices], counts)
 
 
 def take_slices(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the slices of `values` that begin at `starts`, concatenated."""
+    """Return the slices of `values` with the given starts and lengths, concatenated.
+
+    The result is a view if the slices are adjacent.
+    """
     ends = starts + counts
-    if len(starts) and (starts[1:] == ends[:-1]).all():  # the slices are adjacent
+    if len(starts) and (starts[1:] == ends[:-1]).all():  # adjacent slices need no copy
         return values[starts[0] : ends[-1]]
     if (starts[1:] >= ends[:-1]).all():  # a mask is faster than indices
         is_taken = np.arange(2 * len(starts) + 1) % 2 == 1
-        mask = np.repeat(is_taken, gaps_and_counts(starts, counts, len(values)))
+        mask = np.repeat(is_taken, alternate_gaps_and_slices(starts, counts, len(values)))
         return np.asarray(values[mask])
     skipped = starts - (np.cumsum(counts) - counts)
     return np.asarray(values[np.repeat(skipped, counts) + np.arange(int(counts.sum()))])
 
 
-def gaps_and_counts(starts: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
-    """Return the lengths of slices and of the gaps before, between and after them, alternating.
+def alternate_gaps_and_slices(starts: np.ndarray, counts: np.ndarray, size: int) -> np.ndarray:
+    """Return the lengths of gaps and slices in turn: first gap, first slice, ..., last gap.
 
-    The slices must be ascending and must not overlap.
+    The slices must be sorted by start and must not overlap.
     """
     edges = np.stack((starts, starts + counts), 1).reshape(-1)
     return np.diff(edges, prepend=0, append=size)

@@ -1,6 +1,6 @@
 """Rows of tokens: chain the turns of rollouts, pack rows, and spread values to their tokens."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # annotations name classes that are defined later
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from expdb.errors import InvalidValue
 from expdb.names import UNKNOWN
-from expdb.replay.ragged import Ragged, gaps_and_counts, take_slices
+from expdb.replay.ragged import RaggedArray, alternate_gaps_and_slices, take_slices
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class Chains:
-    """Rows of tokens; each array has one entry per row.
+    """Rows of tokens before packing; each array has one entry per row.
 
     The tokens of a row are the prompt and the output of its last turn.
     """
@@ -43,10 +43,10 @@ class Chains:
     @property
     def loss_tokens(self) -> np.ndarray:
         """Number of tokens to train on in each row."""
-        return _sums(self.turns.loss_tokens, self.turns.chain, len(self))
+        return _sum_by_chain(self.turns.loss_tokens, self.turns.chain, len(self))
 
     def select(self, is_selected: np.ndarray) -> Chains:
-        """Return some of the rows."""
+        """Return the rows for which `is_selected` is True."""
         if is_selected.all():
             return self
         number = np.cumsum(is_selected) - 1
@@ -55,24 +55,24 @@ class Chains:
         turns = replace(Turns(**columns), chain=number[columns["chain"]])
         return Chains(turns, *(getattr(self, name)[is_selected] for name in list(vars(self))[1:]))
 
-    def cut(self, most: int, masked: bool, masks: Masks) -> Chains:
-        """Return the rows with at most `most` tokens.
+    def truncate(self, max_tokens: int, masked: bool, masks: Masks) -> Chains:
+        """Return the rows, truncated to at most `max_tokens` tokens.
 
-        With `masked`, rows that are cut have no tokens to train on.
+        With `masked`, truncated rows have no tokens to train on.
         """
-        turns, is_cut = self.turns, self.size > most
-        kept = np.clip(most - turns.start, 0, turns.kept)
+        turns, is_cut = self.turns, self.size > max_tokens
+        kept = np.clip(max_tokens - turns.start, 0, turns.kept)
         loss_tokens = 0 if masked else masks.count(turns.step, kept)
         loss_tokens = np.where(is_cut[turns.chain], loss_tokens, turns.loss_tokens)
         turns = replace(turns, kept=kept, loss_tokens=loss_tokens)
-        return replace(self, turns=turns, size=np.minimum(self.size, most))
+        return replace(self, turns=turns, size=np.minimum(self.size, max_tokens))
 
 
 class Masks:
     """The output masks of the steps. In a step without a mask, all output tokens are trained on."""
 
-    def __init__(self, outputs: Ragged, masks: Ragged | None, name: str):
-        self.of_steps = masks
+    def __init__(self, outputs: RaggedArray, masks: RaggedArray | None, name: str):
+        self.of_steps = masks  # None if all output tokens are trained on
         if masks is None:
             return
         differs = (masks.lengths >= 0) & (outputs.lengths >= 0) & (masks.lengths != outputs.lengths)
@@ -85,42 +85,44 @@ class Masks:
         if masks.values.all():
             self.of_steps = None
         else:
-            self._sums = np.append(0, np.cumsum(masks.values != 0))
+            self._cumulative_counts = np.append(0, np.cumsum(masks.values != 0))
 
     def count(self, steps: np.ndarray, stops: np.ndarray) -> np.ndarray:
-        """Return the number of tokens to train on among the first `stops` tokens of outputs."""
+        """Return for each step how many of its first `stops` tokens are trained on."""
         if self.of_steps is None:
             return stops
         begins, has_mask = self.of_steps.starts[steps], self.of_steps.lengths[steps] >= 0
         ends = begins + np.where(has_mask, stops, 0)
-        counts: np.ndarray = np.where(has_mask, self._sums[ends] - self._sums[begins], stops)
+        counts: np.ndarray = np.where(
+            has_mask, self._cumulative_counts[ends] - self._cumulative_counts[begins], stops
+        )
         return counts
 
 
 def chain_turns(
     rollouts: np.ndarray,
     steps: np.ndarray,
-    prompts: Ragged,
-    outputs: Ragged,
+    prompts: RaggedArray,
+    outputs: RaggedArray,
     masks: Masks,
     fork_threshold: int,
 ) -> Chains:
-    """Return the rows that have tokens to train on.
+    """Chain turns into rows, and return the rows that have tokens to train on.
 
-    `steps` are the indices of the turns, in the order of their rollouts.
-    The tokens of a row after a turn are always the prompt and the output of that turn, so a new
-    prompt is compared with these two only.
+    `steps` are the steps of the turns, and `rollouts` the rollout of each turn. Both are sorted by
+    rollout. The tokens of a row after a turn are always the prompt and the output of that turn, so
+    a new prompt is compared with these two only.
 
     Source of the rules: TRL 1.16, `_chain_to_sequences` in `experimental/async_grpo`.
     """
-    there = (prompts.lengths[steps] >= 0) & (outputs.lengths[steps] >= 0)
-    rollouts, steps = rollouts[there], steps[there]
+    is_complete = (prompts.lengths[steps] >= 0) & (outputs.lengths[steps] >= 0)
+    rollouts, steps = rollouts[is_complete], steps[is_complete]
     start, length = prompts.lengths[steps], outputs.lengths[steps]
-    # The index of each turn after the first of its rollout, whose prompt begins with the prompt of
-    # the turn before.
+    # Indices of the turns that are not the first of their rollout, and whose prompt begins with the
+    # previous prompt.
     after = np.flatnonzero(rollouts[1:] == rollouts[:-1]) + 1
-    after = after[_extend(prompts, steps, after)]
-    matched = _common_lengths(prompts, outputs, steps, after)
+    after = after[_extends_previous_prompt(prompts, steps, after)]
+    matched = _count_repeated_tokens(prompts, outputs, steps, after)
     continues = length[after - 1] - matched < fork_threshold
     after, matched = after[continues], matched[continues]
     begins_chain = np.ones(len(steps), np.bool_)
@@ -131,47 +133,51 @@ def chain_turns(
     turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept))
     first = np.flatnonzero(begins_chain)
     last = np.append(first[1:], len(steps))[: len(first)] - 1
-    lost_tokens = _sums(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
+    lost_tokens = _sum_by_chain(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
     size = start[last] + kept[last]
     chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
     return chains.select(chains.loss_tokens > 0)
 
 
-def _sums(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:
+def _sum_by_chain(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:
     """Return the sum of the values of the turns of each row."""
     return np.bincount(chain, values, count).astype(np.int64)
 
 
-def _extend(prompts: Ragged, steps: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return whether the prompt of each turn in `after` begins with the prompt before it."""
+def _extends_previous_prompt(
+    prompts: RaggedArray, steps: np.ndarray, after: np.ndarray
+) -> np.ndarray:
+    """Return, for each turn in `after`, whether its prompt begins with the previous prompt."""
     starts, lengths = prompts.starts[steps], prompts.lengths[steps]
-    before, own = starts[after - 1], starts[after]
+    previous_starts, own_starts = starts[after - 1], starts[after]
     counts = lengths[after - 1]
-    # A prompt that was stored as an extension of the previous prompt begins at the same place.
-    extends = (before == own) | (counts == 0)
-    long_enough = lengths[after] >= counts
-    for index in np.flatnonzero(~extends & long_enough).tolist():
-        first, second, count = before[index], own[index], counts[index]
+    # A prompt that was stored as an extension of the previous prompt has the same start.
+    extends = (previous_starts == own_starts) | (counts == 0)
+    is_long_enough = lengths[after] >= counts
+    for index in np.flatnonzero(~extends & is_long_enough).tolist():
+        first, second, count = previous_starts[index], own_starts[index], counts[index]
         values = prompts.values
         extends[index] = np.array_equal(
             values[first : first + count], values[second : second + count]
         )
-    both: np.ndarray = extends & long_enough
-    return both
+    extends_prompt: np.ndarray = extends & is_long_enough
+    return extends_prompt
 
 
-def _common_lengths(
-    prompts: Ragged, outputs: Ragged, steps: np.ndarray, after: np.ndarray
+def _count_repeated_tokens(
+    prompts: RaggedArray, outputs: RaggedArray, steps: np.ndarray, after: np.ndarray
 ) -> np.ndarray:
-    """Return how many tokens of the last output the prompts of turns repeat after the last prompt.
+    """Return, for each turn in `after`, how many tokens of the previous output its prompt repeats.
 
-    The prompts must begin with the prompts of the previous turns.
+    Each of these prompts must begin with the prompt of the previous turn.
     """
-    before, own = steps[after - 1], steps[after]
-    begins = prompts.lengths[before]
-    counts: np.ndarray = np.minimum(outputs.lengths[before], prompts.lengths[own] - begins)
-    repeated = take_slices(prompts.values, prompts.starts[own] + begins, counts)
-    differs = np.flatnonzero(repeated != outputs.leading(before, counts))
+    previous_steps, own_steps = steps[after - 1], steps[after]
+    begins = prompts.lengths[previous_steps]
+    counts: np.ndarray = np.minimum(
+        outputs.lengths[previous_steps], prompts.lengths[own_steps] - begins
+    )
+    repeated = take_slices(prompts.values, prompts.starts[own_steps] + begins, counts)
+    differs = np.flatnonzero(repeated != outputs.take_leading(previous_steps, counts))
     if len(differs):
         ends = np.cumsum(counts)
         turn, first = np.unique(ends.searchsorted(differs, "right"), return_index=True)
@@ -182,8 +188,8 @@ def _common_lengths(
 def pack_rows(chains: Chains, width: int) -> list[list[int]]:
     """Return bins of chains that have at most `width` tokens in total, by first-fit decreasing.
 
-    A bin has the indices of its chains. The chains of a rollout are in one bin if they fit into
-    one. Bins are in the order of their first rollout, as are the chains of a bin.
+    A bin is an ascending list of indices of chains. The chains of a rollout are in one bin if they
+    fit into one. Bins are sorted by their first chain.
     """
     sizes = chains.size.tolist()
     by_rollout: dict[int, list[int]] = {}
@@ -220,14 +226,14 @@ class TokenRows:
         self._chains = chains
         # For each chain: its index, its begin and its end in the flat array of B rows of T tokens,
         # and its number within its row.
-        self._places: list[tuple[int, int, int, int]] = []
+        self._chain_spans: list[tuple[int, int, int, int]] = []
         for row, indices in enumerate(bins):
             begin = row * width
             for number, index in enumerate(indices, 1):
-                self._places.append((index, begin, begin + sizes[index], number))
+                self._chain_spans.append((index, begin, begin + sizes[index], number))
                 begin += sizes[index]
         begins = np.full(len(chains), UNKNOWN)
-        for index, begin, _, _ in self._places:
+        for index, begin, _, _ in self._chain_spans:
             begins[index] = begin
         turns = chains.turns
         used = np.flatnonzero((turns.kept > 0) & (begins[turns.chain] >= 0))
@@ -235,9 +241,11 @@ class TokenRows:
         order = starts.argsort(kind="stable")
         # The turns with tokens in the batch, in the order of these tokens.
         self._turns = Turns(**{name: array[used][order] for name, array in vars(turns).items()})
-        # The numbers of other tokens and of generated tokens in the flat array, alternating.
-        self._counts = gaps_and_counts(starts[order], self._turns.kept, len(bins) * width)
-        self._is_generated = self._of_turns(np.ones(len(order), np.bool_), False)
+        # Run lengths in the flat array, in turn: other tokens, generated tokens, ..., other tokens.
+        self._run_lengths = alternate_gaps_and_slices(
+            starts[order], self._turns.kept, len(bins) * width
+        )
+        self._is_generated = self._expand_turn_values(np.ones(len(order), np.bool_), False)
 
     @property
     def drawn_rollouts(self) -> np.ndarray:
@@ -250,23 +258,23 @@ class TokenRows:
         out = np.full(self.shape, value, dtype) if value else np.zeros(self.shape, dtype)
         return out, out.reshape(-1)
 
-    def _of_turns(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
+    def _expand_turn_values(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
         """Return an array [B, T, ...] with the value of the turn of each generated token."""
         inner = values.shape[1:]
-        alternating = np.full((len(self._counts), *inner), elsewhere, values.dtype)
+        alternating = np.full((len(self._run_lengths), *inner), elsewhere, values.dtype)
         alternating[1::2] = values
-        return np.repeat(alternating, self._counts, 0).reshape(*self.shape, *inner)
+        return np.repeat(alternating, self._run_lengths, 0).reshape(*self.shape, *inner)
 
-    def _of_tokens(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
-        """Return an array [B, T, ...] with one of `values` for each generated token."""
+    def _scatter(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
+        """Return an array [B, T, ...] with `values` at the generated tokens, in their order."""
         out = np.full((*self.shape, *values.shape[1:]), elsewhere, values.dtype)
         out[self._is_generated] = values
         return out
 
-    def input_ids(self, prompts: Ragged, outputs: Ragged, pad_id: int) -> np.ndarray:
+    def input_ids(self, prompts: RaggedArray, outputs: RaggedArray, pad_id: int) -> np.ndarray:
         """Return the tokens, [B, T]."""
         kind = np.result_type(prompts.values, outputs.values)
-        if not self._places:
+        if not self._chain_spans:
             kind = np.dtype(np.int32)
         if kind.kind not in "iu" or not np.iinfo(kind).min <= pad_id <= np.iinfo(kind).max:
             raise InvalidValue(
@@ -274,7 +282,7 @@ class TokenRows:
                 "pass another pad_id"
             )
         out, flat = self._filled(pad_id, kind)
-        for index, begin, end, _ in self._places:
+        for index, begin, end, _ in self._chain_spans:
             step = self._chains.last_step[index]
             prompt, output = prompts.starts[step], outputs.starts[step]
             count = min(int(prompts.lengths[step]), end - begin)
@@ -286,29 +294,31 @@ class TokenRows:
     def attention_mask(self) -> np.ndarray:
         """Return True for the tokens of a row, bool [B, T]."""
         out, flat = self._filled(False, np.bool_)
-        for _, begin, end, _ in self._places:
+        for _, begin, end, _ in self._chain_spans:
             flat[begin:end] = True
         return out
 
     def loss_mask(self, masks: Masks) -> np.ndarray:
         """Return True for the tokens to train on, bool [B, T]."""
-        out = self._of_turns(self._turns.loss_tokens > 0, False)
+        out = self._expand_turn_values(self._turns.loss_tokens > 0, False)
         if masks.of_steps is not None:
-            out &= self._of_tokens(self._values(masks.of_steps, "mask", True, np.bool_), False)
+            out &= self._scatter(
+                self._concatenate_values(masks.of_steps, "mask", True, np.bool_), False
+            )
         return out
 
     def position_ids(self) -> np.ndarray:
         """Return the index of each token in its chain, int64 [B, T]; 0 for padding."""
         out, flat = self._filled(0, np.int64)
         numbers = np.arange(self.shape[1])
-        for _, begin, end, _ in self._places:
+        for _, begin, end, _ in self._chain_spans:
             flat[begin:end] = numbers[: end - begin]
         return out
 
     def segment_ids(self) -> np.ndarray:
         """Return the number of each token's chain within its row, from 1, int32 [B, T]."""
         out, flat = self._filled(0, np.int32)
-        for _, begin, end, number in self._places:
+        for _, begin, end, number in self._chain_spans:
             flat[begin:end] = number
         return out
 
@@ -317,37 +327,43 @@ class TokenRows:
         kept = self._turns.kept
         numbers = np.arange(int(kept.sum()), dtype=np.int32)
         numbers -= np.repeat((np.cumsum(kept) - kept).astype(np.int32), kept)
-        return self._of_tokens(numbers, UNKNOWN)
+        return self._scatter(numbers, UNKNOWN)
 
-    def of_turns(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
+    def expand_step_values(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
         """Return the value of the step of each generated token, [B, T, ...]."""
-        return self._of_turns(values[self._turns.step], elsewhere)
+        return self._expand_turn_values(values[self._turns.step], elsewhere)
 
     def advantages(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
         """Return the value of the rollout of each token to train on, [B, T]; 0 elsewhere."""
-        out = self._of_turns(values[self._chains.rollout[self._turns.chain]], 0)
+        out = self._expand_turn_values(values[self._chains.rollout[self._turns.chain]], 0)
         out[~loss_mask] = 0
         return out
 
-    def of_tokens(self, values: Ragged, name: str, missing: Any) -> np.ndarray:
+    def build_token_values(self, values: RaggedArray, name: str, missing: Any) -> np.ndarray:
         """Return the value of each generated token, [B, T, ...]; 0 elsewhere.
 
         `values` has an array for each step. The tokens of a step without an array have the value
         `missing`.
         """
-        return self._of_tokens(self._values(values, name, missing, values.values.dtype), 0)
+        return self._scatter(
+            self._concatenate_values(values, name, missing, values.values.dtype), 0
+        )
 
-    def versions(self, of_steps: np.ndarray, of_tokens: Ragged | None, name: str) -> np.ndarray:
+    def versions(
+        self, of_steps: np.ndarray, of_tokens: RaggedArray | None, name: str
+    ) -> np.ndarray:
         """Return the policy version of each generated token, int64 [B, T]; -1 elsewhere.
 
-        A version in `of_tokens` takes the place of the version of the step.
+        The tokens of a turn that has an array in `of_tokens` have these versions.
         """
         if of_tokens is None or (of_tokens.lengths < 0).all():
-            return self.of_turns(of_steps, UNKNOWN)
+            return self.expand_step_values(of_steps, UNKNOWN)
         missing = np.repeat(of_steps[self._turns.step], self._turns.kept)
-        return self._of_tokens(self._values(of_tokens, name, missing, np.int64), UNKNOWN)
+        return self._scatter(self._concatenate_values(of_tokens, name, missing, np.int64), UNKNOWN)
 
-    def _values(self, arrays: Ragged, name: str, missing: Any, dtype: Any) -> np.ndarray:
+    def _concatenate_values(
+        self, arrays: RaggedArray, name: str, missing: Any, dtype: Any
+    ) -> np.ndarray:
         """Return the value of each generated token, in the order of the tokens.
 
         `missing` is the value of the tokens of a step without an array: a scalar, or one value per
@@ -364,11 +380,11 @@ class TokenRows:
                 "output tokens; request fields with one value per output token, or one per step"
             )
         if has_array.all():
-            return arrays.leading(steps, kept).astype(dtype, copy=False)
+            return arrays.take_leading(steps, kept).astype(dtype, copy=False)
         out = np.empty((int(kept.sum()), *arrays.values.shape[1:]), dtype)
         out[:] = missing
         has_value = np.repeat(has_array, kept)
-        out[has_value] = arrays.leading(steps[has_array], kept[has_array])
+        out[has_value] = arrays.take_leading(steps[has_array], kept[has_array])
         return out
 
     def of_rollouts(self, values: np.ndarray, missing: Any) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue, warn
-from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
+from expdb.names import EPISODE_VERSION_COLUMNS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 from expdb.replay.sequences import Episode, Group
 from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows
 from expdb.replay.units import Unit
@@ -95,10 +95,11 @@ class Tokens(Unit):
     max_tokens : int, optional
         Maximum length of a row, at least 1. Required with `pack`.
     budget : int, optional
-        Maximum number of tokens of a batch without padding, at least 1. The drawn items are taken
-        from the oldest on. The first item that exceeds the budget and all newer items are left out,
-        so they may be drawn again; a consumer does not count them as leased. At least one item is
-        taken.
+        Maximum number of tokens per batch, not counting padding, at least 1. Tokens are counted
+        after `overlong` is applied. expdb adds the drawn items from the oldest to the newest, and
+        stops before the first item that does not fit. The remaining items can be drawn again, and a
+        consumer does not count them as leased. If the oldest item alone exceeds the budget, the
+        batch contains only this item, and expdb warns. `ReplayBuffer.epochs` does not accept it.
     pack : bool, default False
         Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
         attention of the model must not cross segments.
@@ -228,7 +229,7 @@ class Tokens(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        return tuple(dict.fromkeys((*self.of.reads, "episode_return", *VERSIONS_OF_EPISODES)))
+        return tuple(dict.fromkeys((*self.of.reads, "episode_return", *EPISODE_VERSION_COLUMNS)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -328,31 +329,38 @@ class Tokens(Unit):
                 )
         return list(dict.fromkeys((*needed, *(fields or ()))))
 
-    def find_kept(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
-        """Return which items the budget allows in a batch.
+    def select_within_budget(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
+        """Return which drawn items fit into the token budget.
 
         Parameters
         ----------
         batch : mapping of str to ndarray
-            The turns of B items, as in `assemble`.
+            The turns of B items, with the keys that `inputs` returned, as in `assemble`.
         positions : ndarray of int64, shape (B,)
-            Positions of the items.
+            Position of each item; the smallest is the oldest item.
 
         Returns
         -------
         ndarray of bool, shape (B,)
-            True for the items to keep, at least one.
+            True for the items to keep. At least one item is kept, unless there are no items.
+
+        Raises
+        ------
+        InvalidValue
+            If a row is too long and `overlong` is ``"error"``, or an output mask has another length
+            than its output.
 
         Warns
         -----
         ExpDBWarning
-            If the oldest item alone exceeds the budget.
+            If the oldest item alone exceeds the budget, or, once per process, if later prompts have
+            replaced tokens to train on.
         """
         count = len(positions)
         is_kept = np.ones(count, np.bool_)
         if self.budget is None or not count:
             return is_kept
-        turns = _Turns(self, batch)
+        turns = _TurnInputs(self, batch)
         chains = self._apply_overlong(self._chains(turns), turns)
         rollouts = batch["episode"].size // count
         tokens = np.bincount(chains.rollout // rollouts, chains.size, count)
@@ -362,8 +370,9 @@ class Tokens(Unit):
         if not is_kept[oldest]:
             is_kept[oldest] = True
             warn(
-                f"an item of {int(tokens[oldest])} tokens exceeds budget={self.budget}, and is "
-                "returned as a batch of its own; raise budget, or pass max_tokens"
+                f"budget={self.budget} is smaller than the oldest item, which has "
+                f"{int(tokens[oldest])} tokens, so the batch contains only this item; raise "
+                "budget, or set a smaller max_tokens"
             )
         return is_kept
 
@@ -400,7 +409,7 @@ class Tokens(Unit):
         is_rollout = batch["episode"].reshape(-1) >= 0
         scores = batch["episode_score" if "episode_score" in batch else "episode_return"]
         scores = np.where(is_rollout, scores.reshape(-1), np.nan)
-        turns = _Turns(self, batch)
+        turns = _TurnInputs(self, batch)
         chains = self._chains(turns)
         advantages = None
         if self.advantage is not None:
@@ -496,7 +505,7 @@ class Tokens(Unit):
             out[name] = np.concatenate([array[chosen], empty])
         return out
 
-    def _chains(self, turns: _Turns) -> Chains:
+    def _chains(self, turns: _TurnInputs) -> Chains:
         """Return the rows of all rollouts, before they are cut or packed."""
         chains = chain_turns(
             turns.rollouts, turns.steps, turns.prompts, turns.outputs, turns.masks,
@@ -506,7 +515,7 @@ class Tokens(Unit):
             _warn_of_lost_tokens(lost)
         return chains
 
-    def _apply_overlong(self, chains: Chains, turns: _Turns) -> Chains:
+    def _apply_overlong(self, chains: Chains, turns: _TurnInputs) -> Chains:
         """Return the rows after `overlong` was applied to those longer than `max_tokens`."""
         most = self.max_tokens
         if most is None or not (is_overlong := chains.size > most).any():
@@ -521,11 +530,11 @@ class Tokens(Unit):
         if self.overlong == "drop":
             return chains.select(~np.isin(chains.rollout, chains.rollout[is_overlong]))
         is_masked = self.overlong == "mask"
-        cut = chains.cut(most, is_masked, turns.masks)
+        cut = chains.truncate(most, is_masked, turns.masks)
         return cut if is_masked else cut.select(cut.loss_tokens > 0)
 
     def _arrays(
-        self, rows: TokenRows, turns: _Turns, advantages: np.ndarray | None
+        self, rows: TokenRows, turns: _TurnInputs, advantages: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """Return the arrays [B, T]."""
         batch, out = turns.batch, {}
@@ -533,57 +542,59 @@ class Tokens(Unit):
         out["attention_mask"] = rows.attention_mask()
         out["loss_mask"] = rows.loss_mask(turns.masks)
         if self.logprobs in batch:
-            out["logprobs"] = rows.of_tokens(turns.ragged(self.logprobs), self.logprobs, np.nan)
+            out["logprobs"] = rows.build_token_values(
+                turns.arrays_of_steps(self.logprobs), self.logprobs, np.nan
+            )
         out["position_ids"] = rows.position_ids()
         if self.pack:
             out["segment_ids"] = rows.segment_ids()
         if advantages is not None:
             out["advantage"] = rows.advantages(advantages.astype(np.float32), out["loss_mask"])
         out["policy_version"] = self._versions(rows, turns)
-        out["token_step"] = rows.of_turns(turns.flat("position"), UNKNOWN)
+        out["token_step"] = rows.expand_step_values(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()
         for name in turns.others:
             out[name] = self._requested_key(rows, turns, name)
-            if f"has_{name}" in batch and not turns.is_of_episodes(name):
-                out[f"has_{name}"] = rows.of_turns(turns.flat(f"has_{name}"), False)
+            if f"has_{name}" in batch and not turns.has_one_value_per_episode(name):
+                out[f"has_{name}"] = rows.expand_step_values(turns.flat(f"has_{name}"), False)
         return out
 
-    def _requested_key(self, rows: TokenRows, turns: _Turns, name: str) -> np.ndarray:
+    def _requested_key(self, rows: TokenRows, turns: _TurnInputs, name: str) -> np.ndarray:
         """Return a requested key, one value per token, or per row if it describes an episode."""
         batch = turns.batch
-        if turns.is_of_episodes(name):
+        if turns.has_one_value_per_episode(name):
             values = batch[name].reshape(-1)
             missing = {"O": None, "f": np.nan}.get(values.dtype.kind, 0)
             of_rows = rows.of_rollouts(values, missing)
             return of_rows if self.pack else of_rows[:, 0]
-        if not isinstance(batch[name], Ragged):
+        if not isinstance(batch[name], RaggedArray):
             values = turns.flat(name)
             if values.dtype != object:
-                return rows.of_turns(values, 0)
+                return rows.expand_step_values(values, 0)
             if any(value is not None and not isinstance(value, np.ndarray) for value in values):
                 raise InvalidValue(
                     f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it "
                     "from fields, and read it with buffer.get(batch['token_step'][...])"
                 )
-        return rows.of_tokens(turns.ragged(name), name, 0)
+        return rows.build_token_values(turns.arrays_of_steps(name), name, 0)
 
-    def _versions(self, rows: TokenRows, turns: _Turns) -> np.ndarray:
+    def _versions(self, rows: TokenRows, turns: _TurnInputs) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""
         versions = turns.flat("policy_version").astype(np.int64)
         if "has_policy_version" in turns.batch:
             versions = np.where(turns.flat("has_policy_version"), versions, UNKNOWN)
         is_stored = self.versions in turns.batch
-        of_tokens = turns.ragged(self.versions) if is_stored else None
+        of_tokens = turns.arrays_of_steps(self.versions) if is_stored else None
         return rows.versions(versions, of_tokens, self.versions)
 
 
-class _Turns:
+class _TurnInputs:
     """The turns of the drawn rollouts, as flat arrays over all rollouts and steps."""
 
     def __init__(self, unit: Tokens, batch: Mapping[str, np.ndarray]):
         self.batch, self._shape = batch, batch["mask"].shape
         self.prompts, self.outputs = self._tokens(unit.prompt), self._tokens(unit.output)
-        masks = self.ragged(unit.output_mask) if unit.output_mask in batch else None
+        masks = self.arrays_of_steps(unit.output_mask) if unit.output_mask in batch else None
         self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
@@ -593,36 +604,42 @@ class _Turns:
         self.steps = np.flatnonzero(is_taken)
         self.rollouts = self.steps // self._shape[-1]
 
-    def _tokens(self, name: str) -> Ragged:
+    def _tokens(self, name: str) -> RaggedArray:
         values: Any = self.batch[name]
-        is_flat = isinstance(values, Ragged) or all(
+        is_one_dimensional = isinstance(values, RaggedArray) or all(
             tokens is None or (isinstance(tokens, np.ndarray) and tokens.ndim == 1)
             for tokens in self.flat(name)
         )
-        ragged = self.ragged(name) if is_flat else None
+        ragged = self.arrays_of_steps(name) if is_one_dimensional else None
         if ragged is None or ragged.values.ndim != 1:
             raise InvalidValue(
-                f"{name!r} must hold one-dimensional arrays of tokens; declare it like the "
+                f"{name!r} must contain one-dimensional arrays of tokens; declare it like the "
                 "fields of expdb.TOKEN_FIELDS"
             )
         return ragged
 
-    def ragged(self, name: str) -> Ragged:
+    def arrays_of_steps(self, name: str) -> RaggedArray:
         """Return the arrays of all steps; the array of a step without the field is missing."""
         values: Any = self.batch[name]
-        ragged = values if isinstance(values, Ragged) else Ragged.of(list(self.flat(name)))
-        has_field = f"has_{name}"
-        return ragged.where(self.flat(has_field)) if has_field in self.batch else ragged
+        ragged = (
+            values
+            if isinstance(values, RaggedArray)
+            else RaggedArray.from_arrays(list(self.flat(name)))
+        )
+        presence_key = f"has_{name}"
+        return (
+            ragged.mask_missing(self.flat(presence_key)) if presence_key in self.batch else ragged
+        )
 
     def flat(self, name: str) -> np.ndarray:
         """Return an array [B, T, ...] or [B, n, T, ...] of the batch as [steps, ...]."""
         array = self.batch[name]
         return array.reshape(-1, *array.shape[len(self._shape) :])
 
-    def is_of_episodes(self, name: str) -> bool:
+    def has_one_value_per_episode(self, name: str) -> bool:
         """Return whether a key has one value per episode instead of one per step."""
         values: Any = self.batch[name]
-        return not isinstance(values, Ragged) and values.ndim < len(self._shape)
+        return not isinstance(values, RaggedArray) and values.ndim < len(self._shape)
 
 
 # Keys whose value is -1 in a row without tokens.

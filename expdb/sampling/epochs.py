@@ -77,8 +77,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         where, unit, fields, shard = request_args
         if isinstance(unit, Tokens) and unit.budget is not None:
             raise InvalidValue(
-                f"an epoch contains every item once, but budget={unit.budget} leaves items out; "
-                "omit budget, or lease batches from a consumer"
+                f"budget={unit.budget} cannot be used with epochs(), because an epoch must return "
+                "every item; omit budget, or lease batches from a consumer"
             )
         self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)

@@ -9,9 +9,9 @@ import numpy as np
 from expdb import errors
 from expdb.memory import priorities
 from expdb.memory.resident import Resident
-from expdb.names import UNKNOWN, VERSIONS_OF_EPISODES
+from expdb.names import EPISODE_VERSION_COLUMNS, UNKNOWN
 from expdb.replay.layout import Layout
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 from expdb.sampling.keys import KeySources
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
@@ -125,18 +125,24 @@ class Gatherer:
     ) -> dict[str, dict[str, Any]]:
         """Read the columns that are not in memory, by source."""
         by_source: dict[str, dict[str, Any]] = {}
-        if keys.for_assembly:
-            by_source["versions"] = self._versions(session, state, layout)
+        if keys.has_builtin_assembly:
+            by_source["versions"] = self._read_versions(session, state, layout)
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
-            last = not (keys.of_episodes or keys.following or keys.last or keys.frames)
+            is_last_read = not (keys.of_episodes or keys.following or keys.last or keys.frames)
             stored = self._stored(
-                session, state, keys.stored, flat, layout.mask, keys.for_assembly, last
+                session,
+                state,
+                keys.stored,
+                flat,
+                layout.mask,
+                keys.has_builtin_assembly,
+                is_last_read,
             )
             shape = layout.rows.shape
             by_source["stored"] = {
                 name: array
-                if isinstance(array, Ragged)
+                if isinstance(array, RaggedArray)
                 else array.reshape(*shape, *array.shape[1:])
                 for name, array in stored.items()
             }
@@ -156,30 +162,35 @@ class Gatherer:
             by_source["stack_stored"], by_source["next_stack_stored"] = frames
         return by_source
 
-    def _versions(self, session: Session, state: State, layout: Layout) -> dict[str, np.ndarray]:
-        """Return the policy version of each step of whole episodes.
+    def _read_versions(
+        self, session: Session, state: State, layout: Layout
+    ) -> dict[str, np.ndarray]:
+        """Return the policy version of each step of a batch of episodes.
 
-        Only steps of episodes with several versions are read from the database.
+        If all steps of an episode have the same version, or none has one, the version comes from
+        memory. Other versions are read from the database.
         """
         r, rows, mask = self._resident, layout.rows, layout.mask
         assert mask is not None
         firsts = rows[..., 0] if layout.firsts is None else layout.firsts
-        versions = np.stack([r.of_episodes(name, firsts) for name in VERSIONS_OF_EPISODES])
+        versions = np.stack([r.of_episodes(name, firsts) for name in EPISODE_VERSION_COLUMNS])
         has_version = ~np.isnan(versions[0])
-        # A float64 is exact only below 2^53.
-        is_same = (versions == versions[0]).all(0) & (abs(versions[0]) < 1 << 53)
-        is_same |= np.isnan(versions).all(0)
+        # Memory stores versions as float64, which is exact only below 2^53.
+        is_in_memory = (versions == versions[0]).all(0) & (abs(versions[0]) < 1 << 53)
+        is_in_memory |= np.isnan(versions).all(0)
         out = {
-            "policy_version": np.where(has_version & is_same, versions[0], 0).astype(np.int64),
-            "has_policy_version": has_version & is_same,
+            "policy_version": np.where(has_version & is_in_memory, versions[0], 0).astype(np.int64),
+            "has_policy_version": has_version & is_in_memory,
         }
         out = {name: np.where(mask, array[..., None], 0) for name, array in out.items()}
         out["has_policy_version"] = out["has_policy_version"].astype(np.bool_)
-        differs = mask & ~is_same[..., None]
-        if differs.any():
-            columns = self._fetched(session, state, r.positions(rows[differs]), ["policy_version"])
+        is_in_database = mask & ~is_in_memory[..., None]
+        if is_in_database.any():
+            columns = self._fetched(
+                session, state, r.positions(rows[is_in_database]), ["policy_version"]
+            )
             for name, array in columns.items():
-                out[name][differs] = array
+                out[name][is_in_database] = array
         return out
 
     def _episodes(self, positions: np.ndarray, layout: Layout) -> np.ndarray:
@@ -212,7 +223,7 @@ class Gatherer:
         columns = fetch.steps(
             self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
         )
-        out = {name: _spread(array, there, firsts.size) for name, array in columns.items()}
+        out = {name: _place_at(array, there, firsts.size) for name, array in columns.items()}
         for array in out.values():
             if array.dtype.kind == "f":
                 array[firsts.reshape(-1) < 0] = np.nan
@@ -245,21 +256,21 @@ class Gatherer:
         names: list[str],
         flat: np.ndarray,
         mask: np.ndarray | None,
-        ragged: bool = False,
+        as_ragged: bool = False,
         last: bool = False,
     ) -> dict[str, Any]:
-        """Read columns of steps from the database; masked entries are zero, None or missing.
+        """Read columns of steps from the database; masked entries are 0, None or a missing array.
 
-        With `ragged`, arrays whose first dimension varies are `Ragged`. `last` means that nothing
-        more is read in this transaction.
+        With `as_ragged`, arrays whose first dimension varies are `RaggedArray`. `last` means that
+        nothing more is read in this transaction.
         """
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        columns = self._fetched(session, state, positions, names, ragged, last)
+        columns = self._fetched(session, state, positions, names, as_ragged, last)
         return (
             columns
             if mask is None
-            else {name: _spread(array, there, len(flat)) for name, array in columns.items()}
+            else {name: _place_at(array, there, len(flat)) for name, array in columns.items()}
         )
 
     def _fetched(
@@ -268,13 +279,13 @@ class Gatherer:
         state: State,
         positions: np.ndarray,
         names: list[str],
-        ragged: bool = False,
+        as_ragged: bool = False,
         last: bool = False,
     ) -> dict[str, Any]:
         empty = self._resident.arrays.empty
         return fetch.steps(
             self._store, session, state, positions, names, cache=self.cache, empty=empty,
-            ragged=ragged, last=last,
+            as_ragged=as_ragged, last=last,
         )  # fmt: skip
 
     def _read_next(
@@ -301,7 +312,7 @@ class Gatherer:
         columns = self._fetched(session, state, r.positions(rows[steps]), names)
         if len(steps) == len(rows):
             return columns
-        out = {name: _spread(array, steps, len(rows)) for name, array in columns.items()}
+        out = {name: _place_at(array, steps, len(rows)) for name, array in columns.items()}
         episodes = r.episodes(before[finals])  # a transition has only one episode
         observations = (
             fetch.final_observations(self._store, session, episodes) if len(finals) else {}
@@ -326,13 +337,13 @@ def _rows(source: str, window: Window | None, layout: Layout) -> np.ndarray:
     return window.filled if window is not None and rows is window.rows else rows
 
 
-def _spread(array: Any, places: np.ndarray, count: int) -> Any:
-    """Return `count` entries: values at the given indices, zero, None or no array elsewhere."""
-    if isinstance(array, Ragged):
-        return array.spread(places, count)
+def _place_at(array: Any, indices: np.ndarray, count: int) -> Any:
+    """Return `count` entries: the values at `indices`, and 0, None or no array elsewhere."""
+    if isinstance(array, RaggedArray):
+        return array.place_at(indices, count)
     shape = count, *array.shape[1:]
     out = np.full(shape, None) if array.dtype == object else np.zeros(shape, array.dtype)
-    out[places] = array
+    out[indices] = array
     return out
 
 

@@ -39,15 +39,15 @@ class KeySources:
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
     alone: dict[str, list[tuple[str, str]]]
     others: list[tuple[str, str, str]]
-    # Whether a unit of expdb computes with the values. Arrays whose first dimension varies are then
-    # `Ragged`, and policy versions come from the columns of episodes, which the unit reads.
-    for_assembly: bool
+    # Whether a built-in unit assembles the batch. If so, fields whose first dimension varies are
+    # `RaggedArray`, and policy versions come from columns of episodes, which the unit must read.
+    has_builtin_assembly: bool
 
     @cached_property
     def in_memory(self) -> bool:
-        """Whether no key is read from the database."""
-        read = self.stored, self.of_episodes, self.following, self.last, self.frames
-        return not (any(read) or self.for_assembly)
+        """Whether a batch never needs the database."""
+        database_keys = self.stored, self.of_episodes, self.following, self.last, self.frames
+        return not (any(database_keys) or self.has_builtin_assembly)
 
 
 # For each source in memory, the source of its fields that must be read from the database.
@@ -90,14 +90,14 @@ def key_sources(
             keys.append((f"has_{key}", source, f"has_{name}"))
 
     wanted = usual if fields is None else dict.fromkeys(fields)
-    for_assembly = unit.assembles and is_builtin(type(unit))
+    has_builtin_assembly = unit.assembles and is_builtin(type(unit))
     if unit.assembles:
         inputs = unit.inputs(fields, list(types))
         wanted = wanted if inputs is None else dict.fromkeys(inputs)
     for name in wanted:
         if name in own:
             keys.append((name, own[name], name))
-        elif name == "policy_version" and for_assembly:
+        elif name == "policy_version" and has_builtin_assembly:
             keys += [(name, "versions", name), (f"has_{name}", "versions", f"has_{name}")]
         elif name in following:
             add(name, "next_stack" if following[name] in stacked else "next", following[name])
@@ -135,7 +135,7 @@ def key_sources(
         packed,
         alone,
         others,
-        for_assembly,
+        has_builtin_assembly,
     )
 
 

@@ -15,7 +15,7 @@ from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
 from expdb.replay.tokens import Tokens
@@ -46,7 +46,7 @@ MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominate
 
 
 # A layout, the window that the unit has read, and the columns of the batch if they were read.
-LaidOut = tuple[Layout, Window | None, dict[str, np.ndarray] | None]
+LayoutResult = tuple[Layout, Window | None, dict[str, np.ndarray] | None]
 
 
 @dataclass(frozen=True)
@@ -322,8 +322,8 @@ class SamplePlan:
         rng: np.random.Generator,
         session: Session | None,
         state: State | None,
-    ) -> LaidOut:
-        """Return the layout of drawn rows, the window that the unit has read, and read columns."""
+    ) -> LayoutResult:
+        """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
@@ -353,19 +353,19 @@ class SamplePlan:
         rng: np.random.Generator,
         session: Session | None,
         state: State | None,
-    ) -> LaidOut:
-        """Read the columns of drawn items, and leave out the items that exceed the budget."""
+    ) -> LayoutResult:
+        """Read the drawn items, and leave out the newest if the batch exceeds the budget."""
         batch = self._gatherer.gather(
             self._keys, None, positions, layout, columns, session, state, np.empty
         )
-        is_kept = unit.find_kept(batch, positions)
+        is_kept = unit.select_within_budget(batch, positions)
         if is_kept.all():
             return layout, None, batch
         limited = unit.layout(self.resident, rows[is_kept], rng)
         assert limited.mask is not None
         limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
         limited.kept = is_kept
-        return limited, None, {name: _select(array, is_kept) for name, array in batch.items()}
+        return limited, None, {name: _select_items(array, is_kept) for name, array in batch.items()}
 
     def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
         """Return the layout of drawn rows from a user's unit, after checking the layout."""
@@ -379,7 +379,7 @@ class SamplePlan:
         self,
         positions: np.ndarray,
         columns: dict[str, np.ndarray],
-        laid_out: LaidOut,
+        laid_out: LayoutResult,
         rng: np.random.Generator,
         empty: Empty,
         session: Session | None,
@@ -424,12 +424,15 @@ class SamplePlan:
         return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, unit.output))
 
 
-def _select(array: Any, is_selected: np.ndarray) -> Any:
-    """Return the values of some items; a `Ragged` has the same number of arrays for each item."""
-    if not isinstance(array, Ragged):
-        return array[is_selected]
-    of_items = np.arange(len(array)).reshape(len(is_selected), -1)[is_selected].reshape(-1)
-    return Ragged(array.values, array.starts[of_items], array.lengths[of_items])
+def _select_items(values: Any, is_selected: np.ndarray) -> Any:
+    """Return the values of the selected items.
+
+    A `RaggedArray` must have the same number of arrays for each item.
+    """
+    if not isinstance(values, RaggedArray):
+        return values[is_selected]
+    indices = np.arange(len(values)).reshape(len(is_selected), -1)[is_selected].reshape(-1)
+    return RaggedArray(values.values, values.starts[indices], values.lengths[indices])
 
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")

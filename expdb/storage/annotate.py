@@ -189,7 +189,7 @@ def annotate_tokens(
     index = indices[is_generated]
     with store.engine.reading() as session:
         state = store.state(session)
-        columns = fetch.steps(store, session, state, positions, [output], ragged=True)
+        columns = fetch.steps(store, session, state, positions, [output], as_ragged=True)
     lengths = columns[output].lengths
     starts = np.cumsum(lengths) - lengths
     filled = starts[step_numbers] + index

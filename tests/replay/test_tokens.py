@@ -669,9 +669,9 @@ def test_arrays_of_other_batches_stay_writable_and_separate(train):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_budget_leaves_the_newest_items_for_later_leases(train, pack):
+def test_items_above_the_budget_are_leased_later(train, pack):
     rng = np.random.default_rng(21)
-    sizes = []  # of the groups, from the oldest on
+    sizes = []  # tokens of each group, oldest first
     for g in range(20):
         lengths = rng.integers(1, 12, 2).tolist()
         for k, length in enumerate(lengths):
@@ -698,22 +698,24 @@ def test_a_budget_leaves_the_newest_items_for_later_leases(train, pack):
         lease.acknowledge()
 
 
-def test_an_item_that_exceeds_the_budget_is_a_batch_of_its_own(train):
+def test_an_oldest_item_above_the_budget_is_returned_alone(train):
     for size in (9, 1):
         store(train, [turn([1], [2] * size)])
-    with pytest.warns(expdb.ExpDBWarning, match="an item of 10 tokens exceeds budget=5"):
+    with pytest.warns(
+        expdb.ExpDBWarning, match="budget=5 is smaller than the oldest item, which has 10"
+    ):
         batch = everything(train, Tokens(budget=5), 2)
     assert batch["attention_mask"].sum() == 10
     assert everything(train, Tokens(budget=5, max_tokens=3), 2)["attention_mask"].sum() == 5
 
 
-def test_an_epoch_has_no_budget(train):
+def test_epochs_reject_a_budget(train):
     store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match="budget=5 leaves items out; omit budget"):
+    with pytest.raises(expdb.InvalidValue, match=r"budget=5 cannot be used with epochs\(\)"):
         train.epochs(1, unit=Tokens(budget=5))
 
 
-def test_versions_of_steps_and_episodes_are_exact(train):
+def test_each_token_has_the_exact_policy_version_of_its_step(train):
     large = 2**53 + 1
     with train.episode("t", episode_id="mixed", policy_version=3) as episode:
         episode.append(**turn([1], [2]))

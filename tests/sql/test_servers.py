@@ -660,7 +660,7 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
         assert trips(lambda: other.shared(lease.id)) == 3
 
 
-def test_a_lease_of_tokens_takes_as_many_trips_as_a_lease_of_positions(url, proxy):
+def test_a_lease_of_tokens_takes_four_round_trips(url, proxy):
     turn = {"prompt_ids": [1, 2], "output_ids": [3], "output_mask": [True], "logprobs": [-1.0]}
     with expdb.open(proxy.url(url)) as db:
         buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
@@ -671,7 +671,7 @@ def test_a_lease_of_tokens_takes_as_many_trips_as_a_lease_of_positions(url, prox
             )  # fmt: skip
         unit = expdb.Tokens(of=expdb.Group(2), max_tokens=64, pack=True, advantage="grpo")
         consumer = buffer.consumer("learner")
-        for _ in range(2):  # the first lease stores its request, and reads every chunk
+        for _ in range(2):  # the first lease also stores the request and reads all chunks
             proxy.trips = 0
             lease = consumer.lease(8, unit=unit, sampler=expdb.Uniform(replace=False))
             trips = proxy.trips

@@ -25,7 +25,7 @@ class ChunkCache:
         self._open: OrderedDict[int, int] = OrderedDict()  # bytes of decompressed fields, by chunk
         self._open_bytes = 0
         self._oldest: list[int] = []  # a heap of ids, including removed chunks
-        self._ids: np.ndarray | None = None  # ids, ascending; None after a change
+        self._sorted_ids: np.ndarray | None = None  # None after a change
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -34,15 +34,16 @@ class ChunkCache:
         """Return a chunk, or None if it is not in the cache."""
         return self._chunks.get(id)
 
-    def near(self, positions: np.ndarray) -> dict[int, Chunk]:
-        """Return the chunks that may hold steps at the positions, by id.
+    def find_candidates(self, positions: np.ndarray) -> dict[int, Chunk]:
+        """Return by id the cached chunks that probably contain the positions.
 
-        The id of a chunk is the position of its last step when it was written.
+        For each position, this is the chunk with the lowest id at or after the position: the id of
+        a new chunk is the position of its last step.
         """
-        if self._ids is None:
-            self._ids = np.sort(np.fromiter(self._chunks, np.int64, len(self._chunks)))
-        places = np.unique(self._ids.searchsorted(positions))
-        ids = self._ids[places[places < len(self._ids)]]
+        if self._sorted_ids is None:
+            self._sorted_ids = np.sort(np.fromiter(self._chunks, np.int64, len(self._chunks)))
+        indices = np.unique(self._sorted_ids.searchsorted(positions))
+        ids = self._sorted_ids[indices[indices < len(self._sorted_ids)]]
         return {id: self._chunks[id] for id in ids.tolist()}
 
     def keeps_open(self, nbytes: int, count: int) -> bool:
@@ -63,7 +64,7 @@ class ChunkCache:
             if kept.get(id) is not chunk:
                 self._forget(id)
                 kept[id] = chunk
-                self._ids = None
+                self._sorted_ids = None
                 self.nbytes += size
                 heapq.heappush(self._oldest, id)
             kept.move_to_end(id)
@@ -91,7 +92,7 @@ class ChunkCache:
         if chunk is not None:
             self._close(id)
             self.nbytes -= chunk.nbytes
-            self._ids = None
+            self._sorted_ids = None
             del self._chunks[id]
 
     def _close(self, id: int) -> None:

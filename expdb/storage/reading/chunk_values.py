@@ -17,7 +17,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk, ChunkLayout, read_ragged
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 from expdb.storage.reading.segments import Spans, inconsistent
 
 WIDE = 1024  # values of at least this many bytes are copied only once
@@ -69,18 +69,18 @@ def gather(
     return joined(parts, field, count)
 
 
-def gather_ragged(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> Ragged:
-    """Return the values in the spans of a field whose first dimension varies, in order."""
+def gather_ragged(chunks: dict[int, Chunk], spans: Spans, name: str, field: Field) -> RaggedArray:
+    """Return the values of a field whose first dimension varies, in the order of the spans."""
     has_field = [name in chunks[c].signature.fields for c, _, _ in spans]
     parts = list(itertools.compress(spans, has_field))
     count = sum([b - a for _, a, b in spans])
     if not parts:
-        return Ragged.missing(count, field.numpy, field.fixed_shape[1:])
+        return RaggedArray.missing(count, field.numpy, field.fixed_shape[1:])
     values = read_ragged([(chunks[c], a, b) for c, a, b in parts], name)
     if len(parts) == len(spans):
         return values
     is_stored = np.repeat(has_field, [b - a for _, a, b in spans])
-    return values.spread(np.flatnonzero(is_stored), count)
+    return values.place_at(np.flatnonzero(is_stored), count)
 
 
 def gather_wide(

@@ -12,7 +12,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.names import COLUMN_KINDS
-from expdb.replay.ragged import Ragged
+from expdb.replay.ragged import RaggedArray
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.annotations import find_annotation, read_annotation
@@ -82,10 +82,10 @@ def read_cached(
 def locate_and_read(
     store: Store, session: Session, positions: np.ndarray, last: bool, cache: ChunkCache | None
 ) -> tuple[Segments, dict[int, Chunk]]:
-    """Return the segments that hold the positions, and their chunks.
+    """Return the segments that contain the positions, and their chunks.
 
-    On a server, this takes one round trip. A chunk comes from the cache if its checksum still
-    matches the database.
+    On PostgreSQL, this takes one round trip. If `cache` has a chunk with the checksum of the
+    database, the chunk is not read again.
     """
     statement, as_list = store.dialect.READ_AT, store.dialect.as_list
     if statement is None:
@@ -93,11 +93,11 @@ def locate_and_read(
         ids = np.unique(segments.chunk[segments.find(positions)])
         return segments, read_cached(store, session, ids, cache)
     wanted = np.unique(positions)
-    cached = {} if cache is None else cache.near(wanted)
-    sums = np.array([chunk.crc for chunk in cached.values()], np.int64)
-    ids = np.array(list(cached), np.int64)
+    candidates = {} if cache is None else cache.find_candidates(wanted)
+    checksums = np.array([chunk.crc for chunk in candidates.values()], np.int64)
+    ids = np.array(list(candidates), np.int64)
     rows, schemas = session.ask_all(
-        (statement, as_list(wanted), store.id, store.id, as_list(ids), as_list(sums)),
+        (statement, as_list(wanted), store.id, store.id, as_list(ids), as_list(checksums)),
         (
             f"{SIGNATURES} AND NOT id {store.dialect.AMONG}",
             store.id,
@@ -110,8 +110,8 @@ def locate_and_read(
     for row in rows:
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
-            if not data and id in cached:
-                chunks[id] = cached[id]
+            if not data and id in candidates:
+                chunks[id] = candidates[id]
             else:
                 decoder = store.signatures.decoder(session, signature)
                 chunks[id] = decoder.chunk(id, count, crc, data)
@@ -134,15 +134,15 @@ def steps(
     cache: ChunkCache | None = None,
     empty: Empty | None = None,
     json_text: bool = False,
-    ragged: bool = False,
+    as_ragged: bool = False,
 ) -> dict[str, Any]:
     """Return fields and columns of steps by name, in the order of `positions`.
 
     If `names` is None, return every field and the columns of a batch. If some steps lack a field,
     also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
     provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
-    values. With `json_text`, JSON fields and tags are text. With `ragged`, arrays whose first
-    dimension varies are `Ragged`, and the caller must not change them.
+    values. With `json_text`, JSON fields and tags are text. With `as_ragged`, arrays whose first
+    dimension varies are `RaggedArray`, and the caller must not change them.
 
     Raise Evicted if a position has no step.
     """
@@ -186,7 +186,7 @@ def steps(
             out |= read_annotation(store, session, positions, name)
         else:
             field = types.get(name) or SYSTEM[name]
-            if ragged and (field.has_prefixes or field.ascending):
+            if as_ragged and (field.has_prefixes or field.ascending):
                 out[name] = gather_ragged(chunks, spans, name, field)
             elif empty is None or field.varies or field.nbytes < WIDE:
                 out[name] = gather(chunks, spans, name, field, json_text)
@@ -197,7 +197,7 @@ def steps(
                 out[name] = gather_wide(chunks, spans, name, field, values, keep_open)
             if name in store.fields.optional:
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
-                if not isinstance(out[name], Ragged):
+                if not isinstance(out[name], RaggedArray):
                     blank(out[name], ~out[f"has_{name}"])
     if cache is not None:
         cache.keep(chunks)

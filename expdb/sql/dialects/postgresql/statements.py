@@ -259,8 +259,9 @@ CROSS JOIN LATERAL (
 ORDER BY g.last
 """
 WAIT_FOR_CHANGE: str | None = "SELECT expdb.wait_for_change(?, ?, ?::bigint[], ?)"
-# READ_AT returns the segments of positions and their chunks in one statement. Rows of segments have
-# NULL instead of data. Chunks whose id and checksum the reader lists have empty data.
+# READ_AT returns the segments of positions and their chunks in one statement. A row that describes
+# a segment has NULL as data. The last two parameters are the ids and checksums of cached chunks. If
+# both still match, data is empty, and the caller uses the cached chunk.
 READ_AT: str | None = """
 WITH g AS MATERIALIZED (
     SELECT DISTINCT s.last, s.first, s.episode, s.ordinal, s.chunk, s.chunk_row
