@@ -604,7 +604,7 @@ def test_tokens_must_be_arrays_of_one_dimension(db):
     output = np.array([1], np.int32)
     buffer.store(episode_id="e", p="text", o=output, q=np.zeros((2, 2), np.int32), truncated=True)
     for prompt in ("p", "q"):
-        with pytest.raises(expdb.InvalidValue, match=f"'{prompt}' must hold one-dimensional"):
+        with pytest.raises(expdb.InvalidValue, match=f"'{prompt}' must contain one-dimensional"):
             everything(buffer, Tokens(prompt=prompt, output="o"), 1)
 
 
