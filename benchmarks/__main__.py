@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import expdb
-from benchmarks import atari, baselines, consumption, crowd, learning, training
+from benchmarks import atari, baselines, consumption, crowd, learning, tokens, training
 from benchmarks.table import Row, alternate, row
 from expdb import QueryBuilder
 
@@ -458,6 +458,7 @@ PARTS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
     "training": training.training, "loading": training.loading, "writers": crowd.writers,
     "trajectories": crowd.trajectories, "large": crowd.large,
     "steady": crowd.steady, "leases": consumption.leases, "waiting": consumption.waiting,
+    "tokens": tokens.tokens,
 }  # fmt: skip
 
 

@@ -83,13 +83,14 @@ def test_growing_values_come_back_from_every_row(history, data):
     assert len(decoded) == stop - start
     if start == stop:
         return
-    ragged = read_ragged([(chunk, start, stop)], "x")
+    ragged = read_ragged([(chunk, start, stop), (chunk, 0, len(values))], "x")
     arrays = [
         None if length < 0 else value
         for value, length in zip(ragged.copies(), ragged.lengths, strict=True)
     ]
-    assert len(arrays) == len(decoded)
-    assert all(map(equal, arrays, decoded))
+    whole = chunk.objects("x", 0, len(values))
+    assert len(arrays) == len(decoded) + len(whole)
+    assert all(map(equal, arrays, [*decoded, *whole]))
     present = np.flatnonzero(ragged.lengths > 0)
     for first, second in itertools.pairwise(present.tolist()):
         if ragged.starts[first] == ragged.starts[second]:
@@ -144,6 +145,17 @@ def test_an_invalid_prefix_length_is_reported(prefixes):
     assert len(read([0, 40])) == 1
     with pytest.raises(ChunkDamaged, match=r"prefix|value"):
         read(prefixes)
+
+
+def test_the_first_row_of_each_chunk_must_have_no_prefix():
+    field, offsets = Field("int32", (None,)), np.array([0, 40], np.int32).tobytes()
+    first, second = (
+        PrefixedRows(1, [b"", b"", np.int32(prefix).tobytes(), b"", offsets, b"", bytes(160)], 0, 1)
+        for prefix in (0, 40)
+    )
+    assert read_prefixed(field, [first, first]).lengths.tolist() == [40, 40]
+    with pytest.raises(ChunkDamaged, match="a prefix is longer than the previous value"):
+        read_prefixed(field, [first, second])
 
 
 def turns(count, seed=0, prompt=200, generated=60, feedback=40):
