@@ -147,6 +147,18 @@ def test_an_invalid_prefix_length_is_reported(prefixes):
         read(prefixes)
 
 
+@pytest.mark.parametrize("offsets", [[0, 60, 40], [-1, 40, 80], [0, 40, 81]])
+def test_invalid_offsets_of_suffixes_are_reported(offsets):
+    def read(offsets):
+        stored = np.array(offsets, np.int32).tobytes()
+        buffers = [b"", b"", bytes(8), b"", stored, b"", bytes(320)]
+        return read_prefixed(Field("int32", (None,)), [PrefixedRows(2, buffers, 0, 2)])
+
+    assert read([0, 40, 80]).lengths.tolist() == [40, 40]
+    with pytest.raises(ChunkDamaged, match="offsets point outside their data"):
+        read(offsets)
+
+
 def test_the_first_row_of_each_chunk_must_have_no_prefix():
     field, offsets = Field("int32", (None,)), np.array([0, 40], np.int32).tobytes()
     first, second = (

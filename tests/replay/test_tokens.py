@@ -185,6 +185,20 @@ def test_a_turn_without_log_probabilities_has_nan(train):
     np.testing.assert_array_equal(batch["logprobs"], np.array([[0, np.nan, -1]], np.float32))
 
 
+def test_rollouts_without_a_field_are_read_with_rollouts_that_have_it(train):
+    for k in range(4):
+        step = turn([1], [2, 3 + k])
+        if k % 2 == 0:
+            del step["logprobs"]
+        else:
+            step["versions"] = [5, 5 + k]
+        train.store(episode_id=f"e{k}", policy_version=k, terminated=True, **step)
+    batch = everything(train, Tokens(), 4)
+    order = batch["episode"].argsort()
+    assert np.isnan(batch["logprobs"][order, 1]).tolist() == [True, False, True, False]
+    assert batch["policy_version"][order, 1:].tolist() == [[0, 0], [5, 6], [2, 2], [5, 8]]
+
+
 @pytest.mark.parametrize(
     ("names", "keys"),
     [
