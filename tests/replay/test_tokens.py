@@ -326,6 +326,13 @@ def test_settings_are_checked(settings, message):
         Tokens(**settings)
 
 
+def test_tokens_that_are_not_trained_on_have_no_advantage(train):
+    for k in range(2):
+        store(train, [turn([1], [2, 3, 4], mask=[True, False, True], reward=float(k))], group_id="g")
+    batch = everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
+    assert batch["advantage"].tolist() == [[0, -0.5, 0, -0.5], [0, 0.5, 0, 0.5]]
+
+
 def test_rollouts_without_a_score_have_no_advantage(train):
     store(train, [turn([1], [2])])
     with pytest.raises(expdb.InvalidValue, match="score of 1 of 1 drawn rollouts is unknown"):
