@@ -152,7 +152,7 @@ def _extends_previous_prompt(
     previous_starts, own_starts = starts[after - 1], starts[after]
     counts = lengths[after - 1]
     # A prompt that was stored as an extension of the previous prompt has the same start.
-    extends = (previous_starts == own_starts) | (counts == 0)
+    extends = previous_starts == own_starts
     is_long_enough = lengths[after] >= counts
     for index in np.flatnonzero(~extends & is_long_enough).tolist():
         first, second, count = previous_starts[index], own_starts[index], counts[index]
