@@ -54,7 +54,8 @@ class PrefixColumn(Column):
             raise self.mismatch(elements)
         check_size(elements.nbytes, self.name)
         data = elements.tobytes()
-        prefix = self._shared(data)
+        # Values such as masks repeat by chance, and a prefix would save nothing after compression.
+        prefix = 0 if self.field.aligned_with is not None else self._shared(data)
         self._prefixes.append(prefix)
         self._suffixes.append(data[prefix:])
         self._last = data

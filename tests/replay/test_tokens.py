@@ -719,6 +719,14 @@ def test_items_above_the_budget_are_leased_later(train, pack):
         lease.acknowledge()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_budget_takes_the_oldest_of_the_drawn_items(train, seed):
+    for _ in range(8):
+        store(train, [turn([1], [2, 3])])
+    batch = everything(train, Tokens(budget=9), 8, rng=seed)
+    assert sorted(batch["position"].tolist()) == [0, 1, 2]
+
+
 def test_an_oldest_item_above_the_budget_is_returned_alone(train):
     for size in (9, 1):
         store(train, [turn([1], [2] * size)])
