@@ -132,9 +132,9 @@ def rebuild_batch(
         raise errors.Evicted(f"{what}: {error}") from None
     if not matches(made.batch, store, made.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
-            f"{what} differs from the leased batch, because rewards or other columns were "
-            "changed, neighbouring steps were deleted, episodes were continued, or the unit was "
-            "changed; pass the original unit, or skip this batch"
+            f"{what} differs from the leased batch, because rewards, scores, annotations or other "
+            "columns were changed, neighbouring steps were deleted, episodes were continued, or "
+            "the unit was changed; pass the original unit, or skip this batch"
         )
     return made.batch, unit
 

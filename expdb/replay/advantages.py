@@ -46,8 +46,8 @@ def compute_advantages(
     if np.isnan(scores[mask]).any():
         raise InvalidValue(
             f"the score of {int(np.isnan(scores[mask]).sum())} of {int(mask.sum())} drawn rollouts "
-            "is unknown, so their advantage cannot be computed; store a reward, or score the "
-            "rollouts"
+            "is unknown, so their advantage cannot be computed; store a reward, or pass "
+            "of=expdb.Group(size, score=name) to use the score of a judge"
         )
     if callable(advantage):
         values = np.asarray(advantage(scores.copy(), lengths.copy(), mask.copy()), np.float64)

@@ -310,6 +310,13 @@ class Tokens(Unit):
         InvalidValue
             If `fields` names a key that the unit computes, or a field that it reads from the turns.
         """
+        for setting in ("logprobs", "output_mask", "versions"):
+            name = getattr(self, setting)
+            if name not in stored and name != type(self).__dataclass_fields__[setting].default:
+                raise InvalidValue(
+                    f"{setting}={name!r} is not a field of the buffer; pass one of "
+                    f"{', '.join(stored)}, or omit {setting}"
+                )
         optional = [self.logprobs, self.output_mask, self.versions]
         agent = [] if self.agent is None else ["agent_id"]
         needed = [
@@ -424,9 +431,7 @@ class Tokens(Unit):
         if not len(chains):
             warn(
                 f"no row is left for the {int(is_rollout.sum())} rollouts of a batch, so the batch "
-                "has one row without tokens: the rollouts have no token to train on, or are longer "
-                f"than max_tokens; check {self.output!r} and {self.output_mask!r}, or raise "
-                "max_tokens"
+                f"has one row without tokens, because {self._reason_for_no_row(turns)}"
             )
         most = self.max_tokens or 0
         bins = pack_rows(chains, most) if self.pack else [[index] for index in range(len(chains))]
@@ -513,7 +518,27 @@ class Tokens(Unit):
         )  # fmt: skip
         if lost := int(chains.lost_tokens.sum()):
             _warn_of_lost_tokens(lost)
+        has_output = turns.outputs.lengths[turns.steps] > 0
+        count = int((has_output & (turns.prompts.lengths[turns.steps] < 0)).sum())
+        if count and len(chains):
+            warn(
+                f"{count} turns of this batch have {self.output!r} but no {self.prompt!r}, so "
+                f"their tokens are not trained on; store the whole prompt of each turn as "
+                f"{self.prompt!r}"
+            )
         return chains
+
+    def _reason_for_no_row(self, turns: _TurnInputs) -> str:
+        """Return why a batch has no row of tokens, and the remedy."""
+        for name, tokens in ((self.prompt, turns.prompts), (self.output, turns.outputs)):
+            if len(turns.steps) and (tokens.lengths[turns.steps] < 0).all():
+                return f"no turn has {name!r}; store this field with each turn"
+        if self.agent is not None and not len(turns.steps):
+            return f"no turn has the agent {self.agent!r}; pass another agent"
+        return (
+            "the rollouts have no token to train on, or are longer than max_tokens; check "
+            f"{self.output!r} and {self.output_mask!r}, or raise max_tokens"
+        )
 
     def _apply_overlong(self, chains: Chains, turns: _TurnInputs) -> Chains:
         """Return the rows after `overlong` was applied to those longer than `max_tokens`."""

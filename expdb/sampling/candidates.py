@@ -213,7 +213,8 @@ class Candidates:
         else:
             anchors = unit.anchors(r, rows)
         first = anchors if anchors.ndim == 1 else anchors[:, 0]
-        anchors = anchors[request.in_shard(r, first)] if len(first) else anchors
+        is_own = request.in_shard(r, first, anchors.ndim > 1) if len(first) else slice(None)
+        anchors = anchors[is_own]
         if anchors.ndim == 1:
             return Anchors(np.sort(r.positions(anchors)))
         members = np.where(anchors >= 0, r.positions(anchors), UNKNOWN)

@@ -206,13 +206,31 @@ class SampleRequest:
         """Return the epoch, and the second if the drawable steps also depend on the time."""
         return *self.epoch(resident), int(time.monotonic()) if self.uses_time else 0
 
-    def in_shard(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
-        """Return a mask of the steps whose episodes belong to the shard."""
+    def in_shard(self, resident: Resident, rows: np.ndarray, of_groups: bool = False) -> np.ndarray:
+        """Return a mask of the steps that belong to the shard by their episodes.
+
+        With `of_groups`, `rows` are the first steps of the first rollouts of groups.
+        """
         if self.shard is None:
             return np.ones(len(rows), np.bool_)
         index, count = self.shard
-        mask: np.ndarray = resident.episodes(rows) % count == index
+        episodes = resident.episodes(rows)
+        if of_groups:  # the first rollouts often have every n-th episode, so hash their numbers
+            episodes = _hashed(episodes)
+        mask: np.ndarray = episodes % count == index
         return mask
+
+
+def _hashed(numbers: np.ndarray) -> np.ndarray:
+    """Return pseudorandom numbers that depend only on `numbers`, int64 from 0.
+
+    Source: the finalizer of SplitMix64 (Steele et al. 2014, doi:10.1145/2714064.2660195).
+    """
+    bits = numbers.astype(np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    hashed: np.ndarray = ((bits ^ (bits >> np.uint64(31))) >> np.uint64(1)).astype(np.int64)
+    return hashed
 
 
 def _anchor_key(unit: Unit) -> tuple[Any, ...]:

@@ -439,7 +439,7 @@ def test_a_replay_says_that_rewards_have_changed(buffer):
         pass
     assert same(next(buffer.replay("trainer", last=1)), batch)
     buffer.update({"position": 17}, reward=100.0)
-    with pytest.raises(expdb.ReplayMismatch, match="rewards or other columns were changed"):
+    with pytest.raises(expdb.ReplayMismatch, match="annotations or other columns were changed"):
         next(buffer.replay("trainer", last=1))
 
 

@@ -328,9 +328,46 @@ def test_settings_are_checked(settings, message):
 
 def test_tokens_that_are_not_trained_on_have_no_advantage(train):
     for k in range(2):
-        store(train, [turn([1], [2, 3, 4], mask=[True, False, True], reward=float(k))], group_id="g")
+        store(
+            train, [turn([1], [2, 3, 4], mask=[True, False, True], reward=float(k))], group_id="g"
+        )
     batch = everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
     assert batch["advantage"].tolist() == [[0, -0.5, 0, -0.5], [0, 0.5, 0, 0.5]]
+
+
+@pytest.mark.parametrize("setting", ["logprobs", "output_mask", "versions"])
+def test_a_setting_must_name_a_field(train, setting):
+    store(train, [turn([1], [2])])
+    with pytest.raises(expdb.InvalidValue, match=f"{setting}='wrong' is not a field"):
+        everything(train, Tokens(**{setting: "wrong"}), 1)
+
+
+def test_a_turn_without_a_prompt_is_reported(train):
+    train.store(episode_id="e", **turn([1], [2]))
+    train.store(episode_id="e", output_ids=[3, 4])
+    train.store(episode_id="e", truncated=True, **turn([1, 2, 3, 4], [5]))
+    with pytest.warns(expdb.ExpDBWarning, match="1 turns of this batch have 'output_ids' but no"):
+        batch = everything(train, Tokens(), 1)
+    assert batch["loss_mask"].tolist() == [[False, True, False, False, True]]
+
+
+@pytest.mark.parametrize(
+    ("missing", "unit", "reason"),
+    [
+        ("prompt_ids", Tokens(), "no turn has 'prompt_ids'"),
+        ("output_ids", Tokens(), "no turn has 'output_ids'"),
+        (None, Tokens(agent="White"), "no turn has the agent 'White'"),
+    ],
+)
+def test_a_batch_without_rows_names_the_reason(train, missing, unit, reason):
+    step = turn([1], [2])
+    if missing == "output_ids":
+        step = {"prompt_ids": [1]}
+    elif missing is not None:
+        del step[missing]
+    train.store(episode_id="e", agent_id="white", truncated=True, **step)
+    with pytest.warns(expdb.ExpDBWarning, match=reason):
+        everything(train, unit, 1)
 
 
 def test_rollouts_without_a_score_have_no_advantage(train):

@@ -279,6 +279,23 @@ def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
     assert anchors(shard=[0, 1]) == anchors()
 
 
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_groups_that_were_stored_one_after_another_are_in_all_shards(db, size):
+    buffer = db.buffer("b")
+    for k in range(24 * size):
+        rollout(buffer, f"g{k // size}", [float(k)])
+    for count in (2, 3, 4):
+        shards = [
+            {
+                int(batch["position"][0, 0, 0])
+                for batch in buffer.epochs(1, unit=Group(size), shard=(k, count))
+            }
+            for k in range(count)
+        ]
+        assert all(shards)
+        assert sum(map(len, shards)) == len(set().union(*shards)) == 24
+
+
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 3, (0,), (0.0, 2)])
 def test_a_shard_that_makes_no_sense_is_refused(db, shard):
     db.buffer("b").store(obs=1.0)
