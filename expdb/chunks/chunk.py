@@ -14,7 +14,7 @@ from expdb.chunks.column_kinds import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
-from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
+from expdb.chunks.prefix_column import StoredColumn, read_prefixed
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
 from expdb.replay.ragged import RaggedArray
@@ -253,8 +253,8 @@ class Chunk:
         field, buffers = self.signature.fields[name], self.column_buffers(name)
         try:
             if name in self.signature.prefixed:
-                rows = PrefixedRows(self.rows, buffers, start, stop)
-                values: list[Any] = read_prefixed(field, [rows]).copies()
+                column = StoredColumn(self.rows, buffers)
+                values: list[Any] = read_prefixed(field, [column], [(0, start, stop)]).copies()
             elif field.ascending:
                 values = read_runs(field, self.rows, buffers, start, stop).copies()
             else:
@@ -351,24 +351,18 @@ def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> RaggedA
     """
     field = spans[0][0].signature.fields[name]
     if field.ascending or not all(name in chunk.signature.prefixed for chunk, _, _ in spans):
-        return RaggedArray.join(
-            [
-                RaggedArray.from_arrays(chunk.objects(name, start, stop))
-                for chunk, start, stop in spans
-            ]
-        )
-    parts = [
-        PrefixedRows(chunk.rows, chunk.column_buffers(name), start, stop)
-        for chunk, start, stop in spans
-    ]
+        arrays = [array for chunk, a, b in spans for array in chunk.objects(name, a, b)]
+        return RaggedArray.from_arrays(arrays, field.numpy, field.fixed_shape[1:])
+    numbers = {chunk: number for number, chunk in enumerate({chunk: None for chunk, _, _ in spans})}
+    columns = [StoredColumn(chunk.rows, chunk.column_buffers(name)) for chunk in numbers]
     try:
-        values = read_prefixed(field, parts)
+        values = read_prefixed(field, columns, [(numbers[chunk], a, b) for chunk, a, b in spans])
     except (ChunkDamaged, ValueError, IndexError):
-        for chunk, start, stop in spans:
-            chunk.objects(name, start, stop)  # raises an error that names the chunk
+        for chunk in numbers:
+            chunk.objects(name, 0, chunk.rows)  # raises an error that names the chunk
         raise
-    if any(chunk.count_nulls(name) for chunk, _, _ in spans):
-        valid = bytearray().join([chunk.present(name, start, stop) for chunk, start, stop in spans])
+    if any(chunk.count_nulls(name) for chunk in numbers):
+        valid = bytearray().join([chunk.present(name, a, b) for chunk, a, b in spans])
         return values.mask_missing(np.frombuffer(valid, np.bool_))
     return values
 

@@ -110,45 +110,46 @@ class PrefixColumn(Column):
         ]
 
 
-class PrefixedRows(NamedTuple):
-    """Rows [start, stop) of a `PrefixColumn`; the range is not empty."""
+class StoredColumn(NamedTuple):
+    """The buffers of a `PrefixColumn`."""
 
-    rows: int  # number of rows of the column
+    rows: int
     buffers: list[Buffer]
-    start: int
-    stop: int
 
 
-def read_prefixed(field: Field, parts: Sequence[PrefixedRows]) -> RaggedArray:
-    """Decode rows of several columns, and check the lengths of all rows of the columns.
+def read_prefixed(
+    field: Field, columns: Sequence[StoredColumn], spans: Sequence[tuple[int, int, int]]
+) -> RaggedArray:
+    """Decode spans of rows of several columns, and check the lengths of all rows of the columns.
 
-    A row without the field has the value of the previous row. Within a part, a value that is stored
+    A span is the index of a column, the first row, and the row after the last row; it is not empty.
+    A row without the field has the value of the previous row. Within a span, a value that is stored
     as an extension of the previous value has the same start. The result may share memory with the
     buffers.
     """
     shape = (-1, *field.fixed_shape[1:])
-    column = _JoinedColumns.of(field.numpy, parts)
-    column.check(width := math.prod(shape[1:]))
-    first_rows, counts = column.first_rows, np.array([part.stop - part.start for part in parts])
-    firsts = first_rows + [part.start for part in parts]
-    part_begins = np.cumsum(counts) - counts
-    rows = np.repeat(firsts - part_begins, counts) + np.arange(int(counts.sum()))
+    joined = _JoinedColumns.of(field.numpy, columns)
+    joined.check(width := math.prod(shape[1:]))
+    owners, starts, stops = np.array(spans, np.int64).T
+    firsts, counts = joined.first_rows[owners] + starts, stops - starts
+    span_begins = np.cumsum(counts) - counts
+    rows = np.repeat(firsts - span_begins, counts) + np.arange(int(counts.sum()))
     # A run is a row and the following rows that each extend the row before. The suffixes of a run
     # are adjacent in the data, so the last value of the run contains all other values.
-    begins_run = column.prefixes[rows] != column.previous[rows]
-    begins_run[part_begins] = True
+    begins_run = joined.prefixes[rows] != joined.previous[rows]
+    begins_run[span_begins] = True
     first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
-    starts = column.cuts[first_of_run] - np.repeat(column.cuts[firsts], counts)
-    values = column.suffixes_of_parts(firsts, firsts + counts - 1)
-    needs_copy = begins_run & (column.prefixes[rows] > 0)
-    for number in np.unique(part_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):
-        begin, end = part_begins[number], part_begins[number] + counts[number]
+    begins = joined.cuts[first_of_run] - np.repeat(joined.cuts[firsts], counts)
+    values = joined.suffixes_of_spans(owners, firsts, firsts + counts - 1)
+    needs_copy = begins_run & (joined.prefixes[rows] > 0)
+    for span in np.unique(span_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):
+        begin, end = span_begins[span], span_begins[span] + counts[span]
         runs = rows[begin:end][begins_run[begin:end]].tolist()
-        values[number], starts[begin:end] = column.join_runs(number, runs, rows[end - 1] + 1)
+        values[span], begins[begin:end] = joined.join_runs(owners[span], runs, rows[end - 1] + 1)
     sizes = np.array([len(array) for array in values])
-    starts += np.repeat(np.cumsum(sizes) - sizes, counts)
-    joined = values[0] if len(values) == 1 else np.concatenate(values)
-    return RaggedArray(joined.reshape(shape), starts // width, column.lengths[rows] // width)
+    begins += np.repeat(np.cumsum(sizes) - sizes, counts)
+    whole = values[0] if len(values) == 1 else np.concatenate(values)
+    return RaggedArray(whole.reshape(shape), begins // width, joined.lengths[rows] // width)
 
 
 @dataclass(frozen=True)
@@ -167,15 +168,15 @@ class _JoinedColumns:
     previous: np.ndarray  # number of elements of the value of the previous row of the column
 
     @classmethod
-    def of(cls, dtype: np.dtype, parts: Sequence[PrefixedRows]) -> "_JoinedColumns":
-        counts = np.array([part.rows for part in parts])
-        data = [part.buffers[6] for part in parts]
+    def of(cls, dtype: np.dtype, columns: Sequence[StoredColumn]) -> "_JoinedColumns":
+        counts = np.array([column.rows for column in columns])
+        data = [column.buffers[6] for column in columns]
         begins = np.cumsum(counts) - counts
-        prefixes = _join_ints([part.buffers[2] for part in parts], counts, "prefix lengths")
-        offsets = _join_ints([part.buffers[4] for part in parts], counts + 1, "offsets")
-        first = np.arange(int(counts.sum())) + np.repeat(np.arange(len(parts)), counts)
+        prefixes = _join_ints([column.buffers[2] for column in columns], counts, "prefix lengths")
+        offsets = _join_ints([column.buffers[4] for column in columns], counts + 1, "offsets")
+        first = np.arange(int(counts.sum())) + np.repeat(np.arange(len(columns)), counts)
         cuts, suffixes = offsets[first], offsets[first + 1] - offsets[first]
-        ends = offsets[begins + counts + np.arange(len(parts))]
+        ends = offsets[begins + counts + np.arange(len(columns))]
         limits = [len(buffer) // dtype.itemsize for buffer in data]
         if cuts.min() < 0 or suffixes.min() < 0 or (ends > limits).any():
             raise ChunkDamaged("offsets point outside their data")
@@ -199,13 +200,17 @@ class _JoinedColumns:
         count = int(self.cuts[last] + self.lengths[last] - self.prefixes[last]) - begin
         return np.frombuffer(self.data[number], self.dtype, count, begin * self.dtype.itemsize)
 
-    def suffixes_of_parts(self, firsts: np.ndarray, lasts: np.ndarray) -> list[np.ndarray]:
-        """Return the suffixes of rows [first, last] of each column, concatenated."""
+    def suffixes_of_spans(
+        self, owners: np.ndarray, firsts: np.ndarray, lasts: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return the suffixes of rows [first, last] of the owning columns, concatenated."""
         begins, dtype, size = self.cuts[firsts], self.dtype, self.dtype.itemsize
         counts = self.cuts[lasts] + self.lengths[lasts] - self.prefixes[lasts] - begins
         return [
-            np.frombuffer(data, dtype, count, begin * size)
-            for data, begin, count in zip(self.data, begins.tolist(), counts.tolist(), strict=True)
+            np.frombuffer(self.data[owner], dtype, count, begin * size)
+            for owner, begin, count in zip(
+                owners.tolist(), begins.tolist(), counts.tolist(), strict=True
+            )
         ]
 
     def read_leading(self, number: int, row: int, count: int) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations  # methods of RaggedArray return RaggedArray
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +23,20 @@ class RaggedArray:
     lengths: np.ndarray  # int64 [N]; -1 if the array is missing
 
     @classmethod
-    def from_arrays(cls, arrays: Sequence[np.ndarray | None]) -> RaggedArray:
-        """Join arrays that differ only in their length; None becomes a missing array."""
+    def from_arrays(
+        cls,
+        arrays: Sequence[np.ndarray | None],
+        dtype: Any = np.float32,
+        inner: tuple[int, ...] = (),
+    ) -> RaggedArray:
+        """Join arrays that differ only in their length; None becomes a missing array.
+
+        `dtype` and `inner`, the dimensions after the first, apply if all arrays are missing.
+        """
         present = [array for array in arrays if array is not None]
         lengths = np.array([UNKNOWN if array is None else len(array) for array in arrays], np.int64)
         counts = np.maximum(lengths, 0)
-        values = np.concatenate(present) if present else np.empty(0, np.float32)
+        values = np.concatenate(present) if present else np.empty((0, *inner), dtype)
         return cls(values, np.cumsum(counts) - counts, lengths)
 
     @classmethod
@@ -35,20 +44,6 @@ class RaggedArray:
         """Return `count` missing arrays; `inner` are the dimensions after the first."""
         starts = np.zeros(count, np.int64)
         return cls(np.empty((0, *inner), dtype), starts, np.full(count, UNKNOWN))
-
-    @classmethod
-    def join(cls, parts: Sequence[RaggedArray]) -> RaggedArray:
-        """Join the arrays of one or more parts."""
-        if len(parts) == 1:
-            return parts[0]
-        sizes = np.array([len(part.values) for part in parts])
-        counts = [len(part) for part in parts]
-        starts = np.concatenate([part.starts for part in parts])
-        return cls(
-            np.concatenate([part.values for part in parts]),
-            starts + np.repeat(np.cumsum(sizes) - sizes, counts),
-            np.concatenate([part.lengths for part in parts]),
-        )
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -99,7 +99,8 @@ class Tokens(Unit):
         after `overlong` is applied. expdb adds the drawn items from the oldest to the newest, and
         stops before the first item that does not fit. The remaining items can be drawn again, and a
         consumer does not count them as leased. If the oldest item alone exceeds the budget, the
-        batch contains only this item, and expdb warns. `ReplayBuffer.epochs` does not accept it.
+        batch contains only this item, and expdb warns. So a lease can have fewer items than its
+        `at_least`. `ReplayBuffer.epochs` does not accept a budget.
     pack : bool, default False
         Whether several rollouts may share a row. Rows are filled by first-fit decreasing. The
         attention of the model must not cross segments.
@@ -354,8 +355,7 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If a row is too long and `overlong` is ``"error"``, or an output mask has another length
-            than its output.
+            If an output mask has another length than its output.
 
         Warns
         -----
@@ -368,7 +368,9 @@ class Tokens(Unit):
         if self.budget is None or not count:
             return is_kept
         turns = _TurnInputs(self, batch)
-        chains = self._apply_overlong(self._chains(turns), turns)
+        chains = self._chains(turns)
+        if self.overlong != "error":  # `assemble` raises the error if the item is kept
+            chains = self._apply_overlong(chains, turns)
         rollouts = batch["episode"].size // count
         tokens = np.bincount(chains.rollout // rollouts, chains.size, count)
         oldest_first = positions.argsort(kind="stable")
@@ -609,7 +611,7 @@ class Tokens(Unit):
         if "has_policy_version" in turns.batch:
             versions = np.where(turns.flat("has_policy_version"), versions, UNKNOWN)
         is_stored = self.versions in turns.batch
-        of_tokens = turns.arrays_of_steps(self.versions) if is_stored else None
+        of_tokens = turns.per_token(self.versions) if is_stored else None
         return rows.versions(versions, of_tokens, self.versions)
 
 
@@ -618,8 +620,8 @@ class _TurnInputs:
 
     def __init__(self, unit: Tokens, batch: Mapping[str, np.ndarray]):
         self.batch, self._shape = batch, batch["mask"].shape
-        self.prompts, self.outputs = self._tokens(unit.prompt), self._tokens(unit.output)
-        masks = self.arrays_of_steps(unit.output_mask) if unit.output_mask in batch else None
+        self.prompts, self.outputs = self.per_token(unit.prompt), self.per_token(unit.output)
+        masks = self.per_token(unit.output_mask) if unit.output_mask in batch else None
         self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
@@ -629,7 +631,8 @@ class _TurnInputs:
         self.steps = np.flatnonzero(is_taken)
         self.rollouts = self.steps // self._shape[-1]
 
-    def _tokens(self, name: str) -> RaggedArray:
+    def per_token(self, name: str) -> RaggedArray:
+        """Return the arrays of all steps; raise InvalidValue unless they have one dimension."""
         values: Any = self.batch[name]
         is_one_dimensional = isinstance(values, RaggedArray) or all(
             tokens is None or (isinstance(tokens, np.ndarray) and tokens.ndim == 1)
@@ -638,8 +641,8 @@ class _TurnInputs:
         ragged = self.arrays_of_steps(name) if is_one_dimensional else None
         if ragged is None or ragged.values.ndim != 1:
             raise InvalidValue(
-                f"{name!r} must contain one-dimensional arrays of tokens; declare it like the "
-                "fields of expdb.TOKEN_FIELDS"
+                f"{name!r} must contain one-dimensional arrays with one value per token; declare "
+                "it like the fields of expdb.TOKEN_FIELDS"
             )
         return ragged
 

@@ -180,7 +180,11 @@ class SamplePlan:
         self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
     ) -> Recorded:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
-        r, items = self.resident, drawn.items
+        r, unit = self.resident, self.request.unit
+        if isinstance(unit, Tokens) and drawn.kept is not None:  # the others exceeded the budget
+            columns = {name: array[drawn.kept] for name, array in drawn.columns.items()}
+            drawn = Drawn(drawn.positions[drawn.kept], columns)
+        items = drawn.items
         if not (is_stored := r.held(items)).all():
             raise evicted(np.unique(items[~is_stored]))
         self.candidates.read_owners(session, self.request)

@@ -16,7 +16,7 @@ from expdb import FieldMismatch, InvalidValue
 from expdb.chunks.chunk import Decoder, crc_of, read_ragged
 from expdb.chunks.codec import Rows
 from expdb.chunks.fields import Field, Signature
-from expdb.chunks.prefix_column import PrefixedRows, read_prefixed
+from expdb.chunks.prefix_column import StoredColumn, read_prefixed
 from expdb.errors import ChunkDamaged
 from expdb.export import export
 
@@ -140,7 +140,7 @@ def test_an_invalid_prefix_length_is_reported(prefixes):
     def read(prefixes):
         stored = np.array(prefixes, np.int32).tobytes()
         buffers = [b"", b"", stored, b"", offsets, b"", bytes(320)]
-        return read_prefixed(field, [PrefixedRows(2, buffers, 0, 1)])
+        return read_prefixed(field, [StoredColumn(2, buffers)], [(0, 0, 1)])
 
     assert len(read([0, 40])) == 1
     with pytest.raises(ChunkDamaged, match=r"prefix|value"):
@@ -152,7 +152,7 @@ def test_invalid_offsets_of_suffixes_are_reported(offsets):
     def read(offsets):
         stored = np.array(offsets, np.int32).tobytes()
         buffers = [b"", b"", bytes(8), b"", stored, b"", bytes(320)]
-        return read_prefixed(Field("int32", (None,)), [PrefixedRows(2, buffers, 0, 2)])
+        return read_prefixed(Field("int32", (None,)), [StoredColumn(2, buffers)], [(0, 0, 2)])
 
     assert read([0, 40, 80]).lengths.tolist() == [40, 40]
     with pytest.raises(ChunkDamaged, match="offsets point outside their data"):
@@ -162,12 +162,12 @@ def test_invalid_offsets_of_suffixes_are_reported(offsets):
 def test_the_first_row_of_each_chunk_must_have_no_prefix():
     field, offsets = Field("int32", (None,)), np.array([0, 40], np.int32).tobytes()
     first, second = (
-        PrefixedRows(1, [b"", b"", np.int32(prefix).tobytes(), b"", offsets, b"", bytes(160)], 0, 1)
+        StoredColumn(1, [b"", b"", np.int32(prefix).tobytes(), b"", offsets, b"", bytes(160)])
         for prefix in (0, 40)
     )
-    assert read_prefixed(field, [first, first]).lengths.tolist() == [40, 40]
+    assert read_prefixed(field, [first, first], [(0, 0, 1), (1, 0, 1)]).lengths.tolist() == [40, 40]
     with pytest.raises(ChunkDamaged, match="a prefix is longer than the previous value"):
-        read_prefixed(field, [first, second])
+        read_prefixed(field, [first, second], [(0, 0, 1), (1, 0, 1)])
 
 
 def turns(count, seed=0, prompt=200, generated=60, feedback=40):

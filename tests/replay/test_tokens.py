@@ -9,6 +9,7 @@ from conversations import random_conversation, reference_rows, store
 
 import expdb
 from expdb import Episode, Group, Tokens, Uniform
+from expdb.chunks.prefix_column import read_prefixed
 from expdb.replay import tokens as tokens_module
 
 ALL = Uniform(replace=False)
@@ -333,6 +334,59 @@ def test_tokens_that_are_not_trained_on_have_no_advantage(train):
         )
     batch = everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
     assert batch["advantage"].tolist() == [[0, -0.5, 0, -0.5], [0, 0.5, 0, 0.5]]
+
+
+def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
+    large = expdb.Field("int64", (None,), ascending=True)
+    vectors = expdb.Field("float32", (None, 3))
+    fields = {**expdb.TOKEN_FIELDS, "large": large, "vectors": vectors}
+    buffer = db.buffer("types", fields=fields)
+    step = turn([1], [2])
+    buffer.store_batch([{"episode_id": "e0", "truncated": True, **step}])
+    values = {"large": [2**60 + 1], "vectors": np.ones((1, 3), np.float32)}
+    buffer.store_batch([{"episode_id": "e1", "truncated": True, **step, **values}])
+    batch = everything(buffer, Tokens(), 2, fields=["large", "vectors"])
+    order = batch["episode"].argsort()
+    assert batch["large"].dtype == np.int64
+    assert batch["large"][order].tolist() == [[0, 0], [0, 2**60 + 1]]
+    assert batch["vectors"].dtype == np.float32
+    assert batch["vectors"][order, 1].tolist() == [[0, 0, 0], [1, 1, 1]]
+    alone = buffer.sample(1, {"episode_id": "e0"}, unit=Tokens(), fields=["large"])
+    assert (alone["large"].dtype, alone["large"].tolist()) == (np.int64, [[0, 0]])
+
+
+def test_interleaved_rollouts_are_read_once_per_chunk(train, monkeypatch):
+    counts = []
+
+    def counting(field, columns, spans):
+        counts.append((len(columns), len(spans)))
+        return read_prefixed(field, columns, spans)
+
+    monkeypatch.setattr("expdb.chunks.chunk.read_prefixed", counting)
+    prompts = {k: [k] for k in range(6)}
+    rows = []
+    for t in range(4):
+        for k, prompt in prompts.items():
+            output = [10 * t + k] * 3
+            rows.append({"episode_id": f"e{k}", "truncated": t == 3, **turn(prompt, output)})
+            prompts[k] = prompt + output
+    train.store_batch(rows)
+    batch = everything(train, Tokens(), 6)
+    order = batch["episode"].argsort()
+    assert batch["input_ids"][order].tolist() == list(prompts.values())
+    assert max(columns for columns, _ in counts) == 1
+    assert max(spans for _, spans in counts) == 24
+
+
+@pytest.mark.parametrize("name", ["text", "vectors"])
+@pytest.mark.parametrize("setting", ["output_mask", "versions"])
+def test_a_mask_has_one_value_per_token(db, setting, name):
+    vectors = expdb.Field("int32", (None, 3))
+    buffer = db.buffer("masks", fields={**expdb.TOKEN_FIELDS, "vectors": vectors})
+    values = {"text": "ab", "vectors": np.ones((1, 3), np.int32)}
+    buffer.store(episode_id="e", truncated=True, **turn([1], [2]), **values)
+    with pytest.raises(expdb.InvalidValue, match=f"'{name}' must contain one-dimensional arrays"):
+        everything(buffer, Tokens(**{setting: name}), 1)
 
 
 @pytest.mark.parametrize("setting", ["logprobs", "output_mask", "versions"])
@@ -773,6 +827,34 @@ def test_an_oldest_item_above_the_budget_is_returned_alone(train):
         batch = everything(train, Tokens(budget=5), 2)
     assert batch["attention_mask"].sum() == 10
     assert everything(train, Tokens(budget=5, max_tokens=3), 2)["attention_mask"].sum() == 5
+
+
+def test_a_lease_with_a_budget_is_repeated_without_the_items_that_were_left_out(train):
+    for k in range(6):
+        store(train, [turn([1], [2, 3]), turn([9], [k] * 6)], episode_id=f"e{k}")
+    unit, oldest = Tokens(budget=25), expdb.Ordered("position")
+    consumer = train.consumer("trainer", max_times_sampled=1)
+    lease = consumer.lease(4, unit=unit, sampler=oldest)
+    with consumer.lease(3, unit=unit, sampler=oldest) as others:
+        left_out = np.unique(others["position"])
+    assert len(np.unique(lease.batch["episode"])) == 2
+    train.delete(left_out)
+    train.delete(np.array([7]))  # the rest of an item that was drawn, and would now fit
+    shared = consumer.shared(lease.id)
+    lease.acknowledge()
+    first, *_ = train.replay("trainer", last=1)
+    for again in (shared, first):
+        for key, array in lease.batch.items():
+            np.testing.assert_array_equal(again[key], array)
+
+
+def test_an_overlong_item_that_the_budget_leaves_out_is_no_error(train):
+    for size in (4, 4, 80):
+        store(train, [turn([1], [2] * size)])
+    unit = Tokens(budget=10, max_tokens=20, overlong="error")
+    assert everything(train, unit, 3).size == 2
+    with pytest.raises(expdb.InvalidValue, match="row of 81 tokens"):
+        everything(train, Tokens(budget=100, max_tokens=20, overlong="error"), 3)
 
 
 def test_epochs_reject_a_budget(train):

@@ -660,6 +660,18 @@ def test_how_often_a_client_waits_for_the_server(url, proxy, monkeypatch):
         assert trips(lambda: other.shared(lease.id)) == 3
 
 
+def test_an_emptied_chunk_is_not_read_from_the_cache(url):
+    with expdb.open(url) as db:
+        buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+        buffer.store(episode_id="e", prompt_ids=[1], output_ids=[2], terminated=True)
+        assert buffer.sample(1, unit=expdb.Tokens())["input_ids"].tolist() == [[1, 2]]
+        with writing(db) as session:
+            session.tell("UPDATE chunks SET data = ''::bytea, crc = crc + 1")
+        with pytest.raises(expdb.ChunkDamaged):
+            buffer.sample(1, unit=expdb.Tokens())
+        buffer.delete({"episode_id": "e"})
+
+
 def test_a_lease_of_tokens_takes_four_round_trips(url, proxy):
     turn = {"prompt_ids": [1, 2], "output_ids": [3], "output_mask": [True], "logprobs": [-1.0]}
     with expdb.open(proxy.url(url)) as db:

@@ -110,7 +110,7 @@ def locate_and_read(
     for row in rows:
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
-            if not data and id in candidates:
+            if not data and id in candidates and candidates[id].crc == crc:
                 chunks[id] = candidates[id]
             else:
                 decoder = store.signatures.decoder(session, signature)
