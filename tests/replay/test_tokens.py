@@ -342,9 +342,11 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     fields = {**expdb.TOKEN_FIELDS, "large": large, "vectors": vectors}
     buffer = db.buffer("types", fields=fields)
     step = turn([1], [2])
-    buffer.store_batch([{"episode_id": "e0", "truncated": True, **step}])
     values = {"large": [2**60 + 1], "vectors": np.ones((1, 3), np.float32)}
-    buffer.store_batch([{"episode_id": "e1", "truncated": True, **step, **values}])
+    buffer.store_batch([  # in one chunk
+        {"episode_id": "e0", "truncated": True, **step},
+        {"episode_id": "e1", "truncated": True, **step, **values},
+    ])  # fmt: skip
     batch = everything(buffer, Tokens(), 2, fields=["large", "vectors"])
     order = batch["episode"].argsort()
     assert batch["large"].dtype == np.int64
