@@ -374,3 +374,28 @@ def test_a_field_is_aligned_only_with_another_array_of_varying_length(db, target
 def test_fields_that_cannot_be_aligned_or_ascending_are_refused(arguments, message):
     with pytest.raises(InvalidValue, match=message):
         Field(**arguments)
+
+
+def test_a_chunk_that_was_merged_is_not_read_from_the_cache(db):
+    buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+    prompts = [[k, k + 1, k + 2] for k in range(4)]
+
+    def values():
+        batch = buffer.sample(64, fields=["position", "prompt_ids"])
+        return {
+            position: prompt.tolist()
+            for position, prompt in zip(
+                batch["position"].tolist(), batch["prompt_ids"], strict=True
+            )
+        }
+
+    with buffer.episode("t") as episode:
+        for prompt in prompts:
+            episode.append(prompt_ids=prompt, output_ids=[9], logprobs=[-1.0])
+            episode.flush()
+        expected = dict(enumerate(prompts))
+        buffer.sample(1, unit=expdb.NStep(1))  # loads the rows, so that samples use the cache
+        assert values() == values() == expected
+        count = buffer.stats()["chunks"]
+    assert buffer.stats()["chunks"] < count
+    assert values() == expected
