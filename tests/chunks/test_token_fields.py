@@ -19,6 +19,7 @@ from expdb.chunks.fields import Field, Signature
 from expdb.chunks.prefix_column import StoredColumn, read_prefixed
 from expdb.errors import ChunkDamaged
 from expdb.export import export
+from expdb.storage.reading.chunk_cache import ChunkCache
 
 FIELDS = st.sampled_from(
     [Field("int32", (None,)), Field("bool", (None,)), Field("uint8", (None, 3, 2))]
@@ -399,3 +400,15 @@ def test_a_chunk_that_was_merged_is_not_read_from_the_cache(db):
         count = buffer.stats()["chunks"]
     assert buffer.stats()["chunks"] < count
     assert values() == expected
+
+
+def test_a_removed_chunk_is_no_candidate():
+    rows, cache = Rows(), ChunkCache()
+    rows.append({"x": [1]}, {"x": Field("int32", (None,))})
+    chunk, cache.limit = chunk_of(rows), 1 << 20
+    assert cache.find_candidates(np.array([1])) == {}
+    cache.keep({1: chunk})
+    assert cache.find_candidates(np.array([0, 1, 2])) == {1: chunk}
+    assert cache.find_candidates(np.array([2])) == {}
+    cache.evict(2)
+    assert cache.find_candidates(np.array([1])) == {}

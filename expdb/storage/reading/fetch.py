@@ -110,8 +110,9 @@ def locate_and_read(
     for row in rows:
         if row[6] is not None:
             id, count, signature, crc, _, _, data = row
-            if not data and id in candidates and candidates[id].crc == crc:
-                chunks[id] = candidates[id]
+            candidate = candidates.get(id)
+            if candidate is not None and candidate.crc == crc:
+                chunks[id] = candidate
             else:
                 decoder = store.signatures.decoder(session, signature)
                 chunks[id] = decoder.chunk(id, count, crc, data)
