@@ -14,7 +14,7 @@ from expdb.chunks.column_kinds import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
-from expdb.chunks.prefix_column import StoredColumn, read_prefixed
+from expdb.chunks.prefix_column import PrefixedRows, StoredColumn, read_prefixed, read_spans
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
 from expdb.replay.ragged import RaggedArray
@@ -162,6 +162,7 @@ class Chunk:
         "_bits",
         "_buffers",
         "_places",
+        "_prefixed",
         "_slices",
         "crc",
         "data",
@@ -186,6 +187,7 @@ class Chunk:
         self.layout, self._places = layout, places
         self._slices, self._bits = layout.slices, layout.bits
         self._buffers: dict[str, list[Buffer]] = {}
+        self._prefixed: dict[str, PrefixedRows] = {}
         # Memory of the columns that were opened so far, including decompressed buffers.
         self.opened_bytes = 0
 
@@ -196,7 +198,7 @@ class Chunk:
 
     def close(self) -> None:
         """Release the opened columns."""
-        self._buffers, self.opened_bytes = {}, 0
+        self._buffers, self._prefixed, self.opened_bytes = {}, {}, 0
 
     def raw(self, name: str, start: int, stop: int) -> Buffer:
         """Return the bytes of rows [start, stop) of a fixed-width field in C order.
@@ -253,10 +255,14 @@ class Chunk:
         field, buffers = self.signature.fields[name], self.column_buffers(name)
         try:
             if name in self.signature.prefixed:
-                column = StoredColumn(self.rows, buffers)
-                values: list[Any] = read_prefixed(field, [column], [(0, start, stop)]).copies()
+                rows = self._prefixed_rows(name)
+                if stop == start + 1:
+                    value = rows.read_leading(0, start, int(rows.lengths[start]))
+                    values: list[Any] = [value.reshape(-1, *field.fixed_shape[1:])]
+                else:
+                    values = list(read_spans(field, rows, [(0, start, stop)]).to_list())
             elif field.ascending:
-                values = read_runs(field, self.rows, buffers, start, stop).copies()
+                values = read_runs(field, self.rows, buffers, start, stop).to_list()
             else:
                 values = read_objects(field, self.rows, buffers, start, stop)
         except (ChunkDamaged, ValueError, IndexError) as error:
@@ -265,6 +271,15 @@ class Chunk:
             valid = read_bits(buffers[0], start, stop)
             return [value if there else None for value, there in zip(values, valid, strict=True)]
         return values
+
+    def _prefixed_rows(self, name: str) -> PrefixedRows:
+        """Return the lengths of all rows of a field, and keep them."""
+        rows = self._prefixed.get(name)
+        if rows is None:
+            column = StoredColumn(self.rows, self.column_buffers(name))
+            rows = self._prefixed[name] = PrefixedRows.of(self.signature.fields[name], [column])
+            self.opened_bytes += rows.nbytes
+        return rows
 
     def json_texts(self, name: str, start: int, stop: int) -> list[str | None]:
         """Return rows [start, stop) of a JSON field as the stored text; None for null."""

@@ -24,6 +24,7 @@ from expdb.replay.ragged import RaggedArray
 
 # A shorter prefix saves less space than it costs time to read.
 _MIN_PREFIX_BYTES = 128
+_FIRST = np.zeros(1, np.int64)  # the index of the first row, if there is one column
 
 
 class PrefixColumn(Column):
@@ -117,44 +118,9 @@ class StoredColumn(NamedTuple):
     buffers: list[Buffer]
 
 
-def read_prefixed(
-    field: Field, columns: Sequence[StoredColumn], spans: Sequence[tuple[int, int, int]]
-) -> RaggedArray:
-    """Decode spans of rows of several columns, and check the lengths of all rows of the columns.
-
-    A span is the index of a column, the first row, and the row after the last row; it is not empty.
-    A row without the field has the value of the previous row. Within a span, a value that is stored
-    as an extension of the previous value has the same start. The result may share memory with the
-    buffers.
-    """
-    shape = (-1, *field.fixed_shape[1:])
-    joined = _JoinedColumns.of(field.numpy, columns)
-    joined.check(width := math.prod(shape[1:]))
-    owners, starts, stops = np.array(spans, np.int64).T
-    firsts, counts = joined.first_rows[owners] + starts, stops - starts
-    span_begins = np.cumsum(counts) - counts
-    rows = np.repeat(firsts - span_begins, counts) + np.arange(int(counts.sum()))
-    # A run is a row and the following rows that each extend the row before. The suffixes of a run
-    # are adjacent in the data, so the last value of the run contains all other values.
-    begins_run = joined.prefixes[rows] != joined.previous[rows]
-    begins_run[span_begins] = True
-    first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
-    begins = joined.cuts[first_of_run] - np.repeat(joined.cuts[firsts], counts)
-    values = joined.suffixes_of_spans(owners, firsts, firsts + counts - 1)
-    needs_copy = begins_run & (joined.prefixes[rows] > 0)
-    for span in np.unique(span_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):
-        begin, end = span_begins[span], span_begins[span] + counts[span]
-        runs = rows[begin:end][begins_run[begin:end]].tolist()
-        values[span], begins[begin:end] = joined.join_runs(owners[span], runs, rows[end - 1] + 1)
-    sizes = np.array([len(array) for array in values])
-    begins += np.repeat(np.cumsum(sizes) - sizes, counts)
-    whole = values[0] if len(values) == 1 else np.concatenate(values)
-    return RaggedArray(whole.reshape(shape), begins // width, joined.lengths[rows] // width)
-
-
 @dataclass(frozen=True)
-class _JoinedColumns:
-    """The rows of several columns. Lengths and offsets count elements.
+class PrefixedRows:
+    """All rows of several columns. Lengths and offsets count elements.
 
     `data` and `first_rows` have one entry per column, the other arrays one entry per row.
     """
@@ -165,34 +131,44 @@ class _JoinedColumns:
     prefixes: np.ndarray  # number of elements that a row shares with the previous row
     cuts: np.ndarray  # where the suffix begins in the data of its column
     lengths: np.ndarray  # number of elements of the value
-    previous: np.ndarray  # number of elements of the value of the previous row of the column
+    # Number of elements of the value of the previous row of the column; -1 if no row has a prefix.
+    previous: np.ndarray
 
     @classmethod
-    def of(cls, dtype: np.dtype, columns: Sequence[StoredColumn]) -> "_JoinedColumns":
-        counts = np.array([column.rows for column in columns])
+    def of(cls, field: Field, columns: Sequence[StoredColumn]) -> "PrefixedRows":
+        """Read the lengths of the rows; raise ChunkDamaged if they are not valid."""
+        dtype = field.numpy
         data = [column.buffers[6] for column in columns]
-        begins = np.cumsum(counts) - counts
-        prefixes = _join_ints([column.buffers[2] for column in columns], counts, "prefix lengths")
-        offsets = _join_ints([column.buffers[4] for column in columns], counts + 1, "offsets")
-        first = np.arange(int(counts.sum())) + np.repeat(np.arange(len(columns)), counts)
-        cuts, suffixes = offsets[first], offsets[first + 1] - offsets[first]
-        ends = offsets[begins + counts + np.arange(len(columns))]
+        prefixes = _join_ints([column.buffers[2] for column in columns], columns, 0)
+        offsets = _join_ints([column.buffers[4] for column in columns], columns, 1)
+        cuts, ends, begins = offsets[:-1], offsets[1:], _FIRST
+        if len(columns) > 1:  # leave out the differences between two columns
+            counts = np.array([column.rows for column in columns])
+            begins = np.cumsum(counts) - counts
+            places = np.arange(len(prefixes)) + np.repeat(np.arange(len(columns)), counts)
+            cuts, ends = cuts[places], ends[places]
+        suffixes = ends - cuts
+        lasts = np.append(begins[1:], len(ends)) - 1
         limits = [len(buffer) // dtype.itemsize for buffer in data]
-        if cuts.min() < 0 or suffixes.min() < 0 or (ends > limits).any():
+        if suffixes.min() < 0 or (cuts[begins] < 0).any() or (ends[lasts] > limits).any():
             raise ChunkDamaged("offsets point outside their data")
-        lengths = prefixes + suffixes
-        previous = np.append(0, lengths[:-1])
-        previous[begins] = 0
+        lengths, previous = prefixes + suffixes, prefixes - 1
+        if prefixes.any():
+            previous[1:] = lengths[:-1]
+            previous[begins] = 0
+            if prefixes.min() < 0 or (prefixes > previous).any():
+                raise ChunkDamaged("a prefix is longer than the previous value")
+        width = math.prod(field.fixed_shape[1:])
+        if width > 1 and (lengths % width).any():
+            raise ChunkDamaged("a length does not fit the shape of the field")
+        if int(lengths.max()) * dtype.itemsize > MAX_VALUE_BYTES:
+            raise ChunkDamaged("a value is larger than the limit")
         return cls(dtype, data, begins, prefixes, cuts, lengths, previous)
 
-    def check(self, width: int) -> None:
-        """Raise ChunkDamaged unless the lengths are valid for values of this width."""
-        if self.prefixes.min() < 0 or (self.prefixes > self.previous).any():
-            raise ChunkDamaged("a prefix is longer than the previous value")
-        if width > 1 and (self.lengths % width).any():
-            raise ChunkDamaged("a length does not fit the shape of the field")
-        if int(self.lengths.max()) * self.dtype.itemsize > MAX_VALUE_BYTES:
-            raise ChunkDamaged("a value is larger than the limit")
+    @property
+    def nbytes(self) -> int:
+        """Size of the arrays in bytes."""
+        return 4 * self.lengths.nbytes
 
     def suffixes(self, number: int, first: int, end: int) -> np.ndarray:
         """Return the suffixes of rows [first, end) of a column, concatenated."""
@@ -242,10 +218,52 @@ class _JoinedColumns:
         return np.concatenate(arrays), starts
 
 
-def _join_ints(buffers: Sequence[Buffer], counts: np.ndarray, what: str) -> np.ndarray:
-    """Return the first int32 values of each buffer as one int64 array."""
-    sizes = (4 * counts).tolist()
+def read_prefixed(
+    field: Field, columns: Sequence[StoredColumn], spans: Sequence[tuple[int, int, int]]
+) -> RaggedArray:
+    """Decode spans of rows of several columns, and check the lengths of all rows of the columns.
+
+    A span is the index of a column, the first row, and the row after the last row; it is not empty.
+    A row without the field has the value of the previous row. Within a span, a value that is stored
+    as an extension of the previous value has the same start. The result may share memory with the
+    buffers.
+    """
+    return read_spans(field, PrefixedRows.of(field, columns), spans)
+
+
+def read_spans(
+    field: Field, joined: PrefixedRows, spans: Sequence[tuple[int, int, int]]
+) -> RaggedArray:
+    """Decode spans of rows; see `read_prefixed`."""
+    shape = (-1, *field.fixed_shape[1:])
+    width = math.prod(shape[1:])
+    owners, starts, stops = np.array(spans, np.int64).T
+    firsts, counts = joined.first_rows[owners] + starts, stops - starts
+    span_begins = np.cumsum(counts) - counts
+    rows = np.repeat(firsts - span_begins, counts) + np.arange(int(counts.sum()))
+    # A run is a row and the following rows that each extend the row before. The suffixes of a run
+    # are adjacent in the data, so the last value of the run contains all other values.
+    begins_run = joined.prefixes[rows] != joined.previous[rows]
+    begins_run[span_begins] = True
+    first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
+    begins = joined.cuts[first_of_run] - np.repeat(joined.cuts[firsts], counts)
+    values = joined.suffixes_of_spans(owners, firsts, firsts + counts - 1)
+    needs_copy = begins_run & (joined.prefixes[rows] > 0)
+    for span in np.unique(span_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):
+        begin, end = span_begins[span], span_begins[span] + counts[span]
+        runs = rows[begin:end][begins_run[begin:end]].tolist()
+        values[span], begins[begin:end] = joined.join_runs(owners[span], runs, rows[end - 1] + 1)
+    sizes = np.array([len(array) for array in values])
+    begins += np.repeat(np.cumsum(sizes) - sizes, counts)
+    whole = values[0] if len(values) == 1 else np.concatenate(values)
+    return RaggedArray(whole.reshape(shape), begins // width, joined.lengths[rows] // width)
+
+
+def _join_ints(buffers: Sequence[Buffer], columns: Sequence[StoredColumn], more: int) -> np.ndarray:
+    """Return the int32 values of the rows of each column, and `more` values, as one int64 array."""
+    sizes = [4 * (column.rows + more) for column in columns]
     parts = [memoryview(buffer)[:size] for buffer, size in zip(buffers, sizes, strict=True)]
     if sum(map(len, parts)) < sum(sizes):
-        raise ChunkDamaged(f"{what} end early")
-    return np.frombuffer(b"".join(parts), np.int32).astype(np.int64)
+        raise ChunkDamaged("prefix lengths or offsets end early")
+    joined = parts[0] if len(parts) == 1 else b"".join(parts)
+    return np.frombuffer(joined, np.int32).astype(np.int64)

@@ -48,12 +48,12 @@ class RaggedArray:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def copies(self) -> list[np.ndarray]:
-        """Return the arrays as copies; a missing array is empty."""
-        ends = (self.starts + self.lengths).tolist()
+    def to_list(self) -> list[np.ndarray | None]:
+        """Return the arrays as copies, and None for a missing array."""
+        values = self.values
         return [
-            self.values[start : max(start, end)].copy()
-            for start, end in zip(self.starts.tolist(), ends, strict=True)
+            values[start : start + length].copy() if length >= 0 else None
+            for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True)
         ]
 
     def place_at(self, indices: np.ndarray, count: int) -> RaggedArray:

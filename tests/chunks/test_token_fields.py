@@ -85,10 +85,7 @@ def test_growing_values_come_back_from_every_row(history, data):
     if start == stop:
         return
     ragged = read_ragged([(chunk, start, stop), (chunk, 0, len(values))], "x")
-    arrays = [
-        None if length < 0 else value
-        for value, length in zip(ragged.copies(), ragged.lengths, strict=True)
-    ]
+    arrays = ragged.to_list()
     whole = chunk.objects("x", 0, len(values))
     assert len(arrays) == len(decoded) + len(whole)
     assert all(map(equal, arrays, [*decoded, *whole]))

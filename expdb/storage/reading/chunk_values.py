@@ -20,6 +20,7 @@ from expdb.chunks.fields import Field
 from expdb.replay.ragged import RaggedArray
 from expdb.storage.reading.segments import Spans, inconsistent
 
+FEW = 4  # up to this number, rows or chunks are not worth joining
 WIDE = 1024  # values of at least this many bytes are copied only once
 
 
@@ -51,6 +52,8 @@ def gather(
 
     With `json_text`, JSON is not parsed.
     """
+    if field.has_prefixes and sum([b - a for _, a, b in spans]) > FEW:
+        return as_objects(gather_ragged(chunks, spans, name, field).to_list())
     if field.varies:
         values: list[Any] = []
         for c, a, b in spans:
@@ -194,9 +197,6 @@ def as_objects(values: Sequence[Any]) -> np.ndarray:
     for index, value in enumerate(values):
         array[index] = value
     return array
-
-
-FEW = 4  # up to this number, chunks of one layout are not worth joining
 
 
 class Bulk:
