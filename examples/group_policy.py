@@ -25,7 +25,7 @@ UNIT = expdb.Tokens(of=expdb.Group(ROLLOUTS, score="judge"), max_tokens=16, adva
 
 
 class Policy(nn.Module):
-    """A recurrent network that predicts the next token."""
+    """A recurrent network."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ def play(buffer, policies, stop):
     rng = np.random.default_rng()
     while not stop.is_set():
         admission = buffer.admit(wait=0.5, required=False)  # waits if it is too far ahead
-        if admission is None:
+        if not admission:
             continue
         (a, b), group, version = rng.integers(0, 10, 2), str(uuid.uuid4()), admission.policy_version
         with admission:
@@ -129,7 +129,7 @@ def train(rank, file, name, folder, versions, policies):
 
 
 def main(file, versions, required):
-    """Start rank 1, the actor and the judge, and train as rank 0."""
+    """Start rank 1, the actor and the judge, and train."""
     stop = threading.Event()
     torch.manual_seed(0)
     policies = {0: Policy()}
@@ -153,7 +153,7 @@ def main(file, versions, required):
         for worker in workers:
             worker.join()
     assert score >= required, f"the mean score must be at least {required}, got {score:.2f}"
-    print(f"the mean score {score:.2f} is at least {required}")
+    print(f"{score:.2f} is at least {required}")
 
 
 if __name__ == "__main__":
