@@ -219,8 +219,7 @@ class Consumer:
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         how = _How.checked(seconds, wait, renew, shard, rows_multiple)
-        _check_shard(request.unit, how)
-        return self._lease(request, how, _step(step))
+        return self._lease(_with_ranks(request, how), how, _step(step))
 
     def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
         """Use up the groups that `unit` skips because their returns or scores hardly differ.
@@ -533,9 +532,8 @@ class Consumer:
             )
         options = {name: arguments.pop(name) for name in names if name in arguments}
         step = _step(options.pop("step", None))
-        request = _request(size, where, **{**_DEFAULTS, **arguments})
         how = _How.checked(**options)
-        _check_shard(request.unit, how)
+        request = _with_ranks(_request(size, where, **{**_DEFAULTS, **arguments}), how)
         return await obtain(
             lambda cancelled: self._lease(request, how, step, None, cancelled),
             lambda lease: lease.give_back(),
@@ -583,8 +581,8 @@ class Consumer:
         ReplayMismatch
             If the batch differs from the leased one, for example because rewards were changed.
         InvalidValue
-            If `lease`, `shard` or `rows_multiple` is invalid, or the unit is not defined in this
-            process.
+            If `lease`, `shard` or `rows_multiple` is invalid or differs from the lease, or the unit
+            is not defined in this process.
         UnknownConsumer
             If the consumer was dropped.
 
@@ -595,10 +593,16 @@ class Consumer:
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
         part = None if shard is None else checks.shard(shard)
         multiple = checks.whole(rows_multiple, "rows_multiple", 1)
-        batch, used = self._leasing.shared(id, () if unit is None else unit)
+        batch, used, ranks = self._leasing.shared(id, () if unit is None else unit)
         check_rows_multiple(used, multiple)
         if part is None and multiple == 1:
             return batch
+        if ranks is not None and ranks != ((part or (0, 1))[1], multiple):
+            raise errors.InvalidValue(
+                f"the lease divides its batch among {ranks[0]} ranks with rows_multiple="
+                f"{ranks[1]}, got shard={part} and rows_multiple={multiple}; pass the same values "
+                "on each rank"
+            )
         return select_shard(batch, used, part or (0, 1), multiple)
 
     def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
@@ -772,14 +776,21 @@ class _How:
         return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"), part, multiple)
 
 
-def _check_shard(unit: Unit, how: _How) -> None:
-    """Raise InvalidValue if `shard` is not (0, n), or the unit does not allow `rows_multiple`."""
-    check_rows_multiple(unit, how.rows_multiple)
-    if how.shard is not None and how.shard[0]:
+def _with_ranks(request: LeaseRequest, how: _How) -> LeaseRequest:
+    """Return a request with the ranks that share its batch.
+
+    Raise InvalidValue if `shard` is not (0, n), or the unit does not allow `rows_multiple`.
+    """
+    check_rows_multiple(request.unit, how.rows_multiple)
+    if how.shard is None:
+        return request
+    rank, ranks = how.shard
+    if rank:
         raise errors.InvalidValue(
             f"shard of a lease must be (0, n), got {how.shard}; lease on rank 0, and read the rows "
             "of the other ranks with shared(lease.id, shard=(k, n))"
         )
+    return replace(request, ranks=(ranks, how.rows_multiple))
 
 
 def _step(step: Any) -> int | None:

@@ -67,12 +67,13 @@ class LeaseRequest:
     empty: Empty
     pin: bool = False  # whether the buffer keeps the leased steps beyond its capacity
     discards: bool = False  # whether the batch is used up without training
+    ranks: tuple[int, int] | None = None  # number of ranks that share the batch, rows_multiple
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
         """A cache key; `have_same_settings` compares requests with equal keys."""
         query = json.dumps(describe_query(self.where), default=repr)
-        return repr(self.sampler), repr(self.unit), self.fields, query, self.discards
+        return repr(self.sampler), repr(self.unit), self.fields, query, self.discards, self.ranks
 
 
 class _Overtaken(Exception):
@@ -410,8 +411,9 @@ class Leasing:
             if id in self._stored and is_same and have_same_settings(request.unit, unit):
                 return id, None
         text = as_text(
-            request.where, request.sampler, request.unit, request.fields, columns, request.discards
-        )
+            request.where, request.sampler, request.unit, request.fields, columns,
+            request.discards, request.ranks,
+        )  # fmt: skip
         id = leases.request_id(text)
         remember(self._requests, key, (request.sampler, request.unit, id))
         return id, None if id in self._stored else text
@@ -502,8 +504,8 @@ class Leasing:
             self._take_in(replace(lease, status="returned"), counters.version)
         return bool(was_returned)
 
-    def shared(self, id: int, units: Units) -> tuple[Batch, Unit]:
-        """Return the batch of a lease of any process, and its unit."""
+    def shared(self, id: int, units: Units) -> tuple[Batch, Unit, tuple[int, int] | None]:
+        """Return the batch of a lease of any process, its unit, and its ranks."""
         asked = self._store, self._sampling, self._consumer, id, units
         return self._store.engine.retry(shared, *asked)
 

@@ -83,8 +83,8 @@ def _each(
 
 def shared(
     store: Store, sampling: SampleEngine, consumer: ConsumerRecord, id: int, units: Units
-) -> tuple[Batch, Unit]:
-    """Return the batch of a lease of any process, and its unit.
+) -> tuple[Batch, Unit, tuple[int, int] | None]:
+    """Return the batch of a lease of any process, its unit, and its ranks; see `as_text`.
 
     Raise LeaseLost if no process holds the lease.
     """
@@ -93,7 +93,9 @@ def shared(
     if entry is None or entry.status != "leased":
         with store.engine.reading() as session:
             raise leases.lost(session, store, consumer, id)
-    return rebuild_batch(store, sampling, consumer, entry, units)
+    ranks = entry.request.get("ranks")
+    batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
+    return batch, unit, None if ranks is None else (ranks[0], ranks[1])
 
 
 def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:

@@ -341,8 +341,8 @@ class Group(Unit):
         if self.score is not None:
             scores = f"the score{'s' * (len(self._names) > 1)} {', '.join(self._names)}"
             waits = self.missing == "wait" or self.deadline
-            waiting = " and no rollout that waits for a score" if waits else ""
-            return f"groups of {rollouts} with {scores}{differ}{waiting}"
+            waiting = " and no missing score" if waits else ""
+            return f"groups of {rollouts} with {scores}{waiting}{differ}"
         return f"groups of {rollouts} with known returns{differ}"
 
     @property

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from expdb.errors import InvalidValue
+from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN
 from expdb.replay.ragged import RaggedArray, alternate_gaps_and_slices, take_slices
+
+MANY_TURNS = 10  # so many new rows in a batch without a continued row are probably a mistake
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,16 @@ def chain_turns(
     # Indices of the turns that are not the first of their rollout, and whose prompt begins with the
     # previous prompt.
     after = np.flatnonzero(rollouts[1:] == rollouts[:-1]) + 1
+    count = len(after)
     after = after[_extends_previous_prompt(prompts, steps, after)]
     matched = _count_repeated_tokens(prompts, outputs, steps, after)
     continues = length[after - 1] - matched < fork_threshold
     after, matched = after[continues], matched[continues]
+    if count >= MANY_TURNS and not len(after):
+        warn(
+            f"none of {count} later prompts begins with the tokens before it, so each turn is a "
+            "row of its own; store the whole prompt of each turn, not only its new tokens"
+        )
     begins_chain = np.ones(len(steps), np.bool_)
     begins_chain[after] = False
     chain = np.cumsum(begins_chain) - 1
@@ -354,7 +362,7 @@ class TokenRows:
     ) -> np.ndarray:
         """Return the policy version of each generated token, int64 [B, T]; -1 elsewhere.
 
-        The tokens of a turn that has an array in `of_tokens` have these versions.
+        If a turn has an array in `of_tokens`, its tokens get these versions.
         """
         if of_tokens is None or (of_tokens.lengths < 0).all():
             return self.expand_step_values(of_steps, UNKNOWN)

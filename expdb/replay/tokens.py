@@ -411,8 +411,8 @@ class Tokens(Unit):
         Warns
         -----
         ExpDBWarning
-            If later prompts have replaced tokens to train on, once per process, or if no row is
-            left.
+            If later prompts have replaced tokens to train on, once per process, if turns lack their
+            prompt or its beginning, or if no row is left.
         """
         shape = batch["episode"].shape
         is_rollout = batch["episode"].reshape(-1) >= 0

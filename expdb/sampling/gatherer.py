@@ -167,8 +167,8 @@ class Gatherer:
     ) -> dict[str, np.ndarray]:
         """Return the policy version of each step of a batch of episodes.
 
-        If all steps of an episode have the same version, or none has one, the version comes from
-        memory. Other versions are read from the database.
+        The version comes from memory if all steps of the episode share it or lack it. Other
+        versions are read from the database.
         """
         r, rows, mask = self._resident, layout.rows, layout.mask
         assert mask is not None

@@ -215,7 +215,7 @@ class SampleRequest:
             return np.ones(len(rows), np.bool_)
         index, count = self.shard
         episodes = resident.episodes(rows)
-        if of_groups:  # the first rollouts often have every n-th episode, so hash their numbers
+        if of_groups:  # groups often begin at every n-th episode, so hash the numbers
             episodes = _hashed(episodes)
         mask: np.ndarray = episodes % count == index
         return mask
@@ -288,11 +288,12 @@ def as_text(
     names: tuple[str, ...] | None,
     columns: Mapping[str, Any],
     discards: bool = False,
+    ranks: tuple[int, int] | None = None,
 ) -> str:
     """Return the JSON text of a request for the ledger.
 
     `columns` describes the columns of the sampler. `discards` means that the batch is used up
-    without training.
+    without training. `ranks` is the number of ranks that share the batch, and `rows_multiple`.
     """
     description = {
         "unit": settings_of(unit),
@@ -303,6 +304,8 @@ def as_text(
     }
     if discards:
         description[DISCARDED] = True
+    if ranks is not None:
+        description["ranks"] = ranks
     return json.dumps(description, default=_plain)
 
 

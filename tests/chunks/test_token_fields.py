@@ -409,3 +409,17 @@ def test_a_removed_chunk_is_no_candidate():
     assert cache.find_candidates(np.array([2])) == {}
     cache.evict(2)
     assert cache.find_candidates(np.array([1])) == {}
+
+
+def test_fields_that_are_aligned_with_others_have_no_prefixes():
+    rows, values = Rows(), np.ones(300, np.bool_)
+    mask, tokens = Field("bool", (None,), aligned_with="x"), Field("bool", (None,))
+    for stop in (200, 300):
+        rows.append({"x": values[:stop], "mask": values[:stop]}, {"x": tokens, "mask": mask})
+    chunk = chunk_of(rows)
+    prefixes = {
+        name: np.frombuffer(chunk.column_buffers(name)[2], np.int32).tolist()
+        for name in ("x", "mask")
+    }
+    assert prefixes == {"x": [0, 200], "mask": [0, 0]}
+    assert all(map(equal, chunk.objects("mask", 0, 2), [values[:200], values]))

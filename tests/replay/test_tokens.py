@@ -407,6 +407,16 @@ def test_a_turn_without_a_prompt_is_reported(train):
     assert batch["loss_mask"].tolist() == [[False, True, False, False, True]]
 
 
+def test_prompts_without_the_earlier_tokens_are_reported(train):
+    for k in range(5):
+        store(train, [turn([1, k], [2]), turn([3], [4]), turn([5, 6], [7])], episode_id=f"e{k}")
+    with pytest.warns(expdb.ExpDBWarning, match="none of 10 later prompts begins with the tokens"):
+        batch = everything(train, Tokens(), 5)
+    assert batch.size == 15
+    store(train, [turn([1], [2]), turn([1, 2, 3], [4])], episode_id="whole")
+    assert everything(train, Tokens(), 6).size == 16
+
+
 @pytest.mark.parametrize(
     ("missing", "unit", "reason"),
     [
@@ -614,6 +624,26 @@ def test_a_lease_may_have_the_rows_of_its_rank(train):
     lease.batch.annotate(entropies=np.ones(lease.batch["input_ids"].shape))
     others.annotate(entropies=np.ones(others["input_ids"].shape))
     lease.acknowledge()
+
+
+def test_ranks_must_agree_with_the_lease(train):
+    for k in range(4):
+        store(train, [turn([1], [2 + k])])
+    consumer = train.consumer("trainer")
+    for unit, more in ((Tokens(), 2), (Episode(), 1)):
+        lease = consumer.lease(4, unit=unit, sampler=ALL, shard=(0, 2), rows_multiple=more)
+        message = f"among 2 ranks with rows_multiple={more}"
+        wrong = [{"shard": (1, 3), "rows_multiple": more}]
+        wrong += [{"shard": (1, 2)}, {"rows_multiple": 2}] if more == 2 else []
+        for arguments in wrong:
+            with pytest.raises(expdb.InvalidValue, match=message):
+                consumer.shared(lease.id, **arguments)
+        part = consumer.shared(lease.id, shard=(1, 2), rows_multiple=more)
+        assert part.size == lease.batch.size == 2
+        assert consumer.shared(lease.id).size == 4
+        lease.acknowledge()
+    whole = consumer.lease(4, unit=Tokens(), sampler=ALL)
+    assert consumer.shared(whole.id, shard=(1, 4)).size == 1
 
 
 def test_rows_multiple_requires_tokens(train):

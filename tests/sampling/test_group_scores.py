@@ -93,7 +93,7 @@ def test_a_group_waits_for_scores_until_a_judge_gives_or_fails_to_give_them(buff
     counts = buffer.consumer("trainer").stats(unit=unit)["groups"]
     assert counts == {"ready": 0, "leased": 0, "incomplete": 0, "no_spread": 0, "too_stale": 0,
                       "waiting": 1}  # fmt: skip
-    with pytest.raises(expdb.TooFewRows, match="no rollout that waits for a score"):
+    with pytest.raises(expdb.TooFewRows, match="with the score judge and no missing score"):
         buffer.sample(1, unit=unit)
     judge(buffer, names[2:], [None], status="timeout")
     assert ready(buffer, unit) == [[0.5, 1.0]]
