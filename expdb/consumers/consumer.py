@@ -777,10 +777,7 @@ class _How:
 
 
 def _with_ranks(request: LeaseRequest, how: _How) -> LeaseRequest:
-    """Return a request with the ranks that share its batch.
-
-    Raise InvalidValue if `shard` is not (0, n), or the unit does not allow `rows_multiple`.
-    """
+    """Return a request with its ranks; raise InvalidValue if `shard` or `rows_multiple` is wrong."""
     check_rows_multiple(request.unit, how.rows_multiple)
     if how.shard is None:
         return request

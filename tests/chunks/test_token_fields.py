@@ -423,3 +423,21 @@ def test_fields_that_are_aligned_with_others_have_no_prefixes():
     }
     assert prefixes == {"x": [0, 200], "mask": [0, 0]}
     assert all(map(equal, chunk.objects("mask", 0, 2), [values[:200], values]))
+
+
+def test_a_closed_chunk_keeps_no_lengths():
+    rows = Rows()
+    for k in range(50):
+        rows.append({"x": np.arange(k)}, {"x": Field("int64", (None,))})
+    chunk = chunk_of(rows)
+    chunk.column_buffers("x")
+    opened = chunk.opened_bytes
+    assert chunk.objects("x", 3, 4)[0].tolist() == [0, 1, 2]
+    grown = chunk.opened_bytes
+    assert grown - opened == 4 * 8 * 50
+    chunk.objects("x", 0, 50)
+    assert chunk.opened_bytes == grown
+    chunk.close()
+    assert chunk.opened_bytes == 0
+    chunk.objects("x", 3, 4)
+    assert chunk.opened_bytes == grown
