@@ -777,7 +777,7 @@ class _How:
 
 
 def _with_ranks(request: LeaseRequest, how: _How) -> LeaseRequest:
-    """Return a request with its ranks; raise InvalidValue if `shard` or `rows_multiple` is wrong."""
+    """Return a request with its ranks; raise InvalidValue if `shard` is not valid."""
     check_rows_multiple(request.unit, how.rows_multiple)
     if how.shard is None:
         return request
