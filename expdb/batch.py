@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import DriverMissing, InvalidValue
-from expdb.names import build_attribute_error
+from expdb.names import SCORE, build_attribute_error
 
 if TYPE_CHECKING:
     import pandas
@@ -121,7 +121,11 @@ class Batch(Mapping[str, np.ndarray]):
             there = self._columns.get(f"has_{name}")
             if there is not None and there.ndim == 1 and there.dtype == np.bool_:
                 yield name, array, there
-            elif name in UNKNOWN_AS_NAN and array.ndim == 1 and array.dtype == np.float64:
+            elif (
+                (name in UNKNOWN_AS_NAN or SCORE.fullmatch(name))
+                and array.ndim == 1
+                and array.dtype == np.float64
+            ):
                 yield name, array, ~np.isnan(array)
             else:
                 yield name, array, None

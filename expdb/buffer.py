@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from expdb import checks, errors
+from expdb.archive import parquet
 from expdb.archive.retention import Retention
 from expdb.batch import Batch, table_of_rows
 from expdb.checks import UNCHANGED, Unchanged
@@ -945,18 +946,55 @@ class ReplayBuffer(NotACollection):
         size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
         return self._scan(self._compile(where), after, size, fields)
 
-    def _scan(
-        self, condition: Condition | None, after: int, size: int, fields: Sequence[str] | None
-    ) -> Iterator[Batch]:
-        while True:
-            with self._store.engine.reading() as session:
-                state = self._store.state(session)
-                hits = select.positions(self._store, session, condition, after=after, limit=size)
-                columns = fetch.steps(self._store, session, state, hits, fields)
-            if not len(hits):
-                return
-            yield Batch(columns, len(hits))
-            after = int(hits[-1])
+    def _scan(self, *asked: Any) -> Iterator[Batch]:
+        for columns, count in fetch.scan(self._store, *asked):
+            yield Batch(columns, count)
+
+    def to_arrow(
+        self, where: Where = None, fields: Sequence[str] | None = None, *, timestamps: bool = False
+    ) -> pa.RecordBatchReader:
+        """Return the matching steps as a stream of Arrow record batches, for data frame libraries.
+
+        The stream has one row per step, in the order of positions. It reads 4,096 steps at a time,
+        so it can be larger than the memory. pandas, polars, DuckDB and other libraries read it
+        through ``__arrow_c_stream__``. A stream can be read once, while the database is open. Each
+        record batch is one snapshot.
+
+        Parameters
+        ----------
+        where : QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: conditions, values that columns must equal, or positions. By
+            default, every step matches.
+        fields : sequence of str, optional
+            Names of columns: fields, annotations, and columns of the view ``experience``. By
+            default, all columns of steps and episodes, all fields and all annotations.
+        timestamps : bool, default False
+            Whether `started`, `ended` and `execute_time` are timestamps in UTC instead of Unix
+            seconds.
+
+        Returns
+        -------
+        pyarrow.RecordBatchReader
+            Missing values are null. Arrays of a fixed shape are Arrow tensors, which other
+            libraries see as lists. Arrays of varying shape are lists. Tags and JSON are text.
+
+        Raises
+        ------
+        QueryError
+            If the query is invalid, or `fields` has an unknown name.
+        InvalidValue
+            If `fields` is not a list of names.
+
+        Examples
+        --------
+        >>> frame = buffer.to_arrow({"task_id": "t1"}).read_pandas()  # doctest: +SKIP
+        """
+        names = None if fields is None else tuple(dict.fromkeys(field_names(fields)))
+        asked = self._compile(where), -1, parquet.BATCH_STEPS
+        times = checks.flag(timestamps, "timestamps")
+        return parquet.stream(
+            self._store, names, times, lambda keys: self._scan(*asked, keys, True)
+        )
 
     def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
         """Yield the steps at `positions` that are still stored, in batches with JSON as text."""

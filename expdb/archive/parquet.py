@@ -1,4 +1,4 @@
-"""Write steps to Parquet files batch by batch: one row per step, with its columns and fields."""
+"""Convert steps to Arrow batch by batch, for Parquet files and streams: one row per step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from expdb.batch import Batch
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS, kind_of
 from expdb.storage.reading import timestamps
+from expdb.storage.reading.annotations import find_annotation
+from expdb.storage.reading.columns import table_column
+from expdb.storage.store import Store
 
 BATCH_STEPS = 4096
 _TYPES = {
@@ -30,13 +33,46 @@ def preload() -> None:
     parquet.write_table(pa.table({"c": column}), pa.BufferOutputStream(), compression="zstd")
 
 
-def schema_of(kinds: Mapping[str, str], times: bool = False) -> pa.Schema:
-    """Return the schema of a file; `kinds` has the types of the fields as in `stats()`."""
-    names = dict.fromkeys(("position", "episode", *EPISODE_COLUMNS, *STEP_COLUMNS))
-    columns = {name: _TYPES[COLUMN_KINDS[name]] for name in names}
-    if times:
-        columns |= dict.fromkeys(timestamps.COLUMNS, timestamps.KIND)
-    return pa.schema({**columns, **{name: _arrow_type(kind) for name, kind in kinds.items()}})
+def schema_of(
+    kinds: Mapping[str, str], times: bool = False, names: Sequence[str] | None = None
+) -> pa.Schema:
+    """Return the schema of a table of steps; `kinds` has the types of the fields as in `stats()`.
+
+    By default, the table has the columns of steps and episodes, and all fields.
+    """
+    if names is None:
+        names = [*dict.fromkeys(("position", "episode", *EPISODE_COLUMNS, *STEP_COLUMNS)), *kinds]
+    types = {}
+    for name in names:
+        types[name] = _arrow_type(kinds[name]) if name in kinds else _TYPES[kind_of(name) or "text"]
+        if times and name in timestamps.COLUMNS:
+            types[name] = timestamps.KIND
+    return pa.schema(types)
+
+
+def stream(
+    store: Store,
+    names: Sequence[str] | None,
+    times: bool,
+    scan: Callable[[Sequence[str]], Iterator[Batch]],
+) -> pa.RecordBatchReader:
+    """Return a stream of the steps that `scan` yields for a list of names, with JSON as text.
+
+    Raise QueryError if a name is unknown.
+    """
+    with store.engine.reading() as session:
+        store.state(session)  # updates the fields
+    kinds = {name: str(field) for name, field in store.fields.with_annotations().items()}
+    for name in names or ():
+        annotation = find_annotation(store, name)
+        if annotation is not None:
+            kinds[name] = str(annotation[2])
+        elif name not in (*kinds, "buffer"):
+            table_column(store, name)
+    schema = schema_of(kinds, times, names)
+    batches = scan(schema.names)
+    parts = (part for batch in batches for part in _table(batch, schema, set()).to_batches())
+    return pa.RecordBatchReader.from_batches(schema, parts)
 
 
 def write(

@@ -3,7 +3,7 @@
 A segment names the chunk that holds its steps, and the chunk holds their fields.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.names import COLUMN_KINDS
 from expdb.replay.ragged import RaggedArray
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading import select
 from expdb.storage.reading.annotations import find_annotation, read_annotation
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import (
@@ -203,6 +205,29 @@ def steps(
     if cache is not None:
         cache.keep(chunks)
     return out
+
+
+def scan(
+    store: Store,
+    condition: Condition | None,
+    after: int,
+    size: int,
+    names: Sequence[str] | None,
+    json_text: bool = False,
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield columns and number of the next matching steps; each batch is one snapshot.
+
+    With `json_text`, JSON fields and tags are text.
+    """
+    while True:
+        with store.engine.reading() as session:
+            state = store.state(session)
+            hits = select.positions(store, session, condition, after=after, limit=size)
+            columns = steps(store, session, state, hits, names, json_text=json_text)
+        if not len(hits):
+            return
+        yield columns, len(hits)
+        after = int(hits[-1])
 
 
 def _locate(
