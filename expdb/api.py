@@ -1,5 +1,7 @@
 """The public names of the package; `expdb/__init__.py` imports them when the first is used."""
 
+import logging
+
 from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED
@@ -64,6 +66,9 @@ from expdb.sql.query import QueryBuilder
 from expdb.storage.reading.registration import register
 from expdb.storage.writing.eviction import Eviction
 from expdb.writers.writers import EpisodeWriter, StepWriter
+
+# Messages of expdb appear only if the program configures logging.
+logging.getLogger("expdb").addHandler(logging.NullHandler())
 
 __all__ = [
     "TOKEN_FIELDS",

@@ -26,8 +26,6 @@ from expdb.memory.budget import Budget
 from expdb.names import (
     COLUMN_KINDS,
     DEFAULT_TASK,
-    EPISODE_COLUMNS,
-    STEP_COLUMNS,
     STORE_CALL,
     NotACollection,
     TaskReminder,
@@ -45,15 +43,18 @@ from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
 from expdb.storage.annotate import annotate, checked_positions
-from expdb.storage.ledger import admissions, consumers, rates, waiters
+from expdb.storage.ledger import admissions, consumers, listing, rates, waiters
 from expdb.storage.reading import fetch, groups, select, task_statistics
 from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording, record_score
 from expdb.storage.scores.requested import scores_of
 from expdb.storage.store import Store, evicted
 from expdb.storage.upkeep.check import check_buffer
+from expdb.storage.upkeep.metrics_history import read_metrics
+from expdb.storage.upkeep.reporting import Reporter
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
+from expdb.storage.upkeep.workers import list_workers
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
@@ -115,6 +116,7 @@ class ReplayBuffer(NotACollection):
         self._writers = OpenWriters(store)
         self._task_reminder = TaskReminder()
         self._retention = Retention(store, self._scan_at, self._sampling.save)
+        self._reporter = Reporter(store, run, self._sampling)
 
     @property
     def _engine(self) -> Engine:
@@ -257,7 +259,7 @@ class ReplayBuffer(NotACollection):
         }  # fmt: skip
         exits.watch_worker()
         position = int(self._open_episodes.write([(row, fields)])[0])
-        self._retention.look()
+        self._look()
         return position
 
     def store_batch(self, rows: Any) -> np.ndarray:
@@ -305,7 +307,7 @@ class ReplayBuffer(NotACollection):
         columns = columns_of(rows)
         steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
         positions = self._open_episodes.write(steps)
-        self._retention.look()
+        self._look()
         return positions
 
     async def store_async(self, /, *positional: Any, **arguments: Any) -> int:
@@ -393,8 +395,8 @@ class ReplayBuffer(NotACollection):
     async def _write_async(self, rows: list[Any]) -> np.ndarray:
         exits.watch_worker()
         positions = await self._open_episodes.write_async(rows)
-        if time.monotonic() >= self._retention.next_look:
-            in_thread(self._retention.look)
+        if time.monotonic() >= min(self._retention.next_look, self._reporter.next_report):
+            in_thread(self._look)
         return positions
 
     def episode(
@@ -561,6 +563,11 @@ class ReplayBuffer(NotACollection):
         checks.choice(status, "status", "complete", "aborted")
         self._open_episodes.end(episode_id, status)
 
+    def _look(self) -> None:
+        """Evict due steps and report the activity of this process, if it is time."""
+        self._retention.look()
+        self._store.report()
+
     def _end_writers(self, messages: list[str]) -> None:
         """Flush the open writers and end their episodes; append the warnings to `messages`."""
         self._writers.end_all(messages)
@@ -583,6 +590,7 @@ class ReplayBuffer(NotACollection):
             OpenWriters(self._store),
         )
         self._retention = Retention(self._store, self._scan_at, self._sampling.save)
+        self._reporter = Reporter(self._store, run, self._sampling)
         self._sampling.reset_after_fork()
         for consumer in list(self._consumers.values()):
             consumer.reset_after_fork()
@@ -838,22 +846,12 @@ class ReplayBuffer(NotACollection):
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        number, size = (
-            checks.whole(number, "the page number", 1),
-            checks.whole(size, "the page size", 1),
-        )
+        number = checks.whole(number, "the page number", 1)
+        size = checks.whole(size, "the page size", 1)
         condition = self._compile(where)
         with self._store.engine.reading() as session:
-            state = self._store.state(session)
-            offset = (number - 1) * size
-            if offset >= state.added:
-                return []
-            hits = select.positions(
-                self._store, session, condition, limit=min(size, state.added), offset=offset
-            )
-            return Batch(
-                fetch.steps(self._store, session, state, hits, (*_PAGE, *self._store.fields.types))
-            ).to_list()
+            columns = fetch.page(self._store, session, condition, (number - 1) * size, size)
+        return Batch(columns).to_list()
 
     @retry_on_restart
     def get(
@@ -1622,7 +1620,9 @@ class ReplayBuffer(NotACollection):
         attempts, pause = None, 0.001
         while True:
             try:
-                return self._sampling.sample(*asked)
+                batch = self._sampling.sample(*asked)
+                self._store.report()
+                return batch
             except errors.ConnectionLost as error:
                 attempts = attempts or Attempts(self._engine.timeout)
                 if not attempts.again(error):
@@ -1750,12 +1750,9 @@ class ReplayBuffer(NotACollection):
             JSON values: the state of the random generator, the priorities, and the number of calls
             of each prioritized sampler, which determines its beta.
         """
-        return {
-            "format": 1,
-            "buffer": self.name,
-            "generator": self._generator(None).bit_generator.state,
-            **self._sampling.state(),
-        }
+        generator = self._generator(None).bit_generator.state
+        own = {"format": 1, "buffer": self.name, "generator": generator}
+        return own | self._sampling.state()
 
     def restore_sampling(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `sampling_state` returned.
@@ -1773,21 +1770,7 @@ class ReplayBuffer(NotACollection):
             If `state` is not a result of `sampling_state`, or belongs to a buffer with another
             name.
         """  # noqa: DOC501
-        try:
-            if state["format"] != 1:
-                raise ValueError(f"unknown format {state['format']!r}")
-            if state["buffer"] != self.name:
-                raise ValueError(f"it belongs to buffer {state['buffer']!r}, not to {self.name!r}")
-            generator = np.random.default_rng()
-            generator.bit_generator.state = state["generator"]
-            self._sampling.restore(
-                {key: state[key] for key in state if key not in ("format", "buffer", "generator")}
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise errors.InvalidValue(
-                f"state is invalid ({error!r}); pass the result of sampling_state() of this buffer"
-            ) from error
-        self._rng = generator
+        self._rng = self._sampling.restore(state)
 
     def sample_tasks(
         self,
@@ -2112,10 +2095,110 @@ class ReplayBuffer(NotACollection):
         -------
         list of dict
             One dict per waiting call, longest wait first. The keys are `who`, the process id and
-            the machine; `seconds`, the time waited so far; and `for`, a description of the
-            condition.
+            the machine; `seconds`, the time waited so far; `for`, a description of the condition;
+            and `role`, ``"actor"`` or ``"learner"``, or None if an earlier version of expdb waits.
         """
         return waiters.waiting(self._store)
+
+    @retry_on_restart
+    def workers(self) -> list[dict[str, Any]]:
+        """Return the processes that write to the buffer, learn from it or judge its episodes.
+
+        A process registers one second after it opens the database, with its next write, sample,
+        lease or score. From then on, it reports about every ten seconds while it uses the buffer.
+        A process appears once for each role and handle. Processes are removed from the list one
+        hour after their last report if they have ended, and otherwise after one day.
+
+        Returns
+        -------
+        list of dict
+            One dict per role of a process, the most recently active one first. The keys are
+            `role` (``"actor"``, ``"learner"`` or ``"judge"``); `process`, the process id and the
+            machine; `run`; `state` (``"active"``; ``"waiting"``, for the reason `waits_for`;
+            ``"silent"``, without a report for a minute; or ``"ended"``); `since` and `active`, the
+            Unix seconds of the first and of the latest report; `counts`, what the process has done
+            so far; and `rates`, the same per second between its latest two reports.
+
+        Examples
+        --------
+        >>> [(worker["role"], worker["state"]) for worker in buffer.workers()]  # doctest: +SKIP
+        [('actor', 'active'), ('learner', 'waiting')]
+        """
+        with self._store.engine.reading() as session:
+            return list_workers(self._store, session)
+
+    @retry_on_restart
+    def leases(self, consumer: str | None = None, *, newest: int = 100) -> pa.Table:
+        """Return the newest leases of one consumer or of all consumers.
+
+        Parameters
+        ----------
+        consumer : str, optional
+            Name of the consumer. By default, the leases of all consumers are returned.
+        newest : int, default 100
+            Maximum number of leases, at least 1.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per lease, oldest first. The columns are `consumer`; `lease`, the id of the
+            lease; `batch`, the number of the batch, which is the same if a released batch is leased
+            again; `status` (``"leased"``, ``"acknowledged"`` or ``"returned"``); `process`, the
+            process id and the machine of the learner; `leased`, `expires` and `ended` in Unix
+            seconds; `trainer_step`, the step that the learner passed when it acknowledged;
+            `policy_version`, that of the buffer when the batch was leased; `items`, the number of
+            leased items; and `first` and `last`, the smallest and the greatest drawn position.
+
+        Raises
+        ------
+        UnknownConsumer
+            If there is no consumer with this name.
+        InvalidValue
+            If `newest` is not a positive integer.
+
+        Examples
+        --------
+        >>> buffer.leases("learner", newest=1)["trainer_step"].to_pylist()  # doctest: +SKIP
+        [1200]
+        """
+        newest = checks.whole(newest, "newest", 1)
+        with self._store.engine.reading() as session:
+            rows = listing.list_leases(self._store, session, consumer, newest)
+        return table_of_rows(rows, listing.COLUMNS)
+
+    @retry_on_restart
+    def metrics(self, since: float = 0.0) -> pa.Table:
+        """Return the history of the metrics of the buffer.
+
+        While processes use the buffer, one of them adds a row about every ten seconds. expdb keeps
+        a row for each 10 seconds of the last hour of activity, for each minute of the day before
+        it, and for each 10 minutes of the 30 days before that.
+
+        Parameters
+        ----------
+        since : float, default 0.0
+            Return only measurements from this time on, in Unix seconds.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per measurement, oldest first. The column `time` has Unix seconds. All columns
+            are float64, and null where a figure is unknown. The guide "How to monitor a run" lists
+            the columns.
+
+        Raises
+        ------
+        InvalidValue
+            If `since` is not a finite number.
+
+        Examples
+        --------
+        >>> buffer.metrics(time.time() - 3600)["steps_per_second"]  # doctest: +SKIP
+        """
+        since = checks.number(since, "since")
+        with self._store.engine.reading() as session:
+            columns = read_metrics(self._store, session, since)
+        return pa.table({name: pa.array(column, "float64") for name, column in columns.items()})
 
     @retry_on_restart
     def consumers(self) -> list[str]:
@@ -2223,6 +2306,9 @@ class ReplayBuffer(NotACollection):
     sample_async = async_form(sample, reads=True)
     sample_tasks_async = async_form(sample_tasks, reads=True)
     waiting_async = async_form(waiting, reads=True)
+    leases_async = async_form(leases, reads=True)
+    workers_async = async_form(workers, reads=True)
+    metrics_async = async_form(metrics, reads=True)
     consumers_async = async_form(consumers, reads=True)
     replay_async = async_iteration(replay)
     episode_async = async_form(episode)
@@ -2252,12 +2338,6 @@ class ReplayBuffer(NotACollection):
         if self._rng is None:
             self._rng = np.random.default_rng()
         return self._rng
-
-
-# Columns that `page` leaves out.
-_LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")
-_ALL = dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
-_PAGE = [name for name in _ALL if name not in _LEFT_OUT]
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:

@@ -3,13 +3,13 @@
 import functools
 import importlib
 import inspect
+import logging
 import os
-import shlex
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
 from types import ModuleType, TracebackType
@@ -35,6 +35,7 @@ from expdb.storage.reading.adhoc import run_sql
 from expdb.storage.store import Store
 from expdb.storage.upkeep import copying
 from expdb.storage.upkeep.check import check_owners, check_schema
+from expdb.storage.upkeep.examine_buffers import examine_buffers
 from expdb.storage.writing import change
 
 
@@ -177,7 +178,9 @@ def open(
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # another process imports it by name
     run = os.environ.get("EXPDB_RUN") or None if run is None else run
-    return ExperienceDB(engine, named, run, options, temporary)
+    db = ExperienceDB(engine, named, run, options, temporary)
+    log.debug("opened %s for run %s", db.location, db.run)
+    return db
 
 
 def _check_options(
@@ -197,10 +200,7 @@ def _check_options(
         checks.number(max_lag, "max_lag", 0, 1_000_000)
 
 
-OPEN_EPISODES = (
-    "SELECT count(*) FROM experience_episodes WHERE buffer = :buffer AND status = 'open' "
-    "AND started < :before"
-)
+log = logging.getLogger(__name__)
 
 
 async def open_async(location: str | os.PathLike[str], **options: Any) -> "ExperienceDB":
@@ -595,34 +595,8 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         """
         return [
             {"what": what, "found": finding, "advice": advice}
-            for what, finding, advice in [*self._engine.examine(), *self._examine_buffers()]
+            for what, finding, advice in [*self._engine.examine(), *examine_buffers(self)]
         ]
-
-    def _examine_buffers(self) -> Iterator[tuple[str, str, str]]:
-        for name in self.buffers():
-            buffer = self.buffer(name, create=False)
-            original = catalog.source_of_copy(name)
-            if original is not None:
-                yield (
-                    f"unfinished copy of {original!r}", f"{len(buffer)} steps in {name!r}",
-                    f"run `expdb copy SOURCE {self.location} --buffer {shlex.quote(original)}` "
-                    "again to resume it, or remove it with "
-                    f"`expdb drop {self.location} {shlex.quote(name)}`",
-                )  # fmt: skip
-            for waiter in buffer.waiting():
-                text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
-                yield f"waiting at {name!r}", text, ""
-            figures = buffer.stats()
-            if figures["pinned"] is not None:
-                text = f"{figures['steps']} steps; steps from position {figures['pinned']} on"
-                yield f"pinned in {name!r}", f"{text} are kept for leases", ""
-            opened = {"buffer": name, "before": time.time() - 86_400}
-            if open_long := self.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
-                yield (
-                    f"episodes of {name!r} open for more than a day", str(open_long),
-                    "call buffer.end_episode(episode_id), or pass terminated=True with the last "
-                    "step; an open episode is not sampled as a whole episode or in a group",
-                )  # fmt: skip
 
     def backup(self, path: str | os.PathLike[str]) -> None:
         """Copy an SQLite database to a new file while other processes may write.
@@ -719,10 +693,12 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
             # writes.
             for buffer in self._buffers.values():
                 buffer._complete_open_episodes()
+                buffer._reporter.end()
             self._save_priorities(wait=True)
 
     def _disconnect(self) -> None:
         self._engine.close()
+        log.debug("closed %s", self.location)
         for buffer in self._buffers.values():
             buffer._sampling.start_anew()  # a closed handle keeps no rows in memory
         if self._temporary is not None:

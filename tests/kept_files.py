@@ -64,6 +64,7 @@ def write(location: str) -> None:
         _versioned(db.buffer("versioned"))
         _tokens(db.buffer("tokens", fields=expdb.TOKEN_FIELDS), rng)
         _scored(db.buffer("scored"))
+        _measured(db.buffer("measured"))
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -282,12 +283,35 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
             ],
             "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
         }
+        if name == "measured":  # the other buffers have the metrics of this process
+            for key, rows in (
+                ("metrics", buffer.metrics().to_pylist()), ("workers", buffer.workers())
+            ):  # fmt: skip
+                contents[name][key] = [
+                    {column: _json(value) for column, value in row.items()} for row in rows
+                ]
         for consumer in buffer.consumers():
             contents[name][f"consumer {consumer}"] = [
                 {key: _json(array) for key, array in batch.items() if array.dtype != object}
                 for batch in buffer.replay(consumer)
             ]
     return contents
+
+
+def _measured(buffer: expdb.ReplayBuffer) -> None:
+    buffer.store(task_id="t", episode_id="measured", number=1)
+    store = buffer._store
+    with store.writing() as (session, _):
+        for id, added in enumerate((10, 30)):
+            session.ask(
+                "INSERT INTO metrics VALUES (?, ?, ?, ?) RETURNING id",
+                store.id, id, 1e9 + 10 * id, json.dumps({"added": added, "actors": 1}),
+            )  # fmt: skip
+        session.ask(
+            "INSERT INTO workers VALUES (?, 7, 'host 12 34 0', 'run', 'actor', 1e9, 1e9, 1e9, ?, ?)"
+            " RETURNING id",
+            store.id, '{"steps": 30}', '{"steps": 1.5}',
+        )  # fmt: skip
 
 
 def _json(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 from expdb import checks, errors
 from expdb.process.awaiting import AsyncExit, async_form, obtain
 from expdb.process.liveness import ProcessLiveness
+from expdb.storage.activity import ACTOR
 from expdb.storage.ledger import admissions
 from expdb.storage.ledger.admissions import Admitted
 from expdb.storage.ledger.waiters import Waiter
@@ -191,7 +192,7 @@ def admit(
     admitted = None
     if not engine.read_only:
         admitted = engine.retry(admissions.admit_without_reading, store, seconds, serial, id)
-    with Waiter(store) as waiter:
+    with Waiter(store, ACTOR) as waiter:
         while True:
             # Read `seen` before the pace, so that every later commit ends the wait.
             seen = engine.changed_since(None)

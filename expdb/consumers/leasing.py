@@ -34,6 +34,7 @@ from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
+from expdb.storage.activity import LEARNER
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import (
     ConsumerRecord,
@@ -201,6 +202,7 @@ class Leasing:
             raise
         if done is not None:
             self._forget_given(done[0])
+            self._store.activity.add(LEARNER, acknowledged=1)
         if made is None:
             return None
         if isinstance(made, errors.TooFewRows):
@@ -212,6 +214,7 @@ class Leasing:
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
         self._issued.add(lease.id)
+        self._store.activity.add(LEARNER, leases=1, items=len(lease.drawn.items))
         if request.pin:
             self._pinning.add(lease.id)
         return Leased(lease.id, lease.number, batch)
@@ -243,7 +246,7 @@ class Leasing:
 
     def waiter(self) -> Waiter:
         """Return a context that shows other processes that a learner waits for a lease."""
-        return Waiter(self._store)
+        return Waiter(self._store, LEARNER)
 
     def wait_for_change(
         self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
@@ -433,12 +436,14 @@ class Leasing:
         while True:
             try:
                 locked(self._lock, self._change, lease, change, step, becomes)
-                return
+                break
             except errors.ConnectionLost as error:
                 if not attempts.again(error):
                     raise
                 if self.is_acknowledged(lease):
-                    return
+                    break
+        self._store.activity.add(LEARNER, acknowledged=1)
+        self._store.report()
 
     def attempts(self) -> Attempts:
         """Return the pauses between attempts to reach a server that restarts."""

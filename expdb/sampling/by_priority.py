@@ -8,7 +8,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -406,7 +406,7 @@ class Saved:
     slots: int = 0
 
     @classmethod
-    def of(cls, state: dict[str, Any]) -> Saved:
+    def of(cls, state: Mapping[str, Any]) -> Saved:
         """Parse a state; raise KeyError, TypeError or ValueError if it is invalid."""
         saved = cls(
             float(state["greatest"]),
@@ -453,3 +453,17 @@ def decoded(text: str, dtype: str = "<f8") -> np.ndarray:
     """Decode base64 text to an array; raise ValueError if it is invalid."""
     array = np.frombuffer(base64.b64decode(text, validate=True), dtype)
     return array.astype(array.dtype.newbyteorder("="))
+
+
+def parse_state(state: Mapping[str, Any], buffer: str) -> tuple[np.random.Generator, Saved]:
+    """Parse a result of `ReplayBuffer.sampling_state`.
+
+    Raise KeyError, TypeError, ValueError or AttributeError if it is invalid.
+    """
+    if state["format"] != 1:
+        raise ValueError(f"unknown format {state['format']!r}")
+    if state["buffer"] != buffer:
+        raise ValueError(f"it belongs to buffer {state['buffer']!r}, not to {buffer!r}")
+    generator = np.random.default_rng()
+    generator.bit_generator.state = state["generator"]
+    return generator, Saved.of(state)

@@ -5,7 +5,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.by_priority import ByPriority, Saved
+from expdb.sampling.by_priority import ByPriority, Saved, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_sampler, check_unit
@@ -58,6 +58,7 @@ class SampleEngine:
     def __init__(self, store: Store, budget: Budget):
         self._store, self._budget = store, budget
         self._held: threading.RLock | None = None  # the lock that the forking thread holds
+        self.batches = 0  # number of batches that `sample` has returned
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -350,8 +351,12 @@ class SampleEngine:
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory:
-                    return plan.draw(rng, empty)
-            return self._sample_from(plan, changed, rng, empty)
+                    batch = plan.draw(rng, empty)
+                    self.batches += 1
+                    return batch
+            batch = self._sample_from(plan, changed, rng, empty)
+            self.batches += 1
+            return batch
         except errors.ExpDBError:
             raise
         except BaseException:
@@ -533,13 +538,19 @@ class SampleEngine:
         """Return priorities and call counts as plain JSON values."""
         return locked(self.resident.lock, self._safely, self._by_priority.state)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore priorities and call counts from a state.
+    def restore(self, state: Mapping[str, Any]) -> np.random.Generator:
+        """Restore priorities and call counts from `sampling_state`; return the generator.
 
-        If the state is invalid, raise KeyError, TypeError or ValueError and change nothing.
+        If the state is invalid, raise InvalidValue and change nothing.
         """
-        saved = Saved.of(state)
-        locked(self.resident.lock, self._safely, self._restore, saved)
+        try:
+            generator, saved = parse_state(state, self._store.name)
+            locked(self.resident.lock, self._safely, self._restore, saved)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise errors.InvalidValue(
+                f"state is invalid ({error!r}); pass the result of sampling_state() of this buffer"
+            ) from error
+        return generator
 
     def _restore(self, saved: Saved) -> None:
         if not saved.has_priorities:

@@ -3,6 +3,7 @@
 The dialects implement this interface.
 """
 
+import logging
 import random
 import time
 from abc import ABC, abstractmethod
@@ -18,6 +19,8 @@ Result = TypeVar("Result")
 Owner = TypeVar("Owner", bound="_HasEngine")
 Given = ParamSpec("Given")
 
+log = logging.getLogger(__name__)
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach a server
 
 
@@ -31,7 +34,9 @@ class Attempts:
         """Wait and return True if another attempt may help and the deadline has not passed."""
         if not isinstance(error, errors.ConnectionLost) or time.monotonic() >= self._deadline:
             return False
-        time.sleep(self._pause * (0.5 + random.random()))
+        pause = self._pause * (0.5 + random.random())
+        log.warning("%s; trying again in %.2f s", error, pause)
+        time.sleep(pause)
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return True
 
@@ -94,6 +99,9 @@ class Engine(ABC):
 
         Return None if `seen` is not the version directly before the commit.
         """
+
+    def set_application_name(self, *parts: str) -> None:  # noqa: B027
+        """Set the name of this process in the list of connections of a server; files have none."""
 
     def retry(
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False

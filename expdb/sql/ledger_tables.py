@@ -1,4 +1,4 @@
-"""Tables of consumers, leases, waiting processes, admissions and evictions.
+"""Tables of consumers, leases, processes, metrics, admissions and evictions.
 
 tables.py also exports them.
 """
@@ -116,6 +116,38 @@ waiters = sa.Table(
     sa.Column("holder", Text, nullable=False, comment="process that waits"),
     sa.Column("since", Real, nullable=False, comment="start of the wait in Unix seconds"),
     sa.Column("what", Text, nullable=False, comment="reason for the wait"),
+    sa.Column("role", Text, comment="actor or learner; NULL if unknown"),
+)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer that the process uses"),
+    sa.Column("id", Integer, primary_key=True, comment="random number"),
+    sa.Column("holder", Text, nullable=False, comment="process; empty for sums of past processes"),
+    sa.Column("run", Text, nullable=False, comment="run of the process"),
+    sa.Column("role", Text, nullable=False, comment="actor, learner or judge"),
+    sa.Column("since", Real, nullable=False, comment="first activity in Unix seconds"),
+    sa.Column("active", Real, nullable=False, comment="latest report of activity in Unix seconds"),
+    sa.Column("ended", Real, comment="time at which the handle was closed in Unix seconds"),
+    sa.Column(
+        "counts", Text, nullable=False, comment="what the process has done so far, JSON object"
+    ),
+    sa.Column(
+        "rates",
+        Text,
+        nullable=False,
+        comment="counts per second between the latest two reports, JSON object",
+    ),
+)
+
+metrics = sa.Table(
+    "metrics",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the metrics"),
+    sa.Column("id", Integer, primary_key=True, comment="number of the row in its buffer"),
+    sa.Column("time", Real, nullable=False, comment="time of the metrics in Unix seconds"),
+    sa.Column("figures", Text, nullable=False, comment="counters and gauges, JSON object"),
 )
 
 admissions = sa.Table(

@@ -1,6 +1,7 @@
 """The schema of a database: its revision, checks and upgrades."""
 
 import functools
+import logging
 import re
 import threading
 from pathlib import Path
@@ -11,6 +12,8 @@ from expdb.sql import tables
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
+
+log = logging.getLogger(__name__)
 
 
 def migrations_dir() -> Path:
@@ -140,7 +143,9 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
                 "`expdb check`, or restore a backup"
             )
         dialect.restore_grants(session, grants)
-        return before, revisions[-1]
+    if before != revisions[-1]:
+        log.info("%s: schema %s, was %s", engine.location, revisions[-1], before or "none")
+    return before, revisions[-1]
 
 
 def newer_schema(engine: Engine) -> errors.SchemaTooNew | None:

@@ -15,8 +15,10 @@ from expdb.sql.ledger_tables import admissions as admissions
 from expdb.sql.ledger_tables import consumers as consumers
 from expdb.sql.ledger_tables import evictions as evictions
 from expdb.sql.ledger_tables import leases as leases
+from expdb.sql.ledger_tables import metrics as metrics
 from expdb.sql.ledger_tables import requests as requests
 from expdb.sql.ledger_tables import waiters as waiters
+from expdb.sql.ledger_tables import workers as workers
 
 buffers = sa.Table(
     "buffers",
@@ -327,7 +329,7 @@ annotations = sa.Table(
 )
 
 # The tables with rows of buffers, in the order in which rows can be deleted.
-LEDGER = (evictions, admissions, waiters, leases, requests, consumers)
+LEDGER = (metrics, workers, evictions, admissions, waiters, leases, requests, consumers)
 EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 

@@ -45,7 +45,7 @@ class EpisodeRecord:
     may_resume: bool = False  # whether the writer would have continued a stored episode
     # Version of the steps that have none of their own; by default that of the episode.
     step_version: int | None = None
-    gained: float | None = None  # sum of the rewards that this process has written
+    gained: float | None = None  # sum of the rewards written by this process or found by it
 
     def become(self, other: "EpisodeRecord") -> None:
         """Copy all values of another record."""

@@ -19,6 +19,7 @@ from expdb.sql.conditions import Condition, compile_where
 from expdb.sql.engine import Engine
 from expdb.sql.query import Where
 from expdb.sql.session import Session
+from expdb.storage.activity import Activity
 from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.commits import CommitQueue
@@ -122,6 +123,8 @@ class Store:
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
         self.commit_queue = CommitQueue()
+        self.activity = Activity()
+        self.report: Callable[[], None] = lambda: None  # reports the activity if it is time
         self.admission_limit: AdmissionLimit | None = None  # from the last read of the pace
 
     def writing(self, timeout: float | None = None) -> "Writing":

@@ -13,6 +13,7 @@ identifies.
 """
 
 import json
+import logging
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from expdb import errors
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.store import Store
+
+log = logging.getLogger(__name__)
 
 V = tables.evictions.c
 
@@ -70,6 +73,7 @@ def begin(
 ) -> Archiving:
     """Insert the row of a new eviction; a buffer has at most one eviction at a time."""
     id = _random_id()
+    log.info("buffer %r: archiving %d steps to %s", store.name, len(positions), file)
     session.execute(
         sa.insert(tables.evictions).values(
             buffer_id=store.id, id=id, holder=holder, renewed=_now(store), file=file,

@@ -6,6 +6,7 @@ Every change locks the row of the consumer, so leases of one consumer are made o
 from __future__ import annotations
 
 import hashlib
+import logging
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from expdb.storage.ledger.encoding import (
 )
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.store import Store
+
+log = logging.getLogger(__name__)
 
 _CHANGED = (
     "SELECT id, number, status, holder, expires, request, positions, columns, crc FROM leases "
@@ -241,6 +244,9 @@ def give_back(
     )  # fmt: skip
     if rows:
         _count_change(session, store, consumer)
+        if holder is None:
+            message = "consumer %r: releasing %d leases that expired or whose learner ended"
+            log.warning(message, consumer.name, len(rows))
     if any(pinned is not None for _, pinned in rows):
         settle_pins(session, store)
     return [id for id, _ in rows]

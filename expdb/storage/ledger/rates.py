@@ -12,6 +12,7 @@ from expdb import errors
 from expdb.replay.rate_limiters import RateLimiter
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.activity import ACTOR
 from expdb.storage.ledger.consumers import (
     ConsumerRecord,
     find_consumer,
@@ -242,7 +243,7 @@ def wait_to_insert(store: Store, count: int, deadline: float, error: errors.Rate
 
     Raise InvalidValue if the limiter can never allow so large a write.
     """
-    with Waiter(store) as waiter:
+    with Waiter(store, ACTOR) as waiter:
         _wait_to_insert(store, count, deadline, error, waiter)
 
 

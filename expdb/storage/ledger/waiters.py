@@ -23,13 +23,16 @@ PATIENCE = 1.0  # seconds after which a wait is recorded
 class Waiter:
     """Record in the database that this process waits.
 
-    Use a `Waiter` as a context manager, and call `wait_for` in the block.
+    Use a `Waiter` as a context manager, and call `wait_for` in the block again and again. It also
+    counts the time that the process waits in its role.
     """
 
     store: Store
+    role: str
 
     def __post_init__(self) -> None:
-        self._began = time.monotonic()
+        self._began = self._counted = time.monotonic()
+        self._is_waiting = False
         self._id: int | None = None
 
     def __enter__(self) -> "Waiter":
@@ -37,12 +40,25 @@ class Waiter:
 
     def wait_for(self, what: str) -> None:
         """Record the reason for waiting, once the wait has lasted `PATIENCE` seconds."""
-        if self._id is not None or time.monotonic() - self._began < PATIENCE:
-            return
+        self._count()
+        self._is_waiting = True
+        if self._id is None and time.monotonic() - self._began >= PATIENCE:
+            self._record(what)
+        self.store.report()
+
+    def _record(self, what: str) -> None:
         id = secrets.randbits(62)
         values = {"buffer_id": self.store.id, "id": id, "holder": named(0), "what": what}
+        values["role"] = self.role
         self._id = id
         self._tell(sa.insert(tables.waiters).values(**values, since=time.time()))
+
+    def _count(self) -> None:
+        """Count the time since the last count; time before the first `wait_for` is no wait."""
+        now = time.monotonic()
+        if self._is_waiting:
+            self.store.activity.add_wait(self.role, now - self._counted)
+        self._counted = now
 
     def __exit__(
         self,
@@ -50,6 +66,7 @@ class Waiter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._count()
         if self._id is None:
             return
         own_row = sa.and_(W.buffer_id == self.store.id, W.id == self._id)
@@ -69,13 +86,16 @@ def waiting(store: Store) -> list[dict[str, Any]]:
     """Return the waiting processes, except those that have ended."""
     with store.engine.reading() as session:
         rows = session.rows(
-            sa.select(W.holder, W.since, W.what).where(W.buffer_id == store.id).order_by(W.since)
+            sa.select(W.holder, W.since, W.what, W.role)
+            .where(W.buffer_id == store.id)
+            .order_by(W.since)
         )
     return [
         {
             "who": describe_process(row.holder),
             "seconds": max(0.0, time.time() - row.since),
             "for": row.what,
+            "role": row.role,
         }
         for row in rows
         if not has_ended(row.holder)

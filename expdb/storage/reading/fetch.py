@@ -11,7 +11,7 @@ import numpy as np
 
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
-from expdb.names import COLUMN_KINDS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.replay.ragged import RaggedArray
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
@@ -228,6 +228,30 @@ def scan(
             return
         yield columns, len(hits)
         after = int(hits[-1])
+
+
+_LEFT_OUT = ("length", "episode_return", "episode_tags", "started", "ended", "priority")
+_OF_PAGE = [
+    name
+    for name in dict.fromkeys((*STEP_COLUMNS[:2], *EPISODE_COLUMNS, *STEP_COLUMNS[2:]))
+    if name not in _LEFT_OUT
+]
+
+
+def page(
+    store: Store,
+    session: Session,
+    condition: Condition | None,
+    offset: int,
+    size: int,
+) -> dict[str, Any]:
+    """Return columns and all fields of matching steps, without the first `offset` steps."""
+    state = store.state(session)
+    if offset >= state.added:
+        return {}
+    limit = min(size, state.added)
+    hits = select.positions(store, session, condition, limit=limit, offset=offset)
+    return steps(store, session, state, hits, (*_OF_PAGE, *store.fields.types))
 
 
 def _locate(

@@ -13,6 +13,7 @@ from expdb.sql import tables
 from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, plain_where, shown
 from expdb.sql.session import Session
+from expdb.storage.activity import JUDGE
 from expdb.storage.reading import select
 from expdb.storage.scores.requested import NewScore, scores_of, scores_of_steps
 from expdb.storage.store import Store, evicted
@@ -65,7 +66,10 @@ class Recording:
 
     def run(self) -> int:
         """Record the scores in a transaction, and return the number of new rows of the history."""
-        return self._store.engine.retry(self._attempt)
+        count = self._store.engine.retry(self._attempt)
+        self._store.activity.add(JUDGE, scores=count)
+        self._store.report()
+        return count
 
     def _attempt(self) -> int:
         try:

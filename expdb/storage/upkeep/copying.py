@@ -72,7 +72,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _copy_in_batches(reader, old, writer, target, draft, tables.scores, R.id)
             keys = A.position, A.name, A.version
             _copy_in_batches(reader, old, writer, target, draft, tables.annotations, *keys)
-            for table in (tables.consumers, tables.requests, tables.leases):
+            for table in (tables.consumers, tables.requests, tables.leases, tables.metrics):
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
             # Admissions of groups and pins of leases apply only to the source.

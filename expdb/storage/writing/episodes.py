@@ -23,10 +23,11 @@ E = tables.episodes.c
 _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_step", "last_position")
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
-_STORED = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered", "generation")
+_COLUMNS = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered", "generation")
+_STORED = (*_COLUMNS, "gained")
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 FIND = (
-    f"SELECT {', '.join(_STORED)}, status FROM episodes "
+    f"SELECT {', '.join(_COLUMNS)}, episode_return, status FROM episodes "
     "WHERE buffer_id = ? AND episode_id IN ({})"
 )
 NO_VERSION = -(2**63)  # stands for NULL in comparisons

@@ -7,6 +7,7 @@ chooses the steps to evict. In every case the trigger `buffers_evicted` deletes 
 from __future__ import annotations  # so that annotations do not import numpy.random
 
 import json
+import logging
 import os
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -28,6 +29,8 @@ B, C, E, G, S, V = (
         tables.steps, tables.evictions,
     )
 )  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 MARKER = "archive_id"  # in the stored policy
 
@@ -339,6 +342,7 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
     """Evict steps in a transaction that has locked the buffer's row; return their number."""
     if not len(positions):
         return 0
+    log.info("buffer %r: evicting %d steps", store.name, len(positions))
     oldest = sa.select(sa.func.min(S.position)).where(
         S.buffer_id == store.id, sa.not_(store.dialect.among(S.position, positions.tolist()))
     )

@@ -283,6 +283,7 @@ class OpenEpisodes:
             )
         end = episodes.end_stored
         self._store.engine.retry(end, self._store, episode.id, status, at_most_once=True)
+        self._store.activity.add_steps(0, [episode])
         self._named.pop(episode_id, None)
         for key in [
             key for key, candidate in self._open.items() if candidate.episode_id == episode_id
@@ -300,6 +301,8 @@ class OpenEpisodes:
             if episode.id is not None
         }
         episodes.end_all(self._store, stored, status)
+        ended = [episode for episode in self._open.values() if episode.id is not None]
+        self._store.activity.add_steps(0, ended)
         self._open.clear()
         self._callers.clear()
 

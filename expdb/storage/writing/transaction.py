@@ -91,6 +91,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
         if not again:
             pending.write_id = ""  # the write was refused, so nothing is stored
         raise
+    store.activity.add_steps(len(pending), pending.ended)
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
     return pending.stored
@@ -140,6 +141,8 @@ def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
         for steps in group:
             steps.write_id = ""  # nothing is stored
         raise
+    for steps in group:
+        store.activity.add_steps(len(steps), steps.ended)
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
 

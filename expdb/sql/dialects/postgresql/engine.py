@@ -5,6 +5,7 @@ transactions. So these statements share round trips with the first and the last 
 """
 
 import os
+import re
 import threading
 import time
 import weakref
@@ -101,13 +102,14 @@ class PostgresqlEngine(Engine):
             "CASE WHEN current_setting('synchronous_commit') = 'off' THEN "
             "set_config('synchronous_commit', 'on', true) END"
         )
-        self._reading, self._limits = (READING, path), limits
+        self._reading, self._limits, self._naming = (READING, path), limits, ""
         self._sql = (
             # read-only before the statement: see run_sql
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ WRITE",
             "SELECT set_config('search_path', 'expdb, public, pg_temp', true), "
             f"set_config('statement_timeout', '{milliseconds}', true)",
         )
+        self._names_application = "application_name" not in url.query
         self._connections = create_pool(url, timeout)
         # For a handle that is garbage collected without being closed.
         weakref.finalize(self, self._connections.dispose)
@@ -153,6 +155,13 @@ class PostgresqlEngine(Engine):
     def _expdb_error(translated: BaseException, error: BaseException) -> BaseException:
         return translated if isinstance(translated, errors.ExpDBError) else error
 
+    def set_application_name(self, *parts: str) -> None:
+        """Set the `application_name` of the connections that write, unless the URL sets it."""
+        if self._names_application:
+            # Only these characters, because the name becomes part of a statement.
+            name = re.sub(r"[^a-zA-Z0-9_.+@:/ -]", "_", " ".join(parts))
+            self._naming = f", set_config('application_name', '{name}', false)"
+
     def reading(self) -> Transaction:
         """Return a context manager in which all reads see one snapshot."""
         return PostgresqlTransaction(self, self._reading, "ROLLBACK")
@@ -170,7 +179,8 @@ class PostgresqlEngine(Engine):
         self._refuse_to_write_read_only()
         # A timeout of 0 would wait forever.
         milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))
-        return PostgresqlTransaction(self, (WRITING, self._limits.format(milliseconds)), "COMMIT")
+        settings = self._limits.format(milliseconds) + self._naming
+        return PostgresqlTransaction(self, (WRITING, settings), "COMMIT")
 
     def appending(self) -> Transaction:
         """Return a context manager for one statement that is a transaction by itself."""

@@ -20,7 +20,12 @@ def examined(session: Session) -> list[Finding]:
         *_users(session, int(settings["max_connections"])),
         _tables(session),
         finding("encoding", settings["server_encoding"]),
-        finding("a round trip", f"{trip * 1000:.2f} ms"),
+        finding(
+            "a round trip",
+            f"{trip * 1000:.2f} ms",
+            trip > 0.02,
+            "is long; write many steps per call with store_batch() or a writer",
+        ),
     ]
 
 
@@ -70,7 +75,13 @@ def _users(session: Session, most: int) -> list[Finding]:
             connections > 0.9 * most,
             "nearly all are in use; raise max_connections, or put PgBouncer in front of the server",
         ),
-        finding("waiting for locks", str(waiting)),
+        finding(
+            "waiting for locks",
+            str(waiting),
+            waiting > 10,
+            "many transactions wait for each other; write more steps per transaction, or use "
+            "several buffers",
+        ),
         finding(
             "longest transaction",
             f"{oldest:.1f} s" + (f", process {who}" if who and oldest >= 1 else ""),

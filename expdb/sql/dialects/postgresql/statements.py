@@ -170,6 +170,24 @@ def file_problems(session: Any) -> list[str]:
     return []
 
 
+def gauges(session: Any) -> dict[str, float]:
+    """Return figures of the whole database for the history of metrics."""
+    ((connections, longest),) = session.ask(
+        "SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) FILTER "
+        "(WHERE pid <> pg_backend_pid()), 0)::float8 FROM pg_stat_activity WHERE datname = "
+        "current_database() AND backend_type = 'client backend'"
+    )
+    ((dead,),) = session.ask(
+        "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = "
+        "'expdb'"
+    )
+    return {
+        "connections": connections,
+        "longest_transaction_seconds": longest,
+        "dead_rows": dead,
+    }
+
+
 def has_index(session: Any, label: str) -> bool:
     """Return whether an index of this name exists."""
     rows = session.ask(
@@ -206,6 +224,7 @@ def translate_statement(statement: str) -> str:
 FOR_UPDATE = " FOR NO KEY UPDATE"
 WRITES_ALONE = False
 LOCK = "SELECT id FROM buffers WHERE id = ?" + FOR_UPDATE
+LOCK_EXISTENCE = "SELECT id FROM buffers WHERE id = ? FOR KEY SHARE"
 NOW = "extract(epoch FROM clock_timestamp())::float8"
 # Parameters: step, buffer, consumer, lease, holder; step, buffer, consumer.
 ACKNOWLEDGE: str | None = f"""

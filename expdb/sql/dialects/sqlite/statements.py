@@ -1,6 +1,7 @@
 """Statements and expressions of SQLite that differ from other databases."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -176,6 +177,20 @@ TAG_KEYS: dict[str, str] = {
 }
 
 
+def gauges(session: Any) -> dict[str, float]:
+    """Return figures of the whole database for the history of metrics."""
+    ((pages,),), ((unused,),), ((size,),) = (
+        session.ask(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+    )
+    path = next(file for _, name, file in session.ask("PRAGMA database_list") if name == "main")
+    log = f"{path}-wal"
+    return {
+        "file_bytes": pages * size,
+        "free_bytes": unused * size,
+        "wal_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
+    }
+
+
 def has_index(session: Any, label: str) -> bool:
     """Return whether an index of this name exists.
 
@@ -209,6 +224,7 @@ VERSION = "SELECT version_num FROM expdb_version"
 # On PostgreSQL, this statement takes the writers' lock. On SQLite, the transaction already holds
 # it, and the statement only checks that the buffer exists.
 LOCK = "SELECT id FROM buffers WHERE id = ?"
+LOCK_EXISTENCE = LOCK
 FOR_UPDATE = ""  # the transaction already holds the writers' lock
 WRITES_ALONE = True
 NOW = "((julianday('now') - 2440587.5) * 86400.0)"

@@ -1,0 +1,56 @@
+"""List the leases of a buffer for people."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from expdb.process.liveness import describe_process
+from expdb.sql import tables
+from expdb.sql.session import Session
+from expdb.storage.ledger.consumers import find_consumer, unknown_consumer
+from expdb.storage.store import Store
+
+K, L = tables.consumers.c, tables.leases.c
+
+# The columns of the list, with their types.
+COLUMNS = {
+    "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
+    "process": "text", "leased": "real", "expires": "real", "ended": "real",
+    "trainer_step": "integer", "policy_version": "integer", "items": "integer",
+    "first": "integer", "last": "integer",
+}  # fmt: skip
+
+
+def list_leases(
+    store: Store, session: Session, consumer: str | None, newest: int
+) -> list[tuple[Any, ...]]:
+    """Return the newest leases, oldest first; raise UnknownConsumer if there is no such consumer.
+
+    A released lease whose batch was drawn again has the status "returned", as other released ones.
+    """
+    if consumer is None:
+        consumers = session.rows(sa.select(K.id, K.name).where(K.buffer_id == store.id))
+    else:
+        record = find_consumer(session, store, consumer)
+        if record is None:
+            raise unknown_consumer(session, store, consumer)
+        consumers = [(record.id, record.name)]
+    leases = []
+    for id, name in consumers:
+        # By consumer, because only the primary key has the leases in order.
+        statement = (
+            sa.select(
+                L.id, L.number, L.status, L.holder, L.leased, L.expires, L.ended,
+                L.trainer_step, L.policy_version, L.rows, L.first, L.last,
+            )
+            .where(L.buffer_id == store.id, L.consumer == id)
+            .order_by(L.id.desc())
+            .limit(newest)
+        )  # fmt: skip
+        leases += [(name, *row) for row in session.fetch(statement)]
+    leases.sort(key=lambda lease: (lease[5], lease[0], lease[1]))
+    return [
+        (name, id, number, "returned" if status == "repeated" else status,
+         describe_process(holder), *rest)
+        for name, id, number, status, holder, *rest in leases[-newest:]
+    ]  # fmt: skip

@@ -1,0 +1,80 @@
+"""Findings about the buffers of a database for `expdb doctor`."""
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from expdb.sql.dialects.base import Finding, finding
+from expdb.storage import catalog
+
+LONG_WAIT = 60.0  # seconds of a wait after which there is advice
+LONG_OPEN = 86_400.0  # seconds after which an open episode is reported
+WAIT_CURES = {
+    "learner": "the learner gets no batch; start actors, or lower `min_size` or the batch size",
+    "actor": "the actor may not write; start a learner, or change the rate limiter or the pace",
+}
+OPEN_EPISODES = (
+    "SELECT count(*) FROM experience_episodes WHERE buffer = :buffer AND status = 'open' "
+    "AND started < :before"
+)
+
+
+def examine_buffers(db: Any) -> Iterator[Finding]:
+    """Yield the findings of each buffer of an ExperienceDB."""
+    for name in db.buffers():
+        buffer = db.buffer(name, create=False)
+        yield from _copies(db, buffer)
+        for waiter in buffer.waiting():
+            text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
+            is_long = waiter["seconds"] > LONG_WAIT
+            yield finding(f"waiting at {name!r}", text, is_long, WAIT_CURES.get(waiter["role"], ""))
+        yield from _workers(buffer)
+        yield from _pins(db, buffer)
+        opened = {"buffer": name, "before": time.time() - LONG_OPEN}
+        if open_long := db.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
+            yield (
+                f"episodes of {name!r} open for more than a day", str(open_long),
+                "call buffer.end_episode(episode_id), or pass terminated=True with the last "
+                "step; an open episode is not sampled as a whole episode or in a group",
+            )  # fmt: skip
+
+
+def _copies(db: Any, buffer: Any) -> Iterator[Finding]:
+    original = catalog.source_of_copy(buffer.name)
+    if original is not None:
+        yield (
+            f"unfinished copy of {original!r}", f"{len(buffer)} steps in {buffer.name!r}",
+            f"run `expdb copy SOURCE {db.location} --buffer {shlex.quote(original)}` "
+            "again to resume it, or remove it with "
+            f"`expdb drop {db.location} {shlex.quote(buffer.name)}`",
+        )  # fmt: skip
+
+
+def _workers(buffer: Any) -> Iterator[Finding]:
+    """Yield the number of workers in each state, and advice if some are silent."""
+    workers = [worker for worker in buffer.workers() if worker["state"] != "ended"]
+    counts = Counter(f"{worker['state']} {worker['role']}" for worker in workers)
+    silent = [worker["process"] for worker in workers if worker["state"] == "silent"]
+    if counts:
+        yield finding(
+            f"workers of {buffer.name!r}",
+            ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items()),
+            bool(silent),
+            f"no report for over a minute from {', '.join(silent[:3])}; check whether these "
+            "processes are idle, suspended or unreachable",
+        )
+
+
+def _pins(db: Any, buffer: Any) -> Iterator[Finding]:
+    figures = buffer.stats()
+    if figures["pinned"] is not None:
+        kept = f"{figures['steps']} steps; steps from position {figures['pinned']} on are kept"
+        yield finding(
+            f"pinned in {buffer.name!r}",
+            f"{kept} for leases",
+            figures["capacity"] is not None and figures["steps"] > figures["capacity"],
+            "the buffer exceeds its capacity; acknowledge or release the leases that `expdb "
+            f"leases {db.location} {shlex.quote(buffer.name)} --status leased` shows",
+        )

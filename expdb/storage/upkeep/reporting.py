@@ -1,0 +1,233 @@
+"""Register this process with a buffer, and extend the history of the buffer's metrics.
+
+A handle reports in the thread of its caller, after a write, a sample or a lease, at most every
+`REPORT_SECONDS`. So an idle process reports nothing, and no thread has to be stopped before a fork.
+The process whose report is the first after `REPORT_SECONDS` adds a row of metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from expdb import errors
+from expdb.process.liveness import has_ended, named
+from expdb.process.locks import locked
+from expdb.sql.session import Session
+from expdb.storage.activity import LEARNER, Activity
+from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_object
+from expdb.storage.upkeep.measure import measure
+
+FIRST_SECONDS = 1.0  # time from the creation of a handle until its first report
+REPORT_SECONDS = 10.0  # time between two reports of a handle, and between two rows of metrics
+LOCK_SECONDS = 0.1  # time that a report waits for other writers
+ENDED_SECONDS = 3_600.0  # time after which a worker that has ended is removed
+SILENT_SECONDS = 86_400.0  # time without a report after which any worker is removed
+# Rows of metrics that are kept, and how many rows become one row when they are older: one row for
+# 10 s of the last hour, for 1 min of the last day, and for 10 min of the last 30 days.
+KEPT = ((360, 6), (360 + 8_640, 60), (360 + 8_640 + 259_200, 0))
+
+PAST = ""  # `holder` of the row with the sums of removed workers
+
+log = logging.getLogger(__name__)
+
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class _CountsBatches(Protocol):
+    batches: int  # number of batches that were sampled
+
+
+@dataclass
+class _Worker:
+    """The process in one role."""
+
+    id: int = field(default_factory=lambda: secrets.randbits(62))
+    is_stored: bool = False
+    written: dict[str, float] = field(default_factory=dict)  # counts in the row
+    removed: dict[str, float] = field(default_factory=dict)  # counts in rows that were removed
+    rates: dict[str, float] = field(default_factory=dict)  # per second, between two reports
+
+
+class Reporter:
+    """Report what one handle does with a buffer."""
+
+    def __init__(self, store: Store, run: str, sampling: _CountsBatches):
+        store.activity, store.report = Activity(), self.look
+        self._store, self._run, self._sampling = store, run, sampling
+        self._batches_before = sampling.batches  # of the parent, in a forked child
+        self._holder = named(0)
+        self._workers: dict[str, _Worker] = {}
+        self._lock = threading.Lock()
+        self._reported = time.monotonic()
+        is_silent = store.engine.read_only
+        self.next_report = math.inf if is_silent else time.monotonic() + FIRST_SECONDS
+
+    def look(self) -> None:
+        """Report if the last report is old enough; never raise an error of the database."""
+        now = time.monotonic()
+        if now >= self.next_report:
+            self.next_report = now + REPORT_SECONDS  # other threads need not report
+            self.report()
+
+    def end(self) -> None:
+        """Report for the last time, if this handle has ever reported."""
+        if self._workers:
+            self.next_report = math.inf
+            self.report(is_last=True)
+
+    def report(self, is_last: bool = False) -> None:
+        """Store the counts of this process; add a row of metrics if the newest one is old."""
+        try:
+            locked(self._lock, self._report, is_last)
+        except errors.ExpDBError as error:
+            log.info("buffer %r: no report: %s", self._store.name, error)
+
+    def _report(self, is_last: bool) -> None:
+        store, counts = self._store, self._store.activity.counts()
+        if batches := self._sampling.batches - self._batches_before:
+            counts.setdefault(LEARNER, {})["batches"] = batches
+        if not counts:
+            return
+        if counts.keys() != self._workers.keys():
+            roles = "+".join(sorted(counts))
+            store.engine.set_application_name("expdb", roles, socket.gethostname(), self._run)
+        seconds, self._reported = time.monotonic() - self._reported, time.monotonic()
+        # A power loss that undoes the report also ends the process.
+        with store.engine.writing(LOCK_SECONDS, outlives=False) as session:
+            if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
+                return  # the buffer was dropped
+            for role, amounts in counts.items():
+                self._put(session, role, amounts, seconds, is_last)
+            is_due = _are_metrics_due(store, session)
+        for role, amounts in counts.items():
+            worker = self._workers[role]
+            worker.is_stored, worker.written = True, amounts
+        if is_due:
+            _add_metrics(store)
+
+    def _put(
+        self,
+        session: Session,
+        role: str,
+        amounts: dict[str, float],
+        seconds: float,
+        is_last: bool,
+    ) -> None:
+        """Insert or update the row of this process in a role."""
+        store, now = self._store, self._store.dialect.NOW
+        ended = now if is_last else "NULL"
+        worker = self._workers.setdefault(role, _Worker())
+        if not is_last:  # the time since the previous report may be short
+            worker.rates = {
+                name: round(count / max(seconds, 0.001), 3)
+                for name, count in _subtract(amounts, worker.written).items()
+                if not name.endswith("_sum")
+            }
+        rates = _dump(worker.rates)
+        if worker.is_stored:
+            updated = session.ask(
+                f"UPDATE workers SET active = {now}, ended = {ended}, counts = ?, rates = ? WHERE "
+                "buffer_id = ? AND id = ? RETURNING id",
+                _dump(_subtract(amounts, worker.removed)), rates, store.id, worker.id,
+            )  # fmt: skip
+            if updated:
+                return
+            # Another process has removed the row and kept its counts, because this process was
+            # suspended for a long time.
+            worker = self._workers[role] = _Worker(removed=worker.written)
+        # The row exists if an interrupt came just after the commit of the first report.
+        session.tell(
+            "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
+            f"rates) VALUES (?, ?, ?, ?, ?, {now}, {now}, {ended}, ?, ?) ON CONFLICT (buffer_id, "
+            "id) DO UPDATE SET active = excluded.active, ended = excluded.ended, "
+            "counts = excluded.counts, rates = excluded.rates",
+            store.id, worker.id, self._holder, self._run, role,
+            _dump(_subtract(amounts, worker.removed)), rates,
+        )  # fmt: skip
+
+
+def _subtract(counts: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    return {name: count - before.get(name, 0) for name, count in counts.items()}
+
+
+NEWEST = "SELECT id, time FROM metrics WHERE buffer_id = ? ORDER BY id DESC LIMIT 1"
+
+
+def _are_metrics_due(store: Store, session: Session) -> bool:
+    """Return whether the newest row of metrics is old; it also is if the clock was set back."""
+    newest = session.ask(NEWEST, store.id)
+    ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
+    return not newest or not 0 <= now - newest[0][1] < REPORT_SECONDS
+
+
+def _add_metrics(store: Store) -> None:
+    """Add a row of metrics, unless another process has just done so, and remove old rows."""
+    with store.engine.reading() as session:
+        newest = session.ask(NEWEST, store.id)
+        ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
+        figures = _dump(measure(store, session, now))
+    id = newest[0][0] + 1 if newest else 0
+    with store.engine.writing(LOCK_SECONDS, outlives=False) as session:
+        if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
+            return
+        inserted = session.ask(
+            "INSERT INTO metrics (buffer_id, id, time, figures) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (buffer_id, id) DO NOTHING RETURNING id",
+            store.id, id, now, figures,
+        )  # fmt: skip
+        if inserted:
+            for old in _ids_to_remove(id):
+                session.tell("DELETE FROM metrics WHERE buffer_id = ? AND id = ?", store.id, old)
+            _remove_workers(store, session, now)
+
+
+def _ids_to_remove(newest: int) -> Iterator[int]:
+    """Return the rows of metrics that leave a stage of `KEPT` when the row `newest` is added."""
+    for age, divisor in KEPT:
+        old = newest - age
+        if old >= 0 and (divisor == 0 or old % divisor):
+            yield old
+
+
+def _remove_workers(store: Store, session: Session, now: float) -> None:
+    """Replace the rows of workers that have ended by one row per role with their counts."""
+    removed: dict[str, dict[str, float]] = {}
+    for id, holder, role, active, ended in session.ask(
+        "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
+        "AND active < ?",
+        store.id, PAST, now - ENDED_SECONDS,
+    ):  # fmt: skip
+        if ended is not None or active < now - SILENT_SECONDS or has_ended(holder):
+            for (counts,) in session.ask(
+                "DELETE FROM workers WHERE buffer_id = ? AND id = ? RETURNING counts", store.id, id
+            ):
+                _add_counts(removed.setdefault(role, {}), counts)
+    for role, counts in removed.items():
+        row = session.ask(
+            "DELETE FROM workers WHERE buffer_id = ? AND holder = ? AND role = ? "
+            "RETURNING id, since, counts",
+            store.id, PAST, role,
+        )  # fmt: skip
+        for _, _, stored in row:
+            _add_counts(counts, stored)
+        id, since = (row[0][0], row[0][1]) if row else (secrets.randbits(62), now)
+        session.tell(
+            "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
+            "rates) VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, '{}')",
+            store.id, id, PAST, role, since, now, now, _dump(counts),
+        )  # fmt: skip
+
+
+def _add_counts(sums: dict[str, float], stored: str) -> None:
+    for name, count in parse_object(stored, "the counts of a worker").items():
+        sums[name] = sums.get(name, 0) + count

@@ -1,0 +1,97 @@
+"""Log messages: silent by default, and told to programs that configure logging."""
+
+import logging
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from kept_files import DATA
+
+import expdb
+
+
+def test_nothing_is_printed_by_default():
+    code = (
+        "import expdb, logging; db = expdb.open(':memory:'); "
+        "logging.getLogger('expdb.sql.engine').warning('lost'); db.close()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_handle_logs_when_it_is_opened_and_closed(tmp_path, caplog):
+    with caplog.at_level(logging.DEBUG, "expdb"):
+        expdb.open(tmp_path / "runs.db", run="first").close()
+    assert "runs.db for run first" in caplog.text
+    assert "closed" in caplog.text
+
+
+def test_upgrades_are_logged(tmp_path, caplog):
+    shutil.copy(DATA / "0010.db", tmp_path / "old.db")
+    with caplog.at_level(logging.INFO, "expdb"):
+        expdb.upgrade(tmp_path / "old.db")
+    assert "old.db: schema" in caplog.text
+    assert "was 0010" in caplog.text
+
+
+def test_released_leases_are_logged(buffer, caplog):
+    buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})
+    consumer = buffer.consumer("learner", max_times_sampled=1)
+    consumer.lease(3, seconds=0.01)
+    time.sleep(0.1)
+    with caplog.at_level(logging.WARNING, "expdb"):
+        consumer.lease(3)
+    assert "consumer 'learner': releasing 1 leases" in caplog.text
+
+
+def test_evictions_are_logged(db, caplog, tmp_path):
+    buffer = db.buffer("train")
+    buffer.eviction = expdb.Eviction(max_steps_per_task=2)
+    buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})
+    with caplog.at_level(logging.INFO, "expdb"):
+        buffer.evict()
+    assert "buffer 'train': evicting 1 steps" in caplog.text
+    buffer.eviction = expdb.Eviction(max_steps_per_task=1, archive=tmp_path / "archive")
+    with caplog.at_level(logging.INFO, "expdb"):
+        buffer.evict()
+    assert "buffer 'train': archiving 1 steps to" in caplog.text
+
+
+def test_a_report_that_fails_is_logged_and_raises_nothing(buffer, caplog, monkeypatch):
+    def fail(*_):
+        raise expdb.DatabaseBusy("locked by another process")
+
+    buffer.store(task_id="t", obs=1)
+    monkeypatch.setattr(buffer._reporter, "_report", fail)
+    with caplog.at_level(logging.INFO, "expdb"):
+        buffer._reporter.report()
+    assert "no report: locked by another process" in caplog.text
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+def test_doctor_gives_advice_on_long_waits(db, seconds):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    from expdb.process.liveness import named
+
+    insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'consumer x', 'learner') RETURNING id"
+    with buffer._store.writing() as (session, _):
+        session.ask(insert, buffer._store.id, named(0), time.time() - seconds)
+    (finding,) = [found for found in db.doctor() if found["what"] == "waiting at 'train'"]
+    assert ("start actors" in finding["advice"]) == (seconds > 60)
+
+
+def test_doctor_counts_workers_and_names_silent_ones(db, monkeypatch):
+    from expdb.storage.upkeep import reporting
+
+    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    (finding,) = [found for found in db.doctor() if found["what"] == "workers of 'train'"]
+    assert (finding["found"], finding["advice"]) == ("1 active actor", "")
+    monkeypatch.setattr("expdb.storage.upkeep.workers.LIVE_SECONDS", -1.0)
+    (finding,) = [found for found in db.doctor() if found["what"] == "workers of 'train'"]
+    assert finding["found"] == "1 silent actor"
+    assert "no report for over a minute from process" in finding["advice"]

@@ -1,0 +1,456 @@
+"""The registry of processes and the history of metrics."""
+
+import json
+import multiprocessing
+import os
+import re
+import time
+
+import numpy as np
+import pytest
+
+import expdb
+from expdb.storage.upkeep import measure, reporting
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Report with every call, and add a row of metrics with every report."""
+    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
+
+
+def last(buffer):
+    rows = buffer.metrics().to_pylist()
+    return {name: value for name, value in rows[-1].items() if value is not None}
+
+
+def by_role(buffer):
+    return {worker["role"]: worker for worker in buffer.workers()}
+
+
+def store_episode(buffer, length=2, reward=1.0, **details):
+    with buffer.episode(**details) as episode:
+        for k in range(length):
+            episode.append(obs=k, reward=reward, terminated=k == length - 1)
+
+
+def test_short_programs_register_nothing(buffer):
+    buffer.store(obs=1, task_id="t")
+    buffer.sample(1)
+    assert buffer.workers() == []
+    assert buffer.metrics().num_rows == 0
+
+
+def test_actors_learners_and_judges_register_with_their_counts(often, open_db):
+    db = open_db(run="run 7")
+    buffer = db.buffer("train")
+    for k in range(3):
+        store_episode(buffer, 4, float(k), task_id=f"t{k}", episode_id=f"e{k}")
+    buffer.store(task_id="u", obs=1)
+    lease = buffer.consumer("learner").lease(5)
+    lease.acknowledge()
+    buffer.sample(2)
+    buffer.sample(2)
+    buffer.score(episode_id="e1", name="judge", value=0.5)
+    workers = by_role(buffer)
+    assert {worker["run"] for worker in workers.values()} == {"run 7"}
+    assert {worker["state"] for worker in workers.values()} == {"active"}
+    assert all(f"process {multiprocessing.current_process().pid}" in worker["process"]
+               for worker in workers.values())  # fmt: skip
+    assert workers["actor"]["counts"] == {
+        "steps": 13, "episodes": 3, "length_sum": 12, "returns": 3, "return_sum": 12.0,
+    }  # fmt: skip
+    assert workers["learner"]["counts"] == {
+        "batches": 2, "leases": 1, "items": 5, "acknowledged": 1,
+    }  # fmt: skip
+    assert workers["judge"]["counts"] == {"scores": 1}
+
+
+@pytest.mark.parametrize("way", ["batch", "columns", "extend", "writer", "end_episode", "threads"])
+def test_every_way_to_write_is_counted(often, db, way):
+    buffer = db.buffer("train")
+    steps = [{"obs": k, "reward": 1.0, "terminated": k == 2} for k in range(3)]
+    if way == "batch":
+        buffer.store_batch([{**step, "task_id": "t"} for step in steps])
+    elif way == "columns":
+        columns = {name: [step[name] for step in steps] for name in steps[0]}
+        buffer.store_batch({**columns, "task_id": "t"})
+    elif way == "extend":
+        with buffer.episode(task_id="t") as episode:
+            episode.extend(steps)
+    elif way == "writer":
+        with buffer.writer() as writer:
+            for step in steps:
+                writer.append(task_id="t", **step)
+    elif way == "end_episode":
+        for step in steps:
+            buffer.store(task_id="t", episode_id="e", obs=step["obs"], reward=1.0)
+        buffer.end_episode("e")
+    else:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda k: store_episode(buffer, 1, task_id=f"t{k}"), range(3)))
+    buffer._reporter.report()
+    counts = by_role(buffer)["actor"]["counts"]
+    episodes = 3 if way == "threads" else 1
+    assert (counts["steps"], counts["episodes"], counts["length_sum"]) == (3, episodes, 3)
+    assert (counts["returns"], counts["return_sum"]) == (episodes, 3.0)
+
+
+def test_a_refused_write_is_not_counted(often, buffer):
+    buffer.store(obs=1, task_id="t")
+    with pytest.raises(expdb.FieldMismatch):
+        buffer.store(obs="text", task_id="t")
+    with pytest.raises(expdb.TooFewRows):
+        buffer.sample(2, {"task_id": "none"})
+    buffer._reporter.report()
+    workers = by_role(buffer)
+    assert workers["actor"]["counts"] == {"steps": 1}
+    assert "learner" not in workers
+
+
+def test_metrics_have_counters_gauges_and_rates(often, buffer):
+    store_episode(buffer, 2, 1.0, task_id="t")
+    store_episode(buffer, 4, 2.0, task_id="t")
+    buffer.policy_version = 3
+    store_episode(buffer, 6, 3.0, task_id="t")
+    figures = last(buffer)
+    assert (figures["added"], figures["steps"], figures["episodes_added"]) == (12, 12, 3)
+    assert figures["policy_version"] == 3
+    assert figures["actors"] == 1
+    assert figures["learners"] == figures["held_actors"] == 0
+    assert 0 <= figures["newest_step_seconds"] <= figures["oldest_step_seconds"] < 60
+    rows = buffer.metrics().to_pylist()
+    assert [row["length_mean"] for row in rows[-2:]] == [4.0, 6.0]
+    assert [row["return_mean"] for row in rows[-2:]] == [8.0, 18.0]
+    seconds = rows[-1]["time"] - rows[-2]["time"]
+    assert rows[-1]["steps_per_second"] == pytest.approx(6 / seconds)
+    assert rows[0]["steps_per_second"] is None
+    assert buffer.metrics(since=rows[-1]["time"])["added"].to_pylist() == [12.0]
+
+
+def test_capacity_bytes_and_figures_of_the_database_are_measured(often, db):
+    buffer = db.buffer("small", capacity=4)
+    store_episode(buffer, 8, task_id="t")
+    figures = last(buffer)
+    assert (figures["capacity"], figures["fill"], figures["steps"]) == (4, 1.0, 4)
+    assert figures["bytes"] == buffer.stats()["bytes"]
+    if "://" in db.location:
+        assert figures["connections"] >= 1
+        assert {"dead_rows", "longest_transaction_seconds"} <= figures.keys()
+    else:
+        assert figures["file_bytes"] > 100_000
+        assert {"free_bytes", "wal_bytes"} <= figures.keys()
+
+
+def test_groups_are_counted_by_stage(often, buffer):
+    for group, returns in {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (1.0, None)}.items():
+        for reward in returns:
+            store_episode(buffer, 1, reward, task_id=group, group_id=group)
+    buffer.store(task_id="d", group_id="d", episode_id="open", obs=1)
+    figures = last(buffer)
+    stages = [figures[f"groups_{stage}"] for stage in ("open", "unscored", "scored")]
+    assert stages == [1, 1, 2]
+    assert figures["groups_without_spread"] == 0.5
+    assert figures["oldest_open_group_seconds"] >= 0
+    assert figures["oldest_unscored_group_seconds"] >= 0
+
+
+def test_consumers_have_their_lag_and_staleness(often, buffer):
+    buffer.policy_version = 5
+    for version in (3, 4, 5, 5):
+        buffer.store(task_id="t", obs=1, policy_version=version, terminated=True)
+    consumer = buffer.consumer("learner")
+    lease = consumer.lease(2, sampler=expdb.Ordered("position"))
+    buffer._reporter.report()
+    figures = last(buffer)
+    assert figures["consumers.learner.leased"] == 1
+    assert figures["consumers.learner.acknowledged"] == 0
+    assert figures["consumers.learner.lag"] == 2
+    assert figures["consumers.learner.staleness"] == 1.5
+    assert figures["open_leases"] == 1
+    lease.acknowledge()
+    figures = last(buffer)
+    assert (figures["open_leases"], figures["consumers.learner.acknowledged"]) == (0, 1)
+
+
+def test_the_tokens_of_steps_are_counted(often, db):
+    buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+    for length in (2, 4, 6):
+        ids = np.arange(length, dtype=np.int32)
+        buffer.store(task_id="t", prompt_ids=ids, output_ids=ids, terminated=True)
+    figures = last(buffer)
+    assert figures["tokens_per_step"] == 4
+    assert figures["tokens_per_second"] == pytest.approx(4 * figures["steps_per_second"])
+
+
+def test_a_waiting_learner_is_shown_and_its_time_counted(often, open_db):
+    db, other = open_db(), open_db()
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    with pytest.raises(expdb.TooFewRows):
+        buffer.consumer("learner", min_size=5).lease(5, wait=1.6)
+    buffer._reporter.report()
+    counts = by_role(buffer)["learner"]["counts"]
+    assert 1.3 < counts["waited_seconds"] < 6
+    waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
+    assert waiting
+    assert waiting[-1]["waiting_longest_seconds"] > 0
+    assert waiting[-1]["learners_waiting"] > 0.3
+    assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
+
+
+def test_a_held_actor_is_shown_and_its_time_counted(often, db, monkeypatch):
+    buffer = db.buffer("train")
+    buffer.policy_version = 0
+    buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
+    buffer.admit().finish()
+    with pytest.raises(expdb.RateLimited):
+        buffer.admit(wait=1.5, required=True)
+    buffer._reporter.report()
+    counts = by_role(buffer)["actor"]["counts"]
+    assert 1.2 < counts["held_seconds"] < 6
+    assert [row for row in buffer.metrics().to_pylist() if row["held_actors"] == 1]
+
+
+def test_a_closed_handle_has_ended(often, open_db):
+    first, second = open_db(), open_db()
+    first.buffer("train").store(task_id="t", obs=1)
+    assert by_role(second.buffer("train"))["actor"]["state"] == "active"
+    first.close()
+    assert by_role(second.buffer("train"))["actor"]["state"] == "ended"
+
+
+def _store_and_die(location):
+    import os
+
+    reporting.FIRST_SECONDS = 0.0
+    expdb.open(location).buffer("train").store(task_id="t", obs=1)
+    os._exit(1)
+
+
+def test_a_killed_process_has_ended(db, location):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_store_and_die, args=(location,))
+    process.start()
+    process.join()
+    buffer = db.buffer("train")
+    assert by_role(buffer)["actor"]["state"] == "ended"
+    buffer._reporter.report()
+    with buffer._store.engine.reading() as session:
+        assert measure.measure(buffer._store, session, time.time())["actors"] == 0
+
+
+def test_a_silent_process_is_shown(often, db, monkeypatch):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    monkeypatch.setattr("expdb.storage.upkeep.workers.LIVE_SECONDS", -1.0)
+    assert by_role(buffer)["actor"]["state"] == "silent"
+
+
+def test_rows_become_sparse_with_age():
+    kept = set()
+    for id in range(20_000):
+        kept.add(id)
+        kept -= set(reporting._ids_to_remove(id))
+    newest = 19_999
+    assert kept >= set(range(newest - 359, newest + 1))
+    assert all(newest - id < 360 or id % 6 == 0 for id in kept)
+    assert all(newest - id < 9_000 or id % 60 == 0 for id in kept)
+    assert {id for id in range(newest - 8_999, newest - 359) if id % 6 == 0} <= kept
+    assert {id for id in range(newest - 8_999) if id % 60 == 0} <= kept
+
+
+def test_old_rows_are_removed(often, db, monkeypatch):
+    monkeypatch.setattr(reporting, "KEPT", ((3, 2), (7, 0)))
+    buffer = db.buffer("train")
+    for k in range(12):
+        buffer.store(task_id="t", obs=k)
+    rows = db.sql("SELECT id FROM metrics ORDER BY id").column(0).to_pylist()
+    newest = rows[-1]
+    assert newest >= 11
+    assert all(newest - id < 3 or id % 2 == 0 for id in rows)
+    assert newest - rows[0] < 7
+
+
+def test_counts_of_removed_workers_stay_in_the_metrics(often, open_db, monkeypatch):
+    first, second = open_db(), open_db()
+    store_episode(first.buffer("train"), 3, task_id="t")
+    first.buffer("train").sample(1)
+    first.close()
+    monkeypatch.setattr(reporting, "ENDED_SECONDS", -1.0)
+    buffer = second.buffer("train")
+    for k in range(3):
+        store_episode(buffer, 2, task_id=f"u{k}")
+    assert len(buffer.workers()) == 1
+    buffer._reporter.report()
+    figures = last(buffer)
+    assert (figures["episodes"], figures["length_sum"], figures["batches"]) == (4, 9, 1)
+
+
+def test_a_removed_worker_that_goes_on_is_not_counted_twice(often, open_db, monkeypatch):
+    first, second = open_db(), open_db()
+    buffer, other = first.buffer("train"), second.buffer("train")
+    store_episode(buffer, 3, task_id="t")  # then the process is suspended for more than a day
+    with monkeypatch.context() as patch:
+        patch.setattr(reporting, "ENDED_SECONDS", -1.0)
+        patch.setattr(reporting, "SILENT_SECONDS", -1.0)
+        other.store(task_id="u", obs=1)
+        other.store(task_id="u", obs=1)
+    store_episode(buffer, 2, task_id="v")
+    store_episode(buffer, 2, task_id="v")
+    buffer._reporter.report()
+    assert last(buffer)["episodes"] == 3
+    assert last(buffer)["length_sum"] == 7
+
+
+def test_only_one_of_several_processes_adds_a_row(open_db, monkeypatch):
+    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    handles = [open_db() for _ in range(3)]
+    for k, handle in enumerate(handles):
+        handle.buffer("train").store(task_id=f"t{k}", obs=1)
+    assert handles[0].buffer("train").metrics().num_rows == 1
+    assert len(handles[0].buffer("train").workers()) == 3
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_history(often, db, monkeypatch):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    with buffer._store.writing() as (session, _):
+        session.ask("UPDATE metrics SET time = time + 1000000 RETURNING id")
+    monkeypatch.setattr(reporting, "REPORT_SECONDS", 10.0)
+    buffer._reporter.report()
+    rows = buffer.metrics().to_pylist()
+    assert len(rows) == 2
+    assert rows[1]["time"] < rows[0]["time"]
+    assert rows[1]["steps_per_second"] is None
+
+
+def test_a_busy_database_delays_no_caller(often, open_db, monkeypatch):
+    if "://" in open_db().location:
+        pytest.skip("writers of PostgreSQL do not exclude reports")
+    monkeypatch.setattr(reporting, "LOCK_SECONDS", 0.01)
+    buffer, other = open_db().buffer("train"), open_db().buffer("train")
+    buffer.store(task_id="t", obs=1)
+    before = len(buffer.metrics())
+    with other._store.writing():
+        began = time.monotonic()
+        buffer.sample(1)
+        assert time.monotonic() - began < 1
+    assert len(buffer.metrics()) == before
+    buffer.sample(1)
+    assert by_role(buffer)["learner"]["counts"]["batches"] == 2
+
+
+def test_read_only_handles_report_nothing(often, open_db):
+    open_db().buffer("train").store(task_id="t", obs=1)
+    reader = open_db(read_only=True).buffer("train")
+    reader.sample(1)
+    reader.sample(1)
+    assert list(by_role(reader)) == ["actor"]
+
+
+def test_a_dropped_buffer_leaves_no_rows(often, open_db):
+    first, second = open_db(), open_db()
+    buffer = first.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    second.drop("train")
+    buffer._reporter.report()
+    for table in ("workers", "metrics"):
+        assert second.sql(f"SELECT count(*) FROM {table}").column(0).to_pylist() == [0]
+
+
+def test_metrics_are_copied_and_workers_are_not(often, db, location, tmp_path):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    buffer.store(task_id="t", obs=1)
+    expdb.copy(location, tmp_path / "copy.db")
+    with expdb.open(tmp_path / "copy.db") as copy:
+        there = copy.buffer("train")
+        assert there.workers() == []
+        assert there.metrics().equals(buffer.metrics())
+
+
+def test_a_forked_child_is_a_worker_of_its_own(often, db, location):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    buffer.sample(1)
+
+    def write():
+        buffer.store(task_id="u", obs=1)
+        buffer.store(task_id="u", obs=1)
+        db.close()
+
+    child = multiprocessing.get_context("fork").Process(target=write)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    rows = db.sql("SELECT role, counts FROM workers ORDER BY since, role").to_pylist()
+    counts = [(row["role"], json.loads(row["counts"])) for row in rows]
+    assert counts == [
+        ("actor", {"steps": 1}), ("learner", {"batches": 1}),
+        ("actor", {"steps": 2, "episodes": 1, "length_sum": 2}),
+    ]  # fmt: skip
+
+
+def test_damaged_rows_are_reported(often, buffer):
+    buffer.store(task_id="t", obs=1)
+    with buffer._store.writing() as (session, _):
+        session.ask("UPDATE workers SET counts = 'x' RETURNING id")
+        session.ask("UPDATE metrics SET figures = '[]' RETURNING id")
+    with pytest.raises(expdb.DatabaseDamaged, match="workers"):
+        buffer.workers()
+    with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
+        buffer.metrics()
+    buffer.store(task_id="t", obs=2)  # writers go on
+    with buffer._store.writing() as (session, _):
+        session.ask("DELETE FROM metrics RETURNING id")
+        session.ask("DELETE FROM workers RETURNING id")
+
+
+def test_since_must_be_a_number(buffer):
+    with pytest.raises(expdb.InvalidValue, match="since must be a number"):
+        buffer.metrics("yesterday")
+
+
+def test_connections_of_a_server_are_named(often, open_db):
+    db = open_db(run="it's {run} 7")
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    buffer.sample(1)
+    if "://" not in db.location:
+        return  # a file has no list of connections
+    names = db.sql("SELECT application_name FROM pg_stat_activity").column(0).to_pylist()
+    assert [name for name in names if re.fullmatch(r"expdb actor\+learner \S+ it_s _run_ 7", name)]
+
+
+def test_leases_are_listed_with_what_became_of_them(db):
+    buffer = db.buffer("train")
+    for k in range(8):
+        buffer.store(task_id="t", obs=k, terminated=True)
+    buffer.policy_version = 2
+    first, second = buffer.consumer("a"), buffer.consumer("b")
+    first.lease(2).acknowledge(step=7)
+    lease = second.lease(3)
+    first.lease(2).give_back()
+    first.lease(2)
+    rows = buffer.leases().to_pylist()
+    assert [(row["consumer"], row["lease"], row["batch"], row["status"]) for row in rows] == [
+        ("a", 0, 0, "acknowledged"), ("b", 0, 0, "leased"), ("a", 1, 1, "returned"),
+        ("a", 2, 1, "leased"),
+    ]  # fmt: skip
+    assert (rows[0]["trainer_step"], rows[0]["policy_version"], rows[0]["items"]) == (7, 2, 2)
+    assert rows[0]["ended"] >= rows[0]["leased"]
+    assert rows[1]["ended"] is None
+    positions = lease.batch["position"]
+    assert (rows[1]["first"], rows[1]["last"]) == (positions.min(), positions.max())
+    assert f"process {os.getpid()} on" in rows[1]["process"]
+    assert buffer.leases(newest=1).to_pylist() == rows[-1:]
+    assert buffer.leases("b").to_pylist() == rows[1:2]
+    assert buffer.leases("a", newest=2).to_pylist() == rows[2:]
+    with pytest.raises(expdb.UnknownConsumer, match="'c'"):
+        buffer.leases("c")
+    with pytest.raises(expdb.InvalidValue, match="newest"):
+        buffer.leases(newest=0)
