@@ -28,6 +28,7 @@ from expdb.cli.printing import (
     write_rows,
 )
 from expdb.cli.progress import progress
+from expdb.cli.watch import only_buffer
 
 WHERE = click.option(
     "--where",
@@ -477,7 +478,7 @@ def plot(
     from expdb import plot as pictures
 
     with expdb.open(location, create=False, read_only=True) as db, progress("plot"):
-        chosen = _only_buffer(db, location, buffer)
+        chosen = only_buffer(db, location, buffer)
         curves, count = pictures.curves(
             chosen, by, where=condition_of(conditions, ()), smooth=smooth
         )
@@ -506,23 +507,6 @@ def plot(
             click.echo(picture)
     if count > len(curves):
         click.echo(f"showing the {len(curves)} of {count} curves with the most episodes")
-
-
-def _only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:
-    """Return the named buffer; without a name, return the only buffer."""
-    names = db.buffers()
-    if name is None and len(names) != 1:
-        raise click.UsageError(
-            f"{location} has several buffers; pass one of {', '.join(names)}"
-            if names
-            else f"{location} has no buffer; store steps first"
-        )
-    if name is not None and name not in names:
-        raise click.UsageError(
-            f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; pass the buffer "
-            "before the conditions"
-        )
-    return db.buffer(name or names[0])
 
 
 def _plain_curve(curve: Any) -> dict[str, Any]:

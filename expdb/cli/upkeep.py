@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import click
 
 import expdb
 from expdb.cli.main import as_json, verb
-from expdb.cli.printing import counted
+from expdb.cli.printing import counted, print_table
 from expdb.cli.progress import progress
+from expdb.cli.stopping import watch_for_stop
 
 
 @verb
@@ -145,8 +143,9 @@ def drop(location: str, buffer: str, yes: bool, as_json: bool) -> None:
 @click.argument("location")
 @click.argument("buffer", required=False)
 @click.option("--follow", is_flag=True, help="Evict every second until you stop the command.")
+@click.option("--plan", is_flag=True, help="Show the steps that are due, and evict nothing.")
 @as_json
-def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> None:
+def evict(location: str, buffer: str | None, follow: bool, plan: bool, as_json: bool) -> None:
     """Evict the steps that the eviction policy of a buffer selects.
 
     If the policy has an archive, expdb archives the steps first. Without BUFFER, the command evicts
@@ -155,8 +154,12 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
     If the policy is `Eviction(by="archiver")`, writers do not evict or archive steps. Run one
     process with --follow instead. Stop the process with Ctrl-C or SIGTERM.
 
-    Example: expdb evict runs.db train --follow
+    Example: expdb evict runs.db train --plan
     """
+    if plan and follow:
+        raise click.UsageError("--plan and --follow cannot be combined; remove one of the two")
+    if plan:
+        return _print_plan(location, buffer, as_json)
     evicted: dict[str, int] = {}
     with expdb.open(location, create=False) as db:
         chosen = db.buffers() if buffer is None else [buffer]
@@ -165,7 +168,7 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
             click.echo(f"Warning: {missing} eviction policy; set buffer.eviction", err=True)
         if follow:
             click.echo(f"evicting from {db.location} until interrupted", err=True)
-        with _watch_for_stop() as is_stopped:
+        with watch_for_stop() as is_stopped:
             while not is_stopped():
                 for name in _names(db, buffer, follow):
                     with nullcontext() if follow else progress(f"evict {name}"):
@@ -184,30 +187,15 @@ def evict(location: str, buffer: str | None, follow: bool, as_json: bool) -> Non
         click.echo("nothing evicted")
 
 
-@contextmanager
-def _watch_for_stop() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT or SIGTERM arrived; a second signal interrupts."""
-    # Event.set() in a handler could deadlock while the main thread holds the lock of the Event.
-    received: list[object] = []
-
-    def stop(*_: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(True)
-
-    def is_stopped() -> bool:
-        return bool(received)
-
-    # Python handles signals only in the main thread.
-    if threading.current_thread() is not threading.main_thread():
-        yield is_stopped
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield is_stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _print_plan(location: str, buffer: str | None, as_json: bool) -> None:
+    with expdb.open(location, create=False, read_only=True) as db, progress("plan"):
+        names = db.buffers() if buffer is None else [buffer]
+        rows = [
+            {"buffer": name, **row}
+            for name in names
+            for row in db.buffer(name, create=False).plan_eviction().to_pylist()
+        ]
+    print_table(rows, as_json)
 
 
 def _names(db: expdb.ExperienceDB, buffer: str | None, follow: bool) -> list[str]:
