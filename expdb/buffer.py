@@ -259,7 +259,7 @@ class ReplayBuffer(NotACollection):
         }  # fmt: skip
         exits.watch_worker()
         position = int(self._open_episodes.write([(row, fields)])[0])
-        self._look()
+        self._evict_and_report()
         return position
 
     def store_batch(self, rows: Any) -> np.ndarray:
@@ -307,7 +307,7 @@ class ReplayBuffer(NotACollection):
         columns = columns_of(rows)
         steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
         positions = self._open_episodes.write(steps)
-        self._look()
+        self._evict_and_report()
         return positions
 
     async def store_async(self, /, *positional: Any, **arguments: Any) -> int:
@@ -396,7 +396,7 @@ class ReplayBuffer(NotACollection):
         exits.watch_worker()
         positions = await self._open_episodes.write_async(rows)
         if time.monotonic() >= min(self._retention.next_look, self._reporter.next_report):
-            in_thread(self._look)
+            in_thread(self._evict_and_report)
         return positions
 
     def episode(
@@ -563,10 +563,10 @@ class ReplayBuffer(NotACollection):
         checks.choice(status, "status", "complete", "aborted")
         self._open_episodes.end(episode_id, status)
 
-    def _look(self) -> None:
+    def _evict_and_report(self) -> None:
         """Evict due steps and report the activity of this process, if it is time."""
         self._retention.look()
-        self._store.report()
+        self._store.report_if_due()
 
     def _end_writers(self, messages: list[str]) -> None:
         """Flush the open writers and end their episodes; append the warnings to `messages`."""
@@ -954,7 +954,7 @@ class ReplayBuffer(NotACollection):
         """Return the matching steps as a stream of Arrow record batches, for data frame libraries.
 
         The stream has one row per step, in the order of positions. It reads 4,096 steps at a time,
-        so it can be larger than the memory. pandas, polars, DuckDB and other libraries read it
+        so the result may be larger than memory. pandas, polars, DuckDB and other libraries read it
         through ``__arrow_c_stream__``. A stream can be read once, while the database is open. Each
         record batch is one snapshot.
 
@@ -1621,7 +1621,7 @@ class ReplayBuffer(NotACollection):
         while True:
             try:
                 batch = self._sampling.sample(*asked)
-                self._store.report()
+                self._store.report_if_due()
                 return batch
             except errors.ConnectionLost as error:
                 attempts = attempts or Attempts(self._engine.timeout)
@@ -2096,7 +2096,8 @@ class ReplayBuffer(NotACollection):
         list of dict
             One dict per waiting call, longest wait first. The keys are `who`, the process id and
             the machine; `seconds`, the time waited so far; `for`, a description of the condition;
-            and `role`, ``"actor"`` or ``"learner"``, or None if an earlier version of expdb waits.
+            and `role`, ``"actor"`` or ``"learner"``, or None if the process uses an older version
+            of expdb.
         """
         return waiters.waiting(self._store)
 
@@ -2104,20 +2105,22 @@ class ReplayBuffer(NotACollection):
     def workers(self) -> list[dict[str, Any]]:
         """Return the processes that write to the buffer, learn from it or judge its episodes.
 
-        A process registers one second after it opens the database, with its next write, sample,
-        lease or score. From then on, it reports about every ten seconds while it uses the buffer.
-        A process appears once for each role and handle. Processes are removed from the list one
-        hour after their last report if they have ended, and otherwise after one day.
+        A handle registers one second after it first opens the buffer, with its next write, sample,
+        lease, acknowledgement or score. From then on, it reports about every ten seconds while it
+        uses the buffer. Read-only handles do not register. A worker is one role of one handle. It
+        is removed from the list one hour after its last report if it has ended, and otherwise after
+        one day.
 
         Returns
         -------
         list of dict
-            One dict per role of a process, the most recently active one first. The keys are
+            One dict per worker, the most recently active one first. The keys are
             `role` (``"actor"``, ``"learner"`` or ``"judge"``); `process`, the process id and the
             machine; `run`; `state` (``"active"``; ``"waiting"``, for the reason `waits_for`;
             ``"silent"``, without a report for a minute; or ``"ended"``); `since` and `active`, the
-            Unix seconds of the first and of the latest report; `counts`, what the process has done
-            so far; and `rates`, the same per second between its latest two reports.
+            Unix seconds of the first and of the latest report; `counts`, a dict of counters such as
+            ``"steps"`` or ``"leases"``; and `rates`, the increase of each counter per second
+            between the latest two reports, without sums.
 
         Examples
         --------
@@ -2128,13 +2131,18 @@ class ReplayBuffer(NotACollection):
             return list_workers(self._store, session)
 
     @retry_on_restart
-    def leases(self, consumer: str | None = None, *, newest: int = 100) -> pa.Table:
+    def leases(
+        self, consumer: str | None = None, *, status: str | None = None, newest: int = 100
+    ) -> pa.Table:
         """Return the newest leases of one consumer or of all consumers.
 
         Parameters
         ----------
         consumer : str, optional
             Name of the consumer. By default, the leases of all consumers are returned.
+        status : {"leased", "acknowledged", "released"}, optional
+            Return only leases with this status. A lease that has expired keeps the status
+            ``"leased"`` until a learner of its consumer leases again.
         newest : int, default 100
             Maximum number of leases, at least 1.
 
@@ -2143,27 +2151,26 @@ class ReplayBuffer(NotACollection):
         pyarrow.Table
             One row per lease, oldest first. The columns are `consumer`; `lease`, the id of the
             lease; `batch`, the number of the batch, which is the same if a released batch is leased
-            again; `status` (``"leased"``, ``"acknowledged"`` or ``"returned"``); `process`, the
-            process id and the machine of the learner; `leased`, `expires` and `ended` in Unix
-            seconds; `trainer_step`, the step that the learner passed when it acknowledged;
-            `policy_version`, that of the buffer when the batch was leased; `items`, the number of
-            leased items; and `first` and `last`, the smallest and the greatest drawn position.
+            again; `status`; `process`, the process id and the machine of the learner;
+            `leased_at`, `expires_at` and `ended_at` in Unix seconds; `trainer_step`, the step that
+            the learner passed when it acknowledged; `policy_version`, the version of the buffer at
+            the time of the lease; `items`, the number of leased items; and `first_position` and
+            `last_position`, the smallest and the greatest drawn position.
 
         Raises
         ------
         UnknownConsumer
             If there is no consumer with this name.
         InvalidValue
-            If `newest` is not a positive integer.
+            If `status` is unknown, or `newest` is not a positive integer.
 
         Examples
         --------
         >>> buffer.leases("learner", newest=1)["trainer_step"].to_pylist()  # doctest: +SKIP
         [1200]
         """
-        newest = checks.whole(newest, "newest", 1)
         with self._store.engine.reading() as session:
-            rows = listing.list_leases(self._store, session, consumer, newest)
+            rows = listing.list_leases(self._store, session, consumer, status, newest)
         return table_of_rows(rows, listing.COLUMNS)
 
     @retry_on_restart
@@ -2183,8 +2190,8 @@ class ReplayBuffer(NotACollection):
         -------
         pyarrow.Table
             One row per measurement, oldest first. The column `time` has Unix seconds. All columns
-            are float64, and null where a figure is unknown. The guide "How to monitor a run" lists
-            the columns.
+            are float64, and null where a value is unknown. The first row has no rates, because
+            rates need the previous row. The guide "How to monitor a run" lists the columns.
 
         Raises
         ------

@@ -305,7 +305,7 @@ def _measured(buffer: expdb.ReplayBuffer) -> None:
         for id, added in enumerate((10, 30)):
             session.ask(
                 "INSERT INTO metrics VALUES (?, ?, ?, ?) RETURNING id",
-                store.id, id, 1e9 + 10 * id, json.dumps({"added": added, "actors": 1}),
+                store.id, id, 1e9 + 10 * id, json.dumps({"steps_added": added, "actors": 1}),
             )  # fmt: skip
         session.ask(
             "INSERT INTO workers VALUES (?, 7, 'host 12 34 0', 'run', 'actor', 1e9, 1e9, 1e9, ?, ?)"

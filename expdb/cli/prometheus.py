@@ -5,22 +5,19 @@ from collections import defaultdict
 
 import expdb
 
-# Names of counters in the text; every other figure is a gauge named `expdb_<figure>`.
+# Metrics that never decrease; every other metric is a gauge.
 COUNTERS = {
-    "added": "steps_added", "deleted": "steps_deleted", "episodes_added": "episodes_begun",
-    "episodes": "episodes_ended", "groups_admitted": "groups_admitted",
-    "length_sum": "episode_length_sum", "returns": "returns", "batches": "batches_sampled",
-    "leases": "leases", "items": "items_leased", "acknowledged": "leases_acknowledged",
-    "scores": "scores", "held_seconds": "actor_held_seconds",
-    "waited_seconds": "learner_waited_seconds",
+    "steps_added", "steps_deleted", "episodes_begun", "episodes_ended", "episode_length_sum",
+    "returns", "batches_sampled", "leases", "items_leased", "leases_acknowledged", "scores",
+    "actor_wait_seconds", "learner_wait_seconds",
 }  # fmt: skip
-OF_CONSUMERS = {"leased": "consumer_leases_total", "acknowledged": "consumer_acknowledged_total"}
-# Figures of the whole database, which the metrics of every buffer repeat.
-OF_DATABASE = (
+CONSUMER_COUNTERS = {"leased", "acknowledged"}
+# Metrics of the whole database, which the measurements of every buffer repeat.
+DATABASE_METRICS = (
     "file_bytes", "free_bytes", "wal_bytes", "connections", "longest_transaction_seconds",
     "dead_rows",
 )  # fmt: skip
-CONSUMER = re.compile(r"consumers\.(.*)\.(\w+)", re.DOTALL)
+CONSUMER_METRIC = re.compile(r"consumers\.(.*)\.(\w+)", re.DOTALL)
 
 
 def prometheus_text(db: expdb.ExperienceDB) -> str:
@@ -29,22 +26,22 @@ def prometheus_text(db: expdb.ExperienceDB) -> str:
     Rates and means are left out, because Prometheus computes them from the counters.
     """
     samples: dict[str, list[str]] = defaultdict(list)
-    newest: dict[str, float] = {}
-    for name in db.buffers():
-        table = db.buffer(name, create=False).metrics()
+    database_values: dict[str, float] = {}
+    for buffer in db.buffers():
+        table = db.buffer(buffer, create=False).metrics()
         if not table.num_rows:
             continue
-        figures = table.slice(table.num_rows - 1).to_pylist()[0]
-        for figure, value in figures.items():
-            if value is None or figure in DERIVED:
+        measurement = table.slice(table.num_rows - 1).to_pylist()[0]
+        for name, value in measurement.items():
+            if value is None or name in RATES_AND_MEANS:
                 continue
-            if figure in OF_DATABASE:
-                newest.setdefault(figure, value)
+            if name in DATABASE_METRICS:
+                database_values.setdefault(name, value)
                 continue
-            metric, labels = _named(figure, name)
+            metric, labels = _name_and_labels(name, buffer)
             samples[metric].append(f"{metric}{labels} {_number(value)}")
-    for figure, value in newest.items():
-        samples[f"expdb_{figure}"].append(f"expdb_{figure} {_number(value)}")
+    for name, value in database_values.items():
+        samples[f"expdb_{name}"].append(f"expdb_{name} {_number(value)}")
     lines = []
     for metric in sorted(samples):
         kind = "counter" if metric.endswith("_total") else "gauge"
@@ -52,25 +49,24 @@ def prometheus_text(db: expdb.ExperienceDB) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-DERIVED = (
+RATES_AND_MEANS = (
     "steps_per_second", "episodes_per_second", "batches_per_second", "items_per_second",
-    "scores_per_second", "tokens_per_second", "actors_held", "learners_waiting", "return_mean",
-    "length_mean",
+    "scores_per_second", "tokens_per_second", "mean_waiting_actors", "mean_waiting_learners",
+    "mean_return", "mean_length",
 )  # fmt: skip
 
 
-def _named(figure: str, buffer: str) -> tuple[str, str]:
-    """Return the name of a metric and its labels."""
+def _name_and_labels(name: str, buffer: str) -> tuple[str, str]:
+    """Return the name of a metric in the text, and its labels."""
     labels = f'buffer="{_escape(buffer)}"'
-    match = CONSUMER.fullmatch(figure)
+    match = CONSUMER_METRIC.fullmatch(name)
     if match is not None:
-        consumer, figure = match.groups()
-        metric = OF_CONSUMERS.get(figure, f"consumer_{figure}")
-        return f"expdb_{metric}", f'{{{labels},consumer="{_escape(consumer)}"}}'
-    if figure == "time":
+        consumer, name = match.groups()
+        ending = "_total" if name in CONSUMER_COUNTERS else ""
+        return f"expdb_consumer_{name}{ending}", f'{{{labels},consumer="{_escape(consumer)}"}}'
+    if name == "time":
         return "expdb_measured_timestamp_seconds", f"{{{labels}}}"
-    metric = f"{COUNTERS[figure]}_total" if figure in COUNTERS else figure
-    return f"expdb_{metric}", f"{{{labels}}}"
+    return f"expdb_{name}{'_total' if name in COUNTERS else ''}", f"{{{labels}}}"
 
 
 def _escape(label: str) -> str:

@@ -1,4 +1,4 @@
-"""Commands that do what a training does: sample steps and score episodes."""
+"""Commands that sample steps and record scores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAMPLERS = ("uniform", "prioritized", "newest")
     type=click.Choice(["step", "episode", "task"]),
     default="step",
     show_default=True,
-    help="What is equally likely to be drawn; only with --sampler uniform.",
+    help="Unit of uniform sampling; only with --sampler uniform.",
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of the random numbers.")
 @click.option("--field", "fields", multiple=True, help="Print only this field (repeatable).")
@@ -53,7 +53,7 @@ def sample(
     """Draw SIZE steps at random, as a learner would, and print them.
 
     A step may be drawn more than once. Conditions have the same syntax as in `expdb query`. The
-    command leases nothing, and counts for no limit.
+    command creates no leases and does not count toward the rate limiter.
 
     Example: expdb sample runs.db train 5 "reward < 0" --seed 7
     """
@@ -110,8 +110,8 @@ def score(
     condition = condition_of(conditions, ())
     if (condition is None) == (episode_id is None):
         raise click.UsageError(
-            "expected conditions or --episode, and not both; pass, for example, "
-            "--episode refund-7/attempt-1"
+            "expected either conditions or --episode; pass, for example, --episode "
+            "refund-7/attempt-1"
         )
     with expdb.open(location, create=False) as db:
         count = db.buffer(buffer, create=False).score(

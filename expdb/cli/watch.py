@@ -67,7 +67,7 @@ def tail(
 def _newest(
     buffer: expdb.ReplayBuffer, condition: Any, names: Sequence[str], count: int, last: int
 ) -> list[dict[str, Any]]:
-    """Return the newest matching steps up to a position; search ever more positions for them."""
+    """Return the newest matching steps at or before `last`; search a growing range of positions."""
     window = max(FIRST_WINDOW, count)
     while count:
         rows = [
@@ -99,15 +99,20 @@ def _print_step(row: dict[str, Any], fields: Sequence[str], as_json: bool) -> No
 @verb
 @click.argument("location")
 @click.argument("buffer", required=False)
-@click.option("--role", type=click.Choice(["actor", "learner", "judge"]), help="Show this role.")
-@click.option("--all", "all_", is_flag=True, help="Also show processes that have ended.")
+@click.option(
+    "--role",
+    type=click.Choice(["actor", "learner", "judge"]),
+    help="Show only workers with this role.",
+)
+@click.option("--all", "all_", is_flag=True, help="Also show workers that have ended.")
 @as_json
 def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_json: bool) -> None:
-    """Show the processes that write to a buffer, learn from it or judge its episodes.
+    """Show the actors, learners and judges of a buffer.
 
-    A process registers with its first use of a buffer more than one second after it has opened the
-    database. It then reports about every ten seconds. The state is active, waiting, silent (no
-    report for a minute) or ended. Without BUFFER, the command shows all buffers.
+    A handle registers one second after it first opens the buffer, with its next write, sample,
+    lease, acknowledgement or score, and reports about every ten seconds. The state is active,
+    waiting, silent (no report for a minute) or ended. Without BUFFER, the command shows all
+    buffers.
 
     Example: expdb actors runs.db --role learner
     """
@@ -125,17 +130,18 @@ def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_j
 
 def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a worker that the table shows."""
-    main = {"actor": "steps", "learner": "batches", "judge": "scores"}[worker["role"]]
-    if main == "batches" and "leases" in worker["counts"]:
-        main = "leases"
+    counter = {"actor": "steps", "learner": "batches_sampled", "judge": "scores"}[worker["role"]]
+    if counter == "batches_sampled" and "leases" in worker["counts"]:
+        counter = "leases"
+    noun = counter.split("_")[0]
     return {
         "buffer": worker["buffer"],
         "role": worker["role"],
         "state": worker["state"],
         "process": worker["process"],
         "run": worker["run"],
-        "done": f"{worker['counts'].get(main, 0):,.0f} {main}",
-        "rate": f"{worker['rates'].get(main, 0):,.1f}/s",
+        "done": f"{worker['counts'].get(counter, 0):,.0f} {noun}",
+        "rate": f"{worker['rates'].get(counter, 0):,.1f}/s",
         "report": f"{max(0.0, time.time() - worker['active']):.0f} s ago",
         "waits for": worker["waits_for"],
     }
@@ -148,8 +154,8 @@ def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
 def consumers(location: str, buffer: str | None, as_json: bool) -> None:
     """Show the consumers of a buffer with their settings and progress.
 
-    `behind` is the number of steps that are newer than every step of the latest lease. Without
-    BUFFER, the command shows all buffers.
+    `steps_behind` is the number of steps that are newer than every step of the latest lease.
+    Without BUFFER, the command shows all buffers.
 
     Example: expdb consumers runs.db train
     """
@@ -165,18 +171,18 @@ def consumers(location: str, buffer: str | None, as_json: bool) -> None:
 def _consumer_row(buffer: expdb.ReplayBuffer, name: str) -> dict[str, Any]:
     stats = buffer.consumer(name).stats()
     newest = buffer.leases(name, newest=1).to_pylist()
-    behind = buffer.stats()["added"] - 1 - newest[0]["last"] if newest else None
-    return {"buffer": buffer.name, "consumer": stats.pop("name"), **stats, "behind": behind}
+    behind = buffer.stats()["added"] - 1 - newest[0]["last_position"] if newest else None
+    return {"buffer": buffer.name, "consumer": stats.pop("name"), **stats, "steps_behind": behind}
 
 
 @verb
 @click.argument("location")
 @click.argument("buffer", required=False)
 @click.option("--consumer", help="Show only the leases of this consumer.")
-@click.option("--status", type=click.Choice(["leased", "acknowledged", "returned"]),
+@click.option("--status", type=click.Choice(["leased", "acknowledged", "released"]),
               help="Show only leases with this status.")  # fmt: skip
 @click.option("--newest", default=20, show_default=True, type=click.IntRange(1),
-              help="Number of the newest leases to search.")  # fmt: skip
+              help="Maximum number of leases.")  # fmt: skip
 @as_json
 def leases(
     location: str,
@@ -195,8 +201,7 @@ def leases(
     """
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = only_buffer(db, location, buffer)
-        rows = chosen.leases(consumer, newest=newest).to_pylist()
-    rows = [row for row in rows if status in (None, row["status"])]
+        rows = chosen.leases(consumer, status=status, newest=newest).to_pylist()
     if not as_json:
         rows = [_lease_row(row) for row in rows]
     print_table(rows, as_json)
@@ -207,9 +212,9 @@ def _lease_row(lease: dict[str, Any]) -> dict[str, Any]:
     shown = ("consumer", "lease", "status", "items", "trainer_step", "policy_version", "process")
     return {
         **{name: lease[name] for name in shown},
-        "leased": _utc(lease["leased"]),
-        "ended": None if lease["ended"] is None else _utc(lease["ended"]),
-        "positions": f"{lease['first']} to {lease['last']}",
+        "leased": _utc(lease["leased_at"]),
+        "ended": None if lease["ended_at"] is None else _utc(lease["ended_at"]),
+        "positions": f"{lease['first_position']} to {lease['last_position']}",
     }
 
 
@@ -219,8 +224,8 @@ def _utc(seconds: float) -> str:
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 HISTORY = (
-    "time", "steps_per_second", "items_per_second", "return_mean", "length_mean", "steps",
-    "actors", "held_actors", "learners", "waiting_learners", "policy_version",
+    "time", "steps_per_second", "items_per_second", "mean_return", "mean_length", "steps",
+    "actors", "waiting_actors", "learners", "waiting_learners", "policy_version",
 )  # fmt: skip
 
 
@@ -228,9 +233,15 @@ HISTORY = (
 @click.argument("location")
 @click.argument("buffer", required=False)
 @click.option("--last", metavar="DURATION",
-              help="Show every measurement of the last time, such as 10m, 2h or 1d.")  # fmt: skip
-@click.option("--csv", is_flag=True, help="Print every figure of each measurement as CSV.")
-@click.option("--prometheus", is_flag=True, help="Print the newest figures as Prometheus text.")
+              help="Show the measurements of the past DURATION, such as 10m or 2h.")  # fmt: skip
+@click.option(
+    "--csv",
+    is_flag=True,
+    help="Print all metrics as CSV; without --last, only of the newest measurement.",
+)
+@click.option(
+    "--prometheus", is_flag=True, help="Print the newest measurements as Prometheus text."
+)
 @as_json
 def metrics(
     location: str,
@@ -251,7 +262,7 @@ def metrics(
         raise click.UsageError("--csv, --prometheus and --json cannot be combined; pass only one")
     if prometheus and (buffer is not None or last is not None):
         raise click.UsageError(
-            "--prometheus shows the newest figures of all buffers; remove BUFFER and --last"
+            "--prometheus shows the newest measurements of all buffers; remove BUFFER and --last"
         )
     with expdb.open(location, create=False, read_only=True) as db:
         if prometheus:
@@ -262,8 +273,8 @@ def metrics(
         table = chosen.metrics(0.0 if last is None else time.time() - _seconds(last))
     if not table.num_rows:
         click.echo(
-            f"Warning: no measurement of buffer {chosen.name!r}; a process that uses a buffer "
-            "measures it after one second",
+            f"Warning: buffer {chosen.name!r} has no measurements; a handle measures a buffer that "
+            "it has used for more than one second",
             err=True,
         )
     if last is None:
@@ -272,19 +283,19 @@ def metrics(
         return write_rows(table, "-", "csv")
     if as_json:
         return print_table(table.to_pylist(), True)
-    print_table(list(_history(table) if last else _figures(table)), False)
+    print_table(list(_history(table) if last else _metric_rows(table)), False)
 
 
-def _figures(table: Any) -> Iterator[dict[str, Any]]:
-    """Return one row per figure of the last measurement."""
+def _metric_rows(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield one row per metric of the last measurement."""
     for name, value in table.to_pylist()[0].items() if table.num_rows else ():
         if value is not None:
             shown = _utc(value) if name == "time" else f"{value:,.6g}"
-            yield {"figure": name, "value": shown}
+            yield {"metric": name, "value": shown}
 
 
 def _history(table: Any) -> Iterator[dict[str, Any]]:
-    """Return one row per measurement with its most important figures."""
+    """Yield one row per measurement with its most important metrics."""
     for row in table.to_pylist():
         shown = {name: row.get(name) for name in HISTORY}
         yield {

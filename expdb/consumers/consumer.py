@@ -452,7 +452,7 @@ class Consumer:
         """Acknowledge `done`, then lease a batch; wait for enough items until the deadline."""
         deadline, seen = time.monotonic() + how.wait, None
         attempts = self._leasing.attempts()
-        self._leasing.store.report()  # not later, because an interrupt would lose the lease
+        self._leasing.store.report_if_due()  # not later, because an interrupt would lose the lease
         with self._leasing.waiter() as waiter:
             while True:
                 acknowledge = None if done is None else (done.id, done.step)

@@ -202,7 +202,7 @@ class Leasing:
             raise
         if done is not None:
             self._forget_given(done[0])
-            self._store.activity.add(LEARNER, acknowledged=1)
+            self._store.activity.add(LEARNER, leases_acknowledged=1)
         if made is None:
             return None
         if isinstance(made, errors.TooFewRows):
@@ -214,7 +214,7 @@ class Leasing:
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
         self._issued.add(lease.id)
-        self._store.activity.add(LEARNER, leases=1, items=len(lease.drawn.items))
+        self._store.activity.add(LEARNER, leases=1, items_leased=len(lease.drawn.items))
         if request.pin:
             self._pinning.add(lease.id)
         return Leased(lease.id, lease.number, batch)
@@ -442,8 +442,8 @@ class Leasing:
                     raise
                 if self.is_acknowledged(lease):
                     break
-        self._store.activity.add(LEARNER, acknowledged=1)
-        self._store.report()
+        self._store.activity.add(LEARNER, leases_acknowledged=1)
+        self._store.report_if_due()
 
     def attempts(self) -> Attempts:
         """Return the pauses between attempts to reach a server that restarts."""

@@ -127,8 +127,8 @@ workers = sa.Table(
     sa.Column("holder", Text, nullable=False, comment="process; empty for sums of past processes"),
     sa.Column("run", Text, nullable=False, comment="run of the process"),
     sa.Column("role", Text, nullable=False, comment="actor, learner or judge"),
-    sa.Column("since", Real, nullable=False, comment="first activity in Unix seconds"),
-    sa.Column("active", Real, nullable=False, comment="latest report of activity in Unix seconds"),
+    sa.Column("since", Real, nullable=False, comment="first report in Unix seconds"),
+    sa.Column("active", Real, nullable=False, comment="latest report in Unix seconds"),
     sa.Column("ended", Real, comment="time at which the handle was closed in Unix seconds"),
     sa.Column(
         "counts", Text, nullable=False, comment="what the process has done so far, JSON object"
@@ -147,7 +147,7 @@ metrics = sa.Table(
     sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the metrics"),
     sa.Column("id", Integer, primary_key=True, comment="number of the row in its buffer"),
     sa.Column("time", Real, nullable=False, comment="time of the metrics in Unix seconds"),
-    sa.Column("figures", Text, nullable=False, comment="counters and gauges, JSON object"),
+    sa.Column("measurement", Text, nullable=False, comment="counters and gauges, JSON object"),
 )
 
 admissions = sa.Table(

@@ -11,7 +11,10 @@ ACTOR, LEARNER, JUDGE = ROLES = ("actor", "learner", "judge")
 
 
 class Activity:
-    """Counts of one handle by role; threads may share it. The counts only increase."""
+    """Counts of one handle by role; threads may share it.
+
+    Counts only increase, except for the sum of returns.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,8 +33,9 @@ class Activity:
         """Count stored steps, and the episodes that ended with their lengths and returns."""
         amounts: dict[str, float] = {"steps": count}
         for episode in ended:
-            amounts["episodes"] = amounts.get("episodes", 0) + 1
-            amounts["length_sum"] = amounts.get("length_sum", 0) + episode.length
+            amounts["episodes_ended"] = amounts.get("episodes_ended", 0) + 1
+            lengths = amounts.get("episode_length_sum", 0)
+            amounts["episode_length_sum"] = lengths + episode.length
             if episode.gained is not None:
                 amounts["returns"] = amounts.get("returns", 0) + 1
                 amounts["return_sum"] = amounts.get("return_sum", 0.0) + episode.gained
@@ -39,7 +43,7 @@ class Activity:
 
     def add_wait(self, role: str, seconds: float) -> None:
         """Count the time that an actor may not write, or that a learner has nothing to lease."""
-        self.add(role, **{"held_seconds" if role == ACTOR else "waited_seconds": seconds})
+        self.add(role, **{f"{role}_wait_seconds": seconds})
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Return a copy of all counts by role."""

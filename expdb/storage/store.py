@@ -124,7 +124,7 @@ class Store:
         self.tags = Tags(engine, id, name)
         self.commit_queue = CommitQueue()
         self.activity = Activity()
-        self.report: Callable[[], None] = lambda: None  # reports the activity if it is time
+        self.report_if_due: Callable[[], None] = lambda: None  # see upkeep/reporting.py
         self.admission_limit: AdmissionLimit | None = None  # from the last read of the pace
 
     def writing(self, timeout: float | None = None) -> "Writing":

@@ -84,7 +84,7 @@ class EpisodeSink:
         # Only this writer continues its episode, so no cached episode changes.
         payload = EncodedWrite(steps, write, cache_episodes=lambda: None)
         positions: np.ndarray = self._buffer._open_episodes.group_commit.write(payload)
-        self._buffer._look()
+        self._buffer._evict_and_report()
         return positions
 
     def collected(self, writer: Any) -> None:
@@ -122,7 +122,7 @@ class StepSink:
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         positions = self._episodes.write_gathered(steps)
-        self._buffer._look()
+        self._buffer._evict_and_report()
         return positions
 
     def forget_episodes(self) -> None:

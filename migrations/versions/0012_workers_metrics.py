@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.Column("buffer_id", Integer, primary_key=True),
         sa.Column("id", Integer, primary_key=True),
         sa.Column("time", Real, nullable=False),
-        sa.Column("figures", Text, nullable=False),
+        sa.Column("measurement", Text, nullable=False),
         sqlite_strict=True,
         sqlite_with_rowid=False,
     )

@@ -1,4 +1,4 @@
-"""Commands that watch a database in use, and those that a training would call."""
+"""Tests of the commands for monitoring, sampling and scoring."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
-from expdb.cli.prometheus import DERIVED, prometheus_text
+from expdb.cli.prometheus import RATES_AND_MEANS, prometheus_text
 from expdb.storage.upkeep import metrics_history, reporting
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     """A database whose process has reported, and is still open."""
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
     db = expdb.open(path, run="run 7")
@@ -114,7 +114,7 @@ def test_actors_lists_live_processes_by_role(path):
 
 
 def test_actors_hides_those_that_have_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
     with expdb.open(path) as db:
         db.buffer("train").store(task_id="t", number=1)
@@ -126,11 +126,11 @@ def test_consumers_shows_settings_and_progress(path):
     (row,) = json.loads(run("consumers", path, "--json")[1])
     assert (row["buffer"], row["consumer"], row["max_times_sampled"]) == ("train", "learner", 2)
     assert (row["leased"], row["acknowledged"], row["last_step"]) == (2, 1, 11)
-    assert 0 <= row["behind"] < 30
+    assert 0 <= row["steps_behind"] < 30
     assert "learner" in run("consumers", path, "train")[1]
 
 
-def test_leases_shows_what_became_of_each(path):
+def test_leases_shows_their_status(path):
     rows = json.loads(run("leases", path, "--json")[1])
     assert [(row["lease"], row["status"], row["trainer_step"]) for row in rows] == [
         (0, "acknowledged", 11), (1, "leased", None)
@@ -140,13 +140,13 @@ def test_leases_shows_what_became_of_each(path):
     assert run("leases", path, "--consumer", "nope")[0] == 1
 
 
-def test_metrics_shows_the_newest_figures(path):
+def test_metrics_shows_the_newest_measurement(path):
     code, output = run("metrics", path)
     assert code == 0
-    figures = dict(line.split(None, 1) for line in output.splitlines()[1:])
-    assert (figures["steps"], figures["policy_version"], figures["actors"]) == ("30", "4", "1")
+    metrics = dict(line.split(None, 1) for line in output.splitlines()[1:])
+    assert (metrics["steps"], metrics["policy_version"], metrics["actors"]) == ("30", "4", "1")
     (row,) = json.loads(run("metrics", path, "--json")[1])
-    assert row["added"] == 30
+    assert row["steps_added"] == 30
 
 
 def test_metrics_shows_a_history(path):
@@ -164,7 +164,7 @@ def test_metrics_warns_if_nothing_was_measured(tmp_path):
         db.buffer("train").store(task_id="t", number=1)
     done = CliRunner().invoke(main, ["metrics", path])
     assert done.exit_code == 0
-    assert "no measurement of buffer 'train'" in done.stderr
+    assert "buffer 'train' has no measurements" in done.stderr
 
 
 SAMPLE = re.compile(r'(expdb_\w+)(\{(\w+="(\\.|[^"\\])*",?)+\})? (-?[0-9.e+-]+)')
@@ -184,18 +184,18 @@ def test_prometheus_text_has_types_labels_and_numbers(path):
         assert match is not None, line
         assert types[match[1]] == ("counter" if match[1].endswith("_total") else "gauge")
     assert 'expdb_steps_added_total{buffer="train"} 30' in output
-    assert 'expdb_consumer_leases_total{buffer="train",consumer="learner"} 2' in output
+    assert 'expdb_consumer_leased_total{buffer="train",consumer="learner"} 2' in output
     assert re.search(r"^expdb_file_bytes \d+$", output, re.MULTILINE)
-    assert not [name for name in DERIVED if f"expdb_{name}" in output]
+    assert not [name for name in RATES_AND_MEANS if f"expdb_{name}" in output]
     assert run("metrics", path, "train", "--prometheus")[0] == 2
 
 
 def test_prometheus_text_leaves_out_rates_and_means():
-    assert {*metrics_history.DERIVED, "tokens_per_second"} == set(DERIVED)
+    assert {*metrics_history.RATES_AND_MEANS, "tokens_per_second"} == set(RATES_AND_MEANS)
 
 
 def test_names_are_escaped_in_prometheus_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     name = 'a"b\\c'
     with expdb.open(tmp_path / "names.db") as db:
         buffer = db.buffer(name)
@@ -237,8 +237,8 @@ def test_score_records_scores_of_steps_and_episodes(path):
     [(("judge=high", "--episode", "e0"), "expected NAME=VALUE with a number"),
      (("judge=true", "--episode", "e0"), "expected NAME=VALUE with a number"),
      (("judge", "--episode", "e0"), "expected NAME=VALUE with a number"),
-     (("judge=1",), "expected conditions or --episode"),
-     (("reward = 1", "judge=1", "--episode", "e0"), "expected conditions or --episode"),
+     (("judge=1",), "expected either conditions or --episode"),
+     (("reward = 1", "judge=1", "--episode", "e0"), "expected either conditions or --episode"),
      (("judge=1", "--episode", "e0", "--detail", "x"), "--detail is not valid JSON"),
      (("judge=1", "--episode", "e0", "--detail", "[1]"), "--detail must be a JSON object")],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_the_dashboard_uses_only_metrics_that_exist(path, postgresql_url):
             buffer.score(episode_id=buffer.episodes()["episode_id"][0].as_py(), name="j", value=1)
             consumer = buffer.consumer("learner", min_size=9)
             with pytest.raises(expdb.TooFewRows):
-                consumer.lease(1, wait=0.01)
+                consumer.lease(1, wait=0.2)
             buffer.consumer("other").lease(1).acknowledge()
             buffer._store.activity.add_wait("actor", 1.0)
             buffer._reporter.report()

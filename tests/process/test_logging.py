@@ -67,7 +67,7 @@ def test_a_report_that_fails_is_logged_and_raises_nothing(buffer, caplog, monkey
     monkeypatch.setattr(buffer._reporter, "_report", fail)
     with caplog.at_level(logging.INFO, "expdb"):
         buffer._reporter.report()
-    assert "no report: locked by another process" in caplog.text
+    assert "cannot store the activity report: locked by another process" in caplog.text
 
 
 @pytest.mark.parametrize("seconds", [1.0, 100.0])
@@ -86,12 +86,12 @@ def test_doctor_gives_advice_on_long_waits(db, seconds):
 def test_doctor_counts_workers_and_names_silent_ones(db, monkeypatch):
     from expdb.storage.upkeep import reporting
 
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     (finding,) = [found for found in db.doctor() if found["what"] == "workers of 'train'"]
     assert (finding["found"], finding["advice"]) == ("1 active actor", "")
-    monkeypatch.setattr("expdb.storage.upkeep.workers.LIVE_SECONDS", -1.0)
+    monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
     (finding,) = [found for found in db.doctor() if found["what"] == "workers of 'train'"]
     assert finding["found"] == "1 silent actor"
     assert "no report for over a minute from process" in finding["advice"]

@@ -14,13 +14,13 @@ from expdb.storage.upkeep import measure, reporting
 
 
 @pytest.fixture
-def often(monkeypatch):
+def report_on_every_call(monkeypatch):
     """Report with every call, and add a row of metrics with every report."""
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
 
 
-def last(buffer):
+def newest_metrics(buffer):
     rows = buffer.metrics().to_pylist()
     return {name: value for name, value in rows[-1].items() if value is not None}
 
@@ -42,7 +42,7 @@ def test_short_programs_register_nothing(buffer):
     assert buffer.metrics().num_rows == 0
 
 
-def test_actors_learners_and_judges_register_with_their_counts(often, open_db):
+def test_actors_learners_and_judges_register_with_their_counts(report_on_every_call, open_db):
     db = open_db(run="run 7")
     buffer = db.buffer("train")
     for k in range(3):
@@ -59,16 +59,17 @@ def test_actors_learners_and_judges_register_with_their_counts(often, open_db):
     assert all(f"process {multiprocessing.current_process().pid}" in worker["process"]
                for worker in workers.values())  # fmt: skip
     assert workers["actor"]["counts"] == {
-        "steps": 13, "episodes": 3, "length_sum": 12, "returns": 3, "return_sum": 12.0,
+        "steps": 13, "episodes_ended": 3, "episode_length_sum": 12, "returns": 3,
+        "return_sum": 12.0,
     }  # fmt: skip
     assert workers["learner"]["counts"] == {
-        "batches": 2, "leases": 1, "items": 5, "acknowledged": 1,
+        "batches_sampled": 2, "leases": 1, "items_leased": 5, "leases_acknowledged": 1,
     }  # fmt: skip
     assert workers["judge"]["counts"] == {"scores": 1}
 
 
 @pytest.mark.parametrize("way", ["batch", "columns", "extend", "writer", "end_episode", "threads"])
-def test_every_way_to_write_is_counted(often, db, way):
+def test_every_way_to_write_is_counted(report_on_every_call, db, way):
     buffer = db.buffer("train")
     steps = [{"obs": k, "reward": 1.0, "terminated": k == 2} for k in range(3)]
     if way == "batch":
@@ -95,11 +96,15 @@ def test_every_way_to_write_is_counted(often, db, way):
     buffer._reporter.report()
     counts = by_role(buffer)["actor"]["counts"]
     episodes = 3 if way == "threads" else 1
-    assert (counts["steps"], counts["episodes"], counts["length_sum"]) == (3, episodes, 3)
+    assert (counts["steps"], counts["episodes_ended"], counts["episode_length_sum"]) == (
+        3,
+        episodes,
+        3,
+    )
     assert (counts["returns"], counts["return_sum"]) == (episodes, 3.0)
 
 
-def test_a_refused_write_is_not_counted(often, buffer):
+def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     buffer.store(obs=1, task_id="t")
     with pytest.raises(expdb.FieldMismatch):
         buffer.store(obs="text", task_id="t")
@@ -111,82 +116,82 @@ def test_a_refused_write_is_not_counted(often, buffer):
     assert "learner" not in workers
 
 
-def test_metrics_have_counters_gauges_and_rates(often, buffer):
+def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     store_episode(buffer, 2, 1.0, task_id="t")
     store_episode(buffer, 4, 2.0, task_id="t")
     buffer.policy_version = 3
     store_episode(buffer, 6, 3.0, task_id="t")
-    figures = last(buffer)
-    assert (figures["added"], figures["steps"], figures["episodes_added"]) == (12, 12, 3)
-    assert figures["policy_version"] == 3
-    assert figures["actors"] == 1
-    assert figures["learners"] == figures["held_actors"] == 0
-    assert 0 <= figures["newest_step_seconds"] <= figures["oldest_step_seconds"] < 60
+    metrics = newest_metrics(buffer)
+    assert (metrics["steps_added"], metrics["steps"], metrics["episodes_begun"]) == (12, 12, 3)
+    assert metrics["policy_version"] == 3
+    assert metrics["actors"] == 1
+    assert metrics["learners"] == metrics["waiting_actors"] == 0
+    assert 0 <= metrics["newest_step_seconds"] <= metrics["oldest_step_seconds"] < 60
     rows = buffer.metrics().to_pylist()
-    assert [row["length_mean"] for row in rows[-2:]] == [4.0, 6.0]
-    assert [row["return_mean"] for row in rows[-2:]] == [8.0, 18.0]
+    assert [row["mean_length"] for row in rows[-2:]] == [4.0, 6.0]
+    assert [row["mean_return"] for row in rows[-2:]] == [8.0, 18.0]
     seconds = rows[-1]["time"] - rows[-2]["time"]
     assert rows[-1]["steps_per_second"] == pytest.approx(6 / seconds)
     assert rows[0]["steps_per_second"] is None
-    assert buffer.metrics(since=rows[-1]["time"])["added"].to_pylist() == [12.0]
+    assert buffer.metrics(since=rows[-1]["time"])["steps_added"].to_pylist() == [12.0]
 
 
-def test_capacity_bytes_and_figures_of_the_database_are_measured(often, db):
+def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every_call, db):
     buffer = db.buffer("small", capacity=4)
     store_episode(buffer, 8, task_id="t")
-    figures = last(buffer)
-    assert (figures["capacity"], figures["fill"], figures["steps"]) == (4, 1.0, 4)
-    assert figures["bytes"] == buffer.stats()["bytes"]
+    metrics = newest_metrics(buffer)
+    assert (metrics["capacity"], metrics["fill"], metrics["steps"]) == (4, 1.0, 4)
+    assert metrics["bytes"] == buffer.stats()["bytes"]
     if "://" in db.location:
-        assert figures["connections"] >= 1
-        assert {"dead_rows", "longest_transaction_seconds"} <= figures.keys()
+        assert metrics["connections"] >= 1
+        assert {"dead_rows", "longest_transaction_seconds"} <= metrics.keys()
     else:
-        assert figures["file_bytes"] > 100_000
-        assert {"free_bytes", "wal_bytes"} <= figures.keys()
+        assert metrics["file_bytes"] > 100_000
+        assert {"free_bytes", "wal_bytes"} <= metrics.keys()
 
 
-def test_groups_are_counted_by_stage(often, buffer):
+def test_groups_are_counted_by_stage(report_on_every_call, buffer):
     for group, returns in {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (1.0, None)}.items():
         for reward in returns:
             store_episode(buffer, 1, reward, task_id=group, group_id=group)
     buffer.store(task_id="d", group_id="d", episode_id="open", obs=1)
-    figures = last(buffer)
-    stages = [figures[f"groups_{stage}"] for stage in ("open", "unscored", "scored")]
+    metrics = newest_metrics(buffer)
+    stages = [metrics[f"groups_{stage}"] for stage in ("open", "without_return", "with_returns")]
     assert stages == [1, 1, 2]
-    assert figures["groups_without_spread"] == 0.5
-    assert figures["oldest_open_group_seconds"] >= 0
-    assert figures["oldest_unscored_group_seconds"] >= 0
+    assert metrics["no_spread_fraction"] == 0.5
+    assert metrics["oldest_open_group_seconds"] >= 0
+    assert metrics["oldest_group_without_return_seconds"] >= 0
 
 
-def test_consumers_have_their_lag_and_staleness(often, buffer):
+def test_consumers_have_their_lag_and_staleness(report_on_every_call, buffer):
     buffer.policy_version = 5
     for version in (3, 4, 5, 5):
         buffer.store(task_id="t", obs=1, policy_version=version, terminated=True)
     consumer = buffer.consumer("learner")
     lease = consumer.lease(2, sampler=expdb.Ordered("position"))
     buffer._reporter.report()
-    figures = last(buffer)
-    assert figures["consumers.learner.leased"] == 1
-    assert figures["consumers.learner.acknowledged"] == 0
-    assert figures["consumers.learner.lag"] == 2
-    assert figures["consumers.learner.staleness"] == 1.5
-    assert figures["open_leases"] == 1
+    metrics = newest_metrics(buffer)
+    assert metrics["consumers.learner.leased"] == 1
+    assert metrics["consumers.learner.acknowledged"] == 0
+    assert metrics["consumers.learner.steps_behind"] == 2
+    assert metrics["consumers.learner.staleness"] == 1.5
+    assert metrics["open_leases"] == 1
     lease.acknowledge()
-    figures = last(buffer)
-    assert (figures["open_leases"], figures["consumers.learner.acknowledged"]) == (0, 1)
+    metrics = newest_metrics(buffer)
+    assert (metrics["open_leases"], metrics["consumers.learner.acknowledged"]) == (0, 1)
 
 
-def test_the_tokens_of_steps_are_counted(often, db):
+def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
     for length in (2, 4, 6):
         ids = np.arange(length, dtype=np.int32)
         buffer.store(task_id="t", prompt_ids=ids, output_ids=ids, terminated=True)
-    figures = last(buffer)
-    assert figures["tokens_per_step"] == 4
-    assert figures["tokens_per_second"] == pytest.approx(4 * figures["steps_per_second"])
+    metrics = newest_metrics(buffer)
+    assert metrics["tokens_per_step"] == 4
+    assert metrics["tokens_per_second"] == pytest.approx(4 * metrics["steps_per_second"])
 
 
-def test_a_waiting_learner_is_shown_and_its_time_counted(often, open_db):
+def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, open_db):
     db, other = open_db(), open_db()
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -194,15 +199,15 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(often, open_db):
         buffer.consumer("learner", min_size=5).lease(5, wait=1.6)
     buffer._reporter.report()
     counts = by_role(buffer)["learner"]["counts"]
-    assert 1.3 < counts["waited_seconds"] < 6
+    assert 1.3 < counts["learner_wait_seconds"] < 6
     waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
     assert waiting
-    assert waiting[-1]["waiting_longest_seconds"] > 0
-    assert waiting[-1]["learners_waiting"] > 0.3
+    assert waiting[-1]["longest_learner_wait_seconds"] > 0
+    assert waiting[-1]["mean_waiting_learners"] > 0.3
     assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
 
 
-def test_a_held_actor_is_shown_and_its_time_counted(often, db, monkeypatch):
+def test_a_held_actor_is_shown_and_its_time_counted(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
@@ -211,11 +216,11 @@ def test_a_held_actor_is_shown_and_its_time_counted(often, db, monkeypatch):
         buffer.admit(wait=1.5, required=True)
     buffer._reporter.report()
     counts = by_role(buffer)["actor"]["counts"]
-    assert 1.2 < counts["held_seconds"] < 6
-    assert [row for row in buffer.metrics().to_pylist() if row["held_actors"] == 1]
+    assert 1.2 < counts["actor_wait_seconds"] < 6
+    assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
-def test_a_closed_handle_has_ended(often, open_db):
+def test_a_closed_handle_has_ended(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
     assert by_role(second.buffer("train"))["actor"]["state"] == "active"
@@ -226,7 +231,7 @@ def test_a_closed_handle_has_ended(often, open_db):
 def _store_and_die(location):
     import os
 
-    reporting.FIRST_SECONDS = 0.0
+    reporting.FIRST_REPORT_SECONDS = 0.0
     expdb.open(location).buffer("train").store(task_id="t", obs=1)
     os._exit(1)
 
@@ -243,10 +248,10 @@ def test_a_killed_process_has_ended(db, location):
         assert measure.measure(buffer._store, session, time.time())["actors"] == 0
 
 
-def test_a_silent_process_is_shown(often, db, monkeypatch):
+def test_a_silent_process_is_shown(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
-    monkeypatch.setattr("expdb.storage.upkeep.workers.LIVE_SECONDS", -1.0)
+    monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
     assert by_role(buffer)["actor"]["state"] == "silent"
 
 
@@ -263,8 +268,8 @@ def test_rows_become_sparse_with_age():
     assert {id for id in range(newest - 8_999) if id % 60 == 0} <= kept
 
 
-def test_old_rows_are_removed(often, db, monkeypatch):
-    monkeypatch.setattr(reporting, "KEPT", ((3, 2), (7, 0)))
+def test_old_rows_are_removed(report_on_every_call, db, monkeypatch):
+    monkeypatch.setattr(reporting, "STAGES", ((3, 2), (7, 0)))
     buffer = db.buffer("train")
     for k in range(12):
         buffer.store(task_id="t", obs=k)
@@ -275,39 +280,45 @@ def test_old_rows_are_removed(often, db, monkeypatch):
     assert newest - rows[0] < 7
 
 
-def test_counts_of_removed_workers_stay_in_the_metrics(often, open_db, monkeypatch):
+def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, open_db, monkeypatch):
     first, second = open_db(), open_db()
     store_episode(first.buffer("train"), 3, task_id="t")
     first.buffer("train").sample(1)
     first.close()
-    monkeypatch.setattr(reporting, "ENDED_SECONDS", -1.0)
+    monkeypatch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
     buffer = second.buffer("train")
     for k in range(3):
         store_episode(buffer, 2, task_id=f"u{k}")
     assert len(buffer.workers()) == 1
     buffer._reporter.report()
-    figures = last(buffer)
-    assert (figures["episodes"], figures["length_sum"], figures["batches"]) == (4, 9, 1)
+    metrics = newest_metrics(buffer)
+    assert (
+        metrics["episodes_ended"],
+        metrics["episode_length_sum"],
+        metrics["batches_sampled"],
+    ) == (4, 9, 1)
 
 
-def test_a_removed_worker_that_goes_on_is_not_counted_twice(often, open_db, monkeypatch):
+def test_a_removed_worker_that_resumes_is_not_counted_twice(
+    report_on_every_call, open_db, monkeypatch
+):
     first, second = open_db(), open_db()
     buffer, other = first.buffer("train"), second.buffer("train")
     store_episode(buffer, 3, task_id="t")  # then the process is suspended for more than a day
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "ENDED_SECONDS", -1.0)
-        patch.setattr(reporting, "SILENT_SECONDS", -1.0)
+        patch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
+        patch.setattr(reporting, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
         other.store(task_id="u", obs=1)
         other.store(task_id="u", obs=1)
     store_episode(buffer, 2, task_id="v")
     store_episode(buffer, 2, task_id="v")
     buffer._reporter.report()
-    assert last(buffer)["episodes"] == 3
-    assert last(buffer)["length_sum"] == 7
+    assert newest_metrics(buffer)["episodes_ended"] == 3
+    assert newest_metrics(buffer)["episode_length_sum"] == 7
 
 
 def test_only_one_of_several_processes_adds_a_row(open_db, monkeypatch):
-    monkeypatch.setattr(reporting, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     handles = [open_db() for _ in range(3)]
     for k, handle in enumerate(handles):
         handle.buffer("train").store(task_id=f"t{k}", obs=1)
@@ -315,7 +326,7 @@ def test_only_one_of_several_processes_adds_a_row(open_db, monkeypatch):
     assert len(handles[0].buffer("train").workers()) == 3
 
 
-def test_a_clock_that_was_set_back_does_not_stop_the_history(often, db, monkeypatch):
+def test_a_clock_that_was_set_back_does_not_stop_the_history(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
@@ -328,7 +339,7 @@ def test_a_clock_that_was_set_back_does_not_stop_the_history(often, db, monkeypa
     assert rows[1]["steps_per_second"] is None
 
 
-def test_a_busy_database_delays_no_caller(often, open_db, monkeypatch):
+def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, monkeypatch):
     if "://" in open_db().location:
         pytest.skip("writers of PostgreSQL do not exclude reports")
     monkeypatch.setattr(reporting, "LOCK_SECONDS", 0.01)
@@ -341,10 +352,10 @@ def test_a_busy_database_delays_no_caller(often, open_db, monkeypatch):
         assert time.monotonic() - began < 1
     assert len(buffer.metrics()) == before
     buffer.sample(1)
-    assert by_role(buffer)["learner"]["counts"]["batches"] == 2
+    assert by_role(buffer)["learner"]["counts"]["batches_sampled"] == 2
 
 
-def test_read_only_handles_report_nothing(often, open_db):
+def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     open_db().buffer("train").store(task_id="t", obs=1)
     reader = open_db(read_only=True).buffer("train")
     reader.sample(1)
@@ -352,7 +363,7 @@ def test_read_only_handles_report_nothing(often, open_db):
     assert list(by_role(reader)) == ["actor"]
 
 
-def test_a_dropped_buffer_leaves_no_rows(often, open_db):
+def test_a_dropped_buffer_leaves_no_rows(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     buffer = first.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -362,7 +373,7 @@ def test_a_dropped_buffer_leaves_no_rows(often, open_db):
         assert second.sql(f"SELECT count(*) FROM {table}").column(0).to_pylist() == [0]
 
 
-def test_metrics_are_copied_and_workers_are_not(often, db, location, tmp_path):
+def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, location, tmp_path):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     buffer.store(task_id="t", obs=1)
@@ -373,7 +384,7 @@ def test_metrics_are_copied_and_workers_are_not(often, db, location, tmp_path):
         assert there.metrics().equals(buffer.metrics())
 
 
-def test_a_forked_child_is_a_worker_of_its_own(often, db, location):
+def test_a_forked_child_is_a_worker_of_its_own(report_on_every_call, db, location):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     buffer.sample(1)
@@ -390,16 +401,16 @@ def test_a_forked_child_is_a_worker_of_its_own(often, db, location):
     rows = db.sql("SELECT role, counts FROM workers ORDER BY since, role").to_pylist()
     counts = [(row["role"], json.loads(row["counts"])) for row in rows]
     assert counts == [
-        ("actor", {"steps": 1}), ("learner", {"batches": 1}),
-        ("actor", {"steps": 2, "episodes": 1, "length_sum": 2}),
+        ("actor", {"steps": 1}), ("learner", {"batches_sampled": 1}),
+        ("actor", {"steps": 2, "episodes_ended": 1, "episode_length_sum": 2}),
     ]  # fmt: skip
 
 
-def test_damaged_rows_are_reported(often, buffer):
+def test_corrupted_rows_raise_an_error(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
         session.ask("UPDATE workers SET counts = 'x' RETURNING id")
-        session.ask("UPDATE metrics SET figures = '[]' RETURNING id")
+        session.ask("UPDATE metrics SET measurement = '[]' RETURNING id")
     with pytest.raises(expdb.DatabaseDamaged, match="workers"):
         buffer.workers()
     with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
@@ -415,7 +426,7 @@ def test_since_must_be_a_number(buffer):
         buffer.metrics("yesterday")
 
 
-def test_connections_of_a_server_are_named(often, open_db):
+def test_connections_of_a_server_are_named(report_on_every_call, open_db):
     db = open_db(run="it's {run} 7")
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -426,7 +437,7 @@ def test_connections_of_a_server_are_named(often, open_db):
     assert [name for name in names if re.fullmatch(r"expdb actor\+learner \S+ it_s _run_ 7", name)]
 
 
-def test_leases_are_listed_with_what_became_of_them(db):
+def test_leases_are_listed_with_their_status(db):
     buffer = db.buffer("train")
     for k in range(8):
         buffer.store(task_id="t", obs=k, terminated=True)
@@ -438,14 +449,17 @@ def test_leases_are_listed_with_what_became_of_them(db):
     first.lease(2)
     rows = buffer.leases().to_pylist()
     assert [(row["consumer"], row["lease"], row["batch"], row["status"]) for row in rows] == [
-        ("a", 0, 0, "acknowledged"), ("b", 0, 0, "leased"), ("a", 1, 1, "returned"),
+        ("a", 0, 0, "acknowledged"), ("b", 0, 0, "leased"), ("a", 1, 1, "released"),
         ("a", 2, 1, "leased"),
     ]  # fmt: skip
     assert (rows[0]["trainer_step"], rows[0]["policy_version"], rows[0]["items"]) == (7, 2, 2)
-    assert rows[0]["ended"] >= rows[0]["leased"]
-    assert rows[1]["ended"] is None
+    assert rows[0]["ended_at"] >= rows[0]["leased_at"]
+    assert rows[1]["ended_at"] is None
     positions = lease.batch["position"]
-    assert (rows[1]["first"], rows[1]["last"]) == (positions.min(), positions.max())
+    assert (rows[1]["first_position"], rows[1]["last_position"]) == (
+        positions.min(),
+        positions.max(),
+    )
     assert f"process {os.getpid()} on" in rows[1]["process"]
     assert buffer.leases(newest=1).to_pylist() == rows[-1:]
     assert buffer.leases("b").to_pylist() == rows[1:2]
@@ -454,3 +468,7 @@ def test_leases_are_listed_with_what_became_of_them(db):
         buffer.leases("c")
     with pytest.raises(expdb.InvalidValue, match="newest"):
         buffer.leases(newest=0)
+    assert buffer.leases(status="released").to_pylist() == rows[2:3]
+    assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
+    with pytest.raises(expdb.InvalidValue, match="status"):
+        buffer.leases(status="returned")

@@ -66,7 +66,7 @@ class Dialect(Protocol):
     def lock_migrations(self, session: Session) -> None:
         """Lock the schema, so that only one process migrates at a time."""
 
-    def gauges(self, session: Session) -> dict[str, float]:
+    def database_gauges(self, session: Session) -> dict[str, float]:
         """Return figures of the whole database for the history of metrics."""
 
     def has_index(self, session: Session, label: str) -> bool:
@@ -131,8 +131,8 @@ class Dialect(Protocol):
     # -- writing ---------------------------------------------------------------------------------
 
     LOCK: str  # locks the row of a buffer, and returns its id; parameter: the id
-    # Returns the id of a buffer if it exists, and prevents that it is dropped until the transaction
-    # ends; does not wait for writers; parameter: the id
+    # Returns the id of a buffer if it exists, and prevents other transactions from dropping it
+    # until this one ends; does not wait for writers; parameter: the id
     LOCK_EXISTENCE: str
     FOR_UPDATE: str  # suffix of a SELECT; locks its rows until the transaction ends
     # Whether a writing transaction blocks all other writers, and sees one snapshot.

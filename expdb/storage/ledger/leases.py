@@ -245,8 +245,10 @@ def give_back(
     if rows:
         _count_change(session, store, consumer)
         if holder is None:
-            message = "consumer %r: releasing %d leases that expired or whose learner ended"
-            log.warning(message, consumer.name, len(rows))
+            message = (
+                "buffer %r, consumer %r: releasing %d leases that expired or whose process ended"
+            )
+            log.warning(message, store.name, consumer.name, len(rows))
     if any(pinned is not None for _, pinned in rows):
         settle_pins(session, store)
     return [id for id, _ in rows]

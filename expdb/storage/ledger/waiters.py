@@ -23,8 +23,8 @@ PATIENCE = 1.0  # seconds after which a wait is recorded
 class Waiter:
     """Record in the database that this process waits.
 
-    Use a `Waiter` as a context manager, and call `wait_for` in the block again and again. It also
-    counts the time that the process waits in its role.
+    Use a `Waiter` as a context manager, and call `wait_for` in the block before each pause. It also
+    adds the waiting time to the activity of `role`.
     """
 
     store: Store
@@ -44,7 +44,7 @@ class Waiter:
         self._is_waiting = True
         if self._id is None and time.monotonic() - self._began >= PATIENCE:
             self._record(what)
-        self.store.report()
+        self.store.report_if_due()
 
     def _record(self, what: str) -> None:
         id = secrets.randbits(62)
@@ -54,7 +54,7 @@ class Waiter:
         self._tell(sa.insert(tables.waiters).values(**values, since=time.time()))
 
     def _count(self) -> None:
-        """Count the time since the last count; time before the first `wait_for` is no wait."""
+        """Count the time since the last count; time before the first `wait_for` is not counted."""
         now = time.monotonic()
         if self._is_waiting:
             self.store.activity.add_wait(self.role, now - self._counted)

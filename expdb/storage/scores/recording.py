@@ -68,7 +68,7 @@ class Recording:
         """Record the scores in a transaction, and return the number of new rows of the history."""
         count = self._store.engine.retry(self._attempt)
         self._store.activity.add(JUDGE, scores=count)
-        self._store.report()
+        self._store.report_if_due()
         return count
 
     def _attempt(self) -> int:

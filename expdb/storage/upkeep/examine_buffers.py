@@ -11,7 +11,7 @@ from expdb.storage import catalog
 
 LONG_WAIT = 60.0  # seconds of a wait after which there is advice
 LONG_OPEN = 86_400.0  # seconds after which an open episode is reported
-WAIT_CURES = {
+WAIT_ADVICE = {
     "learner": "the learner gets no batch; start actors, or lower `min_size` or the batch size",
     "actor": "the actor may not write; start a learner, or change the rate limiter or the pace",
 }
@@ -29,7 +29,9 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
         for waiter in buffer.waiting():
             text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
             is_long = waiter["seconds"] > LONG_WAIT
-            yield finding(f"waiting at {name!r}", text, is_long, WAIT_CURES.get(waiter["role"], ""))
+            yield finding(
+                f"waiting at {name!r}", text, is_long, WAIT_ADVICE.get(waiter["role"], "")
+            )
         yield from _workers(buffer)
         yield from _pins(db, buffer)
         opened = {"buffer": name, "before": time.time() - LONG_OPEN}

@@ -22,28 +22,28 @@ from expdb.storage.reading import fetch
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_object
 
-LIVE_SECONDS = 60.0  # time without a report after which a worker does not count as live
-NEWEST_EPISODES = 1_000  # episodes whose groups are counted
-NEWEST_STEPS = 64  # steps whose tokens are counted
-MOST_CONSUMERS = 20  # consumers with own figures, the newest ones
-MOST_POSITIONS = 64  # steps of a lease whose policy versions are read
+SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
+GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
+TOKEN_WINDOW_STEPS = 64  # steps whose tokens are counted
+MAX_CONSUMERS = 20  # consumers with own metrics, the newest ones
+MAX_STALENESS_STEPS = 64  # steps of a lease whose policy versions are read
 
 TOKENS = "output_ids"
 
 
 def measure(store: Store, session: Session, now: float) -> dict[str, float]:
-    """Return the counters and gauges of a buffer by name; unknown figures are left out.
+    """Return the counters and gauges of a buffer by name; unknown ones are left out.
 
     `now` is the current time by the clock of the database.
     """
-    figures = dict(_buffer(store, session, now))
-    figures |= _workers(store, session, now)
-    figures |= _waiters(store, session, now)
-    figures |= _leases(store, session, now)
-    figures |= _consumers(store, session, int(figures["added"]))
-    figures |= _groups(store, session, now)
-    figures |= _tokens(store, session)
-    return figures | store.dialect.gauges(session)
+    metrics = dict(_buffer(store, session, now))
+    metrics |= _workers(store, session, now)
+    metrics |= _waiters(store, session, now)
+    metrics |= _leases(store, session, now)
+    metrics |= _consumers(store, session, int(metrics["steps_added"]))
+    metrics |= _groups(store, session, now)
+    metrics |= _tokens(store, session)
+    return metrics | store.dialect.database_gauges(session)
 
 
 def _buffer(store: Store, session: Session, now: float) -> Iterator[tuple[str, float]]:
@@ -52,11 +52,11 @@ def _buffer(store: Store, session: Session, now: float) -> Iterator[tuple[str, f
         "SELECT episodes_added, policy_version, admitted FROM buffers WHERE id = ?", store.id
     )
     episodes_added, policy_version, admitted = rows[0]
-    yield "added", state.added
+    yield "steps_added", state.added
     yield "steps", state.size
     yield "bytes", state.nbytes
-    yield "deleted", state.deleted
-    yield "episodes_added", episodes_added
+    yield "steps_deleted", state.deleted
+    yield "episodes_begun", episodes_added
     yield "groups_admitted", admitted
     if state.capacity:
         yield "capacity", state.capacity
@@ -83,9 +83,9 @@ def _workers(store: Store, session: Session, now: float) -> dict[str, float]:
         "SELECT holder, role, active, ended, counts FROM workers WHERE buffer_id = ?", store.id
     ):
         for name, count in parse_object(counts, "the counts of a worker").items():
-            if name != "steps":  # `added` also counts steps of earlier versions of expdb
+            if name != "steps":  # `steps_added` also counts steps of earlier versions of expdb
                 sums[name] += count
-        is_recent = ended is None and now - active < LIVE_SECONDS
+        is_recent = ended is None and now - active < SILENT_AFTER_SECONDS
         if is_recent and f"{role}s" in live and holder and not has_ended(holder):
             live[f"{role}s"] += 1
     return {**sums, **live}
@@ -99,10 +99,10 @@ def _waiters(store: Store, session: Session, now: float) -> dict[str, float]:
         if role in waits and not has_ended(holder):
             waits[role].append(max(0.0, now - since))
     return {
-        "held_actors": len(waits["actor"]),
-        "held_longest_seconds": max(waits["actor"], default=0.0),
+        "waiting_actors": len(waits["actor"]),
+        "longest_actor_wait_seconds": max(waits["actor"], default=0.0),
         "waiting_learners": len(waits["learner"]),
-        "waiting_longest_seconds": max(waits["learner"], default=0.0),
+        "longest_learner_wait_seconds": max(waits["learner"], default=0.0),
     }
 
 
@@ -112,22 +112,22 @@ def _leases(store: Store, session: Session, now: float) -> dict[str, float]:
         f"'returned') AND status = 'leased' AND expires > {store.dialect.NOW}",
         store.id,
     )
-    figures = {"open_leases": float(count)}
+    metrics = {"open_leases": float(count)}
     if count:
-        figures["oldest_lease_seconds"] = max(0.0, now - oldest)
-    return figures
+        metrics["oldest_lease_seconds"] = max(0.0, now - oldest)
+    return metrics
 
 
 def _consumers(store: Store, session: Session, added: int) -> dict[str, float]:
-    """Return the counters of the newest consumers, their lag in steps, and their staleness."""
-    figures: dict[str, float] = {}
+    """Return the counters of the newest consumers, their staleness, and how far they are behind."""
+    metrics: dict[str, float] = {}
     for id, name, leased, acknowledged in session.ask(
         "SELECT id, name, handed_out, acknowledged FROM consumers WHERE buffer_id = ? ORDER BY id "
         "DESC LIMIT ?",
-        store.id, MOST_CONSUMERS,
+        store.id, MAX_CONSUMERS,
     ):  # fmt: skip
         prefix = f"consumers.{name}"
-        figures[f"{prefix}.leased"], figures[f"{prefix}.acknowledged"] = leased, acknowledged
+        metrics[f"{prefix}.leased"], metrics[f"{prefix}.acknowledged"] = leased, acknowledged
         newest = session.ask(
             "SELECT id, last, policy_version FROM leases WHERE buffer_id = ? AND consumer = ? "
             "ORDER BY id DESC LIMIT 1",
@@ -136,11 +136,11 @@ def _consumers(store: Store, session: Session, added: int) -> dict[str, float]:
         if not newest:
             continue
         lease, last, version = newest[0]
-        figures[f"{prefix}.lag"] = max(0, added - 1 - last)
+        metrics[f"{prefix}.steps_behind"] = max(0, added - 1 - last)
         staleness = None if version is None else _staleness(store, session, id, lease, version)
         if staleness is not None:
-            figures[f"{prefix}.staleness"] = staleness
-    return figures
+            metrics[f"{prefix}.staleness"] = staleness
+    return metrics
 
 
 def _staleness(
@@ -152,8 +152,8 @@ def _staleness(
         store.id, consumer, lease,
     )  # fmt: skip
     try:
-        items = unpack_positions(bytes(positions)).items[:MOST_POSITIONS]
-    except (ValueError, struct.error):  # `check` reports it
+        items = unpack_positions(bytes(positions)).items[:MAX_STALENESS_STEPS]
+    except (ValueError, struct.error):  # `expdb check` reports the corruption
         return None
     versions = session.ask(
         "SELECT coalesce(s.policy_version, e.policy_version) FROM steps s JOIN episodes e ON "
@@ -172,32 +172,34 @@ def _groups(store: Store, session: Session, now: float) -> dict[str, float]:
     for group, *rollout in session.ask(
         "SELECT group_id, status, started, ended, episode_return FROM episodes WHERE buffer_id = ? "
         "AND id >= ? AND group_id IS NOT NULL",
-        store.id, added - NEWEST_EPISODES,
+        store.id, added - GROUP_WINDOW_EPISODES,
     ):  # fmt: skip
         groups[group].append(rollout)
     if not groups:
         return {}
-    begun, generated, spreads = [], [], []
+    open_since, without_return_since, ranges = [], [], []
     for rollouts in groups.values():
         returns = [gained for status, _, _, gained in rollouts if status == "complete"]
         if any(status == "open" for status, *_ in rollouts):
-            begun.append(min(started for _, started, _, _ in rollouts))
+            open_since.append(min(started for _, started, _, _ in rollouts))
         elif None in returns:
-            generated.append(max(ended or started for _, started, ended, _ in rollouts))
-        elif len(returns) > 1:
-            spreads.append(max(returns) - min(returns))
-    figures = {
-        "groups_open": float(len(begun)),
-        "groups_unscored": float(len(generated)),
-        "groups_scored": float(len(groups) - len(begun) - len(generated)),
+            without_return_since.append(max(ended or started for _, started, ended, _ in rollouts))
+        elif returns:
+            ranges.append(None if len(returns) == 1 else max(returns) - min(returns))
+    metrics = {
+        "groups_open": float(len(open_since)),
+        "groups_without_return": float(len(without_return_since)),
+        "groups_with_returns": float(len(ranges)),
     }
-    if begun:
-        figures["oldest_open_group_seconds"] = max(0.0, now - min(begun))
-    if generated:
-        figures["oldest_unscored_group_seconds"] = max(0.0, now - min(generated))
-    if spreads:
-        figures["groups_without_spread"] = spreads.count(0.0) / len(spreads)
-    return figures
+    if open_since:
+        metrics["oldest_open_group_seconds"] = max(0.0, now - min(open_since))
+    if without_return_since:
+        age = max(0.0, now - min(without_return_since))
+        metrics["oldest_group_without_return_seconds"] = age
+    known = [value for value in ranges if value is not None]
+    if known:
+        metrics["no_spread_fraction"] = known.count(0.0) / len(known)
+    return metrics
 
 
 def _tokens(store: Store, session: Session) -> dict[str, float]:
@@ -207,13 +209,13 @@ def _tokens(store: Store, session: Session) -> dict[str, float]:
         return {}
     rows = session.ask(
         "SELECT position FROM steps WHERE buffer_id = ? ORDER BY position DESC LIMIT ?",
-        store.id, NEWEST_STEPS,
+        store.id, TOKEN_WINDOW_STEPS,
     )  # fmt: skip
     positions = np.array([position for (position,) in rows], np.int64)[::-1]
     if not len(positions):
         return {}
     try:
         outputs = fetch.steps(store, session, store.state(session), positions, [TOKENS])[TOKENS]
-    except errors.DatabaseDamaged:  # `check` reports it
+    except errors.DatabaseDamaged:  # `expdb check` reports the corruption
         return {}
     return {"tokens_per_step": sum(map(len, outputs)) / len(positions)}

@@ -8,54 +8,54 @@ from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_object
 
 # Rates and means, each with the counter to divide and the counter to divide by; None is the time.
-DERIVED = {
-    "steps_per_second": ("added", None),
-    "episodes_per_second": ("episodes", None),
-    "batches_per_second": ("batches", None),
-    "items_per_second": ("items", None),
+RATES_AND_MEANS = {
+    "steps_per_second": ("steps_added", None),
+    "episodes_per_second": ("episodes_ended", None),
+    "batches_per_second": ("batches_sampled", None),
+    "items_per_second": ("items_leased", None),
     "scores_per_second": ("scores", None),
-    "actors_held": ("held_seconds", None),
-    "learners_waiting": ("waited_seconds", None),
-    "return_mean": ("return_sum", "returns"),
-    "length_mean": ("length_sum", "episodes"),
+    "mean_waiting_actors": ("actor_wait_seconds", None),
+    "mean_waiting_learners": ("learner_wait_seconds", None),
+    "mean_return": ("return_sum", "returns"),
+    "mean_length": ("episode_length_sum", "episodes_ended"),
 }
 
-Figures = dict[str, float]
+Measurement = dict[str, float]
 
 
 def read_metrics(store: Store, session: Session, since: float) -> dict[str, list[float | None]]:
     """Return the metrics from a time on, one list per name, oldest first."""
     rows = session.ask(
-        "SELECT time, figures FROM metrics WHERE buffer_id = ? AND time >= ? ORDER BY id",
+        "SELECT time, measurement FROM metrics WHERE buffer_id = ? AND time >= ? ORDER BY id",
         store.id, since,
     )  # fmt: skip
-    measured: list[Figures] = []
+    measured: list[Measurement] = []
     for time, text in rows:
-        figures = {"time": time, **_numbers(parse_object(text, "a row of the table metrics"))}
-        measured.append({**figures, **(_derive(measured[-1], figures) if measured else {})})
-    names = dict.fromkeys(["time", *DERIVED, *(name for row in measured for name in row)])
+        measurement = {"time": time, **_numbers(parse_object(text, "a row of the table metrics"))}
+        measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
+    names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in measured for name in row)])
     return {name: [row.get(name) for row in measured] for name in names}
 
 
-def _numbers(figures: Mapping[str, Any]) -> Figures:
+def _numbers(measurement: Mapping[str, Any]) -> Measurement:
     return {
         name: value
-        for name, value in figures.items()
+        for name, value in measurement.items()
         if isinstance(value, (int, float)) and name != "time"
     }
 
 
-def _derive(before: Figures, after: Figures) -> Figures:
+def _derive(before: Measurement, after: Measurement) -> Measurement:
     """Return the rates and means between two measurements.
 
     A rate is left out if a counter or the clock has decreased, for example because the buffer was
     copied.
     """
     derived = {}
-    for name, (part, whole) in DERIVED.items():
+    for name, (numerator, denominator) in RATES_AND_MEANS.items():
         increase, per = (
-            _increase(before, after, part),
-            _increase(before, after, whole or "time"),
+            _increase(before, after, numerator),
+            _increase(before, after, denominator or "time"),
         )
         if increase is not None and per:
             derived[name] = increase / per
@@ -65,7 +65,7 @@ def _derive(before: Figures, after: Figures) -> Figures:
     return derived
 
 
-def _increase(before: Figures, after: Figures, name: str) -> float | None:
+def _increase(before: Measurement, after: Measurement, name: str) -> float | None:
     if name not in after:
         return None
     increase = after[name] - before.get(name, 0)

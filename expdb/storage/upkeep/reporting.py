@@ -27,16 +27,16 @@ from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_object
 from expdb.storage.upkeep.measure import measure
 
-FIRST_SECONDS = 1.0  # time from the creation of a handle until its first report
+FIRST_REPORT_SECONDS = 1.0  # time from the creation of a handle until its first report
 REPORT_SECONDS = 10.0  # time between two reports of a handle, and between two rows of metrics
 LOCK_SECONDS = 0.1  # time that a report waits for other writers
-ENDED_SECONDS = 3_600.0  # time after which a worker that has ended is removed
-SILENT_SECONDS = 86_400.0  # time without a report after which any worker is removed
+REMOVE_ENDED_AFTER_SECONDS = 3_600.0  # time after which a worker that has ended is removed
+REMOVE_SILENT_AFTER_SECONDS = 86_400.0  # time without a report after which any worker is removed
 # Rows of metrics that are kept, and how many rows become one row when they are older: one row for
 # 10 s of the last hour, for 1 min of the last day, and for 10 min of the last 30 days.
-KEPT = ((360, 6), (360 + 8_640, 60), (360 + 8_640 + 259_200, 0))
+STAGES = ((360, 6), (360 + 8_640, 60), (360 + 8_640 + 259_200, 0))
 
-PAST = ""  # `holder` of the row with the sums of removed workers
+REMOVED = ""  # `holder` of the row with the counts of removed workers
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +48,14 @@ class _CountsBatches(Protocol):
 
 
 @dataclass
-class _Worker:
-    """The process in one role."""
+class _WorkerRow:
+    """The row of this process in one role."""
 
     id: int = field(default_factory=lambda: secrets.randbits(62))
     is_stored: bool = False
-    written: dict[str, float] = field(default_factory=dict)  # counts in the row
-    removed: dict[str, float] = field(default_factory=dict)  # counts in rows that were removed
+    stored_counts: dict[str, float] = field(default_factory=dict)
+    # Counts in earlier rows that another process has removed.
+    removed_counts: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)  # per second, between two reports
 
 
@@ -62,17 +63,17 @@ class Reporter:
     """Report what one handle does with a buffer."""
 
     def __init__(self, store: Store, run: str, sampling: _CountsBatches):
-        store.activity, store.report = Activity(), self.look
+        store.activity, store.report_if_due = Activity(), self.report_if_due
         self._store, self._run, self._sampling = store, run, sampling
         self._batches_before = sampling.batches  # of the parent, in a forked child
         self._holder = named(0)
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _WorkerRow] = {}
         self._lock = threading.Lock()
         self._reported = time.monotonic()
-        is_silent = store.engine.read_only
-        self.next_report = math.inf if is_silent else time.monotonic() + FIRST_SECONDS
+        starts_at = math.inf if store.engine.read_only else time.monotonic()
+        self.next_report = starts_at + FIRST_REPORT_SECONDS
 
-    def look(self) -> None:
+    def report_if_due(self) -> None:
         """Report if the last report is old enough; never raise an error of the database."""
         now = time.monotonic()
         if now >= self.next_report:
@@ -90,12 +91,12 @@ class Reporter:
         try:
             locked(self._lock, self._report, is_last)
         except errors.ExpDBError as error:
-            log.info("buffer %r: no report: %s", self._store.name, error)
+            log.info("buffer %r: cannot store the activity report: %s", self._store.name, error)
 
     def _report(self, is_last: bool) -> None:
         store, counts = self._store, self._store.activity.counts()
         if batches := self._sampling.batches - self._batches_before:
-            counts.setdefault(LEARNER, {})["batches"] = batches
+            counts.setdefault(LEARNER, {})["batches_sampled"] = batches
         if not counts:
             return
         if counts.keys() != self._workers.keys():
@@ -111,7 +112,7 @@ class Reporter:
             is_due = _are_metrics_due(store, session)
         for role, amounts in counts.items():
             worker = self._workers[role]
-            worker.is_stored, worker.written = True, amounts
+            worker.is_stored, worker.stored_counts = True, amounts
         if is_due:
             _add_metrics(store)
 
@@ -126,11 +127,11 @@ class Reporter:
         """Insert or update the row of this process in a role."""
         store, now = self._store, self._store.dialect.NOW
         ended = now if is_last else "NULL"
-        worker = self._workers.setdefault(role, _Worker())
+        worker = self._workers.setdefault(role, _WorkerRow())
         if not is_last:  # the time since the previous report may be short
             worker.rates = {
                 name: round(count / max(seconds, 0.001), 3)
-                for name, count in _subtract(amounts, worker.written).items()
+                for name, count in _subtract(amounts, worker.stored_counts).items()
                 if not name.endswith("_sum")
             }
         rates = _dump(worker.rates)
@@ -138,13 +139,13 @@ class Reporter:
             updated = session.ask(
                 f"UPDATE workers SET active = {now}, ended = {ended}, counts = ?, rates = ? WHERE "
                 "buffer_id = ? AND id = ? RETURNING id",
-                _dump(_subtract(amounts, worker.removed)), rates, store.id, worker.id,
+                _dump(_subtract(amounts, worker.removed_counts)), rates, store.id, worker.id,
             )  # fmt: skip
             if updated:
                 return
             # Another process has removed the row and kept its counts, because this process was
             # suspended for a long time.
-            worker = self._workers[role] = _Worker(removed=worker.written)
+            worker = self._workers[role] = _WorkerRow(removed_counts=worker.stored_counts)
         # The row exists if an interrupt came just after the commit of the first report.
         session.tell(
             "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
@@ -152,7 +153,7 @@ class Reporter:
             "id) DO UPDATE SET active = excluded.active, ended = excluded.ended, "
             "counts = excluded.counts, rates = excluded.rates",
             store.id, worker.id, self._holder, self._run, role,
-            _dump(_subtract(amounts, worker.removed)), rates,
+            _dump(_subtract(amounts, worker.removed_counts)), rates,
         )  # fmt: skip
 
 
@@ -175,15 +176,15 @@ def _add_metrics(store: Store) -> None:
     with store.engine.reading() as session:
         newest = session.ask(NEWEST, store.id)
         ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
-        figures = _dump(measure(store, session, now))
+        measurement = _dump(measure(store, session, now))
     id = newest[0][0] + 1 if newest else 0
     with store.engine.writing(LOCK_SECONDS, outlives=False) as session:
         if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
             return
         inserted = session.ask(
-            "INSERT INTO metrics (buffer_id, id, time, figures) VALUES (?, ?, ?, ?) "
+            "INSERT INTO metrics (buffer_id, id, time, measurement) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (buffer_id, id) DO NOTHING RETURNING id",
-            store.id, id, now, figures,
+            store.id, id, now, measurement,
         )  # fmt: skip
         if inserted:
             for old in _ids_to_remove(id):
@@ -192,8 +193,8 @@ def _add_metrics(store: Store) -> None:
 
 
 def _ids_to_remove(newest: int) -> Iterator[int]:
-    """Return the rows of metrics that leave a stage of `KEPT` when the row `newest` is added."""
-    for age, divisor in KEPT:
+    """Return the rows of metrics that leave a stage of `STAGES` when the row `newest` is added."""
+    for age, divisor in STAGES:
         old = newest - age
         if old >= 0 and (divisor == 0 or old % divisor):
             yield old
@@ -201,30 +202,30 @@ def _ids_to_remove(newest: int) -> Iterator[int]:
 
 def _remove_workers(store: Store, session: Session, now: float) -> None:
     """Replace the rows of workers that have ended by one row per role with their counts."""
-    removed: dict[str, dict[str, float]] = {}
+    counts_by_role: dict[str, dict[str, float]] = {}
     for id, holder, role, active, ended in session.ask(
         "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
         "AND active < ?",
-        store.id, PAST, now - ENDED_SECONDS,
+        store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS,
     ):  # fmt: skip
-        if ended is not None or active < now - SILENT_SECONDS or has_ended(holder):
+        if ended is not None or active < now - REMOVE_SILENT_AFTER_SECONDS or has_ended(holder):
             for (counts,) in session.ask(
                 "DELETE FROM workers WHERE buffer_id = ? AND id = ? RETURNING counts", store.id, id
             ):
-                _add_counts(removed.setdefault(role, {}), counts)
-    for role, counts in removed.items():
-        row = session.ask(
+                _add_counts(counts_by_role.setdefault(role, {}), counts)
+    for role, counts in counts_by_role.items():
+        rows = session.ask(
             "DELETE FROM workers WHERE buffer_id = ? AND holder = ? AND role = ? "
             "RETURNING id, since, counts",
-            store.id, PAST, role,
+            store.id, REMOVED, role,
         )  # fmt: skip
-        for _, _, stored in row:
+        for _, _, stored in rows:
             _add_counts(counts, stored)
-        id, since = (row[0][0], row[0][1]) if row else (secrets.randbits(62), now)
+        id, since = (rows[0][0], rows[0][1]) if rows else (secrets.randbits(62), now)
         session.tell(
             "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
             "rates) VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, '{}')",
-            store.id, id, PAST, role, since, now, now, _dump(counts),
+            store.id, id, REMOVED, role, since, now, now, _dump(counts),
         )  # fmt: skip
 
 

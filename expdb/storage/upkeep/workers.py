@@ -6,8 +6,8 @@ from expdb.process.liveness import describe_process, has_ended
 from expdb.sql.session import Session
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_object
-from expdb.storage.upkeep.measure import LIVE_SECONDS
-from expdb.storage.upkeep.reporting import PAST
+from expdb.storage.upkeep.measure import SILENT_AFTER_SECONDS
+from expdb.storage.upkeep.reporting import REMOVED
 
 WHAT = "a row of the table workers"
 
@@ -24,8 +24,8 @@ def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
     }
     rows = session.ask(
         "SELECT holder, run, role, since, active, ended, counts, rates FROM workers "
-        "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, id",
-        store.id, PAST,
+        "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, role, id",
+        store.id, REMOVED,
     )  # fmt: skip
     return [
         {
@@ -48,4 +48,4 @@ def _state(holder: str, ended: float | None, silent_seconds: float, is_waiting: 
         return "ended"
     if is_waiting:
         return "waiting"
-    return "active" if silent_seconds < LIVE_SECONDS else "silent"
+    return "active" if silent_seconds < SILENT_AFTER_SECONDS else "silent"

@@ -24,7 +24,7 @@ def examined(session: Session) -> list[Finding]:
             "a round trip",
             f"{trip * 1000:.2f} ms",
             trip > 0.02,
-            "is long; write many steps per call with store_batch() or a writer",
+            "takes more than 20 ms; write more steps per call with store_batch() or a writer",
         ),
     ]
 
@@ -79,7 +79,7 @@ def _users(session: Session, most: int) -> list[Finding]:
             "waiting for locks",
             str(waiting),
             waiting > 10,
-            "many transactions wait for each other; write more steps per transaction, or use "
+            "more than 10 transactions wait for locks; write more steps per transaction, or use "
             "several buffers",
         ),
         finding(

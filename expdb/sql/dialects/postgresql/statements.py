@@ -170,7 +170,7 @@ def file_problems(session: Any) -> list[str]:
     return []
 
 
-def gauges(session: Any) -> dict[str, float]:
+def database_gauges(session: Any) -> dict[str, float]:
     """Return figures of the whole database for the history of metrics."""
     ((connections, longest),) = session.ask(
         "SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) FILTER "

@@ -177,7 +177,7 @@ TAG_KEYS: dict[str, str] = {
 }
 
 
-def gauges(session: Any) -> dict[str, float]:
+def database_gauges(session: Any) -> dict[str, float]:
     """Return figures of the whole database for the history of metrics."""
     ((pages,),), ((unused,),), ((size,),) = (
         session.ask(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
