@@ -981,7 +981,7 @@ class ReplayBuffer(NotACollection):
         QueryError
             If the query is invalid, or `fields` has an unknown name.
         InvalidValue
-            If `fields` is not a list of names.
+            If `fields` is not a list of names, or is empty.
 
         Examples
         --------

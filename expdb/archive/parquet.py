@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from expdb import errors
 from expdb.batch import Batch
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS, kind_of
 from expdb.storage.reading import timestamps
@@ -58,8 +59,10 @@ def stream(
 ) -> pa.RecordBatchReader:
     """Return a stream of the steps that `scan` yields for a list of names, with JSON as text.
 
-    Raise QueryError if a name is unknown.
+    Raise QueryError if a name is unknown, and InvalidValue if there is no name.
     """
+    if names is not None and not names:
+        raise errors.InvalidValue("fields must have at least one name; omit it for all fields")
     with store.engine.reading() as session:
         store.state(session)  # updates the fields
     kinds = {name: str(field) for name, field in store.fields.with_annotations().items()}

@@ -126,7 +126,7 @@ _ADVICE = {
 
 
 def for_terminal(message: str) -> str:
-    """Return a message of the library with its advice replaced for the command line."""
+    """Return a message of the library with advice for the command line and no control codes."""
     for program, terminal in _ADVICE.items():
         message = message.replace(program, terminal)
-    return message
+    return "".join(character if character.isprintable() else " " for character in message)

@@ -19,17 +19,24 @@ import click
 def print_table(rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print rows as a table or as JSON."""
     if as_json:
-        click.echo(json.dumps([_finite(row) for row in rows], default=plain))
+        click.echo(as_json_text(rows))
     else:
         print_rows(rows)
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with None instead of NaN and infinity, which JSON cannot represent."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in row.items()
-    }
+def as_json_text(value: Any, ensure_ascii: bool = True) -> str:
+    """Return a value as JSON, with null for NaN and infinity, which JSON cannot represent."""
+    return json.dumps(_finite(value), default=plain, ensure_ascii=ensure_ascii, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _finite(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def counted(count: int, noun: str) -> str:
@@ -110,7 +117,7 @@ def write_rows(table: Any, target: str, form: str) -> None:
 def _write_text(table: Any, file: Any, form: str) -> None:
     if form == "jsonl":
         for row in table.to_pylist():
-            file.write(json.dumps(_finite(row), default=plain, ensure_ascii=False) + "\n")
+            file.write(as_json_text(row, ensure_ascii=False) + "\n")
         return
     writer = csv.writer(file, delimiter="\t" if form == "tsv" else ",", lineterminator="\n")
     writer.writerow(table.column_names)

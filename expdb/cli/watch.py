@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ import click
 
 import expdb
 from expdb.cli.conditions import condition_of
-from expdb.cli.main import as_json, verb
-from expdb.cli.printing import cell, plain, print_table, write_rows
+from expdb.cli.main import as_json, for_terminal, verb
+from expdb.cli.printing import as_json_text, cell, print_table, write_rows
 from expdb.cli.stopping import watch_for_stop
 
 FOLLOW_SECONDS = 0.5
@@ -55,10 +54,12 @@ def tail(
         chosen = only_buffer(db, location, buffer)
         newest = chosen.stats()["added"] - 1
         for row in _newest(chosen, condition, names, lines, newest):
+            if is_stopped():
+                break
             _print_step(row, fields, as_json)
         while follow and not is_stopped():
             for batch in chosen.scan(condition, after=newest, fields=names):
-                for row in batch.to_list():
+                for row in batch.to_list() if not is_stopped() else ():
                     newest = row["position"]
                     _print_step(row, fields, as_json)
             time.sleep(FOLLOW_SECONDS)
@@ -84,7 +85,7 @@ def _newest(
 
 def _print_step(row: dict[str, Any], fields: Sequence[str], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({name: row.get(name) for name in (*COLUMNS, *fields)}, default=plain))
+        click.echo(as_json_text({name: row.get(name) for name in (*COLUMNS, *fields)}))
         return
     reward = "" if row["reward"] is None else f"reward {row['reward']:g}"
     parts = [
@@ -130,7 +131,9 @@ def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_j
 
 def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a worker that the table shows."""
-    counter = {"actor": "steps", "learner": "batches_sampled", "judge": "scores"}[worker["role"]]
+    counter = {"actor": "steps", "learner": "batches_sampled", "judge": "scores"}.get(
+        worker["role"], "steps"
+    )
     if counter == "batches_sampled" and "leases" in worker["counts"]:
         counter = "leases"
     noun = counter.split("_")[0]
@@ -323,13 +326,15 @@ def only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expd
     names = db.buffers()
     if name is None and len(names) != 1:
         raise click.UsageError(
-            f"{location} has several buffers; pass one of {', '.join(names)}"
+            for_terminal(f"{location} has several buffers; pass one of {', '.join(names)}")
             if names
             else f"{location} has no buffer; store steps first"
         )
     if name is not None and name not in names:
         raise click.UsageError(
-            f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; pass the buffer "
-            "before the conditions"
+            for_terminal(
+                f"no buffer {name!r} in {location}, only {', '.join(names) or 'none'}; pass the "
+                "buffer before the conditions"
+            )
         )
     return db.buffer(name or names[0])

@@ -17,7 +17,7 @@ class Activity:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the handle
         self._counts: dict[str, dict[str, float]] = {}
 
     def add(self, role: str, **amounts: float) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from expdb.errors import DatabaseDamaged
 
+LARGEST = 1e300  # limit of stored numbers, so that sums are finite
+
 
 def parse(text: Any, what: str) -> Any:
     """Parse stored JSON; raise DatabaseDamaged, which names `what`, if it is unreadable."""
@@ -28,6 +30,17 @@ def parse_names(text: Any, what: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise damaged(what, "not a list of strings")
     return value
+
+
+def parse_numbers(text: Any, what: str) -> dict[str, float]:
+    """Return a stored JSON object whose values are finite numbers."""
+    numbers = parse_object(text, what)
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not -LARGEST <= value <= LARGEST:
+            raise damaged(what, f"{name!r} is {str(value)[:40]!r} instead of a number")
+        if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+            raise damaged(what, f"invalid name {name!r}")
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def damaged(what: str, why: object) -> DatabaseDamaged:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -293,3 +294,27 @@ def test_the_dashboard_uses_only_metrics_that_exist(path, postgresql_url):
     assert len(used) > 20
     missing = [name for name in used if not re.search(rf"^{name}[ {{]", text, re.MULTILINE)]
     assert missing == []
+
+
+def test_json_has_null_for_nan_and_infinity(tmp_path):
+    path = str(tmp_path / "nan.db")
+    with expdb.open(path) as db:
+        db.buffer("b").store(
+            task_id="t", obs=float("nan"), vec=np.array([np.inf, 1.0]), note={"x": [1.5]}
+        )
+    row = json.loads(run("tail", path, "--field", "obs", "--field", "vec", "--json")[1])
+    assert (row["obs"], row["vec"]) == (None, [None, 1.0])
+    (row,) = json.loads(run("sample", path, "b", "1", "--json")[1])
+    assert (row["obs"], row["vec"], row["note"]) == (None, [None, 1.0], {"x": [1.5]})
+
+
+def test_error_messages_have_no_control_codes(tmp_path):
+    path = str(tmp_path / "names.db")
+    with expdb.open(path) as db:
+        db.buffer("\x1b[31mEVIL\r").store(task_id="t", obs=1)
+        db.buffer("other")
+    for command in (["tail", path, "no"], ["tail", path], ["actors", path, "no"]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code in (1, 2)
+        assert "EVIL" in done.stderr
+        assert done.stderr.replace("\n", "").isprintable()

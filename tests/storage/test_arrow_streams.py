@@ -105,3 +105,8 @@ def test_a_stream_ends_with_an_error_if_the_database_is_closed(tmp_path):
         reader = db.buffer("b").to_arrow()
     with pytest.raises(expdb.DatabaseClosed):
         reader.read_all()
+
+
+def test_a_stream_without_names_is_refused(train):
+    with pytest.raises(expdb.InvalidValue, match="at least one name"):
+        train.to_arrow(fields=[])

@@ -1,5 +1,6 @@
 """The registry of processes and the history of metrics."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -472,3 +473,75 @@ def test_leases_are_listed_with_their_status(db):
     assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
     with pytest.raises(expdb.InvalidValue, match="status"):
         buffer.leases(status="returned")
+
+
+def test_large_policy_versions_are_measured(report_on_every_call, buffer):
+    buffer.policy_version = 2**53 + 1
+    buffer.store(task_id="t", obs=1)
+    assert newest_metrics(buffer)["policy_version"] == float(2**53 + 1)
+
+
+@pytest.mark.parametrize(
+    "counts", ['{"scores": null}', '{"scores": [1]}', f'{{"scores": {"9" * 400}}}', "[]",
+               '{"scores": NaN}', '{"scores": true}'],
+)  # fmt: skip
+def test_corrupted_counts_stop_no_writer(report_on_every_call, buffer, monkeypatch, counts):
+    buffer.store(task_id="t", obs=1)
+    with buffer._store.writing() as (session, _):
+        session.ask("UPDATE workers SET counts = ? RETURNING id", counts)
+    with pytest.raises(expdb.DatabaseDamaged, match="a row of the table workers"):
+        buffer.workers()
+    buffer._reporter._workers.clear()  # the report inserts another row
+    buffer.store(task_id="t", obs=2)
+    monkeypatch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(reporting, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
+    buffer.store(task_id="t", obs=3)
+    assert len(buffer) == 3
+
+
+def test_an_error_of_a_measurement_stops_no_writer(
+    report_on_every_call, buffer, monkeypatch, caplog
+):
+    def fail(*_):
+        raise FileNotFoundError("gone")
+
+    monkeypatch.setattr(reporting, "measure", fail)
+    buffer.store(task_id="t", obs=1)
+    assert len(buffer) == 1
+    assert "cannot store the activity report" in caplog.text
+
+
+def test_a_handle_can_be_closed_within_a_report(report_on_every_call, open_db, monkeypatch):
+    db = open_db()
+    buffer = db.buffer("train")
+    monkeypatch.setattr(reporting, "measure", lambda *_: db.close() or {})
+    with contextlib.suppress(expdb.DatabaseClosed):
+        buffer.store(task_id="t", obs=1)
+    monkeypatch.undo()
+    assert len(open_db().buffer("train")) == 1
+
+
+def test_a_locked_table_delays_no_write(report_on_every_call, open_db, monkeypatch, location):
+    if "://" not in location:
+        pytest.skip("SQLite has no locks of tables")
+    import psycopg
+
+    buffer = open_db().buffer("train")
+    buffer.store(task_id="t", obs=1)
+    with psycopg.connect(location) as connection:
+        connection.execute("LOCK TABLE expdb.waiters IN ACCESS EXCLUSIVE MODE")
+        began = time.monotonic()
+        buffer.store(task_id="t", obs=2)
+        assert time.monotonic() - began < 1.0
+        connection.rollback()
+
+
+def test_rates_stay_right_after_a_failed_report(report_on_every_call, buffer, monkeypatch):
+    buffer.store(task_id="t", obs=1)
+    reported = buffer._reporter._reported
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer._store.engine, "writing", None)
+        buffer._reporter.report()
+    assert buffer._reporter._reported == reported
+    buffer._reporter.report()
+    assert buffer._reporter._reported > reported

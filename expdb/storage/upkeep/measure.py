@@ -6,6 +6,7 @@ buffer of any size.
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import functools
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from expdb.storage.activity import ROLES
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.reading import fetch
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import parse_numbers
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
 GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
@@ -79,14 +80,15 @@ def _workers(store: Store, session: Session, now: float) -> dict[str, float]:
     """Return the sums of the counts of all workers, and the number of live ones of each role."""
     sums: dict[str, float] = defaultdict(float)
     live = {f"{role}s": 0.0 for role in ROLES}
+    is_ended = functools.cache(has_ended)
     for holder, role, active, ended, counts in session.ask(
         "SELECT holder, role, active, ended, counts FROM workers WHERE buffer_id = ?", store.id
     ):
-        for name, count in parse_object(counts, "the counts of a worker").items():
+        for name, count in parse_numbers(counts, "the counts of a worker").items():
             if name != "steps":  # `steps_added` also counts steps of earlier versions of expdb
                 sums[name] += count
         is_recent = ended is None and now - active < SILENT_AFTER_SECONDS
-        if is_recent and f"{role}s" in live and holder and not has_ended(holder):
+        if is_recent and f"{role}s" in live and holder and not is_ended(holder):
             live[f"{role}s"] += 1
     return {**sums, **live}
 

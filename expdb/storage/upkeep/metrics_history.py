@@ -1,11 +1,8 @@
 """Read the history of a buffer's metrics, with rates between successive measurements."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import parse_numbers
 
 # Rates and means, each with the counter to divide and the counter to divide by; None is the time.
 RATES_AND_MEANS = {
@@ -31,18 +28,10 @@ def read_metrics(store: Store, session: Session, since: float) -> dict[str, list
     )  # fmt: skip
     measured: list[Measurement] = []
     for time, text in rows:
-        measurement = {"time": time, **_numbers(parse_object(text, "a row of the table metrics"))}
+        measurement = {**parse_numbers(text, "a row of the table metrics"), "time": time}
         measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
     names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in measured for name in row)])
     return {name: [row.get(name) for row in measured] for name in names}
-
-
-def _numbers(measurement: Mapping[str, Any]) -> Measurement:
-    return {
-        name: value
-        for name, value in measurement.items()
-        if isinstance(value, (int, float)) and name != "time"
-    }
 
 
 def _derive(before: Measurement, after: Measurement) -> Measurement:

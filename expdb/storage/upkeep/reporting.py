@@ -21,15 +21,16 @@ from typing import Protocol
 from expdb import errors
 from expdb.process.liveness import has_ended, named
 from expdb.process.locks import locked
-from expdb.sql.session import Session
+from expdb.sql.session import Session, Transaction
 from expdb.storage.activity import LEARNER, Activity
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import parse_numbers
 from expdb.storage.upkeep.measure import measure
 
 FIRST_REPORT_SECONDS = 1.0  # time from the creation of a handle until its first report
 REPORT_SECONDS = 10.0  # time between two reports of a handle, and between two rows of metrics
 LOCK_SECONDS = 0.1  # time that a report waits for other writers
+MAX_REMOVED = 100  # workers that one report removes while other writers wait
 REMOVE_ENDED_AFTER_SECONDS = 3_600.0  # time after which a worker that has ended is removed
 REMOVE_SILENT_AFTER_SECONDS = 86_400.0  # time without a report after which any worker is removed
 # Rows of metrics that are kept, and how many rows become one row when they are older: one row for
@@ -69,6 +70,7 @@ class Reporter:
         self._holder = named(0)
         self._workers: dict[str, _WorkerRow] = {}
         self._lock = threading.Lock()
+        self._reporting_thread: int | None = None
         self._reported = time.monotonic()
         starts_at = math.inf if store.engine.read_only else time.monotonic()
         self.next_report = starts_at + FIRST_REPORT_SECONDS
@@ -88,10 +90,21 @@ class Reporter:
 
     def report(self, is_last: bool = False) -> None:
         """Store the counts of this process; add a row of metrics if the newest one is old."""
+        if self._reporting_thread == threading.get_ident():
+            return  # a signal handler that interrupts a report must not wait for it
         try:
-            locked(self._lock, self._report, is_last)
+            locked(self._lock, self._report_in_thread, is_last)
         except errors.ExpDBError as error:
             log.info("buffer %r: cannot store the activity report: %s", self._store.name, error)
+        except Exception:  # the caller's write, sample or lease has succeeded
+            log.exception("buffer %r: cannot store the activity report", self._store.name)
+
+    def _report_in_thread(self, is_last: bool) -> None:
+        self._reporting_thread = threading.get_ident()
+        try:
+            self._report(is_last)
+        finally:
+            self._reporting_thread = None
 
     def _report(self, is_last: bool) -> None:
         store, counts = self._store, self._store.activity.counts()
@@ -102,14 +115,15 @@ class Reporter:
         if counts.keys() != self._workers.keys():
             roles = "+".join(sorted(counts))
             store.engine.set_application_name("expdb", roles, socket.gethostname(), self._run)
-        seconds, self._reported = time.monotonic() - self._reported, time.monotonic()
-        # A power loss that undoes the report also ends the process.
-        with store.engine.writing(LOCK_SECONDS, outlives=False) as session:
+        now = time.monotonic()
+        seconds = now - self._reported
+        with _writing(store) as session:
             if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
                 return  # the buffer was dropped
             for role, amounts in counts.items():
                 self._put(session, role, amounts, seconds, is_last)
             is_due = _are_metrics_due(store, session)
+        self._reported = now
         for role, amounts in counts.items():
             worker = self._workers[role]
             worker.is_stored, worker.stored_counts = True, amounts
@@ -164,6 +178,14 @@ def _subtract(counts: dict[str, float], before: dict[str, float]) -> dict[str, f
 NEWEST = "SELECT id, time FROM metrics WHERE buffer_id = ? ORDER BY id DESC LIMIT 1"
 
 
+def _writing(store: Store) -> Transaction:
+    """Return a transaction that waits at most `LOCK_SECONDS` for a lock.
+
+    A power loss may undo it, because that also ends the process.
+    """
+    return store.engine.writing(LOCK_SECONDS, outlives=False)
+
+
 def _are_metrics_due(store: Store, session: Session) -> bool:
     """Return whether the newest row of metrics is old; it also is if the clock was set back."""
     newest = session.ask(NEWEST, store.id)
@@ -173,12 +195,14 @@ def _are_metrics_due(store: Store, session: Session) -> bool:
 
 def _add_metrics(store: Store) -> None:
     """Add a row of metrics, unless another process has just done so, and remove old rows."""
-    with store.engine.reading() as session:
+    # A read on SQLite waits for no lock. On a server, only `writing` limits the waits for locks.
+    reads = store.engine.reading() if store.dialect.WRITES_ALONE else _writing(store)
+    with reads as session:
         newest = session.ask(NEWEST, store.id)
         ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
         measurement = _dump(measure(store, session, now))
     id = newest[0][0] + 1 if newest else 0
-    with store.engine.writing(LOCK_SECONDS, outlives=False) as session:
+    with _writing(store) as session:
         if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
             return
         inserted = session.ask(
@@ -205,8 +229,8 @@ def _remove_workers(store: Store, session: Session, now: float) -> None:
     counts_by_role: dict[str, dict[str, float]] = {}
     for id, holder, role, active, ended in session.ask(
         "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
-        "AND active < ?",
-        store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS,
+        "AND active < ? ORDER BY id LIMIT ?",
+        store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS, MAX_REMOVED,
     ):  # fmt: skip
         if ended is not None or active < now - REMOVE_SILENT_AFTER_SECONDS or has_ended(holder):
             for (counts,) in session.ask(
@@ -230,5 +254,5 @@ def _remove_workers(store: Store, session: Session, now: float) -> None:
 
 
 def _add_counts(sums: dict[str, float], stored: str) -> None:
-    for name, count in parse_object(stored, "the counts of a worker").items():
+    for name, count in parse_numbers(stored, "the counts of a worker").items():
         sums[name] = sums.get(name, 0) + count

@@ -5,7 +5,7 @@ from typing import Any
 from expdb.process.liveness import describe_process, has_ended
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import parse_numbers
 from expdb.storage.upkeep.measure import SILENT_AFTER_SECONDS
 from expdb.storage.upkeep.reporting import REMOVED
 
@@ -36,8 +36,8 @@ def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
             "waits_for": waits.get((holder, role)),
             "since": since,
             "active": active,
-            "counts": parse_object(counts, WHAT),
-            "rates": parse_object(rates, WHAT),
+            "counts": parse_numbers(counts, WHAT),
+            "rates": parse_numbers(rates, WHAT),
         }
         for holder, run, role, since, active, ended, counts, rates in rows
     ]

@@ -183,11 +183,14 @@ def database_gauges(session: Any) -> dict[str, float]:
         session.ask(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
     )
     path = next(file for _, name, file in session.ask("PRAGMA database_list") if name == "main")
-    log = f"{path}-wal"
+    try:
+        log_bytes = os.stat(f"{path}-wal").st_size
+    except FileNotFoundError:  # the last other connection has just removed it
+        log_bytes = 0
     return {
         "file_bytes": pages * size,
         "free_bytes": unused * size,
-        "wal_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
+        "wal_bytes": log_bytes,
     }
 
 
