@@ -545,3 +545,22 @@ def test_rates_stay_right_after_a_failed_report(report_on_every_call, buffer, mo
     assert buffer._reporter._reported == reported
     buffer._reporter.report()
     assert buffer._reporter._reported > reported
+
+
+def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypatch, location):
+    if "://" not in location:
+        pytest.skip("SQLite has no round trips")
+    from expdb.sql.dialects.postgresql.session import PostgresqlSession
+
+    buffer = open_db().buffer("train", fields=expdb.TOKEN_FIELDS)
+    ids = np.arange(5, dtype=np.int32)
+    for _ in range(10):
+        buffer.store(task_id="t", prompt_ids=ids, output_ids=ids, policy_version=1)
+    for k in range(10):
+        buffer.consumer(f"c{k}").lease(2).acknowledge()
+    trips, trip = [], PostgresqlSession._trip
+    monkeypatch.setattr(
+        PostgresqlSession, "_trip", lambda session, sent: trips.append(1) or trip(session, sent)
+    )
+    buffer._reporter.report()
+    assert len(trips) <= 18

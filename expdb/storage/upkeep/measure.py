@@ -1,7 +1,7 @@
 """Measure a buffer: counters that only increase, and gauges of the current state.
 
 Every query reads a bounded number of rows, so that a measurement takes a few milliseconds in a
-buffer of any size.
+buffer of any size. On a server, most queries share one round trip.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -9,7 +9,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import functools
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from expdb.sql.session import Session
 from expdb.storage.activity import ROLES
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.reading import fetch
-from expdb.storage.store import Store
+from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_numbers
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
@@ -31,59 +31,90 @@ MAX_STALENESS_STEPS = 64  # steps of a lease whose policy versions are read
 
 TOKENS = "output_ids"
 
+Rows = Sequence[Any]
+
+BUFFER = "SELECT episodes_added, policy_version, admitted FROM buffers WHERE id = ?"
+STEP_TIME = (
+    "SELECT execute_time FROM steps WHERE buffer_id = ? AND position >= ? ORDER BY position {} "
+    "LIMIT 1"
+)
+WORKERS = "SELECT holder, role, active, ended, counts FROM workers WHERE buffer_id = ?"
+WAITERS = "SELECT holder, since, role FROM waiters WHERE buffer_id = ?"
+# The first condition selects the partial index.
+OPEN_LEASES = (
+    "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND status IN ('leased', "
+    "'returned') AND status = 'leased' AND expires > {}"
+)
+CONSUMERS = (
+    "SELECT k.name, k.handed_out, k.acknowledged, l.last, l.policy_version, l.positions "
+    "FROM consumers k LEFT JOIN leases l ON l.buffer_id = k.buffer_id AND l.consumer = k.id "
+    "AND l.id = (SELECT max(m.id) FROM leases m WHERE m.buffer_id = k.buffer_id "
+    "AND m.consumer = k.id) WHERE k.buffer_id = ? ORDER BY k.id DESC LIMIT ?"
+)
+ROLLOUTS = (
+    "SELECT group_id, status, started, ended, episode_return FROM episodes WHERE buffer_id = ? "
+    "AND group_id IS NOT NULL AND id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
+)
+VERSIONS = (
+    "SELECT s.position, coalesce(s.policy_version, e.policy_version) FROM steps s JOIN episodes e "
+    "ON e.buffer_id = s.buffer_id AND e.id = s.episode WHERE s.buffer_id = ? AND s.position {}"
+)
+
 
 def measure(store: Store, session: Session, now: float) -> dict[str, float]:
     """Return the counters and gauges of a buffer by name; unknown ones are left out.
 
     `now` is the current time by the clock of the database.
     """
-    metrics = dict(_buffer(store, session, now))
-    metrics |= _workers(store, session, now)
-    metrics |= _waiters(store, session, now)
-    metrics |= _leases(store, session, now)
-    metrics |= _consumers(store, session, int(metrics["steps_added"]))
-    metrics |= _groups(store, session, now)
-    metrics |= _tokens(store, session)
+    id, state = store.id, store.state(session)
+    buffer, oldest, newest, workers, waiters, leases, consumers, rollouts = session.ask_all(
+        (BUFFER, id),
+        (STEP_TIME.format("ASC"), id, state.oldest),
+        (STEP_TIME.format("DESC"), id, state.oldest),
+        (WORKERS, id),
+        (WAITERS, id),
+        (OPEN_LEASES.format(store.dialect.NOW), id),
+        (CONSUMERS, id, MAX_CONSUMERS),
+        (ROLLOUTS, id, GROUP_WINDOW_EPISODES, id),
+    )
+    is_ended = functools.cache(has_ended)
+    metrics = _of_buffer(state, buffer[0])
+    for name, rows in (("oldest_step_seconds", oldest), ("newest_step_seconds", newest)):
+        if rows:
+            metrics[name] = max(0.0, now - rows[0][0])
+    metrics |= _of_workers(workers, now, is_ended)
+    metrics |= _of_waiters(waiters, now, is_ended)
+    metrics |= _of_leases(leases[0], now)
+    metrics |= _of_consumers(store, session, consumers, state.added)
+    metrics |= _of_groups(rollouts, now)
+    metrics |= _of_tokens(store, session, state)
     return metrics | store.dialect.database_gauges(session)
 
 
-def _buffer(store: Store, session: Session, now: float) -> Iterator[tuple[str, float]]:
-    state = store.state(session)
-    rows = session.ask(
-        "SELECT episodes_added, policy_version, admitted FROM buffers WHERE id = ?", store.id
-    )
-    episodes_added, policy_version, admitted = rows[0]
-    yield "steps_added", state.added
-    yield "steps", state.size
-    yield "bytes", state.nbytes
-    yield "steps_deleted", state.deleted
-    yield "episodes_begun", episodes_added
-    yield "groups_admitted", admitted
+def _of_buffer(state: State, row: Any) -> dict[str, float]:
+    episodes_added, policy_version, admitted = row
+    metrics: dict[str, float] = {
+        "steps_added": state.added,
+        "steps": state.size,
+        "bytes": state.nbytes,
+        "steps_deleted": state.deleted,
+        "episodes_begun": episodes_added,
+        "groups_admitted": admitted,
+    }
     if state.capacity:
-        yield "capacity", state.capacity
-        yield "fill", state.size / state.capacity
+        metrics |= {"capacity": state.capacity, "fill": state.size / state.capacity}
     if policy_version is not None:
-        yield "policy_version", policy_version
+        metrics["policy_version"] = policy_version
     if state.pinned is not None:
-        yield "pinned_steps", state.added - state.pinned
-    for name, order in (("oldest_step_seconds", "ASC"), ("newest_step_seconds", "DESC")):
-        times = session.ask(
-            "SELECT execute_time FROM steps WHERE buffer_id = ? AND position >= ? "
-            f"ORDER BY position {order} LIMIT 1",
-            store.id, state.oldest,
-        )  # fmt: skip
-        if times:
-            yield name, max(0.0, now - times[0][0])
+        metrics["pinned_steps"] = state.added - state.pinned
+    return metrics
 
 
-def _workers(store: Store, session: Session, now: float) -> dict[str, float]:
+def _of_workers(rows: Rows, now: float, is_ended: Callable[[str], bool]) -> dict[str, float]:
     """Return the sums of the counts of all workers, and the number of live ones of each role."""
     sums: dict[str, float] = defaultdict(float)
     live = {f"{role}s": 0.0 for role in ROLES}
-    is_ended = functools.cache(has_ended)
-    for holder, role, active, ended, counts in session.ask(
-        "SELECT holder, role, active, ended, counts FROM workers WHERE buffer_id = ?", store.id
-    ):
+    for holder, role, active, ended, counts in rows:
         for name, count in parse_numbers(counts, "the counts of a worker").items():
             if name != "steps":  # `steps_added` also counts steps of earlier versions of expdb
                 sums[name] += count
@@ -93,12 +124,10 @@ def _workers(store: Store, session: Session, now: float) -> dict[str, float]:
     return {**sums, **live}
 
 
-def _waiters(store: Store, session: Session, now: float) -> dict[str, float]:
+def _of_waiters(rows: Rows, now: float, is_ended: Callable[[str], bool]) -> dict[str, float]:
     waits: dict[str, list[float]] = {"actor": [], "learner": []}
-    for holder, since, role in session.ask(
-        "SELECT holder, since, role FROM waiters WHERE buffer_id = ?", store.id
-    ):
-        if role in waits and not has_ended(holder):
+    for holder, since, role in rows:
+        if role in waits and not is_ended(holder):
             waits[role].append(max(0.0, now - since))
     return {
         "waiting_actors": len(waits["actor"]),
@@ -108,74 +137,47 @@ def _waiters(store: Store, session: Session, now: float) -> dict[str, float]:
     }
 
 
-def _leases(store: Store, session: Session, now: float) -> dict[str, float]:
-    ((count, oldest),) = session.ask(
-        "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND status IN ('leased', "
-        f"'returned') AND status = 'leased' AND expires > {store.dialect.NOW}",
-        store.id,
-    )
+def _of_leases(row: Any, now: float) -> dict[str, float]:
+    count, oldest = row
     metrics = {"open_leases": float(count)}
     if count:
         metrics["oldest_lease_seconds"] = max(0.0, now - oldest)
     return metrics
 
 
-def _consumers(store: Store, session: Session, added: int) -> dict[str, float]:
-    """Return the counters of the newest consumers, their staleness, and how far they are behind."""
+def _of_consumers(store: Store, session: Session, rows: Rows, added: int) -> dict[str, float]:
+    """Return the counters of the consumers, their staleness, and how far they are behind."""
     metrics: dict[str, float] = {}
-    for id, name, leased, acknowledged in session.ask(
-        "SELECT id, name, handed_out, acknowledged FROM consumers WHERE buffer_id = ? ORDER BY id "
-        "DESC LIMIT ?",
-        store.id, MAX_CONSUMERS,
-    ):  # fmt: skip
+    items: dict[str, tuple[int, np.ndarray]] = {}  # version and positions of the latest lease
+    for name, leased, acknowledged, last, version, positions in rows:
         prefix = f"consumers.{name}"
         metrics[f"{prefix}.leased"], metrics[f"{prefix}.acknowledged"] = leased, acknowledged
-        newest = session.ask(
-            "SELECT id, last, policy_version FROM leases WHERE buffer_id = ? AND consumer = ? "
-            "ORDER BY id DESC LIMIT 1",
-            store.id, id,
-        )  # fmt: skip
-        if not newest:
-            continue
-        lease, last, version = newest[0]
-        metrics[f"{prefix}.steps_behind"] = max(0, added - 1 - last)
-        staleness = None if version is None else _staleness(store, session, id, lease, version)
-        if staleness is not None:
-            metrics[f"{prefix}.staleness"] = staleness
+        if last is not None:
+            metrics[f"{prefix}.steps_behind"] = max(0, added - 1 - last)
+        if version is not None:
+            try:
+                leased_items = unpack_positions(bytes(positions)).items[:MAX_STALENESS_STEPS]
+            except (ValueError, struct.error):  # `expdb check` reports the corruption
+                continue
+            items[f"{prefix}.staleness"] = version, leased_items
+    if not items:
+        return metrics
+    wanted = np.unique(np.concatenate([positions for _, positions in items.values()]))
+    versions = dict(
+        session.ask(VERSIONS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
+    )
+    for name, (version, positions) in items.items():
+        known = [versions.get(position) for position in positions.tolist()]
+        ages = [version - known_version for known_version in known if known_version is not None]
+        if ages:
+            metrics[name] = sum(ages) / len(ages)
     return metrics
 
 
-def _staleness(
-    store: Store, session: Session, consumer: int, lease: int, version: int
-) -> float | None:
-    """Return how many policy versions older than the buffer the leased steps were, on average."""
-    ((positions,),) = session.ask(
-        "SELECT positions FROM leases WHERE buffer_id = ? AND consumer = ? AND id = ?",
-        store.id, consumer, lease,
-    )  # fmt: skip
-    try:
-        items = unpack_positions(bytes(positions)).items[:MAX_STALENESS_STEPS]
-    except (ValueError, struct.error):  # `expdb check` reports the corruption
-        return None
-    versions = session.ask(
-        "SELECT coalesce(s.policy_version, e.policy_version) FROM steps s JOIN episodes e ON "
-        "e.buffer_id = s.buffer_id AND e.id = s.episode WHERE s.buffer_id = ? AND s.position "
-        f"{store.dialect.AMONG}",
-        store.id, store.dialect.as_list(items),
-    )  # fmt: skip
-    ages = [version - row[0] for row in versions if row[0] is not None]
-    return sum(ages) / len(ages) if ages else None
-
-
-def _groups(store: Store, session: Session, now: float) -> dict[str, float]:
+def _of_groups(rows: Rows, now: float) -> dict[str, float]:
     """Return how many of the newest groups are in each stage, and the ages of the oldest ones."""
-    ((added,),) = session.ask("SELECT episodes_added FROM buffers WHERE id = ?", store.id)
     groups: dict[str, list[Any]] = defaultdict(list)
-    for group, *rollout in session.ask(
-        "SELECT group_id, status, started, ended, episode_return FROM episodes WHERE buffer_id = ? "
-        "AND id >= ? AND group_id IS NOT NULL",
-        store.id, added - GROUP_WINDOW_EPISODES,
-    ):  # fmt: skip
+    for group, *rollout in rows:
         groups[group].append(rollout)
     if not groups:
         return {}
@@ -204,7 +206,7 @@ def _groups(store: Store, session: Session, now: float) -> dict[str, float]:
     return metrics
 
 
-def _tokens(store: Store, session: Session) -> dict[str, float]:
+def _of_tokens(store: Store, session: Session, state: State) -> dict[str, float]:
     """Return the mean number of tokens in the output of the newest steps."""
     field = store.fields.types.get(TOKENS)
     if field is None or not field.varies:
@@ -217,7 +219,7 @@ def _tokens(store: Store, session: Session) -> dict[str, float]:
     if not len(positions):
         return {}
     try:
-        outputs = fetch.steps(store, session, store.state(session), positions, [TOKENS])[TOKENS]
+        outputs = fetch.steps(store, session, state, positions, [TOKENS])[TOKENS]
     except errors.DatabaseDamaged:  # `expdb check` reports the corruption
         return {}
     return {"tokens_per_step": sum(map(len, outputs)) / len(positions)}

@@ -176,6 +176,7 @@ def _subtract(counts: dict[str, float], before: dict[str, float]) -> dict[str, f
 
 
 NEWEST = "SELECT id, time FROM metrics WHERE buffer_id = ? ORDER BY id DESC LIMIT 1"
+CLOCK = "SELECT {}"  # the time of the database
 
 
 def _writing(store: Store) -> Transaction:
@@ -188,8 +189,7 @@ def _writing(store: Store) -> Transaction:
 
 def _are_metrics_due(store: Store, session: Session) -> bool:
     """Return whether the newest row of metrics is old; it also is if the clock was set back."""
-    newest = session.ask(NEWEST, store.id)
-    ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
+    newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
     return not newest or not 0 <= now - newest[0][1] < REPORT_SECONDS
 
 
@@ -198,8 +198,7 @@ def _add_metrics(store: Store) -> None:
     # A read on SQLite waits for no lock. On a server, only `writing` limits the waits for locks.
     reads = store.engine.reading() if store.dialect.WRITES_ALONE else _writing(store)
     with reads as session:
-        newest = session.ask(NEWEST, store.id)
-        ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
+        newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
         measurement = _dump(measure(store, session, now))
     id = newest[0][0] + 1 if newest else 0
     with _writing(store) as session:
@@ -229,7 +228,7 @@ def _remove_workers(store: Store, session: Session, now: float) -> None:
     counts_by_role: dict[str, dict[str, float]] = {}
     for id, holder, role, active, ended in session.ask(
         "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
-        "AND active < ? ORDER BY id LIMIT ?",
+        "AND active < ? ORDER BY active LIMIT ?",
         store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS, MAX_REMOVED,
     ):  # fmt: skip
         if ended is not None or active < now - REMOVE_SILENT_AFTER_SECONDS or has_ended(holder):

@@ -170,17 +170,20 @@ def file_problems(session: Any) -> list[str]:
     return []
 
 
+ACTIVITY = (
+    "SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) FILTER "
+    "(WHERE pid <> pg_backend_pid()), 0)::float8 FROM pg_stat_activity WHERE datname = "
+    "current_database() AND backend_type = 'client backend'"
+)
+DEAD_ROWS = (
+    "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = "
+    "'expdb'"
+)
+
+
 def database_gauges(session: Any) -> dict[str, float]:
     """Return figures of the whole database for the history of metrics."""
-    ((connections, longest),) = session.ask(
-        "SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) FILTER "
-        "(WHERE pid <> pg_backend_pid()), 0)::float8 FROM pg_stat_activity WHERE datname = "
-        "current_database() AND backend_type = 'client backend'"
-    )
-    ((dead,),) = session.ask(
-        "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname = "
-        "'expdb'"
-    )
+    ((connections, longest),), ((dead,),) = session.ask_all((ACTIVITY,), (DEAD_ROWS,))
     return {
         "connections": connections,
         "longest_transaction_seconds": longest,
