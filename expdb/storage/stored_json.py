@@ -40,7 +40,7 @@ def parse_numbers(text: Any, what: str) -> dict[str, float]:
             raise damaged(what, f"{name!r} is {str(value)[:40]!r} instead of a number")
         if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
             raise damaged(what, f"invalid name {name!r}")
-    return {name: float(value) for name, value in numbers.items()}
+    return numbers
 
 
 def damaged(what: str, why: object) -> DatabaseDamaged:

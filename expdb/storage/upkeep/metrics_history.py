@@ -28,10 +28,15 @@ def read_metrics(store: Store, session: Session, since: float) -> dict[str, list
     )  # fmt: skip
     measured: list[Measurement] = []
     for time, text in rows:
-        measurement = {**parse_numbers(text, "a row of the table metrics"), "time": time}
+        measurement = _as_floats(parse_numbers(text, "a row of the table metrics")) | {"time": time}
         measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
     names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in measured for name in row)])
     return {name: [row.get(name) for row in measured] for name in names}
+
+
+def _as_floats(numbers: dict[str, float]) -> Measurement:
+    """Convert integers, because a column of floats rejects integers above 2**53."""
+    return {name: float(number) for name, number in numbers.items()}
 
 
 def _derive(before: Measurement, after: Measurement) -> Measurement:
