@@ -103,6 +103,11 @@ def kill_learners(database: str, kind: str, place: Place, kills: int) -> Outcome
             killed(processes[index])
             processes[index] = begin(index)
     time.sleep(0.3)
+    end = (
+        time.monotonic() + 30.0
+    )  # a slow machine starts processes more slowly than they are killed
+    while len(written.read()) < kills and time.monotonic() < end:
+        time.sleep(0.05)
     for process in processes:
         killed(process)
     learn(location, kind, trained, rest=True)
