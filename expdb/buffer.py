@@ -23,13 +23,7 @@ from expdb.consumers.leasing import Leasing
 from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
 from expdb.memory.budget import Budget
-from expdb.names import (
-    COLUMN_KINDS,
-    DEFAULT_TASK,
-    STORE_CALL,
-    NotACollection,
-    TaskReminder,
-)
+from expdb.names import COLUMN_KINDS, DEFAULT_TASK, STORE_CALL, NotACollection, TaskReminder
 from expdb.process import exits
 from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
@@ -607,6 +601,13 @@ class ReplayBuffer(NotACollection):
 
     @property
     @retry_on_restart
+    def added(self) -> int:
+        """Number of steps ever stored, an int; the next step gets this position."""
+        with self._store.engine.reading() as session:
+            return self._store.state(session).added
+
+    @property
+    @retry_on_restart
     def capacity(self) -> int | None:
         """Maximum number of steps, an int, or None if it is unlimited.
 
@@ -956,7 +957,7 @@ class ReplayBuffer(NotACollection):
         The stream has one row per step, in the order of positions. It reads 4,096 steps at a time,
         so the result may be larger than memory. pandas, polars, DuckDB and other libraries read it
         through ``__arrow_c_stream__``. A stream can be read once, while the database is open. Each
-        record batch is one snapshot.
+        record batch is read from its own snapshot.
 
         Parameters
         ----------
@@ -1751,8 +1752,8 @@ class ReplayBuffer(NotACollection):
             of each prioritized sampler, which determines its beta.
         """
         generator = self._generator(None).bit_generator.state
-        own = {"format": 1, "buffer": self.name, "generator": generator}
-        return own | self._sampling.state()
+        origin = {"format": 1, "buffer": self.name, "generator": generator}
+        return origin | self._sampling.state()
 
     def restore_sampling(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `sampling_state` returned.
@@ -2174,7 +2175,7 @@ class ReplayBuffer(NotACollection):
         return table_of_rows(rows, listing.COLUMNS)
 
     @retry_on_restart
-    def metrics(self, since: float = 0.0) -> pa.Table:
+    def metrics(self, since: float = 0.0, *, newest: int | None = None) -> pa.Table:
         """Return the history of the metrics of the buffer.
 
         While processes use the buffer, one of them adds a row about every ten seconds. expdb keeps
@@ -2185,26 +2186,27 @@ class ReplayBuffer(NotACollection):
         ----------
         since : float, default 0.0
             Return only measurements from this time on, in Unix seconds.
+        newest : int, optional
+            Maximum number of measurements, at least 1. By default, there is no limit.
 
         Returns
         -------
         pyarrow.Table
             One row per measurement, oldest first. The column `time` has Unix seconds. All columns
-            are float64, and null where a value is unknown. The first row has no rates, because
-            rates need the previous row. The guide "How to monitor a run" lists the columns.
+            are float64, and null where a value is unknown. The guide "How to monitor a run" lists
+            the columns.
 
         Raises
         ------
         InvalidValue
-            If `since` is not a finite number.
+            If `since` is not a finite number, or `newest` is not a positive integer.
 
         Examples
         --------
         >>> buffer.metrics(time.time() - 3600)["steps_per_second"]  # doctest: +SKIP
         """
-        since = checks.number(since, "since")
         with self._store.engine.reading() as session:
-            columns = read_metrics(self._store, session, since)
+            columns = read_metrics(self._store, session, since, newest)
         return pa.table({name: pa.array(column, "float64") for name, column in columns.items()})
 
     @retry_on_restart

@@ -28,11 +28,10 @@ def prometheus_text(db: expdb.ExperienceDB) -> str:
     samples: dict[str, list[str]] = defaultdict(list)
     database_values: dict[str, float] = {}
     for buffer in db.buffers():
-        table = db.buffer(buffer, create=False).metrics()
+        table = db.buffer(buffer, create=False).metrics(newest=1)
         if not table.num_rows:
             continue
-        measurement = table.slice(table.num_rows - 1).to_pylist()[0]
-        for name, value in measurement.items():
+        for name, value in table.to_pylist()[0].items():
             if value is None or name in RATES_AND_MEANS:
                 continue
             if name in DATABASE_METRICS:

@@ -52,7 +52,7 @@ def tail(
     names = [*COLUMNS, *fields]
     with expdb.open(location, create=False, read_only=True) as db, watch_for_stop() as is_stopped:
         chosen = only_buffer(db, location, buffer)
-        newest = chosen.stats()["added"] - 1
+        newest = chosen.added - 1
         for row in _newest(chosen, condition, names, lines, newest):
             if is_stopped():
                 break
@@ -164,9 +164,9 @@ def consumers(location: str, buffer: str | None, as_json: bool) -> None:
     """
     with expdb.open(location, create=False, read_only=True) as db:
         rows = [
-            _consumer_row(db.buffer(name, create=False), consumer)
-            for name in _buffers(db, buffer)
-            for consumer in db.buffer(name, create=False).consumers()
+            _consumer_row(chosen, consumer)
+            for chosen in (db.buffer(name, create=False) for name in _buffers(db, buffer))
+            for consumer in chosen.consumers()
         ]
     print_table(rows, as_json)
 
@@ -174,7 +174,7 @@ def consumers(location: str, buffer: str | None, as_json: bool) -> None:
 def _consumer_row(buffer: expdb.ReplayBuffer, name: str) -> dict[str, Any]:
     stats = buffer.consumer(name).stats()
     newest = buffer.leases(name, newest=1).to_pylist()
-    behind = buffer.stats()["added"] - 1 - newest[0]["last_position"] if newest else None
+    behind = buffer.added - 1 - newest[0]["last_position"] if newest else None
     return {"buffer": buffer.name, "consumer": stats.pop("name"), **stats, "steps_behind": behind}
 
 
@@ -273,15 +273,16 @@ def metrics(
 
             return click.echo(prometheus_text(db), nl=False)
         chosen = only_buffer(db, location, buffer)
-        table = chosen.metrics(0.0 if last is None else time.time() - _seconds(last))
+        if last is None:
+            table = chosen.metrics(newest=1)
+        else:
+            table = chosen.metrics(time.time() - _seconds(last))
     if not table.num_rows:
         click.echo(
             f"Warning: buffer {chosen.name!r} has no measurements; a handle measures a buffer that "
             "it has used for more than one second",
             err=True,
         )
-    if last is None:
-        table = table.slice(max(0, table.num_rows - 1))
     if csv:
         return write_rows(table, "-", "csv")
     if as_json:

@@ -11,7 +11,7 @@ from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN
 from expdb.replay.ragged import RaggedArray, alternate_gaps_and_slices, take_slices
 
-MANY_TURNS = 10  # so many new rows in a batch without a continued row are probably a mistake
+MANY_TURNS = 10  # later prompts of a batch; if none continues a row, there is a warning
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,11 @@ def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     seconds = rows[-1]["time"] - rows[-2]["time"]
     assert rows[-1]["steps_per_second"] == pytest.approx(6 / seconds)
     assert rows[0]["steps_per_second"] is None
-    assert buffer.metrics(since=rows[-1]["time"])["steps_added"].to_pylist() == [12.0]
+    assert buffer.metrics(since=rows[-1]["time"]).to_pylist() == rows[-1:]
+    assert buffer.metrics(since=rows[-1]["time"] + 1).num_rows == 0
+    assert buffer.metrics(newest=1).to_pylist() == rows[-1:]
+    assert buffer.metrics(newest=2).to_pylist() == rows[-2:]
+    assert buffer.metrics(newest=1000).to_pylist() == rows
 
 
 def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every_call, db):
@@ -425,6 +429,8 @@ def test_corrupted_rows_raise_an_error(report_on_every_call, buffer):
 def test_since_must_be_a_number(buffer):
     with pytest.raises(expdb.InvalidValue, match="since must be a number"):
         buffer.metrics("yesterday")
+    with pytest.raises(expdb.InvalidValue, match="newest"):
+        buffer.metrics(newest=0)
 
 
 def test_connections_of_a_server_are_named(report_on_every_call, open_db):
@@ -545,6 +551,17 @@ def test_rates_stay_right_after_a_failed_report(report_on_every_call, buffer, mo
     assert buffer._reporter._reported == reported
     buffer._reporter.report()
     assert buffer._reporter._reported > reported
+
+
+def test_leases_of_a_buffer_without_consumers_are_empty(buffer):
+    assert buffer.leases().num_rows == 0
+
+
+def test_added_counts_steps_that_were_evicted(db):
+    buffer = db.buffer("train", capacity=2)
+    assert buffer.added == 0
+    buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})
+    assert (buffer.added, len(buffer)) == (3, 2)
 
 
 def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypatch, location):

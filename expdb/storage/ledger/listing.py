@@ -2,16 +2,11 @@
 
 from typing import Any
 
-import sqlalchemy as sa
-
 from expdb import checks
 from expdb.process.liveness import describe_process
-from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import find_consumer, unknown_consumer
 from expdb.storage.store import Store
-
-K, L = tables.consumers.c, tables.leases.c
 
 # Statuses as users see them, with those in the database.
 STATUSES = {
@@ -27,6 +22,13 @@ COLUMNS = {
 }  # fmt: skip
 
 
+# By consumer, because only the primary key has the leases in order.
+NEWEST = (
+    "SELECT id, number, status, holder, leased, expires, ended, trainer_step, policy_version, "
+    "rows, first, last FROM leases WHERE buffer_id = ? AND consumer = ? {} ORDER BY id DESC LIMIT ?"
+)
+
+
 def list_leases(
     store: Store, session: Session, consumer: str | None, status: str | None, newest: int
 ) -> list[tuple[Any, ...]]:
@@ -34,32 +36,24 @@ def list_leases(
 
     Raise UnknownConsumer if there is no such consumer, and InvalidValue for an invalid argument.
     """
-    newest = checks.whole(newest, "newest", 1)
+    newest, condition = checks.whole(newest, "newest", 1), ""
     if status is not None:
         checks.choice(status, "status", *STATUSES)
+        condition = f"AND status IN ({', '.join(map(repr, STATUSES[status]))})"
     if consumer is None:
-        consumers = session.rows(sa.select(K.id, K.name).where(K.buffer_id == store.id))
+        consumers = session.ask("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
     else:
         record = find_consumer(session, store, consumer)
         if record is None:
             raise unknown_consumer(session, store, consumer)
         consumers = [(record.id, record.name)]
-    is_chosen = sa.true() if status is None else L.status.in_(STATUSES[status])
-    leases = []
-    for id, name in consumers:
-        # By consumer, because only the primary key has the leases in order.
-        statement = (
-            sa.select(
-                L.id, L.number, L.status, L.holder, L.leased, L.expires, L.ended,
-                L.trainer_step, L.policy_version, L.rows, L.first, L.last,
-            )
-            .where(L.buffer_id == store.id, L.consumer == id, is_chosen)
-            .order_by(L.id.desc())
-            .limit(newest)
-        )  # fmt: skip
-        leases += [(name, *row) for row in session.fetch(statement)]
+    statement = NEWEST.format(condition)
+    answers = session.ask_all(*[(statement, store.id, id, newest) for id, _ in consumers])
+    leases = [
+        (name, *row) for (_, name), rows in zip(consumers, answers, strict=True) for row in rows
+    ]
     leases.sort(key=lambda lease: (lease[5], lease[0], lease[1]))
     return [
         (name, id, number, NAMES[stored_status], describe_process(holder), *rest)
         for name, id, number, stored_status, holder, *rest in leases[-newest:]
-    ]  # fmt: skip
+    ]

@@ -1,5 +1,8 @@
 """Read the history of a buffer's metrics, with rates between successive measurements."""
 
+from typing import Any
+
+from expdb import checks
 from expdb.sql.session import Session
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_numbers
@@ -20,18 +23,32 @@ RATES_AND_MEANS = {
 Measurement = dict[str, float]
 
 
-def read_metrics(store: Store, session: Session, since: float) -> dict[str, list[float | None]]:
-    """Return the metrics from a time on, one list per name, oldest first."""
-    rows = session.ask(
-        "SELECT time, measurement FROM metrics WHERE buffer_id = ? AND time >= ? ORDER BY id",
-        store.id, since,
-    )  # fmt: skip
+# The last row before the time, which rates need, and the rows after it.
+FROM_TIME = (
+    "SELECT time, measurement FROM metrics WHERE buffer_id = ? AND id >= coalesce((SELECT max(id) "
+    "FROM metrics WHERE buffer_id = ? AND time < ?), 0) ORDER BY id DESC"
+)
+
+
+def read_metrics(
+    store: Store, session: Session, since: float, newest: int | None
+) -> dict[str, list[float | None]]:
+    """Return the newest metrics from a time on, one list per name, oldest first.
+
+    Raise InvalidValue if `since` or `newest` is invalid.
+    """
+    since = checks.number(since, "since")
+    question: tuple[Any, ...] = FROM_TIME, store.id, store.id, since
+    if newest is not None:
+        newest = checks.whole(newest, "newest", 1)
+        question = f"{FROM_TIME} LIMIT ?", store.id, store.id, since, newest + 1
     measured: list[Measurement] = []
-    for time, text in rows:
+    for time, text in reversed(session.ask(*question)):
         measurement = _as_floats(parse_numbers(text, "a row of the table metrics")) | {"time": time}
         measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
-    names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in measured for name in row)])
-    return {name: [row.get(name) for row in measured] for name in names}
+    chosen = [row for row in measured if row["time"] >= since][-(newest or len(measured)) :]
+    names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in chosen for name in row)])
+    return {name: [row.get(name) for row in chosen] for name in names}
 
 
 def _as_floats(numbers: dict[str, float]) -> Measurement:
