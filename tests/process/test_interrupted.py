@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.storage.upkeep import reporting
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
@@ -480,3 +481,25 @@ def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_th
             ]
 
     assert everywhere(kind, stride, scenario, repeats=2) > 10
+
+
+@every_line
+@kinds
+def test_a_report_that_is_interrupted_at_any_line_leaves_no_lock(
+    open_db, kind, stride, monkeypatch
+):
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
+    db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b")
+    buffer = db.buffer("b")
+
+    def scenario(at, strike):
+        buffer.store(task_id="t", n=at)
+        with strike:
+            buffer._reporter.report()
+        other.store(task_id="others", n=at)
+        by_another_thread(buffer._reporter.report)
+        actors = [row for row in buffer.workers() if row["role"] == "actor"]
+        assert sum(row["counts"]["steps"] for row in actors) == len(buffer)
+
+    assert everywhere(kind, stride, scenario) > 10

@@ -48,6 +48,7 @@ class SqliteTransaction(Transaction):
 
     def __init__(self, engine: "SqliteEngine", kind: Kind, timeout: float = 0.0):
         self._engine, self._kind, self._timeout = engine, kind, timeout
+        self.turn = object()  # identifies this transaction without keeping it alive
         self._writes = kind in ("write", "unsynced")
         self._session: SqliteSession | None = None
         self._ending = False  # whether COMMIT was sent
@@ -155,7 +156,7 @@ class SqliteEngine(Engine):
         }
         self._idle: dict[Kind, list[SqliteSession]] = {kind: [] for kind in self._creators}
         self._writer = threading.RLock()
-        self._turn: SqliteTransaction | None = None
+        self._turn: object | None = None  # `turn` of the transaction that writes
         self._commits = CommitWatch(path, max_lag, self._last_commit)
         self._closed = False
         self._log, self._watched = WriteAheadLog(path), time.monotonic()
@@ -282,7 +283,7 @@ class SqliteEngine(Engine):
                 f"{self.path} is locked by another thread that writes; try again, or open it "
                 "with a longer timeout"
             )
-        self._turn = transaction
+        self._turn = transaction.turn
         self._log.warn()  # before the write, because a filter may turn the warning into an error
 
     def end_turn(self, transaction: SqliteTransaction) -> None:
@@ -292,7 +293,7 @@ class SqliteEngine(Engine):
         """
         # Ask the lock for its owner: a separate flag could be wrong if an interrupt came just after
         # the lock was acquired.
-        if self._writer._is_owned() and self._turn in (None, transaction):  # type: ignore[attr-defined]
+        if self._writer._is_owned() and self._turn in (None, transaction.turn):  # type: ignore[attr-defined]
             self._turn = None
             self._writer.release()
 
