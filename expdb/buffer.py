@@ -2118,7 +2118,8 @@ class ReplayBuffer(NotACollection):
             One dict per worker, the most recently active one first. The keys are
             `role` (``"actor"``, ``"learner"`` or ``"judge"``); `process`, the process id and the
             machine; `run`; `state` (``"active"``; ``"waiting"``, for the reason `waits_for`;
-            ``"silent"``, without a report for a minute; or ``"ended"``); `since` and `active`, the
+            ``"silent"``, without a report for a minute; ``"ended"``; or ``"died"``, if the process
+            ended without closing its handle); `since` and `active`, the
             Unix seconds of the first and of the latest report; `counts`, a dict of counters such as
             ``"steps"`` or ``"leases"``; and `rates`, the increase of each counter per second
             between the latest two reports, without sums.
@@ -2199,7 +2200,7 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If `since` is not a finite number, or `newest` is not a positive integer.
+            If `since` is not a time, or `newest` is not a positive integer.
 
         Examples
         --------

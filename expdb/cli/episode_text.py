@@ -11,7 +11,7 @@ import numpy as np
 import expdb
 
 SHORT = 400  # characters of a value that are shown without `full`
-COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags")
+COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags", "scores")
 
 
 def find(
@@ -160,6 +160,8 @@ def _heading(row: dict[str, Any]) -> Iterator[str]:
     yield from (name for name in ("terminated", "truncated") if row[name])
     if row["tags"]:
         yield json.dumps(row["tags"], ensure_ascii=False)
+    if row["scores"]:
+        yield f"scores {json.dumps(row['scores'], ensure_ascii=False)}"
 
 
 def _is_conversation(value: Any) -> bool:

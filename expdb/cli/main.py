@@ -115,6 +115,8 @@ def _show(message: Warning | str, *_: Any, **__: Any) -> None:
 
 # Maps advice for Python programs in error messages to advice for the command line.
 _ADVICE = {
+    ", or wait with wait=seconds": "",
+    "list episodes with buffer.episodes()": "list episodes with `expdb query --episodes`",
     "required=True raises an error instead": "--required fails instead",
     "open the database with a longer timeout": "select fewer steps",
     "try again, or open it with a longer timeout": "try again",

@@ -105,15 +105,15 @@ def _print_step(row: dict[str, Any], fields: Sequence[str], as_json: bool) -> No
     type=click.Choice(["actor", "learner", "judge"]),
     help="Show only workers with this role.",
 )
-@click.option("--all", "all_", is_flag=True, help="Also show workers that have ended.")
+@click.option("--all", "all_", is_flag=True, help="Also show workers that have ended or died.")
 @as_json
 def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_json: bool) -> None:
     """Show the actors, learners and judges of a buffer.
 
     A handle registers one second after it first opens the buffer, with its next write, sample,
     lease, acknowledgement or score, and reports about every ten seconds. The state is active,
-    waiting, silent (no report for a minute) or ended. Without BUFFER, the command shows all
-    buffers.
+    waiting, silent (no report for a minute), ended, or died (the process ended without closing its
+    handle). Without BUFFER, the command shows all buffers.
 
     Example: expdb actors runs.db --role learner
     """
@@ -122,7 +122,7 @@ def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_j
             {"buffer": name, **worker}
             for name in _buffers(db, buffer)
             for worker in db.buffer(name, create=False).workers()
-            if role in (None, worker["role"]) and (all_ or worker["state"] != "ended")
+            if role in (None, worker["role"]) and (all_ or worker["state"] not in ("ended", "died"))
         ]
     if not as_json:
         rows = [_worker_row(row) for row in rows]
@@ -137,6 +137,7 @@ def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
     if counter == "batches_sampled" and "leases" in worker["counts"]:
         counter = "leases"
     noun = counter.split("_")[0]
+    is_live = worker["state"] in ("active", "waiting")
     return {
         "buffer": worker["buffer"],
         "role": worker["role"],
@@ -144,7 +145,7 @@ def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
         "process": worker["process"],
         "run": worker["run"],
         "done": f"{worker['counts'].get(counter, 0):,.0f} {noun}",
-        "rate": f"{worker['rates'].get(counter, 0):,.1f}/s",
+        "rate": f"{worker['rates'].get(counter, 0):,.1f}/s" if is_live else None,
         "report": f"{max(0.0, time.time() - worker['active']):.0f} s ago",
         "waits for": worker["waits_for"],
     }
@@ -222,7 +223,7 @@ def _lease_row(lease: dict[str, Any]) -> dict[str, Any]:
 
 
 def _utc(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -325,6 +326,8 @@ def _buffers(db: expdb.ExperienceDB, name: str | None) -> list[str]:
 def only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expdb.ReplayBuffer:
     """Return the named buffer; without a name, return the only buffer."""
     names = db.buffers()
+    if name is not None and not re.search(r"[=<>~]", name):
+        return db.buffer(name, create=False)
     if name is None and len(names) != 1:
         raise click.UsageError(
             for_terminal(f"{location} has several buffers; pass one of {', '.join(names)}")

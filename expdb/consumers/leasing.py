@@ -34,7 +34,7 @@ from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where
 from expdb.sql.session import Session
-from expdb.storage.activity import LEARNER
+from expdb.storage.activity import JUDGE, LEARNER
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import (
     ConsumerRecord,
@@ -443,6 +443,8 @@ class Leasing:
                 if self.is_acknowledged(lease):
                     break
         self._store.activity.add(LEARNER, leases_acknowledged=1)
+        if scores:
+            self._store.activity.add(JUDGE, scores=len(scores))
         self._store.report_if_due()
 
     def attempts(self) -> Attempts:

@@ -39,7 +39,8 @@ class Activity:
             if episode.gained is not None:
                 amounts["returns"] = amounts.get("returns", 0) + 1
                 amounts["return_sum"] = amounts.get("return_sum", 0.0) + episode.gained
-        locked(self._lock, self._add, ACTOR, amounts)
+        if count or "episodes_ended" in amounts:
+            locked(self._lock, self._add, ACTOR, amounts)
 
     def add_wait(self, role: str, seconds: float) -> None:
         """Count the time that an actor may not write, or that a learner has nothing to lease."""

@@ -93,7 +93,7 @@ def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
     assert "has several buffers; pass one of train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
     code, output = call(path, "nowhere")
-    assert code == 2
+    assert code == 1
     assert "nowhere" in output
     with expdb.open(tmp_path / "many.db") as db:
         for k in range(30):

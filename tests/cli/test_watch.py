@@ -123,6 +123,31 @@ def test_actors_hides_those_that_have_ended(tmp_path, monkeypatch):
     assert "ended" in run("actors", path, "--all")[1]
 
 
+def test_show_prints_scores(path):
+    run("score", path, "train", "--episode", "e1", "judge=0.5")
+    assert 'scores {"judge": 0.5}' in run("show", path, "e1")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("metrics", "trian"), "did you mean 'train'?"),
+     (("tail", "trian"), "did you mean 'train'?"),
+     (("tail", "reward > 1"), "pass the buffer before the conditions"),
+     (("score", "train", "--episode", "e99", "judge=1"), "`expdb query --episodes`")],
+)  # fmt: skip
+def test_wrong_names_are_refused_with_a_hint(path, arguments, message):
+    command, *rest = arguments
+    done = CliRunner().invoke(main, [command, path, *rest])
+    assert done.exit_code in (1, 2)
+    assert message in done.stderr
+
+
+def test_errors_of_samples_name_no_arguments_of_python(path):
+    done = CliRunner().invoke(main, ["sample", path, "train", "2", "reward > 99"])
+    assert done.exit_code == 1
+    assert "wait=" not in done.stderr
+
+
 def test_consumers_shows_settings_and_progress(path):
     (row,) = json.loads(run("consumers", path, "--json")[1])
     assert (row["buffer"], row["consumer"], row["max_times_sampled"]) == ("train", "learner", 2)

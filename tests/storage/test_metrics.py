@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.process import liveness
 from expdb.storage.upkeep import measure, reporting
 
 
@@ -135,7 +136,7 @@ def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     assert rows[-1]["steps_per_second"] == pytest.approx(6 / seconds)
     assert rows[0]["steps_per_second"] is None
     assert buffer.metrics(since=rows[-1]["time"]).to_pylist() == rows[-1:]
-    assert buffer.metrics(since=rows[-1]["time"] + 1).num_rows == 0
+    assert buffer.metrics(since=rows[-1]["time"] + 1000).num_rows == 0
     assert buffer.metrics(newest=1).to_pylist() == rows[-1:]
     assert buffer.metrics(newest=2).to_pylist() == rows[-2:]
     assert buffer.metrics(newest=1000).to_pylist() == rows
@@ -206,8 +207,7 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     counts = by_role(buffer)["learner"]["counts"]
     assert 1.3 < counts["learner_wait_seconds"] < 6
     waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
-    assert waiting
-    assert waiting[-1]["longest_learner_wait_seconds"] > 0
+    assert max(row["longest_learner_wait_seconds"] for row in waiting) > 0
     assert waiting[-1]["mean_waiting_learners"] > 0.3
     assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
 
@@ -223,6 +223,55 @@ def test_a_held_actor_is_shown_and_its_time_counted(report_on_every_call, db, mo
     counts = by_role(buffer)["actor"]["counts"]
     assert 1.2 < counts["actor_wait_seconds"] < 6
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
+
+
+def test_an_actor_that_waits_again_and_again_is_waiting(report_on_every_call, db):
+    buffer = db.buffer("train")
+    buffer.policy_version = 0
+    buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
+    buffer.admit().finish()
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:
+        assert buffer.admit(wait=0.2, required=False) is None
+    buffer._reporter.report()
+    worker = by_role(buffer)["actor"]
+    assert (worker["state"], worker["waits_for"]) == ("waiting", "the rate limiter or the pace")
+    buffer._reporter.report()
+    assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
+
+
+def test_a_suspended_process_is_silent_although_it_waits(report_on_every_call, db, monkeypatch):
+    buffer = db.buffer("train")
+    buffer.store(task_id="t", obs=1)
+    with buffer._store.writing() as (session, _):
+        insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'the pace', 'actor') RETURNING id"
+        session.ask(insert, buffer._store.id, liveness.named(0), time.time() - 90)
+    assert by_role(buffer)["actor"]["state"] == "waiting"
+    monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
+    worker = by_role(buffer)["actor"]
+    assert (worker["state"], worker["waits_for"]) == ("silent", None)
+    (finding,) = [found for found in db.doctor() if found["what"] == "waiting at 'train'"]
+    assert "may be suspended" in finding["advice"]
+
+
+def test_a_judge_that_acknowledges_with_scores_is_a_judge(report_on_every_call, buffer):
+    buffer.store(task_id="t", episode_id="e", obs=1, terminated=True)
+    consumer = buffer.consumer("judge", max_times_sampled=1)
+    lease = consumer.lease(1)
+    consumer.acknowledge(lease, scores={"episode_id": ["e"], "name": "quality", "value": 0.5})
+    buffer._reporter.report()
+    assert by_role(buffer)["judge"]["counts"] == {"scores": 1}
+    assert newest_metrics(buffer)["scores"] == 1
+
+
+def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call, open_db):
+    first, second = open_db(), open_db()
+    first.buffer("train").store(task_id="t", obs=1)
+    second.buffer("train").sample(1)
+    second.close()
+    assert sorted(worker["role"] for worker in first.buffer("train").workers()) == [
+        "actor", "learner"
+    ]  # fmt: skip
 
 
 def test_a_closed_handle_has_ended(report_on_every_call, open_db):
@@ -241,13 +290,13 @@ def _store_and_die(location):
     os._exit(1)
 
 
-def test_a_killed_process_has_ended(db, location):
+def test_a_killed_process_has_died(db, location):
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_store_and_die, args=(location,))
     process.start()
     process.join()
     buffer = db.buffer("train")
-    assert by_role(buffer)["actor"]["state"] == "ended"
+    assert by_role(buffer)["actor"]["state"] == "died"
     buffer._reporter.report()
     with buffer._store.engine.reading() as session:
         assert measure.measure(buffer._store, session, time.time())["actors"] == 0
@@ -426,9 +475,13 @@ def test_corrupted_rows_raise_an_error(report_on_every_call, buffer):
         session.ask("DELETE FROM workers RETURNING id")
 
 
-def test_since_must_be_a_number(buffer):
-    with pytest.raises(expdb.InvalidValue, match="since must be a number"):
-        buffer.metrics("yesterday")
+@pytest.mark.parametrize("since", ["1h", 3600, -3600, float("nan"), None])
+def test_since_must_be_a_time(buffer, since):
+    with pytest.raises(expdb.InvalidValue, match=r"since must be a time in Unix seconds, such as"):
+        buffer.metrics(since)
+
+
+def test_newest_must_be_positive(buffer):
     with pytest.raises(expdb.InvalidValue, match="newest"):
         buffer.metrics(newest=0)
 

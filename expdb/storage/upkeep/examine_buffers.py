@@ -26,13 +26,16 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
     for name in db.buffers():
         buffer = db.buffer(name, create=False)
         yield from _copies(db, buffer)
+        workers = [worker for worker in buffer.workers() if worker["state"] != "ended"]
+        silent = {worker["process"] for worker in workers if worker["state"] == "silent"}
         for waiter in buffer.waiting():
             text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
-            is_long = waiter["seconds"] > LONG_WAIT
-            yield finding(
-                f"waiting at {name!r}", text, is_long, WAIT_ADVICE.get(waiter["role"], "")
-            )
-        yield from _workers(buffer)
+            advice = WAIT_ADVICE.get(waiter["role"], "")
+            if waiter["who"] in silent:
+                advice = "the process has not reported since; it may be suspended or unreachable"
+            yield finding(f"waiting at {name!r}", text, waiter["seconds"] > LONG_WAIT, advice)
+        if workers:
+            yield _workers(name, workers, sorted(silent))
         yield from _pins(db, buffer)
         opened = {"buffer": name, "before": time.time() - LONG_OPEN}
         if open_long := db.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
@@ -54,19 +57,16 @@ def _copies(db: Any, buffer: Any) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _workers(buffer: Any) -> Iterator[Finding]:
-    """Yield the number of workers in each state, and advice if some are silent."""
-    workers = [worker for worker in buffer.workers() if worker["state"] != "ended"]
+def _workers(name: str, workers: list[dict[str, Any]], silent: list[str]) -> Finding:
+    """Return the number of workers in each state, with advice if some are silent."""
     counts = Counter(f"{worker['state']} {worker['role']}" for worker in workers)
-    silent = [worker["process"] for worker in workers if worker["state"] == "silent"]
-    if counts:
-        yield finding(
-            f"workers of {buffer.name!r}",
-            ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items()),
-            bool(silent),
-            f"no report for over a minute from {', '.join(silent[:3])}; check whether these "
-            "processes are idle, suspended or unreachable",
-        )
+    return finding(
+        f"workers of {name!r}",
+        ", ".join(f"{count} {kind}{'s' * (count != 1)}" for kind, count in counts.items()),
+        bool(silent),
+        f"no report for over a minute from {', '.join(silent[:3])}; check whether these "
+        "processes are idle, suspended or unreachable",
+    )
 
 
 def _pins(db: Any, buffer: Any) -> Iterator[Finding]:

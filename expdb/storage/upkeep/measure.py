@@ -9,7 +9,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 import functools
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_numbers
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
+MOST_OF_THE_TIME = 0.5
 GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
 TOKEN_WINDOW_STEPS = 64  # steps whose tokens are counted
 MAX_CONSUMERS = 20  # consumers with own metrics, the newest ones
@@ -38,7 +39,7 @@ STEP_TIME = (
     "SELECT execute_time FROM steps WHERE buffer_id = ? AND position >= ? ORDER BY position {} "
     "LIMIT 1"
 )
-WORKERS = "SELECT holder, role, active, ended, counts FROM workers WHERE buffer_id = ?"
+WORKERS = "SELECT holder, role, active, ended, counts, rates FROM workers WHERE buffer_id = ?"
 WAITERS = "SELECT holder, since, role FROM waiters WHERE buffer_id = ?"
 # The first condition selects the partial index.
 OPEN_LEASES = (
@@ -83,7 +84,7 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
         if rows:
             metrics[name] = max(0.0, now - rows[0][0])
     metrics |= _of_workers(workers, now, is_ended)
-    metrics |= _of_waiters(waiters, now, is_ended)
+    metrics |= _of_waiters(waiters, workers, now, is_ended)
     metrics |= _of_leases(leases[0], now)
     metrics |= _of_consumers(store, session, consumers, state.added)
     metrics |= _of_groups(rollouts, now)
@@ -114,26 +115,49 @@ def _of_workers(rows: Rows, now: float, is_ended: Callable[[str], bool]) -> dict
     """Return the sums of the counts of all workers, and the number of live ones of each role."""
     sums: dict[str, float] = defaultdict(float)
     live = {f"{role}s": 0.0 for role in ROLES}
-    for holder, role, active, ended, counts in rows:
+    for holder, role, active, ended, counts, _ in rows:
         for name, count in parse_numbers(counts, "the counts of a worker").items():
             if name != "steps":  # `steps_added` also counts steps of earlier versions of expdb
                 sums[name] += count
-        is_recent = ended is None and now - active < SILENT_AFTER_SECONDS
-        if is_recent and f"{role}s" in live and holder and not is_ended(holder):
+        if f"{role}s" in live and _is_live(holder, active, ended, now, is_ended):
             live[f"{role}s"] += 1
     return {**sums, **live}
 
 
-def _of_waiters(rows: Rows, now: float, is_ended: Callable[[str], bool]) -> dict[str, float]:
-    waits: dict[str, list[float]] = {"actor": [], "learner": []}
+def _is_live(
+    holder: str, active: float, ended: float | None, now: float, is_ended: Callable[[str], bool]
+) -> bool:
+    is_recent = ended is None and now - active < SILENT_AFTER_SECONDS
+    return is_recent and bool(holder) and not is_ended(holder)
+
+
+def is_mostly_waiting(role: str, rates: Mapping[str, float]) -> bool:
+    """Return whether a worker waited for most of the time between its latest two reports.
+
+    Each wait of a loop around `admit(wait=0.5)` is too short for a row in `waiters`.
+    """
+    return rates.get(f"{role}_wait_seconds", 0.0) > MOST_OF_THE_TIME
+
+
+def _of_waiters(
+    rows: Rows, workers: Rows, now: float, is_ended: Callable[[str], bool]
+) -> dict[str, float]:
+    """Return how many processes wait in each role, and the longest of the recorded waits."""
+    seconds: dict[str, list[float]] = {"actor": [0.0], "learner": [0.0]}
+    holders: dict[str, set[str]] = {"actor": set(), "learner": set()}
     for holder, since, role in rows:
-        if role in waits and not is_ended(holder):
-            waits[role].append(max(0.0, now - since))
+        if role in seconds and not is_ended(holder):
+            seconds[role].append(now - since)
+            holders[role].add(holder)
+    for holder, role, active, ended, _, rates in workers:
+        is_waiting = is_mostly_waiting(role, parse_numbers(rates, "the rates of a worker"))
+        if role in holders and is_waiting and _is_live(holder, active, ended, now, is_ended):
+            holders[role].add(holder)
     return {
-        "waiting_actors": len(waits["actor"]),
-        "longest_actor_wait_seconds": max(waits["actor"], default=0.0),
-        "waiting_learners": len(waits["learner"]),
-        "longest_learner_wait_seconds": max(waits["learner"], default=0.0),
+        "waiting_actors": len(holders["actor"]),
+        "longest_actor_wait_seconds": max(seconds["actor"]),
+        "waiting_learners": len(holders["learner"]),
+        "longest_learner_wait_seconds": max(seconds["learner"]),
     }
 
 

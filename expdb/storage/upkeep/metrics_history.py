@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from expdb import checks
+from expdb import checks, errors
 from expdb.sql.session import Session
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_numbers
@@ -22,6 +22,8 @@ RATES_AND_MEANS = {
 
 Measurement = dict[str, float]
 
+FIRST_TIME = 1e8  # a smaller `since` is a duration that was passed by mistake
+
 
 # The last row before the time, which rates need, and the rows after it.
 FROM_TIME = (
@@ -37,7 +39,10 @@ def read_metrics(
 
     Raise InvalidValue if `since` or `newest` is invalid.
     """
-    since = checks.number(since, "since")
+    if not isinstance(since, (int, float)) or not (since == 0 or since > FIRST_TIME):
+        raise errors.InvalidValue(
+            f"since must be a time in Unix seconds, such as time.time() - 3600, got {since!r}"
+        )
     question: tuple[Any, ...] = FROM_TIME, store.id, store.id, since
     if newest is not None:
         newest = checks.whole(newest, "newest", 1)

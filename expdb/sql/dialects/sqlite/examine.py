@@ -46,7 +46,7 @@ def _software(module: ModuleType) -> Finding:
     if not wal_reset_is_fixed(module.sqlite_version_info):
         software += (
             "; it has the WAL-reset bug, which expdb avoids, but other programs that write this "
-            "file may not; for a newer SQLite run pip install 'expdb[sqlite]' and pass open(..., "
+            "file may not; for a newer SQLite run pip install pysqlite3 and pass open(..., "
             "sqlite_module=pysqlite3.dbapi2)"
         )
     return finding("SQLite", software)
