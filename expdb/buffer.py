@@ -746,14 +746,29 @@ class ReplayBuffer(NotACollection):
         return table_of_rows(rows, task_statistics.COLUMNS)
 
     @retry_on_restart
-    def episodes(self, where: Where = None) -> pa.Table:
+    def episodes(
+        self,
+        where: Where = None,
+        *,
+        newest: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+    ) -> pa.Table:
         """Return the episodes that have a matching step, oldest first.
+
+        In a large buffer, read the episodes page by page: first with `newest`, then also with
+        ``before``, the number of the oldest episode of the previous page. Numbers of episodes
+        increase and are never reused, so that new episodes do not move the pages.
 
         Parameters
         ----------
         where : QueryBuilder, mapping or array_like of int, optional
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
+        newest : int, optional
+            Maximum number of episodes, at least 1. The newest matching ones are returned.
+        before, after : int, optional
+            Return only episodes whose number is less than `before` and greater than `after`.
 
         Returns
         -------
@@ -767,15 +782,25 @@ class ReplayBuffer(NotACollection):
         ------
         QueryError
             If the query is invalid, or names an unknown column.
+        InvalidValue
+            If `newest` is not a positive integer, or `before` or `after` is not an integer.
 
         Warns
         -----
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
+
+        Examples
+        --------
+        >>> page = buffer.episodes(newest=50)  # doctest: +SKIP
+        >>> buffer.episodes(newest=50, before=page["episode"][0].as_py())  # doctest: +SKIP
         """
+        newest = None if newest is None else checks.whole(newest, "newest", 1)
+        before = None if before is None else checks.whole(before, "before")
+        after = None if after is None else checks.whole(after, "after")
         condition = self._compile(where)
         with self._store.engine.reading() as session:
-            names, rows = select.episodes(self._store, session, condition)
+            names, rows = select.episodes(self._store, session, condition, before, after, newest)
         return table_of_rows(rows, {name: COLUMN_KINDS[name] for name in names})
 
     @retry_on_restart
@@ -2176,6 +2201,62 @@ class ReplayBuffer(NotACollection):
         return table_of_rows(rows, listing.COLUMNS)
 
     @retry_on_restart
+    def draws(
+        self,
+        positions: Sequence[int] | np.ndarray | None = None,
+        *,
+        consumer: str | None = None,
+        lease: int | None = None,
+        newest: int = 1000,
+    ) -> pa.Table:
+        """Return which items were leased, by whom, and with which probability.
+
+        Parameters
+        ----------
+        positions : array_like of int, optional
+            Return only draws of these positions. A lease of whole episodes names an episode by the
+            position of its first step. By default, all draws of the leases are returned.
+        consumer : str, optional
+            Name of the consumer. By default, the leases of all consumers are searched.
+        lease : int, optional
+            Id of a lease of `consumer`. Only this lease is searched.
+        newest : int, default 1000
+            Maximum number of leases per consumer that are searched, at least 1. The newest leases
+            are searched.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per drawn item, the oldest lease first. The columns are `consumer`, `lease`,
+            `batch`, `status`, `leased_at` and `trainer_step`, as in `leases`; `position`, the
+            position of the item; and `probability`, with which the sampler drew it, or null if the
+            sampler does not record probabilities.
+
+        Raises
+        ------
+        UnknownConsumer
+            If there is no consumer with this name.
+        InvalidValue
+            If `positions` is not a 1-D sequence of integers, `lease` is passed without `consumer`,
+            or `newest` is not a positive integer.
+        DatabaseDamaged
+            If a lease is corrupted.
+
+        Examples
+        --------
+        >>> buffer.draws([17])["trainer_step"].to_pylist()  # doctest: +SKIP
+        [3, 12]
+        """
+        if lease is not None and consumer is None:
+            raise errors.InvalidValue("lease= names a lease of a consumer; also pass consumer=")
+        chosen = None if positions is None else checks.positions(positions)
+        lease = None if lease is None else checks.whole(lease, "lease", 0)
+        newest = checks.whole(newest, "newest", 1)
+        with self._store.engine.reading() as session:
+            rows = listing.list_draws(self._store, session, chosen, consumer, lease, newest)
+        return table_of_rows(rows, listing.DRAW_COLUMNS)
+
+    @retry_on_restart
     def metrics(self, since: float = 0.0, *, newest: int | None = None) -> pa.Table:
         """Return the history of the metrics of the buffer.
 
@@ -2316,6 +2397,7 @@ class ReplayBuffer(NotACollection):
     sample_async = async_form(sample, reads=True)
     sample_tasks_async = async_form(sample_tasks, reads=True)
     waiting_async = async_form(waiting, reads=True)
+    draws_async = async_form(draws, reads=True)
     leases_async = async_form(leases, reads=True)
     workers_async = async_form(workers, reads=True)
     metrics_async = async_form(metrics, reads=True)

@@ -90,7 +90,7 @@ BELOW = {
         "storage.upkeep",
     },
 }  # fmt: skip
-FACES = {"cli", "plot", "testing", "integrations", "api", "__init__", "__main__"}
+FACES = {"cli", "serve", "plot", "testing", "integrations", "api", "__init__", "__main__"}
 
 
 def room_of(module):
@@ -121,7 +121,7 @@ def test_every_arrow_points_down():
 def test_libraries_stay_in_their_rooms():
     arrow = (  # tables go there
         "batch.py", "buffer.py", "database.py", "export.py", "parquet.py", "retention.py",
-        "batches.py", "timestamps.py",
+        "batches.py", "timestamps.py", "sql.py",
     )  # fmt: skip
 
     def rule(path, relative, named):
@@ -172,7 +172,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
     assert complaints(rule) == []
 
 
-LONG_FILES = {"buffer.py": 817}  # half of it are signatures
+LONG_FILES = {"buffer.py": 850}  # half of it are signatures
 
 
 def docstring_lines(path):
@@ -200,10 +200,10 @@ def test_few_modules_lie_at_the_root():
 
 
 def test_the_faces_use_the_public_names():
-    faces = ("expdb.export", "expdb.plot", "expdb.cli")
+    faces = ("expdb.export", "expdb.plot", "expdb.cli", "expdb.serve")
 
     def rule(path, relative, named):
-        if relative.parts[0] in ("cli", "plot.py", "testing.py"):
+        if relative.parts[0] in ("cli", "serve", "plot.py", "testing.py"):
             names = {name for name in named if name.startswith("expdb.")}
             public = {f"expdb.{name}" for name in expdb.__all__}
             return [name for name in names if not name.startswith(faces) and name not in public]

@@ -1,11 +1,22 @@
-"""List the leases of a buffer."""
+"""List the leases of a buffer and the items that they drew."""
 
 from typing import Any
 
+import numpy as np
+import sqlalchemy as sa
+
 from expdb import checks
+from expdb.errors import DatabaseDamaged
 from expdb.process.liveness import describe_process
+from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.ledger.consumers import find_consumer, unknown_consumer
+from expdb.storage.ledger.consumers import (
+    ConsumerRecord,
+    find_consumer,
+    list_consumers,
+    unknown_consumer,
+)
+from expdb.storage.ledger.entries import Entry, read_entries
 from expdb.storage.store import Store
 
 # Statuses as users see them, with those in the database.
@@ -57,3 +68,67 @@ def list_leases(
         (name, id, number, NAMES[stored_status], describe_process(holder), *rest)
         for name, id, number, stored_status, holder, *rest in leases[-newest:]
     ]
+
+
+# The columns of the list of drawn items, with their types.
+DRAW_COLUMNS = {
+    "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
+    "leased_at": "real", "trainer_step": "integer", "position": "integer", "probability": "real",
+}  # fmt: skip
+L = tables.leases.c
+
+
+def list_draws(
+    store: Store,
+    session: Session,
+    positions: np.ndarray | None,
+    consumer: str | None,
+    lease: int | None,
+    newest: int,
+) -> list[tuple[Any, ...]]:
+    """Return the items of leases, oldest lease first; see `ReplayBuffer.draws`.
+
+    Raise UnknownConsumer if there is no such consumer.
+    """
+    draws = []
+    for name in list_consumers(session, store) if consumer is None else [consumer]:
+        record = find_consumer(session, store, name)
+        if record is None:
+            raise unknown_consumer(session, store, name)
+        is_asked = L.id == lease if lease is not None else L.id >= record.handed_out - newest
+        if positions is not None and len(positions):
+            is_asked &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
+        times = _times(store, session, record, is_asked)
+        for entry in read_entries(session, store, record, is_asked):
+            if isinstance(entry, DatabaseDamaged):
+                raise entry
+            items, probabilities = _items(entry)
+            rows = np.arange(len(items))
+            if positions is not None:
+                rows = rows[np.isin(items, positions)]
+            about = name, entry.id, entry.number, NAMES[entry.status], times[entry.id]
+            draws += [
+                (*about, entry.trainer_step, int(items[row]), probabilities[row]) for row in rows
+            ]
+    draws.sort(key=lambda draw: (draw[4], draw[0], draw[1]))
+    return draws
+
+
+def _times(
+    store: Store, session: Session, consumer: ConsumerRecord, condition: sa.ColumnElement[bool]
+) -> dict[int, float]:
+    of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, condition)
+    return dict(map(tuple, session.rows(sa.select(L.id, L.leased).where(of_consumer))))
+
+
+def _items(entry: Entry) -> tuple[np.ndarray, list[float | None]]:
+    """Return the positions of the items of a lease, and their probabilities, if they are stored."""
+    drawn = entry.drawn
+    items, probabilities = drawn.items, drawn.columns.get("probability")
+    if probabilities is None or probabilities.ndim != 1:
+        return items, [None] * len(items)
+    if drawn.kept is not None:
+        probabilities = probabilities[drawn.kept]
+    if len(probabilities) != len(items):  # several positions per draw
+        return items, [None] * len(items)
+    return items, probabilities.tolist()

@@ -347,17 +347,37 @@ def steps_of_tasks(
 
 
 def episodes(
-    store: Store, session: Session, where: Condition | None
+    store: Store,
+    session: Session,
+    where: Condition | None,
+    before: int | None = None,
+    after: int | None = None,
+    newest: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Return column names, and the rows of the episodes with a matching step, oldest first."""
+    """Return column names, and the rows of the episodes with a matching step, oldest first.
+
+    Return only episodes whose numbers are between `after` and `before`, both exclusive, and at most
+    `newest` episodes.
+    """
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     segments: sa.Select[Any] = (
         sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)
     )
-    statement = sa.select(*columns).where(E.buffer_id == store.id, segments.exists()).order_by(E.id)
-    if where is not None:
-        by_episode = not where.of_steps or _by_episode(where, store.state(session))
-        statement = statement.where(
-            _whole(where) if by_episode else E.id.in_(_steps(store, where, S.episode))
-        )
-    return [column.name for column in columns], session.fetch(statement)
+    statement = sa.select(*columns).where(E.buffer_id == store.id)
+    if before is not None:
+        statement = statement.where(E.id < before)
+    if after is not None:
+        statement = statement.where(E.id > after)
+    if where is None:
+        statement = statement.where(segments.exists())
+    elif not where.of_steps or _by_episode(where, store.state(session)):
+        statement = statement.where(segments.exists(), _whole(where))
+    elif before is None and after is None and newest is None:
+        statement = statement.where(segments.exists(), E.id.in_(_steps(store, where, S.episode)))
+    else:  # test each episode of the range
+        steps = segments.join(tables.steps, tables.IN_SEGMENT).where(where.sql)
+        statement = statement.where(steps.exists())
+    ascending = newest is None
+    statement = statement.order_by(E.id if ascending else E.id.desc()).limit(newest)
+    rows = session.fetch(statement)
+    return [column.name for column in columns], rows if ascending else rows[::-1]

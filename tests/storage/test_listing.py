@@ -1,0 +1,103 @@
+"""Pages of episodes, and who drew which item."""
+
+import numpy as np
+import pytest
+
+import expdb
+
+
+@pytest.fixture
+def episodes(buffer):
+    for number in range(10):
+        for step in range(3):
+            buffer.store(
+                task_id=f"t{number % 3}", episode_id=f"e{number}", n=step,
+                reward=float(step == 1 and number % 2), terminated=step == 2,
+            )  # fmt: skip
+    return buffer
+
+
+def numbers(table):
+    return table["episode"].to_pylist()
+
+
+def test_newest_episodes_come_oldest_first_and_page_by_page(episodes):
+    assert numbers(episodes.episodes(newest=3)) == [7, 8, 9]
+    assert numbers(episodes.episodes(newest=3, before=7)) == [4, 5, 6]
+    assert numbers(episodes.episodes(newest=3, before=0)) == []
+    assert numbers(episodes.episodes(after=3, before=6)) == [4, 5]
+    assert numbers(episodes.episodes(after=-1)) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"task_id": "t1"}, {"reward": 1.0}, {"reward": 1.0, "task_id": "t1"}, {"step": 2},
+     {"agent_id": "agent"}, [4, 25, 26], {"length": 3}],
+)  # fmt: skip
+@pytest.mark.parametrize("has_gaps", [False, True])
+def test_ranges_of_episodes_match_the_same_conditions(episodes, where, has_gaps):
+    if has_gaps:
+        episodes.delete({"episode_id": "e4", "step": 1})
+        episodes.delete({"episode_id": "e7"})
+    everything = numbers(episodes.episodes(where))
+    assert everything
+    assert numbers(episodes.episodes(where, newest=100)) == everything
+    assert numbers(episodes.episodes(where, newest=2)) == everything[-2:]
+    for low, high in ((-1, 5), (2, 9), (4, 8)):
+        part = numbers(episodes.episodes(where, after=low, before=high))
+        assert part == [number for number in everything if low < number < high]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"newest": 0}, {"newest": 1.5}, {"before": "e1"}, {"after": None, "newest": -1}]
+)
+def test_wrong_ranges_are_refused(episodes, arguments):
+    with pytest.raises(expdb.InvalidValue):
+        episodes.episodes(**arguments)
+
+
+def test_draws_have_positions_and_probabilities(episodes):
+    consumer = episodes.consumer("learner", seed=0)
+    first = consumer.lease(4, sampler=expdb.Prioritized(initial=1.0))
+    consumer.acknowledge(first, step=7)
+    second = consumer.lease(2)
+    table = episodes.draws()
+    rows = table.to_pylist()
+    assert [row["lease"] for row in rows] == [0] * 4 + [1] * 2
+    assert [row["position"] for row in rows[:4]] == first.batch["position"].tolist()
+    assert [row["position"] for row in rows[4:]] == second.batch["position"].tolist()
+    np.testing.assert_allclose([row["probability"] for row in rows[:4]], first.batch["probability"])
+    assert rows[4]["probability"] is None
+    assert [row["status"] for row in rows] == ["acknowledged"] * 4 + ["leased"] * 2
+    assert rows[0]["trainer_step"] == 7
+    assert episodes.draws(newest=1).to_pylist() == rows[4:]
+    assert episodes.draws(consumer="learner", lease=0).to_pylist() == rows[:4]
+    assert episodes.draws([rows[2]["position"]]).to_pylist() == [
+        row for row in rows if row["position"] == rows[2]["position"]
+    ]
+    assert episodes.draws([]).num_rows == 0
+    assert episodes.draws([10**6]).num_rows == 0
+
+
+def test_draws_of_whole_episodes_name_their_first_step(episodes):
+    lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Episode())
+    firsts = {int(position[0]) for position in lease.batch["position"]}
+    assert set(episodes.draws()["position"].to_pylist()) == firsts
+
+
+def test_draws_of_sequences_name_all_positions(episodes):
+    lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Sequence(2))
+    assert set(episodes.draws()["position"].to_pylist()) <= set(
+        np.ravel(lease.batch["position"]).tolist()
+    )
+
+
+def test_wrong_draws_are_refused(episodes):
+    with pytest.raises(expdb.InvalidValue, match="also pass consumer="):
+        episodes.draws(lease=1)
+    with pytest.raises(expdb.InvalidValue):
+        episodes.draws(newest=0)
+    with pytest.raises(expdb.InvalidValue):
+        episodes.draws("abc")
+    with pytest.raises(expdb.UnknownConsumer):
+        episodes.draws(consumer="nobody")
