@@ -72,7 +72,8 @@ ECOSYSTEMS = {
 class Environment:
     """A virtual environment in the checkout with an editable installation of expdb.
 
-    By default, it contains the versions of constraints.txt and the extras cli, gym and postgres.
+    By default, it contains the versions of constraints.txt and the extras cli, gym,
+    postgres and serve.
     """
 
     def __init__(self, folder: Path, *, newest: bool = False, alone: bool = False):
@@ -107,7 +108,7 @@ class Environment:
             "install",
             *options,
             "--editable",
-            ROOT if self.alone else f"{ROOT}[cli,gym,postgres]",
+            ROOT if self.alone else f"{ROOT}[cli,gym,postgres,serve]",
             *requirements(groups),
         )
         stamp.write_text(wanted)

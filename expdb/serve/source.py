@@ -1,0 +1,86 @@
+"""The database behind the pages: one handle that reads, and one that writes scores and tags."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import expdb
+
+SQL_SECONDS = 2.0  # time limit of a statement of the page SQL
+
+FIELDS = "SELECT fields FROM buffers WHERE name = :name"
+# Everything that a page shows changes with one of these numbers.
+PULSE = (
+    "SELECT b.added, b.revision, b.policy_version, b.admitted, "
+    "(SELECT sum(c.version) FROM consumers c WHERE c.buffer_id = b.id) AS leases, "
+    "(SELECT max(w.active) FROM workers w WHERE w.buffer_id = b.id) AS reports, "
+    "(SELECT max(m.id) FROM metrics m WHERE m.buffer_id = b.id) AS measured, "
+    "(SELECT count(*) FROM waiters x WHERE x.buffer_id = b.id) AS waiters "
+    "FROM buffers b WHERE b.name = :name"
+)
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """The type of a field: its dtype, and its shape with None for dimensions that vary."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the values may be pictures."""
+        is_flat = len(self.shape) == 2
+        has_channels = len(self.shape) == 3 and self.shape[2] in (1, 3, 4)
+        return self.dtype == "uint8" and (is_flat or has_channels)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the values are single numbers."""
+        return not self.shape and self.dtype not in ("text", "bytes", "json")
+
+    @property
+    def is_per_token(self) -> bool:
+        """Whether the values are lists of numbers of varying length."""
+        return self.shape == (None,) and self.dtype not in ("text", "bytes", "json")
+
+
+class Source:
+    """The handles of one server."""
+
+    def __init__(self, location: str, write: bool):
+        self.db = expdb.open(location, create=False, read_only=True, timeout=SQL_SECONDS)
+        self.location, self.may_write = self.db.location, write
+        self._writer: expdb.ExperienceDB | None = None
+        if write:
+            self._writer = expdb.open(location, create=False, run="expdb serve")
+
+    def buffer(self, name: str) -> expdb.ReplayBuffer:
+        """Return a buffer; raise UnknownBuffer if there is no such buffer."""
+        return self.db.buffer(name, create=False)
+
+    def fields(self, name: str) -> dict[str, FieldType]:
+        """Return the types of the fields and annotations of a buffer."""
+        rows = self.db.sql(FIELDS, {"name": name}).column(0).to_pylist()
+        stored = json.loads(rows[0]) if rows else {}
+        types = {**stored.get("types", {}), **stored.get("annotations", {})}
+        return {
+            field: FieldType(dtype, tuple([None] if shape is None else shape))
+            for field, (dtype, shape, *_) in types.items()
+        }
+
+    def pulse(self, name: str) -> tuple[Any, ...]:
+        """Return numbers that change when anything on the pages of a buffer may have changed."""
+        rows = self.db.sql(PULSE, {"name": name}).to_pylist()
+        return tuple(rows[0].values()) if rows else ()
+
+    def writable(self, name: str) -> expdb.ReplayBuffer:
+        """Return a buffer of a handle that may write."""
+        assert self._writer is not None  # the guard refuses requests that write
+        return self._writer.buffer(name, create=False)
+
+    def close(self) -> None:
+        """Close the handles."""
+        if self._writer is not None:
+            self._writer.close()
+        self.db.close()

@@ -1,0 +1,210 @@
+"""Prepare the steps of an episode for its page: messages, tool calls, pictures and other values."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+import expdb
+from expdb.serve import render
+from expdb.serve.source import FieldType
+
+STEPS_PER_PAGE = 40
+PAGE_CHARACTERS = 1_000_000  # a page ends after the step that exceeds this
+COLLAPSED_CHARACTERS = 2_000  # a longer text is collapsed
+COLUMNS = (
+    "position", "step", "agent_id", "pre_agent", "execute_time", "reward", "terminated",
+    "truncated", "policy_version", "tags", "scores",
+)  # fmt: skip
+ERROR_STARTS = ("error", "traceback", "exception", "failed")
+
+
+@dataclass
+class Part:
+    """A message, a text or a tool call of a step."""
+
+    kind: str  # "message", "call", "result" or "text"
+    title: str
+    html: Markup | None = None
+    text: str = ""
+    is_error: bool = False
+    cut_characters: int = 0  # characters that are not shown
+    field: str = ""  # the field that the whole text is in
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the page collapses the text at first."""
+        return len(self.text) > COLLAPSED_CHARACTERS
+
+
+@dataclass
+class Step:
+    """A step as its page shows it."""
+
+    columns: dict[str, Any]
+    parts: list[Part] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)  # names of fields
+    values: list[tuple[str, str]] = field(default_factory=list)
+    has_tokens: bool = False
+
+    @property
+    def characters(self) -> int:
+        """The number of characters of the step."""
+        return sum(len(part.text) for part in self.parts) + sum(
+            len(text) for _, text in self.values
+        )
+
+
+def read_steps(
+    buffer: expdb.ReplayBuffer,
+    fields: dict[str, FieldType],
+    episode_id: str,
+    first: int,
+    size: int = STEPS_PER_PAGE,
+) -> tuple[list[Step], int]:
+    """Return the steps of an episode with the numbers `first` to ``first + size - 1``.
+
+    Also return the number from which the next page may go on. Numbers may be missing, and the steps
+    may be stored in another order. A conversation that begins with that of the previous step is
+    shown without those messages.
+    """
+    loaded = [name for name, type in fields.items() if not type.is_image and not type.is_per_token]
+    pictures = [name for name, type in fields.items() if type.is_image]
+    builder = expdb.QueryBuilder().eq("episode_id", episode_id)
+    where = builder.and_().gte("step", first - 1).and_().lt("step", first + size)
+    rows = [
+        row
+        for batch in buffer.scan(where, fields=[*COLUMNS, *loaded], size=64)
+        for row in batch.to_list()
+    ]
+    rows.sort(key=lambda row: (row["step"], row["position"]))
+    before: dict[str, list[Any]] = {}
+    steps: list[Step] = []
+    characters = 0
+    for row in rows:
+        step = _step(row, loaded, pictures, fields, before)
+        if row["step"] < first:
+            continue
+        if characters > PAGE_CHARACTERS:
+            return steps, int(row["step"])
+        steps.append(step)
+        characters += step.characters
+    return steps, first + size
+
+
+def _step(
+    row: dict[str, Any],
+    loaded: list[str],
+    pictures: list[str],
+    fields: dict[str, FieldType],
+    before: dict[str, list[Any]],
+) -> Step:
+    step = Step({name: row[name] for name in COLUMNS}, pictures=list(pictures))
+    step.has_tokens = any(type.is_per_token for type in fields.values())
+    for name in loaded:
+        value = row[name]
+        if value is None:
+            continue
+        if is_conversation(value):
+            shown = before.get(name, [])
+            begin = len(shown) if value[: len(shown)] == shown else 0
+            for message in value[begin:]:
+                step.parts += _message(message, name)
+            before[name] = value
+        elif isinstance(value, dict) and "role" in value:
+            step.parts += _message(value, name)
+            if "messages" in before:  # the next conversation begins with the agent's answer
+                before["messages"] = [*before["messages"], value]
+        elif isinstance(value, str) and (len(value) > 80 or "\n" in value):
+            step.parts.append(_part("text", name, value, name))
+        elif render.is_image(value) or render.media_type(value):
+            step.pictures.append(name)
+        else:
+            step.values.append((name, render.value_text(value)))
+    return step
+
+
+def is_conversation(value: Any) -> bool:
+    """Return whether a value is a list of messages."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(item, dict) and "role" in item for item in value)
+    )
+
+
+def _part(kind: str, title: str, text: str, name: str, *, markdown: bool = False) -> Part:
+    shown = text[: render.LONG_TEXT]
+    return Part(
+        kind,
+        render.readable(title[:200]),
+        render.markdown(shown) if markdown else None,
+        render.readable(shown),
+        cut_characters=len(text) - len(shown),
+        field=name,
+    )
+
+
+def _message(message: dict[str, Any], name: str) -> Iterator[Part]:
+    """Yield the text and the tool calls of a message."""
+    role = str(message.get("role"))
+    title = f"{role} {message['name']}" if message.get("name") else role
+    for key in ("reasoning_content", "reasoning", "thinking"):
+        if isinstance(message.get(key), str) and message[key]:
+            yield _part("reasoning", f"{role}: {key}", message[key], name, markdown=True)
+    if text := content_text(message.get("content")):
+        is_result = role in ("tool", "function", "ipython")
+        part = _part("result" if is_result else role, title, text, name, markdown=not is_result)
+        part.is_error = is_result and is_error(message, text)
+        yield part
+    for call in message.get("tool_calls") or ():
+        yield _call(call, name)
+    if isinstance(message.get("function_call"), dict):
+        yield _call({"function": message["function_call"]}, name)
+
+
+def _call(call: Any, name: str) -> Part:
+    function = call.get("function", call) if isinstance(call, dict) else {}
+    if not isinstance(function, dict):
+        function = {"arguments": function}
+    arguments = function.get("arguments", function.get("input", ""))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return _part("call", f"calls {function.get('name')}", arguments, name)
+    text = json.dumps(arguments, ensure_ascii=False, indent=1)
+    return _part("call", f"calls {function.get('name')}", text, name)
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a message; parts that are not text are named."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n\n".join(
+            item["text"]
+            if isinstance(item, dict) and isinstance(item.get("text"), str)
+            else item
+            if isinstance(item, str)
+            else f"[{item.get('type', 'part') if isinstance(item, dict) else 'part'}]"
+            for item in content
+        )
+    return json.dumps(content, ensure_ascii=False, indent=1)
+
+
+def is_error(message: dict[str, Any], text: str) -> bool:
+    """Return whether the result of a tool reports a failure, judged by how it begins."""
+    if message.get("is_error") or message.get("status") == "error" or message.get("error"):
+        return True
+    return text.lstrip(" \n[{(\"'").lower().startswith(ERROR_STARTS)
+
+
+def last_text(steps: list[Step]) -> Part | None:
+    """Return the last message or text of an episode."""
+    parts = [part for step in steps for part in step.parts]
+    return parts[-1] if parts else None

@@ -1,0 +1,152 @@
+"""One episode: its transcript, its pictures, its tokens and who drew it."""
+
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+import expdb
+from expdb.serve import render, transcript
+from expdb.serve.pages import buffer_of, integer, show, source_of
+
+MOST_POINTS = 5_000  # steps that the plots of an episode show
+TOKENS_PER_PAGE = 5_000
+NEWEST_LEASES = 1_000  # leases per consumer that are searched for the episode
+NEXT_STEP = (
+    "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
+    "AND step >= :first"
+)
+
+
+def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
+    """Return the row of an episode; raise UnknownEpisode if there is no such episode."""
+    rows: list[dict[str, Any]] = buffer.episodes({"episode_id": episode_id}).to_pylist()
+    if not rows:
+        raise expdb.UnknownEpisode(
+            f"buffer {buffer.name!r} has no episode {episode_id!r}; it may be evicted"
+        )
+    return rows[0]
+
+
+def episode(request: Request) -> Response:
+    """Show an episode from a step on."""
+    source, buffer = source_of(request), buffer_of(request)
+    row = find_episode(buffer, unquote(request.path_params["episode"]))
+    fields = source.fields(buffer.name)
+    first = max(0, integer(request, "from", 0) or 0)
+    steps, following = transcript.read_steps(buffer, fields, row["episode_id"], first)
+    about = {"buffer": buffer.name, "episode": row["episode_id"], "first": following}
+    following = source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
+    around = {
+        "newer": buffer.episodes(after=row["episode"], before=row["episode"] + 200),
+        "older": buffer.episodes(newest=1, before=row["episode"]),
+    }
+    neighbours = {
+        "newer": next(iter(around["newer"]["episode_id"].to_pylist()), None),
+        "older": next(iter(around["older"]["episode_id"].to_pylist()), None),
+    }
+    scores = buffer.scores({"episode_id": row["episode_id"]}).to_pylist()
+    per_token = [name for name, type in fields.items() if type.is_per_token]
+    return show(
+        request, "episode.html", title=f"Episode {row['episode_id']}", buffer=buffer.name,
+        episode=row, steps=steps, first=first, following=following, neighbours=neighbours,
+        scores=scores[-50:], per_token=per_token,
+        has_numbers=any(type.is_scalar for type in fields.values()),
+    )  # fmt: skip
+
+
+def series(request: Request) -> Response:
+    """Return the reward and the numeric fields of the steps of an episode, as JSON."""
+    source, buffer = source_of(request), buffer_of(request)
+    episode_id = unquote(request.path_params["episode"])
+    numbers = [name for name, type in source.fields(buffer.name).items() if type.is_scalar]
+    rows: list[dict[str, Any]] = []
+    where = {"episode_id": episode_id}
+    for batch in buffer.scan(where, fields=["step", "reward", *numbers], size=1_000):
+        rows += batch.to_list()
+        if len(rows) >= MOST_POINTS:
+            break
+    rows = sorted(rows[:MOST_POINTS], key=lambda row: int(row["step"]))
+    plots = []
+    for name in ("reward", *numbers):
+        values = render.plain([row[name] for row in rows])
+        if any(value is not None for value in values):
+            plots.append({"title": name, "series": [{"name": name, "values": values}]})
+    return JSONResponse({"step": [int(row["step"]) for row in rows], "plots": plots})
+
+
+def _step_at(buffer: expdb.ReplayBuffer, position: int, names: list[str]) -> dict[str, Any]:
+    """Return fields of one step; missing fields are None."""
+    row: dict[str, Any] = buffer.get([position], fields=names).to_list()[0]
+    return row
+
+
+def tokens(request: Request) -> Response:
+    """Return the tokens of a step and everything that has one value per token, as JSON."""
+    source, buffer = source_of(request), buffer_of(request)
+    position, first = request.path_params["position"], max(0, integer(request, "first", 0) or 0)
+    names = [name for name, type in source.fields(buffer.name).items() if type.is_per_token]
+    row = _step_at(buffer, position, names)
+    stored = {name: value for name, value in row.items() if isinstance(value, np.ndarray)}
+    wanted = request.query_params.get("of", "output_ids")
+    if wanted not in stored:
+        wanted = next((name for name, value in stored.items() if value.dtype.kind in "iu"), "")
+    if not wanted:
+        return JSONResponse({"error": "this step has no tokens"}, 404)
+    ids = stored[wanted]
+    end = first + TOKENS_PER_PAGE
+    return JSONResponse(
+        {
+            "of": wanted,
+            "fields": sorted(name for name, value in stored.items() if value.dtype.kind in "iu"),
+            "count": len(ids),
+            "first": first,
+            "tokens": render.plain(ids[first:end]),
+            "colours": {
+                name: render.plain(value[first:end].astype(np.float64).round(4))
+                for name, value in stored.items()
+                if name != wanted and len(value) == len(ids)
+            },
+        }
+    )
+
+
+def picture(request: Request) -> Response:
+    """Return a field of a step as a picture."""
+    buffer, name = buffer_of(request), unquote(request.path_params["field"])
+    value = _step_at(buffer, request.path_params["position"], [name])[name]
+    headers = {"cache-control": "private, max-age=3600"}
+    if media := render.media_type(value):
+        return Response(bytes(value), headers=headers, media_type=media)
+    if render.is_image(value):
+        return Response(render.png(value), headers=headers, media_type="image/png")
+    return PlainTextResponse("the step has no picture in this field\n", 404)
+
+
+def text(request: Request) -> Response:
+    """Return a whole field of a step as plain text."""
+    buffer, name = buffer_of(request), unquote(request.path_params["field"])
+    value = _step_at(buffer, request.path_params["position"], [name])[name]
+    return PlainTextResponse(render.value_text(value, 50_000_000))
+
+
+def draws(request: Request) -> Response:
+    """Show who drew the episode or its steps."""
+    source, buffer = source_of(request), buffer_of(request)
+    episode_id = unquote(request.path_params["episode"])
+    statement = (
+        "SELECT position, step FROM experience WHERE buffer = :buffer AND episode_id = :episode "
+        "ORDER BY position LIMIT 5000"
+    )
+    of_episode = {"buffer": buffer.name, "episode": episode_id}
+    table = source.db.sql(statement, of_episode)
+    steps = dict(zip(table["position"].to_pylist(), table["step"].to_pylist(), strict=True))
+    rows = buffer.draws(list(steps), newest=NEWEST_LEASES).to_pylist()[::-1] if steps else []
+    history = buffer.why(next(iter(steps))) if steps else []
+    return show(
+        request, "draws.html", title="Draws", buffer=buffer.name, rows=rows[:500], steps=steps,
+        episode_id=episode_id, limit=NEWEST_LEASES, count=len(rows),
+        reasons=[line for line in history if "cannot lease" in line],
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""The table of episodes, with a query, a text search and facets."""
+
+from collections import defaultdict
+from typing import Any
+
+import click
+from starlette.requests import Request
+from starlette.responses import Response
+
+import expdb
+from expdb.cli.conditions import condition_of
+from expdb.serve import search
+from expdb.serve.pages import buffer_of, buffer_url, integer, show, source_of
+
+PER_PAGE = 50
+FACET_EPISODES = 10_000  # the newest matching episodes that the facets count
+FACET_VALUES = 12
+FACETS = ("status", "run", "agent_id", "policy_version")
+EXAMPLES = (
+    "episode_return < 0.5", 'status = "open"', 'task_id = "t1" and length > 10', "reward > 0",
+    "tags.judge = null", "scores.quality < 0.3",
+)  # fmt: skip
+
+
+def parse_query(text: str) -> Any:
+    """Return the query of the text box; raise QueryError if it is invalid.
+
+    Conditions are joined by `and`.
+    """
+    try:
+        return condition_of([part for part in split_conditions(text) if part.strip()], ())
+    except click.ClickException as error:
+        raise expdb.QueryError(error.message) from None
+
+
+def split_conditions(text: str) -> list[str]:
+    """Split a text at each `and` that is not inside of quotation marks."""
+    parts, quote, start, index = [], "", 0, 0
+    while index < len(text):
+        character = text[index]
+        if quote:
+            if character == "\\" and quote == '"':
+                index += 1
+            elif character == quote:
+                quote = ""
+        elif character in "\"'":
+            quote = character
+        elif text[index : index + 5].lower() == " and ":
+            parts.append(text[start:index])
+            start = index + 5
+            index += 4
+            continue
+        index += 1
+    return [*parts, text[start:]]
+
+
+def episodes(request: Request) -> Response:
+    """Show the newest episodes that match."""
+    buffer = buffer_of(request)
+    query = request.query_params.get("q", "")
+    text = request.query_params.get("text", "")
+    before = integer(request, "before")
+    message, status = None, 200
+    found = search.Found([], 0, True)
+    try:
+        found = _find(request, buffer, query, text, before, PER_PAGE)
+    except expdb.QueryError as error:
+        message, status = str(error), 400
+    return show(
+        request,
+        "episodes.html",
+        status,
+        title="Episodes",
+        buffer=buffer.name,
+        query=query,
+        text=text,
+        found=found,
+        message=message,
+        examples=EXAMPLES,
+        older=found.next_before
+        and buffer_url(buffer.name, "episodes", q=query, text=text, before=found.next_before),
+        newest=before and buffer_url(buffer.name, "episodes", q=query, text=text),
+        per_page=PER_PAGE,
+    )
+
+
+def _find(
+    request: Request,
+    buffer: expdb.ReplayBuffer,
+    query: str,
+    text: str,
+    before: int | None,
+    limit: int,
+) -> search.Found:
+    keep = None
+    if text.strip():
+        types = source_of(request).fields(buffer.name)
+        names = [name for name, type in types.items() if type.dtype in ("json", "text")]
+        keep = search.contains_text(buffer, names, text.strip())
+    return search.find_episodes(buffer, parse_query(query), before=before, limit=limit, keep=keep)
+
+
+def facets(request: Request) -> Response:
+    """Show how many of the newest matching episodes have which value, and the worst tasks."""
+    buffer = buffer_of(request)
+    query = request.query_params.get("q", "")
+    found = _find(request, buffer, query, "", None, FACET_EPISODES)
+    counts = {name: _count(found.rows, name) for name in FACETS}
+    tasks = _tasks(found.rows)
+    return show(
+        request, "facets.html", title="Facets", buffer=buffer.name, query=query, found=found,
+        facets={name: values for name, values in counts.items() if len(values) > 1},
+        tasks=tasks[:FACET_VALUES], tasks_count=len(tasks), limit=FACET_EPISODES,
+    )  # fmt: skip
+
+
+def _count(rows: search.Rows, name: str) -> list[tuple[Any, int]]:
+    """Return the most frequent values of a column with their counts."""
+    counts: dict[Any, int] = defaultdict(int)
+    for row in rows:
+        counts[row[name]] += 1
+    return sorted(counts.items(), key=lambda item: -item[1])[:FACET_VALUES]
+
+
+def _tasks(rows: search.Rows) -> list[dict[str, Any]]:
+    """Return the tasks with their mean return, the worst one first."""
+    returns: dict[str, list[float]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        counts[row["task_id"]] += 1
+        if row["status"] == "complete" and row["episode_return"] is not None:
+            returns[row["task_id"]].append(row["episode_return"])
+    tasks = [
+        {
+            "task_id": task,
+            "count": count,
+            "mean_return": sum(returns[task]) / len(returns[task]) if returns[task] else None,
+        }
+        for task, count in counts.items()
+    ]
+    return sorted(
+        tasks, key=lambda task: (task["mean_return"] is None, task["mean_return"], task["task_id"])
+    )

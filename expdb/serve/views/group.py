@@ -1,0 +1,61 @@
+"""The rollouts of one prompt side by side."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+import expdb
+from expdb.serve import search, transcript
+from expdb.serve.pages import buffer_of, show, source_of
+
+MOST_ROLLOUTS = 16
+
+
+def group(request: Request) -> Response:
+    """Show the newest rollouts of a group; without a group, those of a task."""
+    source, buffer = source_of(request), buffer_of(request)
+    task = request.query_params.get("task", "")
+    group_id = request.query_params.get("group")
+    where = expdb.QueryBuilder().eq("task_id", task)
+    where = where if group_id is None else where.and_().eq("group_id", group_id)
+    found = search.find_episodes(buffer, where, limit=MOST_ROLLOUTS)
+    fields = source.fields(buffer.name)
+    rollouts = [_rollout(buffer, fields, row) for row in reversed(found.rows)]
+    returns = [row["episode_return"] for row in found.rows if row["episode_return"] is not None]
+    return show(
+        request, "group.html", title=f"Group {group_id or task}", buffer=buffer.name, task=task,
+        group_id=group_id, rollouts=rollouts, found=found, limit=MOST_ROLLOUTS,
+        mean=sum(returns) / len(returns) if returns else None,
+        spread=max(returns) - min(returns) if returns else None,
+        first_difference=first_difference([rollout["steps"] for rollout in rollouts]),
+    )  # fmt: skip
+
+
+def _rollout(
+    buffer: expdb.ReplayBuffer, fields: dict[str, Any], row: dict[str, Any]
+) -> dict[str, Any]:
+    size = transcript.STEPS_PER_PAGE
+    steps, _ = transcript.read_steps(buffer, fields, row["episode_id"], 0, size)
+    ending = steps
+    if row["length"] > size:
+        ending, _ = transcript.read_steps(
+            buffer, fields, row["episode_id"], row["length"] - 3, size
+        )
+    scores = next((step.columns["scores"] for step in ending[::-1] if step.columns["scores"]), None)
+    calls = sum(part.kind == "call" for step in steps for part in step.parts)
+    errors = sum(part.is_error for step in steps for part in step.parts)
+    return {
+        "row": row, "steps": steps, "last": transcript.last_text(ending), "scores": scores,
+        "calls": calls, "errors": errors,
+    }  # fmt: skip
+
+
+def first_difference(rollouts: list[list[transcript.Step]]) -> int | None:
+    """Return the number of the first step at which rollouts differ, or None if none do."""
+    for steps in zip(*rollouts, strict=False):
+        texts = {tuple(part.text for part in step.parts) for step in steps}
+        values = {tuple(step.values) for step in steps}
+        if len(texts) > 1 or len(values) > 1:
+            return int(steps[0].columns["step"])
+    return None

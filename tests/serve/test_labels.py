@@ -1,0 +1,62 @@
+"""Scores and tags from the pages."""
+
+import json
+
+import pytest
+
+TOKEN = "a-long-secret"
+HEADERS = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def writing(filled, location, serve):
+    return serve(location, write=True, token=TOKEN)
+
+
+def test_a_reviewer_scores_and_tags_an_episode(writing, filled):
+    path = "/b/train/e/e1/label"
+    score = {"kind": "score", "name": "human", "value": "0.25", "by": "ann"}
+    answer = writing.post(path, score, **HEADERS)
+    assert (answer.status, answer.headers["location"]) == (303, "/b/train/e/e1")
+    tag = {"kind": "tag", "name": "checked", "value": ""}
+    assert writing.post(path, tag, **HEADERS).status == 303
+    tag = {"kind": "tag", "name": "why", "value": "too long"}
+    assert writing.post(path, tag, **HEADERS).status == 303
+    buffer = filled.buffer("train")
+    (row,) = buffer.scores({"episode_id": "e1"}).to_pylist()
+    assert (row["name"], row["value"], row["scored_by"]) == ("human", 0.25, "ann")
+    (episode,) = buffer.episodes({"episode_id": "e1"}).to_pylist()
+    assert json.loads(episode["episode_tags"]) == {"checked": True, "why": "too long"}
+    assert "human" in writing.get("/b/train/e/e1", **HEADERS).text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"kind": "score", "name": "human", "value": "good"},
+     {"kind": "score", "name": "", "value": "1"},
+     {"kind": "score", "name": "a b", "value": "1"}, {"kind": "tag", "name": "", "value": "1"},
+     {"kind": "score", "name": "human", "value": "true"}, {}],
+)  # fmt: skip
+def test_wrong_labels_are_refused(writing, filled, form):
+    assert writing.post("/b/train/e/e1/label", form, **HEADERS).status == 400
+    assert filled.buffer("train").scores({"episode_id": "e1"}).num_rows == 0
+
+
+def test_labels_need_the_token_and_a_page_of_this_site(writing, filled):
+    form = {"kind": "score", "name": "human", "value": "1"}
+    path = "/b/train/e/e1/label"
+    assert writing.post(path, form).status == 401
+    assert writing.post(path, form, origin="http://evil.example", **HEADERS).status == 403
+    assert writing.post(path, form, sec_fetch_site="cross-site", **HEADERS).status == 403
+    cookie = {"cookie": f"expdb_token_{writing.port}={TOKEN}"}
+    navigation = {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
+    assert (
+        writing.post(path, form, sec_fetch_site="same-site", **navigation, **cookie).status == 403
+    )
+    assert filled.buffer("train").scores({"episode_id": "e1"}).num_rows == 0
+    assert writing.post(path, {**form, "value": "1" * 20_000}, **HEADERS).status == 413
+
+
+def test_pages_offer_labels_only_if_they_can_be_stored(site, writing):
+    assert 'class="label"' not in site.get("/b/train/e/e1").text
+    assert 'class="label"' in writing.get("/b/train/e/e1", **HEADERS).text

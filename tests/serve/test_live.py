@@ -1,0 +1,81 @@
+"""Pages follow the database."""
+
+import http.client
+import socket
+import threading
+import time
+
+import pytest
+
+
+class Events(threading.Thread):
+    """Reads the events of a buffer until it is closed."""
+
+    def __init__(self, site):
+        super().__init__(daemon=True)
+        self.connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=20)
+        self.connection.connect()
+        self.socket = self.connection.sock
+        self.connection.request("GET", "/b/train/events")
+        self.response = self.connection.getresponse()
+        self.times = []
+        self.start()
+
+    def run(self):
+        for line in self.response:
+            if line.startswith(b"data: "):
+                self.times.append(time.monotonic())
+
+    def close(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.join(10)
+        self.response.close()
+        self.connection.close()
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + 10
+        while len(self.times) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(self.times) >= count
+
+
+@pytest.fixture
+def events(site):
+    reader = Events(site)
+    assert reader.response.getheader("content-type").startswith("text/event-stream")
+    yield reader
+    reader.close()
+
+
+def test_an_event_follows_each_change_within_a_second(filled, events):
+    events.wait_for(1)
+    buffer = filled.buffer("train")
+    changes = [
+        lambda: buffer.store(task_id="t", n=1),
+        lambda: buffer.update({"episode_id": "e0"}, tags={"a": 1}),
+        lambda: buffer.consumer("learner").lease(1),
+        lambda: setattr(buffer, "policy_version", 5),
+    ]
+    for number, change in enumerate(changes):
+        change()
+        changed = time.monotonic()
+        events.wait_for(2 + number)
+        assert events.times[-1] - changed < 1.0
+
+
+def test_nothing_is_sent_if_nothing_changes(events):
+    events.wait_for(1)
+    time.sleep(1.2)
+    assert len(events.times) == 1
+
+
+def test_the_server_stops_while_pages_are_open(filled, location, serve):
+    site = serve(location)
+    reader = Events(site)
+    reader.wait_for(1)
+    began = time.monotonic()
+    site.close()
+    assert time.monotonic() - began < 3
+    reader.join(10)
+    reader.response.close()
+    reader.connection.close()

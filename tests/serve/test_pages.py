@@ -1,0 +1,282 @@
+"""What the pages show, on every database."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import expdb
+from expdb.serve.views import episodes, overview
+
+
+def test_the_only_buffer_is_the_first_page(site):
+    answer = site.get("/")
+    assert (answer.status, answer.headers["location"]) == (303, "/b/train")
+
+
+def test_several_buffers_are_listed(filled, location, serve):
+    filled.buffer("a/b <c>").store(task_id="t", x=1)
+    site = serve(location)
+    text = site.get("/").text
+    (path,) = re.findall(r'href="(/b/a[^"]+)"', text)
+    assert "a/b &lt;c&gt;" in text
+    assert site.get(path).status == 200
+    assert site.get(path + "/episodes").status == 200
+
+
+def test_an_empty_database_has_a_page(open_db, location, serve):
+    open_db()
+    assert "no buffer yet" in serve(location).get("/").text
+
+
+def test_the_overview_shows_consumers_and_newest_episodes(site):
+    text = site.get("/b/train").text
+    assert "learner" in text
+    assert "e5" in text
+    assert "No actor is running" in text
+
+
+def worker(role, state, waits_for=None, active=0.0):
+    return {"role": role, "state": state, "waits_for": waits_for, "active": active}
+
+
+def test_the_overview_says_who_waits_and_why():
+    workers = [worker("learner", "waiting", "8 more items"), worker("actor", "active")]
+    waiting = [{"role": "learner", "seconds": 90.0, "who": "1 on box", "for": "8 more items"}]
+    assert list(overview.describe_work(workers, waiting)) == [
+        ("waiting", "The learner is idle for 90 s: waits for 8 more items."),
+        ("active", "1 actor active."),
+    ]
+    workers = [worker("actor", "waiting", "the pace"), worker("actor", "active")]
+    learners, actors = overview.describe_work(workers, [])
+    assert learners == ("silent", "No learner is running.")
+    assert actors == ("waiting", "1 of 2 actors are held: waits for the pace.")
+
+
+def test_the_history_is_json_without_nan(site):
+    data = site.get("/b/train/history.json?seconds=600").json
+    assert set(data) == {"time", "plots"}
+
+
+def test_pages_of_episodes_are_stable_while_episodes_are_added(
+    filled, location, serve, monkeypatch
+):
+    monkeypatch.setattr(episodes, "PER_PAGE", 2)
+    site = serve(location)
+    first = site.get("/b/train/episodes").text
+    assert re.findall(r">(e\d)<", first) == ["e5", "e4"]
+    filled.buffer("train").store(task_id="t9", episode_id="e9", n=0, terminated=True)
+    older = re.search(r'rel="next" href="([^"]+)"', first)[1].replace("&amp;", "&")
+    assert re.findall(r">(e\d)<", site.get(older).text) == ["e3", "e2"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [("reward > 0", ["e5", "e3", "e1"]), ('task_id = "t0" and episode_return < 1', ["e2", "e0"]),
+     ("scores.quality = 0.5", ["e0"]), ("last_policy_version = 1", ["e5", "e4", "e3"]),
+     ("episode_id = nothing", [])],
+)  # fmt: skip
+def test_queries_select_episodes(site, query, expected):
+    text = site.get("/b/train/episodes?q=" + query.replace(" ", "+").replace('"', "%22")).text
+    assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [("reward >", "reward"), ("nope = 1", "nope"), ("reward", "not a condition"),
+     ("length < 'x'", "length")],
+)  # fmt: skip
+def test_errors_in_queries_are_shown_beside_the_query(site, query, message):
+    answer = site.get("/b/train/episodes?q=" + query.replace(" ", "+"))
+    assert answer.status == 400
+    assert message in re.search(r'role="alert">(.*?)</p>', answer.text)[1]
+    assert (
+        f'value="{query.replace(chr(39), "&#39;").replace(">", "&gt;").replace("<", "&lt;")}"'
+        in answer.text
+    )
+
+
+def test_conditions_are_split_outside_of_quotation_marks():
+    split = episodes.split_conditions
+    assert split('a = 1 and b = "x and y" AND c = \'and and and\'') == [
+        "a = 1", 'b = "x and y"', "c = 'and and and'",
+    ]  # fmt: skip
+    assert split('a = "\\" and " and b = 2') == ['a = "\\" and "', "b = 2"]
+    assert split("") == [""]
+
+
+def test_text_in_transcripts_finds_a_failed_tool_call(site):
+    text = site.get("/b/train/episodes?text=NO+SUCH+FILE").text
+    assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e3"]
+
+
+def test_facets_count_values_and_show_the_worst_tasks_first(site):
+    text = site.get("/b/train/facets").text
+    assert "6 episodes" in text
+    assert re.findall(r">(t\d)</a>", text) == ["t0", "t1"]
+    assert "last_policy_version" not in text
+    assert site.get("/b/train/facets?q=nope+%3D+1", accept="*/*").status == 400
+
+
+def test_an_episode_is_a_transcript(site):
+    text = site.get("/b/train/e/e3").text
+    assert "Question <strong>3</strong>" in text
+    assert text.count("Question") == 1  # only new messages of each step
+    assert text.count("Thought 0") == 1
+    assert "calls search" in text
+    assert 'class="part result failed"' in text
+    assert 'id="step-2"' in text
+    assert "quality" in site.get("/b/train/e/e0").text
+
+
+def test_an_unknown_episode_is_not_found(site):
+    answer = site.get("/b/train/e/nope")
+    assert answer.status == 404
+    assert "nope" in answer.text
+    assert site.get("/b/nope").status == 404
+    assert site.get("/b/train/p/99").status == 200
+    assert site.get("/b/train/p/99/tokens.json").status == 404
+
+
+def test_steps_that_were_stored_in_another_order_are_all_shown(filled, location, serve):
+    buffer = filled.buffer("train")
+    for step in reversed(range(100)):
+        buffer.store(task_id="t", episode_id="late", step=step, n=step)
+    site = serve(location)
+    seen, path = [], "/b/train/e/late"
+    while path:
+        text = site.get(path).text
+        seen += map(int, re.findall(r'id="step-(\d+)"', text))
+        match = re.search(r'data-more><a href="([^"]+)"', text)
+        path = match and match[1]
+    assert seen == list(range(100))
+
+
+def test_numbers_of_an_episode_are_drawn(site):
+    data = site.get("/b/train/e/e1/series.json").json
+    assert data["step"] == [0, 1, 2]
+    plots = {plot["title"]: plot["series"][0]["values"] for plot in data["plots"]}
+    assert plots["reward"] == [0.0, 0.0, 1.0]
+    assert plots["n"] == [0, 1, 2]
+
+
+def test_tokens_come_with_everything_that_is_aligned_with_them(filled, location, serve):
+    filled.buffer("train").annotate([0], advantages=[np.array([0.5, np.nan, 1, 2, 3])])
+    site = serve(location)
+    data = site.get("/b/train/p/0/tokens.json").json
+    assert data["tokens"] == [0, 1, 2, 3, 4]
+    assert data["colours"]["output_mask"] == [1, 1, 1, 0, 1]
+    assert data["colours"]["logprobs"][0] == -2
+    assert data["colours"]["advantages"][:2] == [0.5, None]
+    assert data["colours"]["versions"] == [0, 0, 1, 1, 1]
+    prompt = site.get("/b/train/p/0/tokens.json?of=prompt_ids").json
+    assert (prompt["of"], prompt["count"], prompt["colours"]) == ("prompt_ids", 4, {})
+
+
+def test_long_rows_of_tokens_come_in_pages(open_db, location, serve):
+    ids = np.arange(12_000, dtype=np.int32)
+    open_db().buffer("train", fields={"ids": expdb.Field("int32", shape=(None,))}).store(
+        task_id="t", ids=ids
+    )
+    data = serve(location).get("/b/train/p/0/tokens.json?first=10000").json
+    assert (data["first"], data["count"], data["tokens"][-1]) == (10_000, 12_000, 11_999)
+
+
+def test_pictures_are_png_files(site):
+    answer = site.get("/b/train/p/1/picture/screen")
+    assert answer.headers["content-type"] == "image/png"
+    assert answer.body.startswith(b"\x89PNG")
+    assert site.get("/b/train/p/1/picture/messages").status == 404
+    assert site.get("/b/train/p/1/picture/nope").status == 400
+    assert json.loads(site.get("/b/train/p/1/text/messages").text)[0]["role"] == "user"
+
+
+def test_a_group_shows_its_rollouts_side_by_side(site):
+    text = site.get("/b/train/group?task=t1&group=g1").text
+    assert re.findall(r'aria-label="Rollout (e\d)"', text) == ["e3", "e4", "e5"]
+    assert "spread 1" in text
+    assert "first differ at step 0" in text
+    assert "1 errors" in text
+    assert "No rollout is stored" in site.get("/b/train/group?task=nope").text
+
+
+def test_the_ledger_leads_from_a_batch_to_its_rows_and_back(site):
+    text = site.get("/b/train/ledger").text
+    path = re.search(r'href="(/b/train/ledger/learner/\d+)"', text)[1]
+    lease = site.get(path).text
+    assert "trainer step" in lease
+    episode = re.search(r'href="/b/train/e/(e\d)', lease)[1]
+    assert lease.count('href="/b/train/e/') == 4
+    draws = site.get(f"/b/train/e/{episode}/draws").text
+    assert "batch 0" in draws
+    assert "0.0556" in draws.replace("0.05556", "0.0556")  # 1 of 18
+    position = re.search(r'href="/b/train/p/(\d+)"', lease)[1]
+    assert "leased in batch 0" in site.get(f"/b/train/p/{position}").text
+    assert "batch 0" in site.get("/b/train/ledger?step=7").text
+    assert "No lease of trainer step 8" in site.get("/b/train/ledger?step=8").text
+    assert "no such lease" in site.get("/b/train/ledger/learner/99").text
+    assert site.get("/b/train/ledger/nobody/0").status == 404
+
+
+def test_random_transcripts_are_of_the_newest_trainer_step(site):
+    text = site.get("/b/train/random").text
+    assert "trained at trainer step 7" in text
+    lease = site.get("/b/train/ledger/learner/0").text
+    trained = set(re.findall(r'href="/b/train/e/(e\d)', lease))
+    assert set(re.findall(r'<h2><a href="/b/train/e/(e\d)"', text)) == trained
+    assert "No acknowledged lease of trainer step 3" in site.get("/b/train/random?step=3").text
+
+
+def test_sql_shows_rows_and_exports_them(site):
+    statement = "SELECT+task_id,+count(*)+AS+n+FROM+experience+GROUP+BY+task_id+ORDER+BY+1;"
+    text = site.get(f"/sql?q={statement}").text
+    assert "2 rows" in text
+    rows = list(csv.reader(io.StringIO(site.get(f"/sql.csv?q={statement}").text)))
+    assert rows == [["task_id", "n"], ["t0", "9"], ["t1", "9"]]
+    table = pq.read_table(io.BytesIO(site.get(f"/sql.parquet?q={statement}").body))
+    assert table["n"].to_pylist() == [9, 9]
+    assert site.get(f"/sql.exe?q={statement}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [("DELETE FROM steps", "db.sql"), ("SELECT nope FROM experience", "nope"),
+     ("SELECT 1; SELECT 2", ""), ("SELECT 1) AS x; DROP TABLE steps; --", ""),
+     ("SELECT count(*) FROM experience a, experience b, experience c, experience d, experience e, "
+      "experience f, experience g, experience h", "time")],
+)  # fmt: skip
+def test_statements_that_are_refused_say_why(site, statement, message):
+    answer = site.get("/sql?q=" + statement.replace(" ", "+").replace(";", "%3B"))
+    assert answer.status == 400
+    assert message in re.search(r'role="alert">(.*?)</p>', answer.text, re.DOTALL)[1]
+
+
+def test_long_results_are_cut(site):
+    numbers = "WITH+RECURSIVE+n(i)+AS+(SELECT+1+UNION+ALL+SELECT+i%2B1+FROM+n+WHERE+i<5000)+"
+    text = site.get(f"/sql?q={numbers}SELECT+i,+i*2+AS+d+FROM+n").text
+    assert "1,000 rows; the result has more" in text
+    assert "data-plot" in text
+
+
+def test_metrics_are_prometheus_text(site):
+    answer = site.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_pages_of_a_database_that_is_gone_say_so(filled, location, serve):
+    site = serve(location)
+    if "://" in location:
+        pytest.skip("a server's database is not a file")
+    import os
+
+    os.rename(location, location + ".moved")
+    try:
+        answer = site.get("/b/train")
+        assert answer.status == 503
+        assert "deleted or replaced" in answer.text
+    finally:
+        os.rename(location + ".moved", location)
