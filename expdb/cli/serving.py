@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 
-from expdb.cli.main import for_terminal, verb
+from expdb.cli.main import as_json, for_terminal, verb
 
 INSTALL = "the pages need more packages; run pip install 'expdb[serve]'"
 
@@ -25,6 +26,7 @@ INSTALL = "the pages need more packages; run pip install 'expdb[serve]'"
               help="Header with the user's name, which an authenticating proxy sets.")  # fmt: skip
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME",
               help="Host name under which browsers open the pages (repeatable).")  # fmt: skip
+@as_json
 def serve(
     location: str,
     host: str,
@@ -33,6 +35,7 @@ def serve(
     token: str | None,
     user_header: str | None,
     hosts: Sequence[str],
+    as_json: bool,
 ) -> None:
     """Serve web pages over a database: episodes, transcripts, metrics, leases and SQL.
 
@@ -41,7 +44,7 @@ def serve(
     --user-header behind an authenticating proxy. The token can also come from the environment
     variable EXPDB_TOKEN. Stop the server with Ctrl-C.
 
-    The path /metrics returns the metrics as Prometheus text.
+    The path /metrics returns the metrics as Prometheus text. --json prints the address as JSON.
 
     Example: expdb serve runs.db
     """
@@ -71,8 +74,10 @@ def serve(
     with _listen(host, port) as listener:
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
-        secret = f"?token={token}" if is_new else ""
-        click.echo(for_terminal(f"Serving {location} at {address}{secret}"))
+        url = f"{address}?token={token}" if is_new else address
+        click.echo(
+            json.dumps({"url": url}) if as_json else for_terminal(f"Serving {location} at {url}")
+        )
         with suppress(KeyboardInterrupt):  # uvicorn raises it after it has closed everything
             PageServer(app).run(sockets=[listener])
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import struct
 import zlib
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ LONG_VALUE = 2_000  # characters of any other value that a page shows
 INVISIBLE = {
     *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x061C, 0xFEFF,
 }  # fmt: skip
+_NOT_PLAIN = re.compile(r"[^\n\t -~]")
 
 # Raw HTML is shown as text. Pictures would be requests to other hosts.
 _markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "linkify": False})
@@ -42,12 +44,14 @@ _markdown.add_render_rule("link_open", _open_link)
 
 def readable(text: str) -> str:
     """Return text with visible escapes for control and invisible characters."""
-    return "".join(
-        character
-        if character in "\n\t" or (character.isprintable() and ord(character) not in INVISIBLE)
-        else f"\\u{ord(character):04x}"
-        for character in text
-    )
+    return _NOT_PLAIN.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isprintable() and ord(character) not in INVISIBLE:
+        return character
+    return f"\\u{ord(character):04x}"
 
 
 def markdown(text: str) -> Markup:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import expdb
+from expdb.serve.source import Source
 
 SEARCH_SECONDS = 1.5  # time limit of a search
 SLICE_SECONDS = 0.03  # time that one transaction should take
@@ -73,20 +74,21 @@ def find_episodes(
     return Found(rows, top, top <= 0)
 
 
-def contains_text(buffer: expdb.ReplayBuffer, fields: list[str], text: str) -> Callable[..., Any]:
-    """Return a function that keeps the episodes with a text in one of the fields.
+def contains_text(source: Source, buffer: expdb.ReplayBuffer, text: str) -> Callable[[Rows], Rows]:
+    """Return a function that keeps the episodes with a text in a text or JSON field.
 
     The case of letters is ignored.
     """
     wanted = text.casefold()
+    types = source.fields(buffer.name)
+    fields = [name for name, type in types.items() if type.dtype in ("json", "text")]
 
     def keep(rows: Rows) -> Rows:
         if not rows or not fields:
             return []
-        ids = [row["episode_id"] for row in rows]
+        positions = source.positions(buffer.name, [row["episode_id"] for row in rows])
         matching: set[str] = set()
-        where = expdb.QueryBuilder().in_("episode_id", ids)
-        for batch in buffer.scan(where, fields=["episode_id", *fields], size=512):
+        for batch in buffer.scan(positions, fields=["episode_id", *fields], size=512):
             for row in batch.to_list():
                 if row["episode_id"] not in matching and any(
                     wanted in part.casefold() for name in fields for part in texts_of(row[name])

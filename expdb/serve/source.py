@@ -69,6 +69,25 @@ class Source:
             for field, (dtype, shape, *_) in types.items()
         }
 
+    def positions(
+        self, buffer: str, episode_ids: list[str], condition: str = "TRUE", **params: Any
+    ) -> list[int]:
+        """Return the positions of steps of episodes that meet a condition in SQL.
+
+        Reading these positions takes a tenth of the time of a query with `in_` and a condition.
+        """
+        ids = {f"id{index}": episode_id for index, episode_id in enumerate(episode_ids)}
+        if not ids:
+            return []
+        names = ", ".join(f":{name}" for name in ids)
+        statement = (
+            "SELECT position FROM experience WHERE buffer = :buffer AND episode_id IN "
+            f"({names}) AND {condition} ORDER BY position"
+        )
+        rows = self.db.sql(statement, {"buffer": buffer, **ids, **params})
+        positions: list[int] = rows.column(0).to_pylist()
+        return positions
+
     def pulse(self, name: str) -> tuple[Any, ...]:
         """Return numbers that change when anything on the pages of a buffer may have changed."""
         rows = self.db.sql(PULSE, {"name": name}).to_pylist()

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 import expdb
 from expdb.serve import render
-from expdb.serve.source import FieldType
+from expdb.serve.source import FieldType, Source
 
 STEPS_PER_PAGE = 40
 PAGE_CHARACTERS = 1_000_000  # a page ends after the step that exceeds this
@@ -27,11 +27,16 @@ class Part:
 
     kind: str  # "message", "call", "result" or "text"
     title: str
-    html: Markup | None = None
-    text: str = ""
+    text: str
+    is_markdown: bool = False
     is_error: bool = False
     cut_characters: int = 0  # characters that are not shown
     field: str = ""  # the field that the whole text is in
+
+    @property
+    def html(self) -> Markup | None:
+        """The text as HTML if it is Markdown, else None."""
+        return render.markdown(self.text) if self.is_markdown else None
 
     @property
     def is_long(self) -> bool:
@@ -50,6 +55,11 @@ class Step:
     has_tokens: bool = False
 
     @property
+    def number(self) -> int:
+        """The number of the step in its episode."""
+        return int(self.columns["step"])
+
+    @property
     def characters(self) -> int:
         """The number of characters of the step."""
         return sum(len(part.text) for part in self.parts) + sum(
@@ -58,8 +68,8 @@ class Step:
 
 
 def read_steps(
+    source: Source,
     buffer: expdb.ReplayBuffer,
-    fields: dict[str, FieldType],
     episode_id: str,
     first: int,
     size: int = STEPS_PER_PAGE,
@@ -70,28 +80,54 @@ def read_steps(
     may be stored in another order. A conversation that begins with that of the previous step is
     shown without those messages.
     """
+    steps = read_many(source, buffer, [episode_id], first - 1, first + size).get(episode_id, [])
+    characters = 0
+    shown: list[Step] = []
+    for step in steps:
+        if step.number < first:
+            continue
+        if characters > PAGE_CHARACTERS:
+            return shown, step.number
+        shown.append(step)
+        characters += step.characters
+    return shown, first + size
+
+
+def read_many(
+    source: Source,
+    buffer: expdb.ReplayBuffer,
+    episode_ids: list[str],
+    first: int,
+    end: int,
+) -> dict[str, list[Step]]:
+    """Return the steps of episodes with the numbers `first` to ``end - 1``."""
+    in_range = "step >= :first AND step < :end"
+    positions = source.positions(buffer.name, episode_ids, in_range, first=first, end=end)
+    return read_positions(source, buffer, positions)
+
+
+def read_positions(
+    source: Source, buffer: expdb.ReplayBuffer, positions: list[int]
+) -> dict[str, list[Step]]:
+    """Return the steps at positions, for each episode in the order of their numbers."""
+    if not positions:
+        return {}
+    fields = source.fields(buffer.name)
     loaded = [name for name, type in fields.items() if not type.is_image and not type.is_per_token]
     pictures = [name for name, type in fields.items() if type.is_image]
-    builder = expdb.QueryBuilder().eq("episode_id", episode_id)
-    where = builder.and_().gte("step", first - 1).and_().lt("step", first + size)
     rows = [
         row
-        for batch in buffer.scan(where, fields=[*COLUMNS, *loaded], size=64)
+        for batch in buffer.scan(positions, fields=["episode_id", *COLUMNS, *loaded], size=256)
         for row in batch.to_list()
     ]
     rows.sort(key=lambda row: (row["step"], row["position"]))
-    before: dict[str, list[Any]] = {}
-    steps: list[Step] = []
-    characters = 0
+    steps: dict[str, list[Step]] = {}
+    before: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
-        step = _step(row, loaded, pictures, fields, before)
-        if row["step"] < first:
-            continue
-        if characters > PAGE_CHARACTERS:
-            return steps, int(row["step"])
-        steps.append(step)
-        characters += step.characters
-    return steps, first + size
+        episode_id = row["episode_id"]
+        step = _step(row, loaded, pictures, fields, before.setdefault(episode_id, {}))
+        steps.setdefault(episode_id, []).append(step)
+    return steps
 
 
 def _step(
@@ -140,8 +176,8 @@ def _part(kind: str, title: str, text: str, name: str, *, markdown: bool = False
     return Part(
         kind,
         render.readable(title[:200]),
-        render.markdown(shown) if markdown else None,
         render.readable(shown),
+        is_markdown=markdown,
         cut_characters=len(text) - len(shown),
         field=name,
     )

@@ -18,13 +18,13 @@ class Events(threading.Thread):
         self.socket = self.connection.sock
         self.connection.request("GET", "/b/train/events")
         self.response = self.connection.getresponse()
-        self.times = []
+        self.count = 0
         self.start()
 
     def run(self):
         for line in self.response:
             if line.startswith(b"data: "):
-                self.times.append(time.monotonic())
+                self.count += 1
 
     def close(self):
         self.socket.shutdown(socket.SHUT_RDWR)
@@ -34,9 +34,9 @@ class Events(threading.Thread):
 
     def wait_for(self, count):
         deadline = time.monotonic() + 10
-        while len(self.times) < count and time.monotonic() < deadline:
+        while self.count < count and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert len(self.times) >= count
+        assert self.count >= count
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def events(site):
     reader.close()
 
 
-def test_an_event_follows_each_change_within_a_second(filled, events):
+def test_an_event_follows_each_change(filled, events):
     events.wait_for(1)
     buffer = filled.buffer("train")
     changes = [
@@ -58,24 +58,20 @@ def test_an_event_follows_each_change_within_a_second(filled, events):
     ]
     for number, change in enumerate(changes):
         change()
-        changed = time.monotonic()
         events.wait_for(2 + number)
-        assert events.times[-1] - changed < 1.0
 
 
 def test_nothing_is_sent_if_nothing_changes(events):
     events.wait_for(1)
     time.sleep(1.2)
-    assert len(events.times) == 1
+    assert events.count == 1
 
 
 def test_the_server_stops_while_pages_are_open(filled, location, serve):
     site = serve(location)
     reader = Events(site)
     reader.wait_for(1)
-    began = time.monotonic()
     site.close()
-    assert time.monotonic() - began < 3
     reader.join(10)
     reader.response.close()
     reader.connection.close()

@@ -6,6 +6,7 @@ import pytest
 
 import expdb
 from expdb.serve import search
+from expdb.serve.source import Source
 
 
 @pytest.fixture
@@ -48,8 +49,9 @@ def test_pages_together_are_all_matches(many, monkeypatch, width, where):
     assert seen == expected
 
 
-def test_a_text_search_continues_where_the_last_page_ended(many):
-    keep = search.contains_text(many, ["text"], "TEXT 2")
+def test_a_text_search_continues_where_the_last_page_ended(many, location):
+    source = Source(location, write=False)
+    keep = search.contains_text(source, many, "TEXT 2")
     expected = [k for k in reversed(range(300)) if str(k).startswith("2") and k != 250]
     seen, before = [], None
     while before is not None or not seen:
@@ -57,6 +59,7 @@ def test_a_text_search_continues_where_the_last_page_ended(many):
         seen += ids(found)
         before = found.next_before
     assert seen == expected
+    source.close()
 
 
 def test_a_search_stops_at_its_time_limit_and_can_be_continued(many, monkeypatch):

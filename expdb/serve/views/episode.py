@@ -36,7 +36,7 @@ def episode(request: Request) -> Response:
     row = find_episode(buffer, unquote(request.path_params["episode"]))
     fields = source.fields(buffer.name)
     first = max(0, integer(request, "from", 0) or 0)
-    steps, following = transcript.read_steps(buffer, fields, row["episode_id"], first)
+    steps, following = transcript.read_steps(source, buffer, row["episode_id"], first)
     about = {"buffer": buffer.name, "episode": row["episode_id"], "first": following}
     following = source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
     around = {

@@ -92,11 +92,8 @@ def _find(
     before: int | None,
     limit: int,
 ) -> search.Found:
-    keep = None
-    if text.strip():
-        types = source_of(request).fields(buffer.name)
-        names = [name for name, type in types.items() if type.dtype in ("json", "text")]
-        keep = search.contains_text(buffer, names, text.strip())
+    text = text.strip()
+    keep = search.contains_text(source_of(request), buffer, text) if text else None
     return search.find_episodes(buffer, parse_query(query), before=before, limit=limit, keep=keep)
 
 

@@ -10,6 +10,7 @@ from expdb.serve import search, transcript
 from expdb.serve.pages import buffer_of, show, source_of
 
 MOST_ROLLOUTS = 16
+COMPARED_STEPS = 25  # first steps of each rollout that are compared
 
 
 def group(request: Request) -> Response:
@@ -20,28 +21,31 @@ def group(request: Request) -> Response:
     where = expdb.QueryBuilder().eq("task_id", task)
     where = where if group_id is None else where.and_().eq("group_id", group_id)
     found = search.find_episodes(buffer, where, limit=MOST_ROLLOUTS)
-    fields = source.fields(buffer.name)
-    rollouts = [_rollout(buffer, fields, row) for row in reversed(found.rows)]
+    rows = found.rows[::-1]
+    ids = [row["episode_id"] for row in rows]
+    steps = transcript.read_many(source, buffer, ids, 0, COMPARED_STEPS)
+    long = [row["episode_id"] for row in rows if row["length"] > COMPARED_STEPS]
+    last = source.positions(buffer.name, long, "step >= length - 2")
+    ends = transcript.read_positions(source, buffer, last)
+    rollouts = [
+        _rollout(row, steps.get(row["episode_id"], []), ends.get(row["episode_id"])) for row in rows
+    ]
     returns = [row["episode_return"] for row in found.rows if row["episode_return"] is not None]
     return show(
         request, "group.html", title=f"Group {group_id or task}", buffer=buffer.name, task=task,
         group_id=group_id, rollouts=rollouts, found=found, limit=MOST_ROLLOUTS,
         mean=sum(returns) / len(returns) if returns else None,
         spread=max(returns) - min(returns) if returns else None,
+        compared=COMPARED_STEPS,
         first_difference=first_difference([rollout["steps"] for rollout in rollouts]),
     )  # fmt: skip
 
 
 def _rollout(
-    buffer: expdb.ReplayBuffer, fields: dict[str, Any], row: dict[str, Any]
+    row: dict[str, Any], steps: list[transcript.Step], ending: list[transcript.Step] | None
 ) -> dict[str, Any]:
-    size = transcript.STEPS_PER_PAGE
-    steps, _ = transcript.read_steps(buffer, fields, row["episode_id"], 0, size)
-    ending = steps
-    if row["length"] > size:
-        ending, _ = transcript.read_steps(
-            buffer, fields, row["episode_id"], row["length"] - 3, size
-        )
+    """Return what the page shows of a rollout; `ending` has the last steps of a long one."""
+    ending = steps if ending is None else ending
     scores = next((step.columns["scores"] for step in ending[::-1] if step.columns["scores"]), None)
     calls = sum(part.kind == "call" for step in steps for part in step.parts)
     errors = sum(part.is_error for step in steps for part in step.parts)
@@ -57,5 +61,6 @@ def first_difference(rollouts: list[list[transcript.Step]]) -> int | None:
         texts = {tuple(part.text for part in step.parts) for step in steps}
         values = {tuple(step.values) for step in steps}
         if len(texts) > 1 or len(values) > 1:
-            return int(steps[0].columns["step"])
+            number: int = steps[0].number
+            return number
     return None

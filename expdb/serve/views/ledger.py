@@ -15,6 +15,7 @@ LEASES = 100
 MOST_ITEMS = 2_000
 STEP_COLUMNS = ("position", "episode_id", "step", "task_id", "reward", "policy_version")
 RANDOM = 10
+RANDOM_STEPS = 12
 RANDOM_LEASES = 200  # newest leases that are searched for a trainer step
 RECENT_EPISODES = 1_000
 
@@ -82,13 +83,9 @@ def random_transcripts(request: Request) -> Response:
     if is_recent:
         episode_ids = buffer.episodes(newest=RECENT_EPISODES)["episode_id"].to_pylist()
     picked = random.sample(episode_ids, min(RANDOM, len(episode_ids)))
-    fields = source.fields(buffer.name)
-    rollouts = []
-    for episode_id in picked:
-        rows = buffer.episodes({"episode_id": episode_id}).to_pylist()
-        if rows:
-            shown, _ = transcript.read_steps(buffer, fields, episode_id, 0, 12)
-            rollouts.append({"row": rows[0], "steps": shown})
+    rows = _episodes(buffer, picked)
+    shown = transcript.read_many(source, buffer, picked, 0, RANDOM_STEPS)
+    rollouts = [{"row": row, "steps": shown.get(row["episode_id"], [])} for row in rows]
     return show(
         request, "random.html", title="Random transcripts", buffer=buffer.name, rollouts=rollouts,
         step=wanted, steps=steps[-20:], is_recent=is_recent, recent=RECENT_EPISODES,
@@ -105,3 +102,11 @@ def _episodes_of_leases(buffer: expdb.ReplayBuffer, leases: list[dict[str, Any]]
             if item["episode_id"] is not None
         }  # fmt: skip
     return sorted(ids)
+
+
+def _episodes(buffer: expdb.ReplayBuffer, ids: list[str]) -> list[dict[str, Any]]:
+    """Return the rows of episodes in the order of their ids."""
+    if not ids:
+        return []
+    rows = buffer.episodes(expdb.QueryBuilder().in_("episode_id", ids)).to_pylist()
+    return sorted(rows, key=lambda row: ids.index(row["episode_id"]))
