@@ -6,7 +6,7 @@ from typing import Any
 
 import expdb
 
-SQL_SECONDS = 2.0  # time limit of a statement of the page SQL
+SQL_SECONDS = 1.8  # time limit of a statement of the page SQL
 
 FIELDS = "SELECT fields FROM buffers WHERE name = :name"
 # Everything that a page shows changes with one of these numbers.

@@ -53,7 +53,7 @@ def sql(request: Request) -> Response:
         try:
             table = source.db.sql(limited(statement, SHOWN_ROWS))
         except expdb.ExpDBError as error:
-            message, status = str(error), 400
+            message, status = _for_pages(error), 400
     schema = {view: source.db.sql(f"SELECT * FROM {view} LIMIT 0").column_names for view in VIEWS}
     fields = {name: source.fields(name) for name in source.db.buffers()[:20]}
     rows = [] if table is None else table.slice(0, SHOWN_ROWS).to_pylist()
@@ -68,6 +68,12 @@ def sql(request: Request) -> Response:
     )  # fmt: skip
 
 
+def _for_pages(error: Exception) -> str:
+    return str(error).replace(
+        "open the database with a longer timeout", "add conditions, or use `expdb sql`"
+    )
+
+
 def _plot(rows: list[dict[str, object]]) -> dict[str, object] | None:
     """Return the data of a plot, if the first column and another one have numbers."""
     if len(rows) < 2:
@@ -76,15 +82,21 @@ def _plot(rows: list[dict[str, object]]) -> dict[str, object] | None:
     if not all(render.is_number(row[first]) for row in rows):
         return None
     ordered = sorted(rows, key=lambda row: float(row[first]))  # type: ignore[arg-type]
-    series = [
-        {"name": name, "values": render.plain([row[name] for row in ordered])}
+    numbers = [
+        name
         for name in others
         if all(row[name] is None or render.is_number(row[name]) for row in rows)
     ]
-    if not series:
+    if not numbers:
         return None
-    x = render.plain([row[first] for row in ordered])
-    return {"x": x, "plots": [{"title": f"by {first}", "series": series}]}
+    plots = [
+        {
+            "title": f"{name} by {first}",
+            "series": [{"name": name, "values": render.plain([row[name] for row in ordered])}],
+        }
+        for name in numbers
+    ]
+    return {"x": render.plain([row[first] for row in ordered]), "plots": plots}
 
 
 def export_csv(request: Request) -> Response:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from expdb import errors
 from expdb.process.liveness import has_ended, named
@@ -188,8 +188,12 @@ def _writing(store: Store) -> Transaction:
 
 
 def _are_metrics_due(store: Store, session: Session) -> bool:
-    """Return whether the newest row of metrics is old; it also is if the clock was set back."""
     newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
+    return _is_old(newest, now)
+
+
+def _is_old(newest: list[Any], now: float) -> bool:
+    """Return whether the newest row of metrics is old; it also is if the clock was set back."""
     return not newest or not 0 <= now - newest[0][1] < REPORT_SECONDS
 
 
@@ -199,6 +203,8 @@ def _add_metrics(store: Store) -> None:
     reads = store.engine.reading() if store.dialect.WRITES_ALONE else _writing(store)
     with reads as session:
         newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
+        if not _is_old(newest, now):  # another process has added a row since `is_due`
+            return
         measurement = _dump(measure(store, session, now))
     id = newest[0][0] + 1 if newest else 0
     with _writing(store) as session:
