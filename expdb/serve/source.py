@@ -22,10 +22,14 @@ PULSE = (
 
 @dataclass(frozen=True)
 class FieldType:
-    """The type of a field: its dtype, and its shape with None for dimensions that vary."""
+    """The type of a field: its dtype, and its shape with None for dimensions that vary.
+
+    Some steps lack an optional field.
+    """
 
     dtype: str
     shape: tuple[int | None, ...]
+    is_optional: bool
 
     @property
     def is_image(self) -> bool:
@@ -63,9 +67,11 @@ class Source:
         """Return the types of the fields and annotations of a buffer."""
         rows = self.db.sql(FIELDS, {"name": name}).column(0).to_pylist()
         stored = json.loads(rows[0]) if rows else {}
-        types = {**stored.get("types", {}), **stored.get("annotations", {})}
+        annotations = stored.get("annotations", {})
+        optional = {*stored.get("optional", ()), *annotations}
+        types = {**stored.get("types", {}), **annotations}
         return {
-            field: FieldType(dtype, tuple([None] if shape is None else shape))
+            field: FieldType(dtype, tuple(shape), field in optional)
             for field, (dtype, shape, *_) in types.items()
         }
 

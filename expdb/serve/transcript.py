@@ -113,8 +113,11 @@ def read_positions(
     if not positions:
         return {}
     fields = source.fields(buffer.name)
-    loaded = [name for name, type in fields.items() if not type.is_image and not type.is_per_token]
-    pictures = [name for name, type in fields.items() if type.is_image]
+    # Pages load pictures and tokens when they are seen. Only a read shows which steps have them.
+    pictures = [name for name, type in fields.items() if type.is_image and not type.is_optional]
+    loaded = [
+        name for name, type in fields.items() if name not in pictures and not type.is_per_token
+    ]
     rows = [
         row
         for batch in buffer.scan(positions, fields=["episode_id", *COLUMNS, *loaded], size=256)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -48,13 +49,22 @@ def test_the_overview_says_who_waits_and_why():
     workers = [worker("learner", "waiting", "8 more items"), worker("actor", "active")]
     waiting = [{"role": "learner", "seconds": 90.0, "who": "1 on box", "for": "8 more items"}]
     assert list(overview.describe_work(workers, waiting)) == [
-        ("waiting", "The learner is idle for 90 s: waits for 8 more items."),
-        ("active", "1 actor active."),
+        ("waiting", "The learner is idle for 90 s: it waits for 8 more items."),
+        ("active", "1 actor is active."),
     ]
     workers = [worker("actor", "waiting", "the pace"), worker("actor", "active")]
     learners, actors = overview.describe_work(workers, [])
     assert learners == ("silent", "No learner is running.")
-    assert actors == ("waiting", "1 of 2 actors are held: waits for the pace.")
+    workers = [worker("actor", "silent", active=time.time() - 90)] * 2 + [worker("actor", "active")]
+    assert list(overview.describe_work(workers, []))[1:] == [
+        ("active", "1 actor is active."),
+        ("silent", "2 of 3 actors are silent; the last report came 90 s ago."),
+    ]
+    workers = [worker("actor", "ended", active=time.time() - 600)]
+    assert list(overview.describe_work(workers, []))[1:] == [
+        ("silent", "No actor is running; the last one ended 10 min ago.")
+    ]
+    assert actors == ("waiting", "1 of 2 actors is held: it waits for the pace.")
 
 
 def test_the_history_is_json_without_nan(site):
@@ -139,7 +149,7 @@ def test_an_unknown_episode_is_not_found(site):
     assert "nope" in answer.text
     assert site.get("/b/nope").status == 404
     assert site.get("/b/train/p/99").status == 200
-    assert site.get("/b/train/p/99/tokens.json").status == 404
+    assert site.get("/b/train/p/99/tokens.json").status == 404  # no such step
 
 
 def test_steps_that_were_stored_in_another_order_are_all_shown(filled, location, serve):
@@ -200,7 +210,7 @@ def test_a_group_shows_its_rollouts_side_by_side(site):
     assert re.findall(r'aria-label="Rollout (e\d)"', text) == ["e3", "e4", "e5"]
     assert "spread 1" in text
     assert "first differ at step 0" in text
-    assert "1 errors" in text
+    assert "1 error<" in text
     assert "No rollout is stored" in site.get("/b/train/group?task=nope").text
 
 
@@ -247,7 +257,7 @@ def test_sql_shows_rows_and_exports_them(site):
     [("DELETE FROM steps", "db.sql"), ("SELECT nope FROM experience", "nope"),
      ("SELECT 1; SELECT 2", ""), ("SELECT 1) AS x; DROP TABLE steps; --", ""),
      ("SELECT count(*) FROM experience a, experience b, experience c, experience d, experience e, "
-      "experience f, experience g, experience h", "time")],
+      "experience f, experience g, experience h", "the query took")],
 )  # fmt: skip
 def test_statements_that_are_refused_say_why(site, statement, message):
     answer = site.get("/sql?q=" + statement.replace(" ", "+").replace(";", "%3B"))
@@ -280,3 +290,16 @@ def test_pages_of_a_database_that_is_gone_say_so(filled, location, serve):
         assert "deleted or replaced" in answer.text
     finally:
         os.rename(location + ".moved", location)
+
+
+def test_steps_without_a_picture_or_tokens_show_none(open_db, location, serve):
+    buffer = open_db().buffer("train", fields=expdb.TOKEN_FIELDS)
+    screen = np.zeros((16, 16, 3), np.uint8)
+    ids = np.arange(3, dtype=np.int32)
+    buffer.store(task_id="t", episode_id="e", screen=screen, output_ids=ids)
+    buffer.store(task_id="t", episode_id="e", n=1)
+    site = serve(location)
+    text = site.get("/b/train/e/e").text
+    assert re.findall(r"/b/train/p/(\d)/picture/screen", text) == ["0"]
+    assert site.get("/b/train/p/1/tokens.json").json["count"] == 0
+    assert site.get("/b/train/p/0/tokens.json").json["count"] == 3

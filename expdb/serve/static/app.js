@@ -203,6 +203,7 @@ async function tokens(details, first = 0, of = "output_ids", by = null) {
 }
 
 function show(view, details, data, by) {
+  if (!data.count) return view.replaceChildren(make("p", { className: "note", textContent: "This step has no tokens." }));
   const names = Object.keys(data.colours);
   const colour = by && names.includes(by) ? by : (names.includes("logprobs") ? "logprobs" : names[0]);
   const ofSelect = select("Tokens", data.fields, data.of, (value) => tokens(details, 0, value, colour));

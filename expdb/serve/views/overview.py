@@ -82,19 +82,24 @@ def describe_work(
             longest = max((row["seconds"] for row in waiting if row["role"] == role), default=None)
             since = "" if longest is None else f" for {render.duration(longest)}"
             reasons = ", ".join(sorted({row["waits_for"] for row in held}))
-            is_all = len(held) == len(live)
-            who = f"The {role} is" if is_all and len(live) == 1 else (
-                f"{len(held)} of {len(live)} {role}s are"
-            )  # fmt: skip
-            sentences.append(("waiting", f"{who} {idle}{since}: waits for {reasons}."))
+            if len(held) == 1:
+                who = f"The {role} is" if len(live) == 1 else f"1 of {len(live)} {role}s is"
+                waits = "it waits"
+            else:
+                who = f"{len(held)} of {len(live)} {role}s are"
+                who = f"All {len(held)} {role}s are" if len(held) == len(live) else who
+                waits = "they wait"
+            sentences.append(("waiting", f"{who} {idle}{since}: {waits} for {reasons}."))
         elif len(silent) < len(live):
             count = len(live) - len(silent)
-            sentences.append(("active", f"{count} {role}{'s' * (count > 1)} active."))
+            sentences.append(
+                ("active", f"{count} {role}{' is' if count == 1 else 's are'} active.")
+            )
         if silent:
             last = _ago(max(row["active"] for row in silent))
-            sentences.append(
-                ("silent", f"{len(silent)} of {len(live)} {role}s silent; last report {last}.")
-            )
+            verb = "is" if len(silent) == 1 else "are"
+            who = f"The {role}" if len(live) == 1 else f"{len(silent)} of {len(live)} {role}s"
+            sentences.append(("silent", f"{who} {verb} silent; the last report came {last}."))
     return sentences
 
 
