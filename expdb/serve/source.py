@@ -59,6 +59,9 @@ class Source:
         if write:
             self._writer = expdb.open(location, create=False, run="expdb serve")
 
+        for name in self.db.buffers()[:1]:
+            self.buffer(name).episodes(newest=1)  # so that the first page need not import modules
+
     def buffer(self, name: str) -> expdb.ReplayBuffer:
         """Return a buffer; raise UnknownBuffer if there is no such buffer."""
         return self.db.buffer(name, create=False)
