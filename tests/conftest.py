@@ -4,6 +4,7 @@ Tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound.
 """
 
 import itertools
+import logging
 import os
 import random
 import shutil
@@ -63,6 +64,27 @@ def seeded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         return original((base, next(numbers)) if is_unseeded else seed)
 
     monkeypatch.setattr(np.random, "default_rng", default_rng)
+
+
+class _Records(logging.Handler):
+    """Collects the messages of unexpected exceptions, which expdb logs instead of raising."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture(autouse=True)
+def logged_errors() -> Iterator[list[logging.LogRecord]]:
+    """Let a test fail if a report of activity raised an exception that the test did not clear."""
+    handler, reports = _Records(), logging.getLogger("expdb.storage.upkeep.reporting")
+    reports.addHandler(handler)
+    yield handler.records
+    reports.removeHandler(handler)
+    assert [record.exc_info for record in handler.records] == []
 
 
 @pytest.fixture(scope="session")

@@ -195,6 +195,8 @@ def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     metrics = newest_metrics(buffer)
     assert metrics["tokens_per_step"] == 4
     assert metrics["tokens_per_second"] == pytest.approx(4 * metrics["steps_per_second"])
+    buffer.store(task_id="t", note="a step without tokens", terminated=True)
+    assert newest_metrics(buffer)["tokens_per_step"] == 3
 
 
 def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, open_db):
@@ -251,10 +253,10 @@ def test_a_suspended_process_is_silent_although_it_waits(report_on_every_call, d
     worker = by_role(buffer)["actor"]
     assert (worker["state"], worker["waits_for"]) == ("silent", None)
     (finding,) = [found for found in db.doctor() if found["what"] == "waiting at 'train'"]
-    assert "may be suspended" in finding["advice"]
+    assert "is suspended" in finding["advice"]
 
 
-def test_a_judge_that_acknowledges_with_scores_is_a_judge(report_on_every_call, buffer):
+def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffer):
     buffer.store(task_id="t", episode_id="e", obs=1, terminated=True)
     consumer = buffer.consumer("judge", max_times_sampled=1)
     lease = consumer.lease(1)
@@ -559,15 +561,17 @@ def test_corrupted_counts_stop_no_writer(report_on_every_call, buffer, monkeypat
 
 
 def test_an_error_of_a_measurement_stops_no_writer(
-    report_on_every_call, buffer, monkeypatch, caplog
+    report_on_every_call, buffer, monkeypatch, caplog, logged_errors
 ):
     def fail(*_):
         raise FileNotFoundError("gone")
 
-    monkeypatch.setattr(reporting, "measure", fail)
-    buffer.store(task_id="t", obs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(reporting, "measure", fail)
+        buffer.store(task_id="t", obs=1)
     assert len(buffer) == 1
     assert "cannot store the activity report" in caplog.text
+    logged_errors.clear()
 
 
 def test_a_handle_can_be_closed_within_a_report(report_on_every_call, open_db, monkeypatch):
@@ -595,7 +599,9 @@ def test_a_locked_table_delays_no_write(report_on_every_call, open_db, monkeypat
         connection.rollback()
 
 
-def test_rates_stay_right_after_a_failed_report(report_on_every_call, buffer, monkeypatch):
+def test_rates_stay_right_after_a_failed_report(
+    report_on_every_call, buffer, monkeypatch, logged_errors
+):
     buffer.store(task_id="t", obs=1)
     reported = buffer._reporter._reported
     with monkeypatch.context() as patch:
@@ -604,6 +610,7 @@ def test_rates_stay_right_after_a_failed_report(report_on_every_call, buffer, mo
     assert buffer._reporter._reported == reported
     buffer._reporter.report()
     assert buffer._reporter._reported > reported
+    logged_errors.clear()
 
 
 def test_leases_of_a_buffer_without_consumers_are_empty(buffer):

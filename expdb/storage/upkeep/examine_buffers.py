@@ -32,7 +32,7 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
             text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
             advice = WAIT_ADVICE.get(waiter["role"], "")
             if waiter["who"] in silent:
-                advice = "the process has not reported since; it may be suspended or unreachable"
+                advice = "no report for over a minute; check whether the process is suspended"
             yield finding(f"waiting at {name!r}", text, waiter["seconds"] > LONG_WAIT, advice)
         if workers:
             yield _workers(name, workers, sorted(silent))

@@ -24,7 +24,7 @@ from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_numbers
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
-MOST_OF_THE_TIME = 0.5
+MOSTLY_WAITING = 0.5  # share of the time between two reports
 GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
 TOKEN_WINDOW_STEPS = 64  # steps whose tokens are counted
 MAX_CONSUMERS = 20  # consumers with own metrics, the newest ones
@@ -134,9 +134,9 @@ def _is_live(
 def is_mostly_waiting(role: str, rates: Mapping[str, float]) -> bool:
     """Return whether a worker waited for most of the time between its latest two reports.
 
-    Each wait of a loop around `admit(wait=0.5)` is too short for a row in `waiters`.
+    In a loop around `admit(wait=0.5)`, each single wait is too short for a row in `waiters`.
     """
-    return rates.get(f"{role}_wait_seconds", 0.0) > MOST_OF_THE_TIME
+    return rates.get(f"{role}_wait_seconds", 0.0) > MOSTLY_WAITING
 
 
 def _of_waiters(
@@ -246,4 +246,5 @@ def _of_tokens(store: Store, session: Session, state: State) -> dict[str, float]
         outputs = fetch.steps(store, session, state, positions, [TOKENS])[TOKENS]
     except errors.DatabaseDamaged:  # `expdb check` reports the corruption
         return {}
-    return {"tokens_per_step": sum(map(len, outputs)) / len(positions)}
+    tokens = sum(len(output) for output in outputs if output is not None)
+    return {"tokens_per_step": tokens / len(positions)}
