@@ -102,12 +102,16 @@ class PaceState:
         limit = self.limit
         if self.pace is None or limit is None or self.admitted < limit.max_begun:
             return None
-        oldest = limit.oldest
+        begun = f"{self.admitted} groups have begun"
+        if limit.oldest != self.version:
+            return (
+                f"{begun}, and no other group may begin before the oldest one under way ends, "
+                f"which began at policy_version {limit.oldest}"
+            )
         return (
-            f"{self.admitted} groups have begun, which is the maximum before policy_version "
-            f"{oldest + self.pace.max_staleness + 1}, and {len(self.under_way)} of these groups "
+            f"{begun}, which is the maximum at policy_version {self.version}, and "
+            f"{len(self.under_way)} of these groups "
             f"{'is' if len(self.under_way) == 1 else 'are'} under way"
-            + (f", the oldest since policy_version {oldest}" if self.under_way else "")
         )
 
 
