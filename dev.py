@@ -10,7 +10,7 @@
     python3 dev.py lint               run ruff, mypy --strict and the docstring checks
     python3 dev.py docs               build the documentation site in docs/_build/html
                 --browser             also load each page in Chromium and save screenshots
-                --screenshots         only renew the pictures of `expdb serve` in docs/pictures
+                --screenshots         only retake the screenshots of `expdb serve` in docs/pictures
     python3 dev.py torture [ARGS]     run all fault tests: kills, power loss, full disks, ...
     python3 dev.py bench [ARGS]       run the benchmarks
     python3 dev.py scale              compute which limit 10, 1,000 and 100,000 actors reach first

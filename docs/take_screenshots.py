@@ -1,8 +1,8 @@
-"""Take the pictures of the pages in the documentation: `python3 dev.py docs --screenshots`.
+"""Take the screenshots of `expdb serve`: `python3 dev.py docs --screenshots`.
 
-The program starts actors, whose agent repairs programs, and a learner that is finally too slow. It
-serves the pages of this run, and saves a picture of each view in `docs/pictures`. Chromium must be
-installed.
+The program starts actors with an agent that repairs programs, and a learner that becomes slower
+than the actors. It serves the pages of this run and saves a screenshot of each view in
+`docs/pictures`. Chromium must be installed.
 """
 
 import json
@@ -39,7 +39,7 @@ VIEWS = {
 
 
 def rollout(rng: np.random.Generator, task: str, skill: float) -> list[dict[str, object]]:
-    """Return the turns of one rollout; a better policy repairs more programs."""
+    """Return the turns of one rollout, which is solved with the probability `skill`."""
     calls = [
         ("read_file", {"path": f"src/{task.replace('-', '_')}.py"}),
         ("run_tests", {"pattern": task}),
@@ -107,7 +107,7 @@ def learn(location: str, stop: threading.Event) -> None:
                 lease = consumer.lease(4, unit=expdb.Group(GROUP), wait=1.0)
             except expdb.TooFewRows:
                 continue
-            stop.wait(0.5 if step < 60 else 4.0)  # finally, the actors wait for the learner
+            stop.wait(0.5 if step < 60 else 4.0)  # after 60 steps, the actors wait for the learner
             consumer.acknowledge(lease, step=step)
             step += 1
             buffer.policy_version = step
@@ -115,7 +115,7 @@ def learn(location: str, stop: threading.Event) -> None:
 
 @contextmanager
 def running(location: str) -> Iterator[dict[str, object]]:
-    """Run actors and a learner, and yield what the addresses of the views need."""
+    """Run actors and a learner, and yield the ids in the addresses of the views."""
     reporting.FIRST_REPORT_SECONDS, reporting.REPORT_SECONDS = 0.5, 1.0
     stop = threading.Event()
     with expdb.open(location, run="repair-7b") as db:

@@ -756,9 +756,9 @@ class ReplayBuffer(NotACollection):
     ) -> pa.Table:
         """Return the episodes that have a matching step, oldest first.
 
-        In a large buffer, read the episodes page by page: first with `newest`, then also with
-        ``before``, the number of the oldest episode of the previous page. Numbers of episodes
-        increase and are never reused, so that new episodes do not move the pages.
+        To read a large buffer page by page, pass `newest`. For each further page, also pass the
+        number of the oldest episode of the previous page as `before`. Episode numbers increase and
+        are never reused, so new episodes do not shift the pages.
 
         Parameters
         ----------
@@ -766,7 +766,7 @@ class ReplayBuffer(NotACollection):
             Query that selects steps: conditions, values that columns must equal, or positions. By
             default, every step matches.
         newest : int, optional
-            Maximum number of episodes, at least 1. The newest matching ones are returned.
+            Maximum number of episodes, at least 1. Return the newest matching episodes.
         before, after : int, optional
             Return only episodes whose number is less than `before` and greater than `after`.
 
@@ -2209,28 +2209,28 @@ class ReplayBuffer(NotACollection):
         lease: int | None = None,
         newest: int = 1000,
     ) -> pa.Table:
-        """Return which items were leased, by whom, and with which probability.
+        """Return the items of leases, with their consumers and sampling probabilities.
 
         Parameters
         ----------
         positions : array_like of int, optional
-            Return only draws of these positions. A lease of whole episodes names an episode by the
-            position of its first step. By default, all draws of the leases are returned.
+            Return only items with these positions. The position of an item with several steps, such
+            as an episode or a sequence, is that of its first step. By default, return all items.
         consumer : str, optional
             Name of the consumer. By default, the leases of all consumers are searched.
         lease : int, optional
-            Id of a lease of `consumer`. Only this lease is searched.
+            Id of a lease of `consumer`. Search only this lease.
         newest : int, default 1000
-            Maximum number of leases per consumer that are searched, at least 1. The newest leases
-            are searched.
+            Number of leases per consumer to search, the newest ones, at least 1. It is ignored if
+            `lease` is passed.
 
         Returns
         -------
         pyarrow.Table
             One row per drawn item, the oldest lease first. The columns are `consumer`, `lease`,
             `batch`, `status`, `leased_at` and `trainer_step`, as in `leases`; `position`, the
-            position of the item; and `probability`, with which the sampler drew it, or null if the
-            sampler does not record probabilities.
+            position of the item; and `probability`, with which the sampler drew the item or its
+            group, or null if the sampler does not record probabilities.
 
         Raises
         ------
@@ -2248,7 +2248,7 @@ class ReplayBuffer(NotACollection):
         [3, 12]
         """
         if lease is not None and consumer is None:
-            raise errors.InvalidValue("lease= names a lease of a consumer; also pass consumer=")
+            raise errors.InvalidValue("lease ids are unique only per consumer; also pass consumer=")
         chosen = None if positions is None else checks.positions(positions)
         lease = None if lease is None else checks.whole(lease, "lease", 0)
         newest = checks.whole(newest, "newest", 1)
@@ -2281,7 +2281,8 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If `since` is not a time, or `newest` is not a positive integer.
+            If `since` is neither 0 nor a time in Unix seconds, or `newest` is not a positive
+            integer.
 
         Examples
         --------

@@ -72,5 +72,5 @@ def value_of(text: str) -> Any:
         return text[1:-1].replace("''", "'")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

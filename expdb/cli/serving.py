@@ -1,8 +1,9 @@
-"""The command that serves the pages of a database."""
+"""The command `serve`."""
 
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import click
 
 from expdb.cli.main import as_json, for_terminal, verb
 
-INSTALL = "the pages need more packages; run pip install 'expdb[serve]'"
+INSTALL = "expdb serve requires more packages; run pip install 'expdb[serve]'"
 
 
 @verb
@@ -19,13 +20,13 @@ INSTALL = "the pages need more packages; run pip install 'expdb[serve]'"
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535),
               help="Port to listen on; 0 for any free port.")  # fmt: skip
-@click.option("--write", is_flag=True, help="Allow scores and tags; requires a token.")
+@click.option("--write", is_flag=True, help="Add a form for scores and tags; requires a token.")
 @click.option("--token", envvar="EXPDB_TOKEN",
-              help="Secret that requests must send; --write creates one.")  # fmt: skip
+              help="Secret that requests must send; by default, --write creates one.")  # fmt: skip
 @click.option("--user-header", metavar="NAME",
-              help="Header with the user's name, which an authenticating proxy sets.")  # fmt: skip
+              help="Header that an authenticating proxy sets to the user's name.")  # fmt: skip
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME",
-              help="Host name under which browsers open the pages (repeatable).")  # fmt: skip
+              help="Additional host name of this server (repeatable).")  # fmt: skip
 @as_json
 def serve(
     location: str,
@@ -37,11 +38,11 @@ def serve(
     hosts: Sequence[str],
     as_json: bool,
 ) -> None:
-    """Serve web pages over a database: episodes, transcripts, metrics, leases and SQL.
+    """Show a database as web pages: episodes, transcripts, metrics, leases and SQL.
 
-    The pages follow the database while actors and learners use it. They only read, unless you pass
-    --write. By default, only this machine can open them. Another --host requires --token, or
-    --user-header behind an authenticating proxy. The token can also come from the environment
+    The pages update while actors and learners use the database. They are read-only unless you pass
+    --write. By default, only this machine can open the pages. Another --host requires --token, or
+    --user-header behind an authenticating proxy. You can also pass the token in the environment
     variable EXPDB_TOKEN. Stop the server with Ctrl-C.
 
     The path /metrics returns the metrics as Prometheus text. --json prints the address as JSON.
@@ -61,18 +62,22 @@ def serve(
             f"--host {host} makes the pages available to other machines; also pass --token, or "
             "--user-header if an authenticating proxy sets that header"
         )
-    if token is not None and len(token) < 8:
-        raise click.UsageError("--token must have at least 8 characters")
-    is_new = write and token is None
+    if token is not None and re.fullmatch(r"[\w.~+/=-]{8,}", token, re.ASCII) is None:
+        raise click.UsageError("--token must consist of at least 8 letters, digits or .~+/=_-")
+    is_new = write and token is None and user_header is None
     if is_new:
         token = new_token()
-    known = {host.lower(), *(name.lower() for name in hosts)}
+    for name in hosts:
+        if re.fullmatch(r"[A-Za-z0-9.-]+", name) is None:
+            raise click.UsageError(f"--allow-host must be a host name, got {name!r}")
+    host_names = {host.lower(), *(name.lower() for name in hosts)}
     if not is_loopback(host):
-        known |= names_of_this_machine()
-    access = Access(write=write, token=token, hosts=frozenset(known), user_header=user_header)
+        host_names |= names_of_this_machine()
+    access = Access(write=write, token=token, hosts=frozenset(host_names), user_header=user_header)
     app = create_app(location, access)
     with _listen(host, port) as listener:
-        name = f"[{host}]" if ":" in host else host
+        is_any = host in ("0.0.0.0", "::")
+        name = socket.gethostname() if is_any else f"[{host}]" if ":" in host else host
         address = f"http://{name}:{listener.getsockname()[1]}/"
         url = f"{address}?token={token}" if is_new else address
         click.echo(

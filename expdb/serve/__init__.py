@@ -1,6 +1,6 @@
-"""Web pages over a database: `expdb serve`.
+"""The web pages of a database: `expdb serve`.
 
-The pages read through the public interface, with a handle that cannot write. `app.py` builds the
+The pages use the public interface and a read-only handle. `app.py` builds the
 application, `guard.py` decides which requests it answers, `views/` has one module per page, and
 `render.py` turns stored values into text and HTML.
 """

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -20,11 +19,11 @@ from expdb.serve.source import Source
 from expdb.serve.views import episode, episodes, group, labels, ledger, overview, sql
 
 
-class StaticFilesForHours(StaticFiles):
-    """Static files that browsers may keep."""
+class CachedStaticFiles(StaticFiles):
+    """Static files that browsers may cache for one hour."""
 
     def file_response(self, *args: object, **kwargs: object) -> Response:
-        """Return a file with a time to live."""
+        """Return a file with a `Cache-Control` header."""
         response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
         response.headers["cache-control"] = "private, max-age=3600"
         return response
@@ -40,7 +39,7 @@ async def not_found(request: Request, _: Exception) -> Response:
     """Return a page for an unknown address."""
     return show(
         request, "error.html", 404, title="Not found", buffer=None,
-        message=f"there is no page {request.url.path}",
+        message=f"there is no page {request.url.path}", back=None,
     )  # fmt: skip
 
 
@@ -60,10 +59,10 @@ ROUTES = [
     Route("/b/{buffer}/history.json", overview.history),
     Route("/b/{buffer}/episodes", episodes.episodes),
     Route("/b/{buffer}/facets", episodes.facets),
-    Route("/b/{buffer}/e/{episode}", episode.episode),
-    Route("/b/{buffer}/e/{episode}/series.json", episode.series),
-    Route("/b/{buffer}/e/{episode}/draws", episode.draws),
-    Route("/b/{buffer}/e/{episode}/label", labels.label, methods=["POST"]),
+    Route("/b/{buffer}/e/{episode:path}/series.json", episode.series),
+    Route("/b/{buffer}/e/{episode:path}/draws", episode.draws),
+    Route("/b/{buffer}/e/{episode:path}/label", labels.label, methods=["POST"]),
+    Route("/b/{buffer}/e/{episode:path}", episode.episode),
     Route("/b/{buffer}/group", group.group),
     Route("/b/{buffer}/ledger", ledger.ledger),
     Route("/b/{buffer}/ledger/{consumer}/{lease:int}", ledger.lease),
@@ -72,11 +71,11 @@ ROUTES = [
     Route("/b/{buffer}/p/{position:int}/tokens.json", episode.tokens),
     Route("/b/{buffer}/p/{position:int}/picture/{field}", episode.picture),
     Route("/b/{buffer}/p/{position:int}/text/{field}", episode.text),
-    Mount("/static", StaticFilesForHours(directory=FOLDER / "static"), name="static"),
+    Mount("/static", CachedStaticFiles(directory=FOLDER / "static"), name="static"),
 ]
 
 
-def create_app(location: str, access: Access | None = None) -> Starlette:
+def create_app(location: str, access: Access | None = None) -> Guard:
     """Return the ASGI application that serves the pages of a database.
 
     Raise DatabaseMissing if there is no database, and other errors of `expdb.open`.
@@ -91,9 +90,8 @@ def create_app(location: str, access: Access | None = None) -> Starlette:
 
     app = Starlette(
         routes=ROUTES,
-        middleware=[Middleware(Guard, access)],
         exception_handlers={404: not_found, expdb.ExpDBError: failed},
         lifespan=lifespan,
     )
-    app.state.source, app.state.pulses = source, {}
-    return app
+    app.state.source, app.state.pollers = source, {}
+    return Guard(app, access)  # not as middleware, which adds no headers to internal errors

@@ -1,22 +1,24 @@
 """Decide which requests are answered, and add security headers to every response.
 
-A page of another site must neither read nor change anything. So the guard checks the `Host` header,
-because DNS rebinding gives another site the address of this server, and the fetch metadata, which
-browsers send with every request (https://www.w3.org/TR/fetch-metadata/).
+Pages of other sites must not read or change anything. The guard checks the `Host` header, because
+DNS rebinding lets another site's name resolve to the address of this server. It also checks the
+fetch metadata that browsers send with requests (https://www.w3.org/TR/fetch-metadata/).
 """
 
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 COOKIE_SECONDS = 30 * 86_400
@@ -36,10 +38,10 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may read and who may write.
+    """The access rules of a server.
 
-    `hosts` are additional names of this server, `token` is the shared secret, and `user_header` is
-    a header with the name of the user, which an authenticating proxy sets.
+    `hosts` are additional names of this server, and `token` is the shared secret. An authenticating
+    proxy passes the name of the user in the header `user_header`.
     """
 
     write: bool = False
@@ -69,15 +71,15 @@ def names_of_this_machine() -> frozenset[str]:
 
 
 class Guard:
-    """ASGI middleware that refuses foreign requests."""
+    """ASGI middleware that refuses unauthenticated requests and requests from other sites."""
 
-    def __init__(self, app: ASGIApp, access: Access):
-        self._app, self._access = app, access
+    def __init__(self, app: Starlette, access: Access):
+        self.app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
 
         async def send_with_headers(message: Message) -> None:
@@ -88,22 +90,24 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        answer = self._refuse(scope) or self._app
+        answer = self._refuse(scope) or self.app
         await answer(scope, receive, send_with_headers)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the response to a request that is not passed on, or None."""
+        """Return the response that refuses a request, or None if the request is allowed."""
         headers, method = Headers(scope=scope), scope["method"]
         host = _host_name(headers.get("host", ""))
         if not _is_own_name(host, self._access.hosts):
             return PlainTextResponse(
-                f"the host name {host!r} is not known to this server; start it with --allow-host "
-                "and this name\n", 421
+                f"unknown host name {host!r}; restart `expdb serve` with --allow-host and this "
+                "name\n", 421
             )  # fmt: skip
-        if not _is_from_here(headers, method):
-            return PlainTextResponse("requests from other sites are refused\n", 403)
+        if b"%00" in scope.get("raw_path", b"") + scope["query_string"]:
+            return PlainTextResponse("an address must not contain NUL characters\n", 400)
+        if not _is_same_site_or_link(headers, method):
+            return PlainTextResponse("request from another site; open the page directly\n", 403)
         if method not in ("GET", "HEAD") and not self._access.write:
-            return PlainTextResponse("this server only reads; start it with --write\n", 403)
+            return PlainTextResponse("this server is read-only; restart it with --write\n", 403)
         return self._authenticate(scope, headers)
 
     def _authenticate(self, scope: Scope, headers: Headers) -> Response | None:
@@ -113,11 +117,14 @@ class Guard:
         if access.token is None:
             if access.user_header is None:
                 return None
-            return PlainTextResponse(f"the header {access.user_header} is missing\n", 401)
+            return PlainTextResponse(
+                f"the header {access.user_header} is missing; open the page through the proxy "
+                "that sets it\n", 401
+            )  # fmt: skip
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         if "token" in query and scope["method"] == "GET" and self._is_token(query.pop("token")):
-            # The address without the token can be copied and stays in the history of the browser.
-            # Browsers read `//name` as another host.
+            # Redirect to the address without the token, so that the token does not stay in the
+            # history of the browser or in copied links. Browsers read `//name` as another host.
             path = "/" + scope.get("raw_path", b"/").decode("latin-1").lstrip("/\\")
             response = RedirectResponse(f"{path}?{urlencode(query)}" if query else path, 303)
             response.set_cookie(
@@ -140,11 +147,13 @@ class Guard:
         return hmac.compare_digest(sent.encode("utf-8", "replace"), expected.encode())
 
 
+_HOST = re.compile(r"([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?", re.IGNORECASE)
+
+
 def _host_name(header: str) -> str:
-    try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
-    except ValueError:
-        return ""
+    """Return the name or address in a `Host` header; empty if the header is invalid."""
+    match = _HOST.fullmatch(header)
+    return match[1].strip("[]").lower() if match else ""
 
 
 def _is_own_name(name: str, hosts: Collection[str]) -> bool:
@@ -158,14 +167,15 @@ def _is_own_name(name: str, hosts: Collection[str]) -> bool:
     return True
 
 
-def _is_from_here(headers: Headers, method: str) -> bool:
+def _is_same_site_or_link(headers: Headers, method: str) -> bool:
     """Return whether a request comes from a page of this server or from the user.
 
-    Another site may only link to a page, which it cannot read.
+    Links from other sites are allowed, because the other site cannot read the linked page.
     """
     site = headers.get("sec-fetch-site")
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    host = headers.get("host", "").lower()
+    if any(origin.lower() not in (f"http://{host}", f"https://{host}")
+           for origin in headers.getlist("origin")):  # fmt: skip
         return False
     if site in (None, "same-origin", "none"):
         return True
@@ -174,11 +184,9 @@ def _is_from_here(headers: Headers, method: str) -> bool:
 
 
 def _cookie_name(headers: Headers) -> str:
-    """Return the name of the cookie, with the port, because cookies are shared by all ports."""
-    try:
-        port = urlsplit(f"//{headers.get('host', '')}").port or 80
-    except ValueError:
-        port = 80
+    """Return the name of the cookie with the port, because all ports of a host share cookies."""
+    match = _HOST.fullmatch(headers.get("host", ""))
+    port = match[2][1:] if match and match[2] else "80"
     return f"expdb_token_{port}"
 
 

@@ -1,4 +1,4 @@
-"""Tell open pages that the database has changed, with server-sent events."""
+"""Notify open pages of changes to the database with server-sent events."""
 
 import asyncio
 import json
@@ -16,8 +16,8 @@ POLL_SECONDS = 0.4
 HEARTBEAT_SECONDS = 15.0  # proxies close connections without traffic
 
 
-class Pulse:
-    """Ask for changes of one buffer, once for all open pages."""
+class ChangePoller:
+    """Poll one buffer for changes, once for all open pages."""
 
     def __init__(self, source: Source, buffer: str):
         self._source, self._buffer = source, buffer
@@ -28,7 +28,7 @@ class Pulse:
         self.state: tuple[Any, ...] = ()
 
     async def watch(self) -> AsyncIterator[tuple[Any, ...] | None]:
-        """Yield the state at first and after each change, and None if nothing changes."""
+        """Yield the current state, then each new state, and None after each heartbeat interval."""
         self._pages += 1
         if self._task is None:
             self._task = asyncio.create_task(self._poll())
@@ -60,7 +60,7 @@ class Pulse:
     async def _poll(self) -> None:
         while True:
             try:
-                state = await asyncio.to_thread(self._source.pulse, self._buffer)
+                state = await asyncio.to_thread(self._source.change_numbers, self._buffer)
             except expdb.ExpDBError:  # the pages themselves show the error
                 state = ()
             if state != self.state:
@@ -71,14 +71,14 @@ class Pulse:
 
 
 async def events(request: Request) -> StreamingResponse:
-    """Send an event whenever something in the buffer has changed."""
+    """Send an event after each change of the buffer."""
     name = (await asyncio.to_thread(buffer_of, request)).name
-    pulses: dict[str, Pulse] = request.app.state.pulses
-    pulse = pulses.setdefault(name, Pulse(source_of(request), name))
+    pollers: dict[str, ChangePoller] = request.app.state.pollers
+    poller = pollers.setdefault(name, ChangePoller(source_of(request), name))
 
     async def stream() -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
-        async for state in pulse.watch():
+        async for state in poller.watch():
             yield ": nothing new\n\n" if state is None else f"data: {json.dumps(state)}\n\n"
 
     return StreamingResponse(stream(), media_type="text/event-stream")

@@ -1,4 +1,4 @@
-"""What all pages share: templates, addresses and errors."""
+"""Templates, addresses and errors that all pages share."""
 
 import json
 from pathlib import Path
@@ -22,30 +22,36 @@ _environment = jinja2.Environment(
 )
 
 
-def buffer_url(buffer: str, page: str = "", **query: Any) -> str:
-    """Return the address of a page of a buffer.
+def in_path(name: str) -> str:
+    """Return a name as a part of a path.
 
     The name is quoted twice, because the server decodes the path once before it separates its
-    parts, and names may contain slashes.
+    parts, and names may contain slashes. Browsers would resolve `.` and `..`.
     """
-    path = f"/b/{quote(quote(buffer, safe=''), safe='')}"
+    quoted = name.replace(".", "%2E") if name in (".", "..") else quote(name, safe="")
+    return quote(quoted, safe="")
+
+
+def buffer_url(buffer: str, page: str = "", **query: Any) -> str:
+    """Return the address of a page of a buffer."""
+    path = f"/b/{in_path(buffer)}"
     return with_query(f"{path}/{page}" if page else path, **query)
 
 
 def episode_url(buffer: str, episode_id: str, step: int | None = None) -> str:
     """Return the address of an episode, or of one of its steps."""
-    url = buffer_url(buffer, f"e/{quote(quote(episode_id, safe=''), safe='')}")
+    url = buffer_url(buffer, f"e/{in_path(episode_id)}")
     return url if step is None else f"{url}?from={step}#step-{step}"
 
 
 def lease_url(buffer: str, consumer: str, lease: int) -> str:
     """Return the address of a lease."""
-    return buffer_url(buffer, f"ledger/{quote(quote(consumer, safe=''), safe='')}/{lease}")
+    return buffer_url(buffer, f"ledger/{in_path(consumer)}/{lease}")
 
 
 def value_url(buffer: str, position: int, kind: str, field: str) -> str:
     """Return the address of a field of a step as a "picture" or as "text"."""
-    return buffer_url(buffer, f"p/{position}/{kind}/{quote(quote(field, safe=''), safe='')}")
+    return buffer_url(buffer, f"p/{position}/{kind}/{in_path(field)}")
 
 
 def group_url(buffer: str, task_id: str, group_id: str | None) -> str:
@@ -61,7 +67,7 @@ def with_query(path: str, **query: Any) -> str:
 
 
 def condition_url(buffer: str, query: str, name: str, value: Any) -> str:
-    """Return the address of the episodes that match a query and have a value in a column."""
+    """Return the address of the episodes that match a query and an equality condition."""
     text = "null" if value is None else json.dumps(value, ensure_ascii=False)
     added = f"{name} = {text}"
     return buffer_url(buffer, "episodes", q=f"{query} and {added}" if query.strip() else added)
@@ -73,8 +79,9 @@ _environment.globals.update(
     version=expdb.__version__,
 )  # fmt: skip
 _environment.filters.update(
-    number=render.number, nbytes=render.nbytes, duration=render.duration, time=render.time_text,
-    readable=lambda text: render.readable(str(text)), value=render.value_text,
+    number=render.number, count_of=render.count_of, nbytes=render.nbytes,
+    duration=render.duration, time=render.time_text, value=render.value_text,
+    readable=lambda text: render.readable(str(text)),
 )  # fmt: skip
 
 
@@ -90,7 +97,7 @@ def buffer_of(request: Request) -> expdb.ReplayBuffer:
 
 
 def integer(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return an integer of the query of an address; `default` if it is missing or no integer."""
+    """Return an integer from the query string, or `default` if it is missing or invalid."""
     text = request.query_params.get(name, "")
     return int(text) if text.removeprefix("-").isdecimal() and len(text) < 19 else default
 
@@ -119,5 +126,12 @@ def show_error(request: Request, error: Exception) -> Response:
     """Return a page for an error of expdb."""
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 503)
     if request.headers.get("accept", "").startswith("text/html"):
-        return show(request, "error.html", status, message=str(error), buffer=None, title="Error")
+        path = request.url.path
+        message = str(error).replace(
+            "close this handle and open the database again", "restart `expdb serve`"
+        )
+        back = path.removesuffix("/label") if path.endswith("/label") else None
+        return show(
+            request, "error.html", status, title="Error", buffer=None, message=message, back=back
+        )
     return PlainTextResponse(f"{error}\n", status)

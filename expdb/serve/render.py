@@ -21,9 +21,10 @@ INVISIBLE = {
 }  # fmt: skip
 _NOT_PLAIN = re.compile(r"[^\n\t -~]")
 
-# Raw HTML is shown as text. Pictures would be requests to other hosts.
+# Raw HTML is shown as text. Images are disabled because browsers load them from other hosts.
 _markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "linkify": False})
 _markdown.enable(["table", "strikethrough"]).disable(["image"])
+MOST_CELLS = 5_000  # cells of tables in one text
 
 
 def _validate_link(url: str) -> bool:
@@ -55,8 +56,12 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def markdown(text: str) -> Markup:
-    """Return Markdown as HTML without scripts, styles, pictures and raw HTML."""
-    return Markup(_markdown.render(readable(text[:LONG_TEXT])))
+    """Return Markdown as HTML without scripts, styles, images or raw HTML."""
+    shown = readable(text[:LONG_TEXT])
+    lines = shown.split("\n")
+    if len(lines) * max(line.count("|") for line in lines) > MOST_CELLS:
+        return Markup("<pre>{}</pre>").format(shown)
+    return Markup(_markdown.render(shown))
 
 
 def is_number(value: Any) -> bool:
@@ -73,6 +78,11 @@ def number(value: Any, digits: int = 4) -> str:
     if math.isfinite(value) and (float(value).is_integer() or abs(value) >= 10**digits):
         return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:g}"
     return f"{float(value):,.{digits}g}"
+
+
+def count_of(count: int, noun: str) -> str:
+    """Return a count with its noun, such as "1 step" or "2 steps"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def nbytes(value: float | None) -> str:
@@ -125,7 +135,7 @@ def value_text(value: Any, limit: int = LONG_VALUE) -> str:
 
 
 def is_image(value: Any) -> bool:
-    """Return whether an array is a picture: uint8 of shape (h, w), (h, w, 1 or 3 or 4)."""
+    """Return whether a value is a picture: uint8, sides of 8 to 4096, 1, 3 or 4 channels."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim not in (2, 3):
         return False
     channels = value.shape[2] if value.ndim == 3 else 1

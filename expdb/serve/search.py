@@ -1,8 +1,8 @@
 """Find episodes in short transactions, within a time limit.
 
-A long read transaction keeps SQLite from truncating its log, and PostgreSQL from removing dead
-rows. So a search asks for ranges of episode numbers, newest first, and adapts the width of the next
-range to the time that the last one took.
+A long read transaction prevents SQLite from resetting its WAL, and PostgreSQL from removing dead
+rows. A search therefore reads ranges of episode numbers, newest first, each in its own transaction.
+It adapts the width of each range to the duration of the previous one.
 """
 
 import time
@@ -16,13 +16,14 @@ from expdb.serve.source import Source
 SEARCH_SECONDS = 1.5  # time limit of a search
 SLICE_SECONDS = 0.03  # time that one transaction should take
 FIRST_WIDTH = 1_000  # episode numbers in the first range
-GROWTH = 8  # most by which a range is wider than the last one
+FIRST_READ, MOST_READ = 5, 200  # episodes whose transcripts are read together
+MAX_GROWTH = 8  # maximum ratio of the widths of successive ranges
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Matching episodes, newest first."""
 
     rows: Rows
@@ -31,7 +32,7 @@ class Found:
 
     @property
     def next_before(self) -> int | None:
-        """Number of the episode from which the next page goes on; None on the last page."""
+        """The argument `before` of the next page, or None on the last page."""
         return None if self.is_complete else self.oldest_searched
 
 
@@ -43,41 +44,43 @@ def find_episodes(
     limit: int = 50,
     seconds: float = SEARCH_SECONDS,
     keep: Callable[[Rows], Rows] | None = None,
-) -> Found:
+) -> SearchResult:
     """Return the newest matching episodes before an episode number.
 
-    `keep` selects some of the rows that match `where`. If the time runs out, the result is
-    incomplete, and `next_before` continues the search.
+    `keep` filters the rows that match `where`. If the search reaches its time limit, the result is
+    incomplete; pass its `next_before` as `before` to continue the search.
     """
     newest = buffer.episodes(newest=1)["episode"].to_pylist()
     top = newest[0] + 1 if newest else 0  # exclusive
     top = top if before is None else min(top, before)
     deadline = time.monotonic() + seconds
     rows: Rows = []
-    width = FIRST_WIDTH if keep is None else 20
+    width, at_once = FIRST_WIDTH, FIRST_READ
     while top > 0 and len(rows) < limit:
         began = time.monotonic()
         bottom = max(0, top - width)  # inclusive
-        wanted = limit - len(rows) if keep is None else width
+        wanted = limit - len(rows) if keep is None else at_once
         part = buffer.episodes(where, newest=wanted, before=top, after=bottom - 1).to_pylist()[::-1]
-        kept = part if keep is None else keep(part)
-        if keep is not None and len(rows) + len(kept) >= limit:
-            kept = kept[: limit - len(rows)]
-            bottom = kept[-1]["episode"] if kept else bottom
-        elif keep is None and len(part) == wanted:
+        if len(part) == wanted:
             bottom = part[-1]["episode"]
-        rows, top = rows + kept, bottom
+        if keep is not None:
+            part = keep(part)
+            if len(rows) + len(part) > limit:
+                part = part[: limit - len(rows)]
+                bottom = part[-1]["episode"]
+        rows, top = rows + part, bottom
         now = time.monotonic()
         if now >= deadline:
             break
-        width = max(20, int(width * min(GROWTH, SLICE_SECONDS / max(now - began, 1e-6))))
-    return Found(rows, top, top <= 0)
+        factor = min(MAX_GROWTH, SLICE_SECONDS / max(now - began, 1e-6))
+        width, at_once = max(20, int(width * factor)), min(MOST_READ, max(1, int(at_once * factor)))
+    return SearchResult(rows, top, top <= 0)
 
 
 def contains_text(source: Source, buffer: expdb.ReplayBuffer, text: str) -> Callable[[Rows], Rows]:
-    """Return a function that keeps the episodes with a text in a text or JSON field.
+    """Return a filter for episodes that contain a text in a text or JSON field, ignoring case.
 
-    The case of letters is ignored.
+    The rows that it keeps get the key `match`, the number of the first step with the text.
     """
     wanted = text.casefold()
     types = source.fields(buffer.name)
@@ -87,14 +90,17 @@ def contains_text(source: Source, buffer: expdb.ReplayBuffer, text: str) -> Call
         if not rows or not fields:
             return []
         positions = source.positions(buffer.name, [row["episode_id"] for row in rows])
-        matching: set[str] = set()
-        for batch in buffer.scan(positions, fields=["episode_id", *fields], size=512):
+        matching: dict[str, int] = {}
+        for batch in buffer.scan(positions, fields=["episode_id", "step", *fields], size=512):
             for row in batch.to_list():
                 if row["episode_id"] not in matching and any(
                     wanted in part.casefold() for name in fields for part in texts_of(row[name])
                 ):
-                    matching.add(row["episode_id"])
-        return [row for row in rows if row["episode_id"] in matching]
+                    matching[row["episode_id"]] = row["step"]
+        return [
+            {**row, "match": matching[row["episode_id"]]}
+            for row in rows if row["episode_id"] in matching
+        ]  # fmt: skip
 
     return keep
 

@@ -9,8 +9,8 @@ import expdb
 SQL_SECONDS = 1.8  # time limit of a statement of the page SQL
 
 FIELDS = "SELECT fields FROM buffers WHERE name = :name"
-# Everything that a page shows changes with one of these numbers.
-PULSE = (
+# If the content of a page changes, at least one of these numbers changes.
+CHANGE_NUMBERS = (
     "SELECT b.added, b.revision, b.policy_version, b.admitted, "
     "(SELECT sum(c.version) FROM consumers c WHERE c.buffer_id = b.id) AS leases, "
     "(SELECT max(w.active) FROM workers w WHERE w.buffer_id = b.id) AS reports, "
@@ -81,9 +81,9 @@ class Source:
     def positions(
         self, buffer: str, episode_ids: list[str], condition: str = "TRUE", **params: Any
     ) -> list[int]:
-        """Return the positions of steps of episodes that meet a condition in SQL.
+        """Return the positions of the steps of episodes, restricted by an SQL condition.
 
-        Reading these positions takes a tenth of the time of a query with `in_` and a condition.
+        Reading steps by position is about ten times faster than a query with `in_` and a condition.
         """
         ids = {f"id{index}": episode_id for index, episode_id in enumerate(episode_ids)}
         if not ids:
@@ -97,14 +97,14 @@ class Source:
         positions: list[int] = rows.column(0).to_pylist()
         return positions
 
-    def pulse(self, name: str) -> tuple[Any, ...]:
-        """Return numbers that change when anything on the pages of a buffer may have changed."""
-        rows = self.db.sql(PULSE, {"name": name}).to_pylist()
+    def change_numbers(self, name: str) -> tuple[Any, ...]:
+        """Return numbers that change whenever the content of a page of the buffer may change."""
+        rows = self.db.sql(CHANGE_NUMBERS, {"name": name}).to_pylist()
         return tuple(rows[0].values()) if rows else ()
 
     def writable(self, name: str) -> expdb.ReplayBuffer:
         """Return a buffer of a handle that may write."""
-        assert self._writer is not None  # the guard refuses requests that write
+        assert self._writer is not None  # without `write`, the guard refuses requests that write
         return self._writer.buffer(name, create=False)
 
     def close(self) -> None:

@@ -25,13 +25,13 @@ ERROR_STARTS = ("error", "traceback", "exception", "failed")
 class Part:
     """A message, a text or a tool call of a step."""
 
-    kind: str  # "message", "call", "result" or "text"
+    kind: str  # "reasoning", "call", "result", "text" or the role of a message
     title: str
     text: str
     is_markdown: bool = False
     is_error: bool = False
     cut_characters: int = 0  # characters that are not shown
-    field: str = ""  # the field that the whole text is in
+    field: str = ""  # the field that contains the whole text
 
     @property
     def html(self) -> Markup | None:
@@ -76,9 +76,9 @@ def read_steps(
 ) -> tuple[list[Step], int]:
     """Return the steps of an episode with the numbers `first` to ``first + size - 1``.
 
-    Also return the number from which the next page may go on. Numbers may be missing, and the steps
-    may be stored in another order. A conversation that begins with that of the previous step is
-    shown without those messages.
+    Also return the step number at which the next page starts. Step numbers may have gaps, and steps
+    may be stored in any order. If a conversation begins with the conversation of the previous step,
+    return only its new messages.
     """
     steps = read_many(source, buffer, [episode_id], first - 1, first + size).get(episode_id, [])
     characters = 0
@@ -86,7 +86,7 @@ def read_steps(
     for step in steps:
         if step.number < first:
             continue
-        if characters > PAGE_CHARACTERS:
+        if characters > PAGE_CHARACTERS and step.number > shown[-1].number:
             return shown, step.number
         shown.append(step)
         characters += step.characters
@@ -109,7 +109,7 @@ def read_many(
 def read_positions(
     source: Source, buffer: expdb.ReplayBuffer, positions: list[int]
 ) -> dict[str, list[Step]]:
-    """Return the steps at positions, for each episode in the order of their numbers."""
+    """Return the steps at `positions` by episode id, ordered by step number."""
     if not positions:
         return {}
     fields = source.fields(buffer.name)
@@ -198,7 +198,8 @@ def _message(message: dict[str, Any], name: str) -> Iterator[Part]:
         part = _part("result" if is_result else role, title, text, name, markdown=not is_result)
         part.is_error = is_result and is_error(message, text)
         yield part
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         yield _call(call, name)
     if isinstance(message.get("function_call"), dict):
         yield _call({"function": message["function_call"]}, name)
@@ -209,17 +210,16 @@ def _call(call: Any, name: str) -> Part:
     if not isinstance(function, dict):
         function = {"arguments": function}
     arguments = function.get("arguments", function.get("input", ""))
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return _part("call", f"calls {function.get('name')}", arguments, name)
-    text = json.dumps(arguments, ensure_ascii=False, indent=1)
-    return _part("call", f"calls {function.get('name')}", text, name)
+    title = f"tool call: {function.get('name')}"
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        return _part("call", title, json.dumps(value, ensure_ascii=False, indent=1), name)
+    except (ValueError, RecursionError):
+        return _part("call", title, str(arguments), name)
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a message; parts that are not text are named."""
+    """Return the text of a message, with the type in brackets for parts that are not text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -237,7 +237,7 @@ def content_text(content: Any) -> str:
 
 
 def is_error(message: dict[str, Any], text: str) -> bool:
-    """Return whether the result of a tool reports a failure, judged by how it begins."""
+    """Return whether a tool result reports an error, in a key of the message or as first word."""
     if message.get("is_error") or message.get("status") == "error" or message.get("error"):
         return True
     return text.lstrip(" \n[{(\"'").lower().startswith(ERROR_STARTS)

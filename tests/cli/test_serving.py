@@ -56,7 +56,7 @@ def test_write_prints_an_address_with_a_random_token(path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(("--host", "0.0.0.0"), "also pass --token"), (("--host", "box.example"), "also pass --token"),
-     (("--token", "short"), "at least 8 characters"), (("--port", "70000"), "--port")],
+     (("--token", "short"), "at least 8 letters"), (("--port", "70000"), "--port")],
 )  # fmt: skip
 def test_wrong_options_are_refused_before_the_server_starts(path, arguments, message):
     done = CliRunner().invoke(main, ["serve", path, *arguments])

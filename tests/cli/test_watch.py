@@ -142,7 +142,7 @@ def test_wrong_names_are_refused_with_a_hint(path, arguments, message):
     assert message in done.stderr
 
 
-def test_errors_of_samples_name_no_arguments_of_python(path):
+def test_errors_of_sample_do_not_name_python_arguments(path):
     done = CliRunner().invoke(main, ["sample", path, "train", "2", "reward > 99"])
     assert done.exit_code == 1
     assert "wait=" not in done.stderr

@@ -1,4 +1,4 @@
-"""A server of the pages in a thread of the test, and a client that sends what it is told."""
+"""A page server in a thread of the test process, and an HTTP client."""
 
 import http.client
 import json

@@ -26,7 +26,7 @@ PAGES = (
 
 
 class Page:
-    """A page of the browser that records what should not happen."""
+    """A browser page that records messages, errors, dialogs and requests to other hosts."""
 
     def __init__(self, browser, url, **options):
         self.url, self.problems = url, []
@@ -130,7 +130,7 @@ def test_a_page_shows_new_episodes(site, filled, browser):
     page = opened.open("/b/train")
     page.wait_for_selector("#live.on")
     for number in range(3):
-        # Not in the thread of the browser, whose events would wait.
+        # Store in another thread, because this thread processes the events of the browser.
         store = threading.Thread(
             target=filled.buffer("train").store,
             kwargs={"task_id": "t", "episode_id": f"new{number}", "n": 1, "terminated": True},

@@ -1,5 +1,8 @@
 """Which requests are answered."""
 
+import logging
+import socket
+
 import pytest
 
 from expdb.serve.guard import is_loopback
@@ -114,5 +117,43 @@ def test_requests_that_write_are_refused_without_write(site):
     [("localhost", True), ("127.0.0.1", True), ("127.1.2.3", True), ("::1", True),
      ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("box", False)],
 )  # fmt: skip
-def test_addresses_of_this_machine_only_are_recognised(host, expected):
+def test_loopback_addresses_are_recognised(host, expected):
     assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example@localhost", "localhost#.evil.example", "localhost/x", "localhost:1:2"]
+)
+def test_invalid_host_headers_are_refused(site, host):
+    assert site.get("/b/train", host=host).status == 421
+
+
+def test_every_origin_header_is_checked(site):
+    request = (
+        f"GET /b/train HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\nOrigin: {site.url}\r\n"
+        "Origin: http://evil.example\r\nConnection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
+        connection.sendall(request.encode())
+        assert b" 403 " in connection.recv(100)
+    assert site.get("/b/train", origin=site.url).status == 200
+    assert site.get("/b/train", origin="http://[").status == 403
+
+
+def test_nul_characters_are_refused(site):
+    assert site.get("/b/train/ledger?consumer=%00").status == 400
+    assert site.get("/b/train%00/ledger").status == 400
+
+
+def test_internal_errors_have_the_policy_too(site, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("expdb.serve.pages.source_of", fail)
+    monkeypatch.setattr("expdb.serve.app.source_of", fail)
+    logging.getLogger("uvicorn.error").disabled = True
+    answer = site.get("/metrics")
+    logging.getLogger("uvicorn.error").disabled = False
+    assert answer.status == 500
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "a bug" not in answer.text

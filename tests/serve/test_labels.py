@@ -35,7 +35,9 @@ def test_a_reviewer_scores_and_tags_an_episode(writing, filled):
     [{"kind": "score", "name": "human", "value": "good"},
      {"kind": "score", "name": "", "value": "1"},
      {"kind": "score", "name": "a b", "value": "1"}, {"kind": "tag", "name": "", "value": "1"},
-     {"kind": "score", "name": "human", "value": "true"}, {}],
+     {"kind": "score", "name": "human", "value": "true"}, {},
+     {"kind": "score", "name": "human", "value": "1" * 400},
+     {"kind": "tag", "name": "bad name!", "value": "1"}],
 )  # fmt: skip
 def test_wrong_labels_are_refused(writing, filled, form):
     assert writing.post("/b/train/e/e1/label", form, **HEADERS).status == 400

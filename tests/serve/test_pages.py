@@ -1,16 +1,18 @@
-"""What the pages show, on every database."""
+"""The contents of the pages, on SQLite and PostgreSQL."""
 
 import csv
 import io
 import json
 import re
 import time
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 import expdb
+from expdb.serve import transcript
 from expdb.serve.views import episodes, overview
 
 
@@ -46,25 +48,30 @@ def worker(role, state, waits_for=None, active=0.0):
 
 
 def test_the_overview_says_who_waits_and_why():
-    workers = [worker("learner", "waiting", "8 more items"), worker("actor", "active")]
-    waiting = [{"role": "learner", "seconds": 90.0, "who": "1 on box", "for": "8 more items"}]
+    reason = "no groups of 4; store steps first, or wait"
+    workers = [worker("learner", "waiting", reason), worker("actor", "active")]
+    waiting = [{"role": "learner", "seconds": 90.0, "who": "1 on box", "for": reason}]
     assert list(overview.describe_work(workers, waiting)) == [
-        ("waiting", "The learner is idle for 90 s: it waits for 8 more items."),
-        ("active", "1 actor is active."),
+        ("waiting", "The learner is waiting (longest wait so far: 90 s); reason: no groups of 4."),
+        ("active", "The actor is active."),
     ]
     workers = [worker("actor", "waiting", "the pace"), worker("actor", "active")]
     learners, actors = overview.describe_work(workers, [])
     assert learners == ("silent", "No learner is running.")
+    assert actors == ("waiting", "1 of 2 actors is waiting; reason: the pace.")
+    workers = [worker("actor", "waiting", "the pace")] * 3
+    assert overview.describe_work(workers, [])[1] == (
+        "waiting", "The 3 actors are waiting; reason: the pace.",
+    )  # fmt: skip
     workers = [worker("actor", "silent", active=time.time() - 90)] * 2 + [worker("actor", "active")]
     assert list(overview.describe_work(workers, []))[1:] == [
-        ("active", "1 actor is active."),
-        ("silent", "2 of 3 actors are silent; the last report came 90 s ago."),
+        ("active", "1 of 3 actors is active."),
+        ("silent", "2 of 3 actors are silent; the last report was 90 s ago."),
     ]
     workers = [worker("actor", "ended", active=time.time() - 600)]
     assert list(overview.describe_work(workers, []))[1:] == [
         ("silent", "No actor is running; the last one ended 10 min ago.")
     ]
-    assert actors == ("waiting", "1 of 2 actors is held: it waits for the pace.")
 
 
 def test_the_history_is_json_without_nan(site):
@@ -111,12 +118,13 @@ def test_errors_in_queries_are_shown_beside_the_query(site, query, message):
 
 
 def test_conditions_are_split_outside_of_quotation_marks():
-    split = episodes.split_conditions
-    assert split('a = 1 and b = "x and y" AND c = \'and and and\'') == [
+    split = episodes.split_at
+    assert split("a = 1 and b = \"x and y\" AND c = 'and and and'", "and") == [
         "a = 1", 'b = "x and y"', "c = 'and and and'",
     ]  # fmt: skip
-    assert split('a = "\\" and " and b = 2') == ['a = "\\" and "', "b = 2"]
-    assert split("") == [""]
+    assert split('a = "\\" and " and b = 2', "and") == ['a = "\\" and "', "b = 2"]
+    assert split("a and b or c", "or") == ["a and b", "c"]
+    assert split("", "and") == [""]
 
 
 def test_text_in_transcripts_finds_a_failed_tool_call(site):
@@ -137,7 +145,7 @@ def test_an_episode_is_a_transcript(site):
     assert "Question <strong>3</strong>" in text
     assert text.count("Question") == 1  # only new messages of each step
     assert text.count("Thought 0") == 1
-    assert "calls search" in text
+    assert "tool call: search" in text
     assert 'class="part result failed"' in text
     assert 'id="step-2"' in text
     assert "quality" in site.get("/b/train/e/e0").text
@@ -174,7 +182,7 @@ def test_numbers_of_an_episode_are_drawn(site):
     assert plots["n"] == [0, 1, 2]
 
 
-def test_tokens_come_with_everything_that_is_aligned_with_them(filled, location, serve):
+def test_tokens_include_fields_with_one_value_per_token(filled, location, serve):
     filled.buffer("train").annotate([0], advantages=[np.array([0.5, np.nan, 1, 2, 3])])
     site = serve(location)
     data = site.get("/b/train/p/0/tokens.json").json
@@ -187,7 +195,7 @@ def test_tokens_come_with_everything_that_is_aligned_with_them(filled, location,
     assert (prompt["of"], prompt["count"], prompt["colours"]) == ("prompt_ids", 4, {})
 
 
-def test_long_rows_of_tokens_come_in_pages(open_db, location, serve):
+def test_long_token_arrays_are_paged(open_db, location, serve):
     ids = np.arange(12_000, dtype=np.int32)
     open_db().buffer("train", fields={"ids": expdb.Field("int32", shape=(None,))}).store(
         task_id="t", ids=ids
@@ -208,13 +216,13 @@ def test_pictures_are_png_files(site):
 def test_a_group_shows_its_rollouts_side_by_side(site):
     text = site.get("/b/train/group?task=t1&group=g1").text
     assert re.findall(r'aria-label="Rollout (e\d)"', text) == ["e3", "e4", "e5"]
-    assert "spread 1" in text
+    assert "standard deviation 0.4714" in text
     assert "first differ at step 0" in text
     assert "1 error<" in text
     assert "No rollout is stored" in site.get("/b/train/group?task=nope").text
 
 
-def test_the_ledger_leads_from_a_batch_to_its_rows_and_back(site):
+def test_leases_link_to_episodes_and_episodes_to_leases(site):
     text = site.get("/b/train/ledger").text
     path = re.search(r'href="(/b/train/ledger/learner/\d+)"', text)[1]
     lease = site.get(path).text
@@ -234,7 +242,7 @@ def test_the_ledger_leads_from_a_batch_to_its_rows_and_back(site):
 
 def test_random_transcripts_are_of_the_newest_trainer_step(site):
     text = site.get("/b/train/random").text
-    assert "trained at trainer step 7" in text
+    assert "from the batches of trainer step 7" in text
     lease = site.get("/b/train/ledger/learner/0").text
     trained = set(re.findall(r'href="/b/train/e/(e\d)', lease))
     assert set(re.findall(r'<h2><a href="/b/train/e/(e\d)"', text)) == trained
@@ -254,12 +262,12 @@ def test_sql_shows_rows_and_exports_them(site):
 
 @pytest.mark.parametrize(
     ("statement", "message"),
-    [("DELETE FROM steps", "db.sql"), ("SELECT nope FROM experience", "nope"),
+    [("DELETE FROM steps", "one SELECT"), ("SELECT nope FROM experience", "nope"),
      ("SELECT 1; SELECT 2", ""), ("SELECT 1) AS x; DROP TABLE steps; --", ""),
      ("SELECT count(*) FROM experience a, experience b, experience c, experience d, experience e, "
       "experience f, experience g, experience h", "the query took")],
 )  # fmt: skip
-def test_statements_that_are_refused_say_why(site, statement, message):
+def test_refused_statements_show_the_reason(site, statement, message):
     answer = site.get("/sql?q=" + statement.replace(" ", "+").replace(";", "%3B"))
     assert answer.status == 400
     assert message in re.search(r'role="alert">(.*?)</p>', answer.text, re.DOTALL)[1]
@@ -277,7 +285,7 @@ def test_metrics_are_prometheus_text(site):
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_pages_of_a_database_that_is_gone_say_so(filled, location, serve):
+def test_pages_of_a_moved_database_show_an_error(filled, location, serve):
     site = serve(location)
     if "://" in location:
         pytest.skip("a server's database is not a file")
@@ -303,3 +311,108 @@ def test_steps_without_a_picture_or_tokens_show_none(open_db, location, serve):
     assert re.findall(r"/b/train/p/(\d)/picture/screen", text) == ["0"]
     assert site.get("/b/train/p/1/tokens.json").json["count"] == 0
     assert site.get("/b/train/p/0/tokens.json").json["count"] == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["\ufeffSELECT 1", ";SELECT 1", "EXPLAIN SELECT 1", "TABLE experience", "SELECT 1 ) /*",
+     "/**/" * 5_000 + "x", "-- only a comment", "select1"],
+)  # fmt: skip
+def test_statements_that_cannot_be_limited_are_refused(site, statement):
+    answer = site.get("/sql?q=" + quote(statement))
+    assert answer.status == 400
+    assert "one SELECT" in answer.text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["select 1 as x", "/* a */ -- b\n SELECT 1 AS x", "SELECT 1 AS x -- why",
+     "WITH y AS (SELECT 1 AS x) SELECT x FROM y"],
+)  # fmt: skip
+def test_comments_in_statements_are_allowed(site, statement):
+    assert "1 row." in site.get("/sql?q=" + quote(statement)).text
+
+
+def test_another_site_cannot_choose_the_statement_that_runs(site):
+    link = {
+        "sec_fetch_site": "cross-site",
+        "sec_fetch_mode": "navigate",
+        "sec_fetch_dest": "document",
+    }
+    text = site.get("/sql?q=SELECT+'exp'||'ected'+AS+x", **link).text
+    assert ">expected<" not in text
+    assert "another site has opened this page" in text
+    assert site.get("/sql.csv?q=SELECT+1", **link).status == 400
+    assert ">expected<" in site.get("/sql?q=SELECT+'exp'||'ected'+AS+x").text
+
+
+def test_csv_of_bytes_that_are_no_text_is_refused(site, location):
+    value = "'\\xff'::bytea" if "://" in location else "x'ff00'"
+    answer = site.get("/sql.csv?q=" + quote(f"SELECT {value} AS x"))
+    assert answer.status == 400
+    assert "use Parquet" in answer.text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "assistant", "tool_calls": 5},
+     {"role": "assistant", "tool_calls": [None, 1, "x", []]},
+     {"role": "assistant", "tool_calls": [{"function": 1}, {"function": {"name": None}}]},
+     {"role": "assistant", "function_call": {"arguments": "[" * 3000 + "]" * 3000}},
+     {"role": None, "content": {"a": [1]}}, {"role": ["x"], "content": [1, None, {"text": 2}]},
+     {"role": "tool", "content": "", "is_error": True}],
+)  # fmt: skip
+def test_odd_messages_are_shown(open_db, location, serve, message):
+    open_db().buffer("train").store(
+        task_id="t", episode_id="e", messages=[message], terminated=True
+    )
+    site = serve(location)
+    for path in ("/b/train/e/e", "/b/train/group?task=t", "/b/train/random"):
+        assert site.get(path).status == 200
+
+
+def test_steps_with_the_same_number_stay_together(open_db, location, serve, monkeypatch):
+    monkeypatch.setattr(transcript, "PAGE_CHARACTERS", 10)
+    buffer = open_db().buffer("train")
+    for step in (0, 0, 0, 1, 1, 2):
+        buffer.store(task_id="t", episode_id="e", step=step, note="a long text " * 20)
+    site = serve(location)
+    text = site.get("/b/train/e/e").text
+    assert re.findall(r'id="step-(\d)"', text) == ["0", "0", "0"]
+    text = site.get(re.search(r'data-more><a href="([^"]+)"', text)[1]).text
+    assert re.findall(r'id="step-(\d)"', text) == ["1", "1"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b/1", "50%", "a b?c#d", "%2F"])
+def test_names_in_addresses_may_have_any_character(open_db, location, serve, name):
+    db = open_db()
+    db.buffer(name).store(task_id="t", episode_id=name, terminated=True)
+    site = serve(location)
+    text = site.get(site.get("/").headers["location"]).text
+    path = re.search(r'<td><a href="(/b/[^"]+/e/[^"]+)"', text)[1]
+    assert not {".", ".."} & set(path.split("/"))
+    assert site.get(path).status == 200
+    assert site.get(path + "/draws").status == 200
+
+
+def test_an_episode_with_slashes_is_found_under_its_plain_name(open_db, location, serve):
+    open_db().buffer("train").store(task_id="t", episode_id="order-7/0", terminated=True)
+    assert serve(location).get("/b/train/e/order-7/0").status == 200
+
+
+def test_a_text_search_leads_to_the_first_step_with_the_text(site):
+    text = site.get("/b/train/episodes?text=no+such+file").text
+    assert 'href="/b/train/e/e3?from=2#step-2"' in text
+
+
+def test_the_overview_shows_progress_after_a_returned_lease(filled, location, serve):
+    filled.buffer("train").consumer("learner").lease(2).give_back()
+    text = serve(location).get("/b/train").text
+    row = re.search(r"consumer=learner.*?</tr>", text, re.DOTALL)[0]
+    assert re.findall(r'<td class="n">(\d+)</td>', row)[0] == "7"
+
+
+def test_queries_may_be_joined_by_or(site):
+    query = quote("scores.quality = 0.5 or reward > 0 and task_id = 't1'")
+    text = site.get(f"/b/train/episodes?q={query}").text
+    assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e5", "e3", "e0"]

@@ -1,4 +1,4 @@
-"""Stored values become text, HTML and pictures that do nothing."""
+"""Stored values become text, HTML and pictures without active content."""
 
 import io
 import math
@@ -121,3 +121,10 @@ def test_json_has_no_nan():
         None,
         [1, 2],
     ]
+
+
+def test_tables_with_very_many_cells_are_shown_as_text():
+    table = "|" + "a|" * 100 + "\n|" + "-|" * 100 + "\n" + "a\n" * 9_000
+    html = str(render.markdown(table))
+    assert html.startswith("<pre>")
+    assert "<td>" not in html

@@ -27,8 +27,8 @@ def many(buffer):
     return buffer
 
 
-def ids(found):
-    return [row["episode"] for row in found.rows]
+def ids(result):
+    return [row["episode"] for row in result.rows]
 
 
 @pytest.mark.parametrize("width", [1, 7, 1_000])
@@ -40,12 +40,12 @@ def test_pages_together_are_all_matches(many, monkeypatch, width, where):
     expected = many.episodes(where)["episode"].to_pylist()[::-1]
     seen, before = [], None
     while True:
-        found = search.find_episodes(many, where, before=before, limit=11, seconds=60)
-        seen += ids(found)
-        before = found.next_before
+        result = search.find_episodes(many, where, before=before, limit=11, seconds=60)
+        seen += ids(result)
+        before = result.next_before
         if before is None:
             break
-        assert len(found.rows) == 11
+        assert len(result.rows) == 11
     assert seen == expected
 
 
@@ -55,9 +55,9 @@ def test_a_text_search_continues_where_the_last_page_ended(many, location):
     expected = [k for k in reversed(range(300)) if str(k).startswith("2") and k != 250]
     seen, before = [], None
     while before is not None or not seen:
-        found = search.find_episodes(many, before=before, limit=9, seconds=60, keep=keep)
-        seen += ids(found)
-        before = found.next_before
+        result = search.find_episodes(many, before=before, limit=9, seconds=60, keep=keep)
+        seen += ids(result)
+        before = result.next_before
     assert seen == expected
     source.close()
 
@@ -66,15 +66,28 @@ def test_a_search_stops_at_its_time_limit_and_can_be_continued(many, monkeypatch
     monkeypatch.setattr(search, "FIRST_WIDTH", 10)
     clock = itertools.count()
     monkeypatch.setattr(search.time, "monotonic", lambda: next(clock) * 1.0)
-    found = search.find_episodes(many, {"task_id": "nothing"}, seconds=5.0)
-    assert found.rows == []
-    assert not found.is_complete
-    assert 0 < found.next_before < 300
+    result = search.find_episodes(many, {"task_id": "nothing"}, seconds=5.0)
+    assert result.rows == []
+    assert not result.is_complete
+    assert 0 < result.next_before < 300
 
 
 def test_an_empty_buffer_has_no_episode(buffer):
-    assert search.find_episodes(buffer) == search.Found([], 0, True)
+    assert search.find_episodes(buffer) == search.SearchResult([], 0, True)
 
 
 def test_texts_are_found_in_nested_values():
     assert list(search.texts_of({"a": ["b", {"c": "d"}], "e": 1})) == ["b", "d"]
+
+
+def test_few_transcripts_are_read_together(many):
+    sizes = []
+
+    def keep(rows):
+        sizes.append(len(rows))
+        return []
+
+    many.delete({"task_id": "t1"})
+    search.find_episodes(many, {"task_id": "t3"}, seconds=60, keep=keep)
+    assert max(sizes) <= search.MOST_READ
+    assert sum(sizes) == many.episodes({"task_id": "t3"}).num_rows

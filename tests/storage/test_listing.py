@@ -1,4 +1,4 @@
-"""Pages of episodes, and who drew which item."""
+"""Paging of episodes, and the items of leases."""
 
 import numpy as np
 import pytest
@@ -79,13 +79,13 @@ def test_draws_have_positions_and_probabilities(episodes):
     assert episodes.draws([10**6]).num_rows == 0
 
 
-def test_draws_of_whole_episodes_name_their_first_step(episodes):
+def test_draws_of_whole_episodes_have_the_position_of_the_first_step(episodes):
     lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Episode())
     firsts = {int(position[0]) for position in lease.batch["position"]}
     assert set(episodes.draws()["position"].to_pylist()) == firsts
 
 
-def test_draws_of_sequences_name_all_positions(episodes):
+def test_draws_of_sequences_have_positions_in_the_batch(episodes):
     lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Sequence(2))
     assert set(episodes.draws()["position"].to_pylist()) <= set(
         np.ravel(lease.batch["position"]).tolist()
@@ -101,3 +101,17 @@ def test_wrong_draws_are_refused(episodes):
         episodes.draws("abc")
     with pytest.raises(expdb.UnknownConsumer):
         episodes.draws(consumer="nobody")
+
+
+def test_draws_of_groups_have_the_probability_of_their_group(buffer):
+    for group in range(3):
+        for number in range(2):
+            buffer.store(
+                task_id="t", group_id=f"g{group}", episode_id=f"e{group}{number}", reward=1.0,
+                terminated=True,
+            )  # fmt: skip
+    consumer = buffer.consumer("learner", seed=0)
+    lease = consumer.lease(2, unit=expdb.Group(2), sampler=expdb.Prioritized(initial=1.0))
+    draws = buffer.draws().to_pylist()
+    expected = np.repeat(lease.batch["probability"], 2)
+    np.testing.assert_allclose([draw["probability"] for draw in draws], expected)

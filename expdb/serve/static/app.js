@@ -1,5 +1,5 @@
-// Follows the database, draws plots, loads parts of pages when they are needed, and handles keys.
-// There is no build step: browsers run this file as it is.
+// Updates pages when the database changes, draws plots, loads parts of pages on demand, and handles
+// keys. There is no build step: browsers run this file directly.
 "use strict";
 
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -18,7 +18,7 @@ async function get(url) {
 
 // -- live regions --------------------------------------------------------------------------------
 
-// Replace the regions with `data-live` by those of the current page on the server.
+// Replace the contents of regions with `data-live` by the current contents from the server.
 async function refresh() {
   const regions = $$("[data-live]").filter((region) => !isInUse(region));
   if (!regions.length) return;
@@ -57,7 +57,7 @@ function follow() {
     } catch (error) {
       status.textContent = "cannot refresh";
     }
-    // A page that takes long is refreshed less often.
+    // Refresh slow pages less often.
     pause = Math.max(300, 5 * (performance.now() - began));
     setTimeout(() => { running = false; run(); }, pause);
   };
@@ -70,6 +70,7 @@ function follow() {
     wanted = true;
     run();
   };
+  setInterval(() => { wanted = true; run(); }, 5000);  // ages change without an event
   document.addEventListener("visibilitychange", run);
   addEventListener("pagehide", () => events.close());
 }
@@ -109,7 +110,7 @@ function draw(box, xs, plots, isTime) {
     };
     new uPlot(options, [xs, ...plot.series.map((series) => series.values)], figure);
   }
-  if (!plots.length) box.append(make("p", { className: "note", textContent: "Nothing to draw yet." }));
+  if (!plots.length) box.append(make("p", { className: "note", textContent: "No data to plot." }));
 }
 
 function history() {
@@ -217,7 +218,7 @@ function show(view, details, data, by) {
       (level) => make("span", { className: `swatch c${level}` })), ` ${high}`));
   }
   const end = data.first + data.tokens.length;
-  tools.append(make("span", { className: "note", textContent: `${data.first.toLocaleString("en")} to ${end.toLocaleString("en")} of ${data.count.toLocaleString("en")}` }));
+  tools.append(make("span", { className: "note", textContent: `tokens ${data.first.toLocaleString("en")} to ${(end - 1).toLocaleString("en")} of ${data.count.toLocaleString("en")}` }));
   if (data.first > 0) tools.append(button("Previous", () => tokens(details, Math.max(0, data.first - 5000), data.of, colour)));
   if (end < data.count) tools.append(button("Next", () => tokens(details, end, data.of, colour)));
   const mask = data.colours.output_mask, versions = data.colours.versions;

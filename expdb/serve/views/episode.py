@@ -1,4 +1,4 @@
-"""One episode: its transcript, its pictures, its tokens and who drew it."""
+"""One episode: its transcript, pictures, tokens and draws."""
 
 from typing import Any
 from urllib.parse import unquote
@@ -25,13 +25,14 @@ def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
     rows: list[dict[str, Any]] = buffer.episodes({"episode_id": episode_id}).to_pylist()
     if not rows:
         raise expdb.UnknownEpisode(
-            f"buffer {buffer.name!r} has no episode {episode_id!r}; it may be evicted"
+            f"buffer {buffer.name!r} has no episode {episode_id!r}; the episode may have been "
+            "evicted or deleted"
         )
     return rows[0]
 
 
 def episode(request: Request) -> Response:
-    """Show an episode from a step on."""
+    """Show an episode, from the step number `from` in the address."""
     source, buffer = source_of(request), buffer_of(request)
     row = find_episode(buffer, unquote(request.path_params["episode"]))
     fields = source.fields(buffer.name)
@@ -84,7 +85,7 @@ def _step_at(buffer: expdb.ReplayBuffer, position: int, names: list[str]) -> dic
 
 
 def tokens(request: Request) -> Response:
-    """Return the tokens of a step and everything that has one value per token, as JSON."""
+    """Return the tokens of a step, and its fields with one value per token, as JSON."""
     source, buffer = source_of(request), buffer_of(request)
     position, first = request.path_params["position"], max(0, integer(request, "first", 0) or 0)
     names = [name for name, type in source.fields(buffer.name).items() if type.is_per_token]
@@ -133,7 +134,7 @@ def text(request: Request) -> Response:
 
 
 def draws(request: Request) -> Response:
-    """Show who drew the episode or its steps."""
+    """Show the leases that contain the episode or its steps."""
     source, buffer = source_of(request), buffer_of(request)
     episode_id = unquote(request.path_params["episode"])
     statement = (

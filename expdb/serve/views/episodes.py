@@ -18,24 +18,35 @@ FACET_VALUES = 12
 FACETS = ("status", "run", "agent_id", "policy_version")
 EXAMPLES = (
     "episode_return < 0.5", 'status = "open"', 'task_id = "t1" and length > 10', "reward > 0",
-    "tags.judge = null", "scores.quality < 0.3",
+    "episode_tags.checked = true", "scores.quality < 0.3",
 )  # fmt: skip
 
 
 def parse_query(text: str) -> Any:
     """Return the query of the text box; raise QueryError if it is invalid.
 
-    Conditions are joined by `and`.
+    Conditions are joined by `and` and `or`; `and` binds more strongly.
     """
+    alternatives = [
+        [part for part in split_at(alternative, "and") if part.strip()]
+        for alternative in split_at(text, "or")
+    ]
     try:
-        return condition_of([part for part in split_conditions(text) if part.strip()], ())
+        queries = [condition_of(conditions, ()) for conditions in alternatives if conditions]
     except click.ClickException as error:
         raise expdb.QueryError(error.message) from None
+    if len(queries) < 2:
+        return queries[0] if queries else None
+    builder = expdb.QueryBuilder()
+    for index, query in enumerate(queries):
+        builder = (builder.or_() if index else builder).nested(query)
+    return builder
 
 
-def split_conditions(text: str) -> list[str]:
-    """Split a text at each `and` that is not inside of quotation marks."""
+def split_at(text: str, word: str) -> list[str]:
+    """Split a text at each `word` that is not inside of quotation marks."""
     parts, quote, start, index = [], "", 0, 0
+    separator = f" {word} "
     while index < len(text):
         character = text[index]
         if quote:
@@ -45,10 +56,10 @@ def split_conditions(text: str) -> list[str]:
                 quote = ""
         elif character in "\"'":
             quote = character
-        elif text[index : index + 5].lower() == " and ":
+        elif text[index : index + len(separator)].lower() == separator:
             parts.append(text[start:index])
-            start = index + 5
-            index += 4
+            start = index + len(separator)
+            index = start - 1
             continue
         index += 1
     return [*parts, text[start:]]
@@ -61,9 +72,9 @@ def episodes(request: Request) -> Response:
     text = request.query_params.get("text", "")
     before = integer(request, "before")
     message, status = None, 200
-    found = search.Found([], 0, True)
+    result = search.SearchResult([], 0, True)
     try:
-        found = _find(request, buffer, query, text, before, PER_PAGE)
+        result = _find(request, buffer, query, text, before, PER_PAGE)
     except expdb.QueryError as error:
         message, status = str(error), 400
     return show(
@@ -74,11 +85,11 @@ def episodes(request: Request) -> Response:
         buffer=buffer.name,
         query=query,
         text=text,
-        found=found,
+        result=result,
         message=message,
         examples=EXAMPLES,
-        older=found.next_before
-        and buffer_url(buffer.name, "episodes", q=query, text=text, before=found.next_before),
+        older=result.next_before
+        and buffer_url(buffer.name, "episodes", q=query, text=text, before=result.next_before),
         newest=before and buffer_url(buffer.name, "episodes", q=query, text=text),
         per_page=PER_PAGE,
     )
@@ -91,21 +102,21 @@ def _find(
     text: str,
     before: int | None,
     limit: int,
-) -> search.Found:
+) -> search.SearchResult:
     text = text.strip()
     keep = search.contains_text(source_of(request), buffer, text) if text else None
     return search.find_episodes(buffer, parse_query(query), before=before, limit=limit, keep=keep)
 
 
 def facets(request: Request) -> Response:
-    """Show how many of the newest matching episodes have which value, and the worst tasks."""
+    """Show the values of the newest matching episodes with their counts, and the worst tasks."""
     buffer = buffer_of(request)
     query = request.query_params.get("q", "")
-    found = _find(request, buffer, query, "", None, FACET_EPISODES)
-    counts = {name: _count(found.rows, name) for name in FACETS}
-    tasks = _tasks(found.rows)
+    result = _find(request, buffer, query, "", None, FACET_EPISODES)
+    counts = {name: _count(result.rows, name) for name in FACETS}
+    tasks = _tasks(result.rows)
     return show(
-        request, "facets.html", title="Facets", buffer=buffer.name, query=query, found=found,
+        request, "facets.html", title="Facets", buffer=buffer.name, query=query, result=result,
         facets={name: values for name, values in counts.items() if len(values) > 1},
         tasks=tasks[:FACET_VALUES], tasks_count=len(tasks), limit=FACET_EPISODES,
     )  # fmt: skip

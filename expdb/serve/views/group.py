@@ -1,5 +1,6 @@
 """The rollouts of one prompt side by side."""
 
+import statistics
 from typing import Any
 
 from starlette.requests import Request
@@ -20,8 +21,8 @@ def group(request: Request) -> Response:
     group_id = request.query_params.get("group")
     where = expdb.QueryBuilder().eq("task_id", task)
     where = where if group_id is None else where.and_().eq("group_id", group_id)
-    found = search.find_episodes(buffer, where, limit=MOST_ROLLOUTS)
-    rows = found.rows[::-1]
+    result = search.find_episodes(buffer, where, limit=MOST_ROLLOUTS)
+    rows = result.rows[::-1]
     ids = [row["episode_id"] for row in rows]
     steps = transcript.read_many(source, buffer, ids, 0, COMPARED_STEPS)
     long = [row["episode_id"] for row in rows if row["length"] > COMPARED_STEPS]
@@ -30,12 +31,12 @@ def group(request: Request) -> Response:
     rollouts = [
         _rollout(row, steps.get(row["episode_id"], []), ends.get(row["episode_id"])) for row in rows
     ]
-    returns = [row["episode_return"] for row in found.rows if row["episode_return"] is not None]
+    returns = [row["episode_return"] for row in result.rows if row["episode_return"] is not None]
     return show(
         request, "group.html", title=f"Group {group_id or task}", buffer=buffer.name, task=task,
-        group_id=group_id, rollouts=rollouts, found=found, limit=MOST_ROLLOUTS,
+        group_id=group_id, rollouts=rollouts, result=result, limit=MOST_ROLLOUTS,
         mean=sum(returns) / len(returns) if returns else None,
-        spread=max(returns) - min(returns) if returns else None,
+        spread=statistics.pstdev(returns) if returns else None,
         compared=COMPARED_STEPS,
         first_difference=first_difference([rollout["steps"] for rollout in rollouts]),
     )  # fmt: skip
@@ -44,7 +45,7 @@ def group(request: Request) -> Response:
 def _rollout(
     row: dict[str, Any], steps: list[transcript.Step], ending: list[transcript.Step] | None
 ) -> dict[str, Any]:
-    """Return what the page shows of a rollout; `ending` has the last steps of a long one."""
+    """Return the values of a rollout for the page; `ending` is the end of a long rollout."""
     ending = steps if ending is None else ending
     scores = next((step.columns["scores"] for step in ending[::-1] if step.columns["scores"]), None)
     calls = sum(part.kind == "call" for step in steps for part in step.parts)
@@ -56,7 +57,7 @@ def _rollout(
 
 
 def first_difference(rollouts: list[list[transcript.Step]]) -> int | None:
-    """Return the number of the first step at which rollouts differ, or None if none do."""
+    """Return the number of the first step at which rollouts differ, or None if they are equal."""
     for steps in zip(*rollouts, strict=False):
         texts = {tuple(part.text for part in step.parts) for step in steps}
         values = {tuple(step.values) for step in steps}

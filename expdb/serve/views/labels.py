@@ -1,8 +1,7 @@
 """Store scores and tags that a reviewer gives."""
 
 import asyncio
-import json
-from typing import Any
+import re
 from urllib.parse import parse_qsl, unquote
 
 from starlette.requests import Request
@@ -23,7 +22,7 @@ async def label(request: Request) -> Response:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MOST_BYTES:
-            return PlainTextResponse(f"a form has at most {MOST_BYTES} bytes\n", 413)
+            return PlainTextResponse(f"the form must have at most {MOST_BYTES:,} bytes\n", 413)
     values = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     return await asyncio.to_thread(_label, request, values)
 
@@ -35,19 +34,24 @@ def _label(request: Request, values: dict[str, str]) -> Response:
     name = values.get("name", "").strip()
     user = values.get("by", "").strip() or BY
     if values.get("kind") == "tag":
-        _tag(buffer, row, name, values.get("value", ""))
+        _tag(buffer, row["episode_id"], name, values.get("value", ""))
     else:
-        value = value_of(values.get("value", "").strip())
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise expdb.InvalidValue(f"a score must be a number, got {values.get('value')!r}")
-        buffer.score(name=name, value=float(value), episode_id=row["episode_id"], by=user)
+        text = values.get("value", "")
+        try:
+            value = float(text)
+        except ValueError:
+            raise expdb.InvalidValue(
+                f"a score must be a number, such as 0.5, got {text!r}"
+            ) from None
+        buffer.score(name=name, value=value, episode_id=row["episode_id"], by=user)
     return RedirectResponse(episode_url(buffer.name, row["episode_id"]), 303)
 
 
-def _tag(buffer: expdb.ReplayBuffer, row: dict[str, Any], name: str, text: str) -> None:
+def _tag(buffer: expdb.ReplayBuffer, episode_id: str, name: str, text: str) -> None:
     """Set a tag of an episode."""
-    if not name:
-        raise expdb.InvalidValue("a tag needs a name")
-    tags = json.loads(row["episode_tags"]) if row["episode_tags"] else {}
-    tags[name] = value_of(text.strip()) if text.strip() else True
-    buffer.update({"episode_id": row["episode_id"]}, episode_tags=tags)
+    if re.fullmatch(r"[A-Za-z0-9_]{1,64}", name) is None:
+        raise expdb.InvalidValue(
+            f"the name of a tag must consist of 1 to 64 letters, digits and _, got {name!r}"
+        )
+    value = value_of(text.strip()) if text.strip() else True
+    buffer.update({"episode_id": episode_id}, episode_tags={name: value})

@@ -21,7 +21,7 @@ RECENT_EPISODES = 1_000
 
 
 def ledger(request: Request) -> Response:
-    """Show the newest leases, of one consumer and one trainer step if the address names them."""
+    """Show the newest leases; the address can restrict the consumer and the trainer step."""
     buffer = buffer_of(request)
     consumer = request.query_params.get("consumer") or None
     step = integer(request, "step")

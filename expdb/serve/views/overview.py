@@ -1,4 +1,4 @@
-"""The overview: who works, who waits and why, and how the buffer develops."""
+"""The overview: the state of workers and consumers, and the history of the metrics."""
 
 import time
 from typing import Any
@@ -11,8 +11,9 @@ from expdb.serve import render
 from expdb.serve.pages import buffer_of, buffer_url, integer, show, source_of
 
 NEWEST_EPISODES = 8
+MOST_CONSUMERS = 20
 PERIODS = {"10 min": 600, "1 h": 3_600, "6 h": 21_600, "1 d": 86_400, "30 d": 2_592_000}
-OVER = ("ended", "died")  # states of workers whose process does not use the buffer any more
+ENDED_STATES = ("ended", "died")  # of workers that no longer use the buffer
 # The plots: title, and the metrics in it.
 PLOTS = (
     ("Steps per second", ("steps_per_second",)),
@@ -49,7 +50,7 @@ def overview(request: Request) -> Response:
         title="Overview",
         buffer=buffer.name,
         findings=list(describe_work(workers, buffer.waiting())),
-        workers=[row for row in workers if row["state"] not in OVER],
+        workers=[row for row in workers if row["state"] not in ENDED_STATES],
         metrics=metrics,
         measured=time.time() - metrics["time"] if metrics else None,
         consumers=consumers_of(buffer, metrics),
@@ -57,6 +58,7 @@ def overview(request: Request) -> Response:
         lease=leases[0] if leases else None,
         policy_version=buffer.policy_version,
         added=buffer.added,
+        size=len(buffer),
         capacity=buffer.capacity,
         periods=PERIODS,
         plots=[title for title, _ in PLOTS],
@@ -69,38 +71,43 @@ def describe_work(
 ) -> list[tuple[str, str]]:
     """Return sentences about the learners and the actors, each with the state that it reports."""
     sentences = []
-    for role, idle in (("learner", "idle"), ("actor", "held")):
+    for role in ("learner", "actor"):
         own = [row for row in workers if row["role"] == role]
-        live = [row for row in own if row["state"] not in OVER]
+        live = [row for row in own if row["state"] not in ENDED_STATES]
         silent = [row for row in live if row["state"] == "silent"]
-        held = [row for row in live if row["state"] == "waiting"]
+        blocked = [row for row in live if row["state"] == "waiting"]
         if not live:
             last = f"; the last one {own[0]['state']} {_ago(own[0]['active'])}" if own else ""
             sentences.append(("silent", f"No {role} is running{last}."))
             continue
-        if held:
+        if blocked:
             longest = max((row["seconds"] for row in waiting if row["role"] == role), default=None)
-            since = "" if longest is None else f" for {render.duration(longest)}"
-            reasons = ", ".join(sorted({row["waits_for"] for row in held}))
-            if len(held) == 1:
-                who = f"The {role} is" if len(live) == 1 else f"1 of {len(live)} {role}s is"
-                waits = "it waits"
-            else:
-                who = f"{len(held)} of {len(live)} {role}s are"
-                who = f"All {len(held)} {role}s are" if len(held) == len(live) else who
-                waits = "they wait"
-            sentences.append(("waiting", f"{who} {idle}{since}: {waits} for {reasons}."))
+            since = "" if longest is None else f" (longest wait so far: {render.duration(longest)})"
+            reasons = " / ".join(sorted({_without_advice(row["waits_for"]) for row in blocked}))
+            who = _subject(len(blocked), len(live), role)
+            sentences.append(("waiting", f"{who} waiting{since}; reason: {reasons}."))
         elif len(silent) < len(live):
-            count = len(live) - len(silent)
-            sentences.append(
-                ("active", f"{count} {role}{' is' if count == 1 else 's are'} active.")
-            )
+            who = _subject(len(live) - len(silent), len(live), role)
+            sentences.append(("active", f"{who} active."))
         if silent:
+            who = _subject(len(silent), len(live), role)
             last = _ago(max(row["active"] for row in silent))
-            verb = "is" if len(silent) == 1 else "are"
-            who = f"The {role}" if len(live) == 1 else f"{len(silent)} of {len(live)} {role}s"
-            sentences.append(("silent", f"{who} {verb} silent; the last report came {last}."))
+            sentences.append(("silent", f"{who} silent; the last report was {last}."))
     return sentences
+
+
+def _subject(count: int, total: int, role: str) -> str:
+    """Return a subject with its verb, such as "1 of 3 actors is"."""
+    if total == 1:
+        return f"The {role} is"
+    if count == total:
+        return f"The {total} {role}s are"
+    return f"{count} of {total} {role}s {'is' if count == 1 else 'are'}"
+
+
+def _without_advice(reason: str) -> str:
+    """Return a reason without the advice after its last semicolon, which is for programs."""
+    return reason.rpartition("; ")[0] or reason
 
 
 def _ago(seconds: float) -> str:
@@ -108,18 +115,20 @@ def _ago(seconds: float) -> str:
 
 
 def consumers_of(buffer: expdb.ReplayBuffer, metrics: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the consumers with the newest measurements of their progress."""
+    """Return the consumers with their progress."""
     rows = []
-    for name in buffer.consumers():
+    for name in buffer.consumers()[:MOST_CONSUMERS]:
+        stats = buffer.consumer(name).stats()
         leases = buffer.leases(name, newest=1).to_pylist()
         newest = leases[0] if leases else None
         rows.append(
             {
                 "name": name,
                 "lease": newest,
+                "last_step": stats["last_step"],
+                "acknowledged": stats["acknowledged"],
                 "behind": None if newest is None else buffer.added - 1 - newest["last_position"],
                 "staleness": metrics.get(f"consumers.{name}.staleness"),
-                "acknowledged": metrics.get(f"consumers.{name}.acknowledged"),
             }
         )
     return rows

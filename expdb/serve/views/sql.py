@@ -2,7 +2,10 @@
 
 import io
 import re
+from collections.abc import Callable
 
+import anyio
+import anyio.to_thread
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -29,36 +32,77 @@ EXAMPLES = {
         "SELECT position, episode_id, step, reward FROM experience\nORDER BY position DESC LIMIT 50"
     ),
 }
-_SELECTS = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*(SELECT|WITH|VALUES)\b", re.I | re.S)
+STATEMENTS_AT_ONCE = 4  # other pages need threads too; SQLite cannot interrupt a single function
 VIEWS = ("experience", "experience_episodes", "experience_scores")
 
 
 def limited(statement: str, rows: int) -> str:
-    """Return a statement with a limit on its rows.
-
-    A statement that does not select is returned as it is, and refused by the database.
-    """
+    """Return a statement with a limit on its rows; raise SqlRefused if it is no SELECT."""
     text = statement.strip().rstrip(";").rstrip()
-    if _SELECTS.match(text) is None:
-        return text
+    word = _first_word(text)
+    if word not in ("SELECT", "WITH", "VALUES") or text.count("/*") != text.count("*/"):
+        raise expdb.SqlRefused("the page runs one SELECT or WITH ... SELECT statement")
     return f"SELECT * FROM (\n{text}\n) AS result LIMIT {rows + 1}"
 
 
-def sql(request: Request) -> Response:
+def _first_word(text: str) -> str:
+    """Return the first word after comments, in capital letters."""
+    while True:
+        text = text.lstrip()
+        if text.startswith("--"):
+            text = text.partition("\n")[2]
+        elif text.startswith("/*"):
+            text = text.partition("*/")[2]
+        else:
+            match = re.match(r"\w+", text)
+            return match[0].upper() if match else ""
+
+
+def is_from_another_site(request: Request) -> bool:
+    """Return whether another site has opened the page, which must not choose what is run."""
+    return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
+
+
+async def sql(request: Request) -> Response:
     """Show the result of a statement."""
+    return await _in_few_threads(_sql, request)
+
+
+async def export_csv(request: Request) -> Response:
+    """Return the result of a statement as CSV."""
+    return await _in_few_threads(_export_csv, request)
+
+
+async def export_parquet(request: Request) -> Response:
+    """Return the result of a statement as Parquet."""
+    return await _in_few_threads(_export_parquet, request)
+
+
+async def _in_few_threads(view: Callable[[Request], Response], request: Request) -> Response:
+    state = request.app.state
+    if not hasattr(state, "sql_limiter"):
+        state.sql_limiter = anyio.CapacityLimiter(STATEMENTS_AT_ONCE)
+    return await anyio.to_thread.run_sync(view, request, limiter=state.sql_limiter)
+
+
+def _sql(request: Request) -> Response:
     source = source_of(request)
     statement = request.query_params.get("q", "")
     message, table, status = None, None, 200
-    if statement.strip():
+    if statement.strip() and is_from_another_site(request):
+        message = "another site has opened this page; check the statement, then run it"
+    elif statement.strip():
         try:
             table = source.db.sql(limited(statement, SHOWN_ROWS))
         except expdb.ExpDBError as error:
             message, status = _for_pages(error), 400
     schema = {view: source.db.sql(f"SELECT * FROM {view} LIMIT 0").column_names for view in VIEWS}
-    fields = {name: source.fields(name) for name in source.db.buffers()[:20]}
+    names = source.db.buffers()
+    fields = {name: source.fields(name) for name in names[:20]}
     rows = [] if table is None else table.slice(0, SHOWN_ROWS).to_pylist()
     return show(
-        request, "sql.html", status, title="SQL", buffer=None, statement=statement,
+        request, "sql.html", status, title="SQL", buffer=names[0] if len(names) == 1 else None,
+        statement=statement,
         message=message, columns=[] if table is None else table.column_names, rows=rows,
         is_cut=table is not None and table.num_rows > SHOWN_ROWS, has_result=table is not None,
         limit=SHOWN_ROWS, exported=EXPORTED_ROWS, seconds=SQL_SECONDS, schema=schema,
@@ -99,21 +143,24 @@ def _plot(rows: list[dict[str, object]]) -> dict[str, object] | None:
     return {"x": render.plain([row[first] for row in ordered]), "plots": plots}
 
 
-def export_csv(request: Request) -> Response:
-    """Return the result of a statement as CSV."""
+def _export_csv(request: Request) -> Response:
     target = io.BytesIO()
-    pyarrow.csv.write_csv(_exported(request), target)
+    try:
+        pyarrow.csv.write_csv(_exported(request), target)
+    except pa.ArrowInvalid as error:
+        raise expdb.SqlError(f"CSV cannot represent the result ({error}); use Parquet") from None
     return _file(target, "text/csv", "csv")
 
 
-def export_parquet(request: Request) -> Response:
-    """Return the result of a statement as Parquet."""
+def _export_parquet(request: Request) -> Response:
     target = io.BytesIO()
     pyarrow.parquet.write_table(_exported(request), target)
     return _file(target, "application/vnd.apache.parquet", "parquet")
 
 
 def _exported(request: Request) -> pa.Table:
+    if is_from_another_site(request):
+        raise expdb.SqlRefused("another site has opened this address; open it from the page SQL")
     statement = limited(request.query_params.get("q", ""), EXPORTED_ROWS)
     table = source_of(request).db.sql(statement)
     if table.num_rows > EXPORTED_ROWS:

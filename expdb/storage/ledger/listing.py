@@ -1,4 +1,4 @@
-"""List the leases of a buffer and the items that they drew."""
+"""List the leases of a buffer and their items."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from expdb import checks
 from expdb.errors import DatabaseDamaged
+from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
 from expdb.sql.session import Session
@@ -70,7 +71,7 @@ def list_leases(
     ]
 
 
-# The columns of the list of drawn items, with their types.
+# The columns of `list_draws`, with their types.
 DRAW_COLUMNS = {
     "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
     "leased_at": "real", "trainer_step": "integer", "position": "integer", "probability": "real",
@@ -95,20 +96,20 @@ def list_draws(
         record = find_consumer(session, store, name)
         if record is None:
             raise unknown_consumer(session, store, name)
-        is_asked = L.id == lease if lease is not None else L.id >= record.handed_out - newest
+        condition = L.id == lease if lease is not None else L.id >= record.handed_out - newest
         if positions is not None and len(positions):
-            is_asked &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
-        times = _times(store, session, record, is_asked)
-        for entry in read_entries(session, store, record, is_asked):
+            condition &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
+        times = _times(store, session, record, condition)
+        for entry in read_entries(session, store, record, condition):
             if isinstance(entry, DatabaseDamaged):
                 raise entry
             items, probabilities = _items(entry)
             rows = np.arange(len(items))
             if positions is not None:
                 rows = rows[np.isin(items, positions)]
-            about = name, entry.id, entry.number, NAMES[entry.status], times[entry.id]
+            common = name, entry.id, entry.number, NAMES[entry.status], times[entry.id]
             draws += [
-                (*about, entry.trainer_step, int(items[row]), probabilities[row]) for row in rows
+                (*common, entry.trainer_step, int(items[row]), probabilities[row]) for row in rows
             ]
     draws.sort(key=lambda draw: (draw[4], draw[0], draw[1]))
     return draws
@@ -127,8 +128,9 @@ def _items(entry: Entry) -> tuple[np.ndarray, list[float | None]]:
     items, probabilities = drawn.items, drawn.columns.get("probability")
     if probabilities is None or probabilities.ndim != 1:
         return items, [None] * len(items)
+    positions = drawn.positions
     if drawn.kept is not None:
-        probabilities = probabilities[drawn.kept]
-    if len(probabilities) != len(items):  # several positions per draw
-        return items, [None] * len(items)
+        positions, probabilities = positions[drawn.kept], probabilities[drawn.kept]
+    if positions.ndim > 1:  # each draw has several items
+        probabilities = np.repeat(probabilities, positions.shape[1])[positions.ravel() != UNKNOWN]
     return items, probabilities.tolist()
