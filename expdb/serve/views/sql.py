@@ -29,7 +29,8 @@ EXAMPLES = {
         "WHERE episode_return IS NOT NULL ORDER BY started DESC LIMIT 1000"
     ),
     "Newest steps": (
-        "SELECT position, episode_id, step, reward FROM experience\nORDER BY position DESC LIMIT 50"
+        "SELECT position, episode_id, step, reward FROM experience\n"
+        "WHERE position >= (SELECT max(added) - 50 FROM buffers) ORDER BY position DESC"
     ),
 }
 STATEMENTS_AT_ONCE = 4  # other pages need threads too; SQLite cannot interrupt a single function
