@@ -151,9 +151,12 @@ class Environment:
 
 def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
     """Run a command, and exit with its status if it fails."""
-    status = subprocess.call(
-        [str(part) for part in command], cwd=cwd, env={**os.environ, **environment}
-    )
+    try:
+        status = subprocess.call(
+            [str(part) for part in command], cwd=cwd, env={**os.environ, **environment}
+        )
+    except KeyboardInterrupt:  # the command received Ctrl-C too
+        status = 130
     if status:
         sys.exit(status)
 

@@ -134,7 +134,7 @@ def keep_open(port: int, path: str, is_on: threading.Event) -> None:
         is_wanted.wait()
         is_wanted.clear()
         seconds = get(port, f"/b/train{path}")
-        time.sleep(max(0.3, 5 * seconds))
+        time.sleep(max(0.5, 10 * seconds))
 
 
 def open_pages(port: int) -> None:

@@ -45,7 +45,7 @@ function follow() {
   const url = document.body.dataset.events;
   const status = $("#live");
   if (!url || !status) return;
-  let wanted = false, running = false, pause = 300;
+  let wanted = false, running = false, pause = 500;
   const run = async () => {
     if (running || !wanted || document.hidden) return;
     running = true;
@@ -58,7 +58,7 @@ function follow() {
       status.textContent = "cannot refresh";
     }
     // Refresh slow pages less often.
-    pause = Math.max(300, 5 * (performance.now() - began));
+    pause = Math.max(500, 10 * (performance.now() - began));
     setTimeout(() => { running = false; run(); }, pause);
   };
   let isFirst = true;
