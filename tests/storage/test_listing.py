@@ -111,7 +111,11 @@ def test_draws_of_groups_have_the_probability_of_their_group(buffer):
                 terminated=True,
             )  # fmt: skip
     consumer = buffer.consumer("learner", seed=0)
-    lease = consumer.lease(2, unit=expdb.Group(2), sampler=expdb.Prioritized(initial=1.0))
+    sampler = expdb.Prioritized(alpha=1.0, initial=1.0)
+    buffer.sample(1, unit=expdb.Group(2), sampler=sampler)
+    buffer.update_priorities([0, 2, 4], [1.0, 2.0, 3.0])
+    lease = consumer.lease(8, unit=expdb.Group(2), sampler=sampler)
+    assert len(set(lease.batch["probability"].tolist())) > 1
     draws = buffer.draws().to_pylist()
     expected = np.repeat(lease.batch["probability"], 2)
     np.testing.assert_allclose([draw["probability"] for draw in draws], expected)
