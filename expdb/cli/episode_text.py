@@ -137,18 +137,28 @@ def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Ite
     for name, value in row.items():
         if name in COLUMNS or name == "position" or value is None:
             continue
-        if _is_conversation(value):
-            before = shown.get(name, [])
-            begin = len(before) if value[: len(before)] == before else 0
-            for message in value[begin:]:
-                yield from _message(message, full)
-            shown[name] = value
-        elif isinstance(value, dict) and "role" in value:
-            yield from _message(value, full)
-            if "messages" in shown:  # the next conversation begins with the agent's answer
-                shown["messages"] = [*shown["messages"], value]
-        else:
+        messages = new_messages(name, value, shown)
+        if messages is None:
             yield from _indent(f"{name}: ", _text(value, full))
+        else:
+            for message in messages:
+                yield from _message(message, full)
+
+
+def new_messages(name: str, value: Any, shown: dict[str, list[Any]]) -> list[dict[str, Any]] | None:
+    """Return the messages of a field that are not in `shown`, and add them to `shown`.
+
+    Return None if the value is neither a message nor a conversation.
+    """
+    if _is_conversation(value):
+        before = shown.get(name, [])
+        shown[name] = value
+        return list(value[len(before) :] if value[: len(before)] == before else value)
+    if isinstance(value, dict) and "role" in value:
+        if "messages" in shown:  # the next conversation begins with the agent's answer
+            shown["messages"] = [*shown["messages"], value]
+        return [value]
+    return None
 
 
 def _heading(row: dict[str, Any]) -> Iterator[str]:

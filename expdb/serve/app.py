@@ -39,7 +39,7 @@ async def not_found(request: Request, _: Exception) -> Response:
     """Return a page for an unknown address."""
     return show(
         request, "error.html", 404, title="Not found", buffer=None,
-        message=f"there is no page {request.url.path}", back=None,
+        message=f"unknown address {request.url.path}", back=None,
     )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ ROUTES = [
 def create_app(location: str, access: Access | None = None) -> Guard:
     """Return the ASGI application that serves the pages of a database.
 
-    Raise DatabaseMissing if there is no database, and other errors of `expdb.open`.
+    Raise DatabaseMissing if the database does not exist, or another error of `expdb.open`.
     """
     access = access or Access()
     source = Source(location, access.write)

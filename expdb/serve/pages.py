@@ -105,7 +105,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int | No
 def show(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     """Return a page."""
     source = source_of(request)
-    shared = {"location": source.location, "may_write": source.may_write, "path": request.url.path}
+    shared = {"location": source.location, "may_write": source.may_write}
     html = _environment.get_template(template).render(shared | values)
     return HTMLResponse(html, status)
 

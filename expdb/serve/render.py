@@ -15,7 +15,7 @@ from markupsafe import Markup
 MISSING = "\N{EN DASH}"  # stands for an unknown value
 LONG_TEXT = 20_000  # characters of a text that a page shows
 LONG_VALUE = 2_000  # characters of any other value that a page shows
-# Characters that change the direction of the text around them, or that have no width.
+# Characters without width, and characters that change the direction of text.
 INVISIBLE = {
     *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x061C, 0xFEFF,
 }  # fmt: skip

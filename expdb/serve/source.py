@@ -58,7 +58,6 @@ class Source:
         self._writer: expdb.ExperienceDB | None = None
         if write:
             self._writer = expdb.open(location, create=False, run="expdb serve")
-
         for name in self.db.buffers()[:1]:
             self.buffer(name).episodes(newest=1)  # so that the first page need not import modules
 

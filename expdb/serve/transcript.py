@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 import expdb
+from expdb.cli.episode_text import new_messages
 from expdb.serve import render
 from expdb.serve.source import FieldType, Source
 
@@ -146,16 +147,10 @@ def _step(
         value = row[name]
         if value is None:
             continue
-        if is_conversation(value):
-            shown = before.get(name, [])
-            begin = len(shown) if value[: len(shown)] == shown else 0
-            for message in value[begin:]:
+        messages = new_messages(name, value, before)
+        if messages is not None:
+            for message in messages:
                 step.parts += _message(message, name)
-            before[name] = value
-        elif isinstance(value, dict) and "role" in value:
-            step.parts += _message(value, name)
-            if "messages" in before:  # the next conversation begins with the agent's answer
-                before["messages"] = [*before["messages"], value]
         elif isinstance(value, str) and (len(value) > 80 or "\n" in value):
             step.parts.append(_part("text", name, value, name))
         elif render.is_image(value) or render.media_type(value):
@@ -163,15 +158,6 @@ def _step(
         else:
             step.values.append((name, render.value_text(value)))
     return step
-
-
-def is_conversation(value: Any) -> bool:
-    """Return whether a value is a list of messages."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(item, dict) and "role" in item for item in value)
-    )
 
 
 def _part(kind: str, title: str, text: str, name: str, *, markdown: bool = False) -> Part:

@@ -237,7 +237,7 @@ def test_leases_link_to_episodes_and_episodes_to_leases(site):
     assert "batch 0" in site.get("/b/train/ledger?step=7").text
     assert "No lease of trainer step 8" in site.get("/b/train/ledger?step=8").text
     assert "no such lease" in site.get("/b/train/ledger/learner/99").text
-    assert site.get("/b/train/ledger/nobody/0").status == 404
+    assert site.get("/b/train/ledger/unknown/0").status == 404
 
 
 def test_random_transcripts_are_of_the_newest_trainer_step(site):

@@ -100,7 +100,7 @@ def test_wrong_draws_are_refused(episodes):
     with pytest.raises(expdb.InvalidValue):
         episodes.draws("abc")
     with pytest.raises(expdb.UnknownConsumer):
-        episodes.draws(consumer="nobody")
+        episodes.draws(consumer="unknown")
 
 
 def test_draws_of_groups_have_the_probability_of_their_group(buffer):

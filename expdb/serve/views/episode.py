@@ -18,6 +18,14 @@ NEXT_STEP = (
     "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
     "AND step >= :first"
 )
+# Only episodes that still have steps have a page.
+NEIGHBOUR = (
+    "(SELECT episode_id FROM experience_episodes WHERE buffer = :buffer AND episode {} :number "
+    "AND steps_held > 0 ORDER BY episode {} LIMIT 1) AS {}"
+)
+NEIGHBOURS = (
+    f"SELECT {NEIGHBOUR.format('>', 'ASC', 'newer')}, {NEIGHBOUR.format('<', 'DESC', 'older')}"
+)
 
 
 def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
@@ -35,26 +43,17 @@ def episode(request: Request) -> Response:
     """Show an episode, from the step number `from` in the address."""
     source, buffer = source_of(request), buffer_of(request)
     row = find_episode(buffer, unquote(request.path_params["episode"]))
-    fields = source.fields(buffer.name)
     first = max(0, integer(request, "from", 0) or 0)
     steps, following = transcript.read_steps(source, buffer, row["episode_id"], first)
     about = {"buffer": buffer.name, "episode": row["episode_id"], "first": following}
     following = source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
-    around = {
-        "newer": buffer.episodes(after=row["episode"], before=row["episode"] + 200),
-        "older": buffer.episodes(newest=1, before=row["episode"]),
-    }
-    neighbours = {
-        "newer": next(iter(around["newer"]["episode_id"].to_pylist()), None),
-        "older": next(iter(around["older"]["episode_id"].to_pylist()), None),
-    }
+    of_number = {"buffer": buffer.name, "number": row["episode"]}
+    (neighbours,) = source.db.sql(NEIGHBOURS, of_number).to_pylist()
     scores = buffer.scores({"episode_id": row["episode_id"]}).to_pylist()
-    per_token = [name for name, type in fields.items() if type.is_per_token]
     return show(
         request, "episode.html", title=f"Episode {row['episode_id']}", buffer=buffer.name,
         episode=row, steps=steps, first=first, following=following, neighbours=neighbours,
-        scores=scores[-50:], per_token=per_token,
-        has_numbers=any(type.is_scalar for type in fields.values()),
+        scores=scores[-50:],
     )  # fmt: skip
 
 

@@ -61,7 +61,6 @@ def overview(request: Request) -> Response:
         size=len(buffer),
         capacity=buffer.capacity,
         periods=PERIODS,
-        plots=[title for title, _ in PLOTS],
         now=time.time(),
     )
 

@@ -16,7 +16,7 @@ WORKERS = (
     "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, role, id"
 )
 WAITERS = "SELECT holder, role, what FROM waiters WHERE buffer_id = ? ORDER BY since DESC"
-# Reasons for many short waits, each of which is too short for a row in `waiters`.
+# Reasons for repeated short waits, which leave no row in `waiters`.
 WAITS_FOR = {"actor": "the rate limiter or the pace", "learner": "enough steps to lease"}
 
 
