@@ -13,7 +13,7 @@ import pytest
 
 import expdb
 from expdb.serve import transcript
-from expdb.serve.views import episodes, overview
+from expdb.serve.views import episode, episodes, overview
 
 
 def test_the_only_buffer_is_the_first_page(site):
@@ -416,3 +416,21 @@ def test_queries_may_be_joined_by_or(site):
     query = quote("scores.quality = 0.5 or reward > 0 and task_id = 't1'")
     text = site.get(f"/b/train/episodes?q={query}").text
     assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e5", "e3", "e0"]
+
+
+def test_long_episodes_say_what_is_left_out(site, monkeypatch):
+    monkeypatch.setattr(episode, "MOST_STEPS", 2)
+    data = site.get("/b/train/e/e1/series.json").json
+    assert (data["step"], data["is_cut"]) == ([0, 1], True)
+    assert "Only the first 2 steps" in site.get("/b/train/e/e1/draws").text
+    monkeypatch.setattr(episode, "MOST_STEPS", 3)
+    assert site.get("/b/train/e/e1/series.json").json["is_cut"] is False
+
+
+def test_an_episode_links_to_its_neighbours_that_are_still_stored(filled, location, serve):
+    filled.buffer("train").delete({"episode_id": "e2"})
+    site = serve(location)
+    for name, newer, older in (("e3", "e4", "e1"), ("e0", "e1", None), ("e5", None, "e4")):
+        text = site.get(f"/b/train/e/{name}").text
+        assert re.findall(r'rel="prev" href="/b/train/e/(e\d)"', text) == [newer] * bool(newer)
+        assert re.findall(r'rel="next" href="/b/train/e/(e\d)"', text) == [older] * bool(older)

@@ -142,6 +142,7 @@ function series() {
       isLoaded = true;
       const data = await (await get(details.dataset.series)).json();
       draw($(".plots", details), data.step, data.plots, false);
+      if (data.is_cut) details.append(make("p", { className: "note", textContent: `The first ${data.step.length.toLocaleString("en")} steps.` }));
     };
     details.addEventListener("toggle", load);
     load();

@@ -11,7 +11,7 @@ import expdb
 from expdb.serve import render, transcript
 from expdb.serve.pages import buffer_of, integer, show, source_of
 
-MOST_POINTS = 5_000  # steps that the plots of an episode show
+MOST_STEPS = 5_000  # first steps of an episode that the plots and the list of draws cover
 TOKENS_PER_PAGE = 5_000
 NEWEST_LEASES = 1_000  # leases per consumer that are searched for the episode
 NEXT_STEP = (
@@ -66,15 +66,17 @@ def series(request: Request) -> Response:
     where = {"episode_id": episode_id}
     for batch in buffer.scan(where, fields=["step", "reward", *numbers], size=1_000):
         rows += batch.to_list()
-        if len(rows) >= MOST_POINTS:
+        if len(rows) > MOST_STEPS:
             break
-    rows = sorted(rows[:MOST_POINTS], key=lambda row: int(row["step"]))
+    is_cut = len(rows) > MOST_STEPS
+    rows = sorted(rows[:MOST_STEPS], key=lambda row: int(row["step"]))
     plots = []
     for name in ("reward", *numbers):
         values = render.plain([row[name] for row in rows])
         if any(value is not None for value in values):
             plots.append({"title": name, "series": [{"name": name, "values": values}]})
-    return JSONResponse({"step": [int(row["step"]) for row in rows], "plots": plots})
+    steps = [int(row["step"]) for row in rows]
+    return JSONResponse({"step": steps, "plots": plots, "is_cut": is_cut})
 
 
 def _step_at(buffer: expdb.ReplayBuffer, position: int, names: list[str]) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def draws(request: Request) -> Response:
     episode_id = unquote(request.path_params["episode"])
     statement = (
         "SELECT position, step FROM experience WHERE buffer = :buffer AND episode_id = :episode "
-        "ORDER BY position LIMIT 5000"
+        f"ORDER BY position LIMIT {MOST_STEPS}"
     )
     of_episode = {"buffer": buffer.name, "episode": episode_id}
     table = source.db.sql(statement, of_episode)
@@ -147,6 +149,6 @@ def draws(request: Request) -> Response:
     history = buffer.why(next(iter(steps))) if steps else []
     return show(
         request, "draws.html", title="Draws", buffer=buffer.name, rows=rows[:500], steps=steps,
-        episode_id=episode_id, limit=NEWEST_LEASES, count=len(rows),
+        episode_id=episode_id, limit=NEWEST_LEASES, most_steps=MOST_STEPS, count=len(rows),
         reasons=[line for line in history if "cannot lease" in line],
     )  # fmt: skip

@@ -43,7 +43,6 @@ def overview(request: Request) -> Response:
     workers = buffer.workers()
     newest = buffer.metrics(newest=1).to_pylist()
     metrics = newest[0] if newest else {}
-    leases = buffer.leases(newest=1).to_pylist()
     return show(
         request,
         "overview.html",
@@ -55,7 +54,6 @@ def overview(request: Request) -> Response:
         measured=time.time() - metrics["time"] if metrics else None,
         consumers=consumers_of(buffer, metrics),
         episodes=buffer.episodes(newest=NEWEST_EPISODES).to_pylist()[::-1],
-        lease=leases[0] if leases else None,
         policy_version=buffer.policy_version,
         added=buffer.added,
         size=len(buffer),

@@ -38,6 +38,7 @@ class Entry:
     id: int
     number: int
     status: str
+    leased: float  # in Unix seconds
     trainer_step: int | None
     request: dict[str, Any]
     checksum: int
@@ -105,6 +106,7 @@ class _Row(NamedTuple):
     id: int
     number: int
     status: str
+    leased: float
     trainer_step: int | None
     request: int
     rows: int
@@ -172,6 +174,6 @@ def _entry(row: Any, requests: dict[int, str]) -> Entry:
     if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
         raise ValueError("its rows, first and last do not match its positions")
     return Entry(
-        row.id, row.number, row.status, row.trainer_step, asked, row.checksum,
+        row.id, row.number, row.status, row.leased, row.trainer_step, asked, row.checksum,
         replace(drawn, columns=columns),
     )  # fmt: skip

@@ -11,12 +11,7 @@ from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.ledger.consumers import (
-    ConsumerRecord,
-    find_consumer,
-    list_consumers,
-    unknown_consumer,
-)
+from expdb.storage.ledger.consumers import find_consumer, list_consumers, unknown_consumer
 from expdb.storage.ledger.entries import Entry, read_entries
 from expdb.storage.store import Store
 
@@ -91,15 +86,16 @@ def list_draws(
 
     Raise UnknownConsumer if there is no such consumer.
     """
+    if positions is not None and not len(positions):
+        return []
     draws = []
     for name in list_consumers(session, store) if consumer is None else [consumer]:
         record = find_consumer(session, store, name)
         if record is None:
             raise unknown_consumer(session, store, name)
         condition = L.id == lease if lease is not None else L.id >= record.handed_out - newest
-        if positions is not None and len(positions):
+        if positions is not None:
             condition &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
-        times = _times(store, session, record, condition)
         for entry in read_entries(session, store, record, condition):
             if isinstance(entry, DatabaseDamaged):
                 raise entry
@@ -107,19 +103,12 @@ def list_draws(
             rows = np.arange(len(items))
             if positions is not None:
                 rows = rows[np.isin(items, positions)]
-            common = name, entry.id, entry.number, NAMES[entry.status], times[entry.id]
+            common = name, entry.id, entry.number, NAMES[entry.status], entry.leased
             draws += [
                 (*common, entry.trainer_step, int(items[row]), probabilities[row]) for row in rows
             ]
     draws.sort(key=lambda draw: (draw[4], draw[0], draw[1]))
     return draws
-
-
-def _times(
-    store: Store, session: Session, consumer: ConsumerRecord, condition: sa.ColumnElement[bool]
-) -> dict[int, float]:
-    of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, condition)
-    return dict(map(tuple, session.rows(sa.select(L.id, L.leased).where(of_consumer))))
 
 
 def _items(entry: Entry) -> tuple[np.ndarray, list[float | None]]:
