@@ -434,3 +434,13 @@ def test_an_episode_links_to_its_neighbours_that_are_still_stored(filled, locati
         text = site.get(f"/b/train/e/{name}").text
         assert re.findall(r'rel="prev" href="/b/train/e/(e\d)"', text) == [newer] * bool(newer)
         assert re.findall(r'rel="next" href="/b/train/e/(e\d)"', text) == [older] * bool(older)
+
+
+def test_an_open_episode_without_stored_steps_has_no_page(open_db, location, serve):
+    buffer = open_db().buffer("train", capacity=2)
+    buffer.store(task_id="t", episode_id="evicted", n=0)
+    for number in range(2):
+        buffer.store(task_id="t", episode_id=f"e{number}", n=1, terminated=True)
+    site = serve(location)
+    assert site.get("/b/train/e/evicted").status == 404
+    assert 'rel="next"' not in site.get("/b/train/e/e0").text
