@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import OrderedDict
+from contextlib import closing
 
 import gymnasium
 import numpy as np
@@ -449,7 +450,7 @@ def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
     buffer.flush()
     for number in range(4, 11):
         add(number)
-    with sqlite3.connect(tmp_path / "b.db", isolation_level=None) as other:
+    with closing(sqlite3.connect(tmp_path / "b.db", isolation_level=None)) as other, other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(expdb.DatabaseBusy):
             add(11)

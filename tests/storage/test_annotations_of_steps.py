@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -192,7 +193,7 @@ def test_a_corrupted_annotation_is_named(tmp_path):
         for k in range(2):
             buffer.store(x=k)
         buffer.annotate([0, 1], value=[1.0, 2.0])
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE annotations SET data = zeroblob(8) WHERE position = 0")
         connection.execute("UPDATE annotations SET shape = '[7]' WHERE position = 1")
     with expdb.open(path) as db:
