@@ -31,7 +31,7 @@ def test_newest_episodes_come_oldest_first_and_page_by_page(episodes):
 
 @pytest.mark.parametrize(
     "where",
-    [{"task_id": "t1"}, {"reward": 1.0}, {"reward": 1.0, "task_id": "t1"}, {"step": 2},
+    [{"task_id": "t1"}, {"reward": 1.0}, {"reward": 1.0, "task_id": "t1"}, {"step": 2}, {"step": 0},
      {"agent_id": "agent"}, [4, 25, 26], {"length": 3}],
 )  # fmt: skip
 @pytest.mark.parametrize("has_gaps", [False, True])
@@ -43,7 +43,7 @@ def test_ranges_of_episodes_match_the_same_conditions(episodes, where, has_gaps)
     assert everything
     assert numbers(episodes.episodes(where, newest=100)) == everything
     assert numbers(episodes.episodes(where, newest=2)) == everything[-2:]
-    for low, high in ((-1, 5), (2, 9), (4, 8)):
+    for low, high in ((-1, 5), (2, 9), (4, 8), (6, 8), (8, 9)):
         part = numbers(episodes.episodes(where, after=low, before=high))
         assert part == [number for number in everything if low < number < high]
 

@@ -18,14 +18,6 @@ NEXT_STEP = (
     "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
     "AND step >= :first"
 )
-# Only episodes that still have steps have a page.
-NEIGHBOUR = (
-    "(SELECT episode_id FROM experience_episodes WHERE buffer = :buffer AND episode {} :number "
-    "AND steps_held > 0 ORDER BY episode {} LIMIT 1) AS {}"
-)
-NEIGHBOURS = (
-    f"SELECT {NEIGHBOUR.format('>', 'ASC', 'newer')}, {NEIGHBOUR.format('<', 'DESC', 'older')}"
-)
 
 
 def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
@@ -39,6 +31,18 @@ def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
     return rows[0]
 
 
+def find_neighbours(buffer: expdb.ReplayBuffer, number: int) -> tuple[str | None, str | None]:
+    """Return the ids of the next newer and the next older episode with steps."""
+    older = buffer.episodes(newest=1, before=number)["episode_id"].to_pylist()
+    has_newer = buffer.episodes(newest=1, after=number).num_rows > 0
+    newer: list[str] = []
+    width = 16  # episode numbers
+    while has_newer and not newer:
+        newer = buffer.episodes(after=number, before=number + width)["episode_id"].to_pylist()
+        width *= 8
+    return (newer[0] if newer else None), (older[0] if older else None)
+
+
 def episode(request: Request) -> Response:
     """Show an episode, from the step number `from` in the address."""
     source, buffer = source_of(request), buffer_of(request)
@@ -47,12 +51,11 @@ def episode(request: Request) -> Response:
     steps, following = transcript.read_steps(source, buffer, row["episode_id"], first)
     about = {"buffer": buffer.name, "episode": row["episode_id"], "first": following}
     following = source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
-    of_number = {"buffer": buffer.name, "number": row["episode"]}
-    (neighbours,) = source.db.sql(NEIGHBOURS, of_number).to_pylist()
+    newer, older = find_neighbours(buffer, row["episode"])
     scores = buffer.scores({"episode_id": row["episode_id"]}).to_pylist()
     return show(
         request, "episode.html", title=f"Episode {row['episode_id']}", buffer=buffer.name,
-        episode=row, steps=steps, first=first, following=following, neighbours=neighbours,
+        episode=row, steps=steps, first=first, following=following, newer=newer, older=older,
         scores=scores[-50:],
     )  # fmt: skip
 

@@ -346,6 +346,21 @@ def steps_of_tasks(
     return [row[0] for row in rows], np.fromiter((row[1] for row in rows), np.int64, len(rows))
 
 
+# PostgreSQL assumes that each segment covers a ninth of all steps. It would read the whole table
+# instead of the index without constant bounds.
+MAX_BOUNDED_EPISODES = 10_000
+
+
+def _positions_between(store: Store, session: Session, after: int, before: int) -> tuple[int, int]:
+    """Return the first and the last position of the episodes between two numbers."""
+    ((first, last),) = session.ask(
+        "SELECT min(first), max(last) FROM segments WHERE buffer_id = ? AND episode > ? "
+        "AND episode < ?",
+        store.id, after, before,
+    )  # fmt: skip
+    return (0, -1) if first is None else (first, last)
+
+
 def episodes(
     store: Store,
     session: Session,
@@ -376,6 +391,9 @@ def episodes(
         statement = statement.where(segments.exists(), E.id.in_(_steps(store, where, S.episode)))
     else:  # test each episode of the range
         steps = segments.join(tables.steps, tables.IN_SEGMENT).where(where.sql)
+        if before is not None and after is not None and before - after <= MAX_BOUNDED_EPISODES:
+            first, last = _positions_between(store, session, after, before)
+            steps = steps.where(S.position >= first, S.position <= last)
         statement = statement.where(steps.exists())
     ascending = newest is None
     statement = statement.order_by(E.id if ascending else E.id.desc()).limit(newest)
