@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -167,6 +168,66 @@ def test_groups_are_counted_by_stage(report_on_every_call, buffer):
     assert metrics["no_spread_fraction"] == 0.5
     assert metrics["oldest_open_group_seconds"] >= 0
     assert metrics["oldest_group_without_return_seconds"] >= 0
+
+
+def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
+    for group, returns in {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (2.0, 1.0)}.items():
+        for reward in returns:
+            store_episode(buffer, 2, reward, task_id=group, group_id=group)
+
+    def stages():
+        buffer._reporter.report()
+        metrics = newest_metrics(buffer)
+        counts = [metrics[f"groups_{stage}"] for stage in ("with_returns", "leased", "discarded")]
+        return counts, "oldest_unleased_group_seconds" in metrics
+
+    consumer, unit = buffer.consumer("learner", max_times_sampled=1), expdb.Group(2, min_spread=0.5)
+    how = {"unit": unit, "sampler": expdb.Uniform(replace=False)}
+    assert stages() == ([3, 0, 0], True)
+    buffer.consumer("of_steps").lease(2).acknowledge()
+    assert stages() == ([3, 0, 0], True)
+    with suppress(KeyError), consumer.lease(1, {"group_id": "b"}, **how):
+        assert stages() == ([3, 1, 0], True)
+        raise KeyError  # which releases the lease
+    assert stages() == ([3, 0, 0], True)
+    consumer.lease(1, {"group_id": "b"}, **how).acknowledge()
+    assert stages() == ([3, 1, 0], True)
+    assert consumer.discard(unit) == 1
+    assert stages() == ([3, 1, 1], True)
+    other = buffer.consumer("other")
+    other.lease(1, {"group_id": "c"}, unit=expdb.Episode())
+    assert stages() == ([3, 2, 1], False)
+    other.lease(1, {"group_id": "a"}, unit=expdb.Episode())
+    assert stages() == ([3, 3, 0], False)
+
+
+def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_call, buffer):
+    for _ in range(2):
+        store_episode(buffer, 1, 1.0, task_id="t", group_id="g")
+    for name in ("a", "b"):
+        buffer.consumer(name).lease(1, unit=expdb.Group(2))
+
+    def overwrite(table, column, before, after):
+        with buffer._store.writing() as (session, _):
+            statement = f"UPDATE {table} SET {column} = ? WHERE {column} = ? RETURNING 1"
+            assert session.ask(statement, after, before)
+
+    def leased_groups():
+        buffer._reporter.report()
+        return newest_metrics(buffer)["groups_leased"]
+
+    assert leased_groups() == 1
+    with buffer._store.engine.reading() as session:
+        (((positions,), *_), ((request,),)) = session.ask_all(
+            ("SELECT positions FROM leases",), ("SELECT request FROM requests",)
+        )
+    for table, column, before in (
+        ("leases", "positions", bytes(positions)), ("requests", "request", request),
+    ):  # fmt: skip
+        damaged = before[:9]
+        overwrite(table, column, before, damaged)
+        assert leased_groups() == 0
+        overwrite(table, column, damaged, before)
 
 
 def test_consumers_have_their_lag_and_staleness(report_on_every_call, buffer):

@@ -1,6 +1,6 @@
 """Measure a buffer: counters that only increase, and gauges of the current state.
 
-Every query reads a bounded number of rows, so that a measurement takes a few milliseconds in a
+Every query reads a bounded number of rows, so that a measurement takes milliseconds in a
 buffer of any size. On a server, most queries share one round trip.
 """
 
@@ -22,10 +22,10 @@ from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.reading import fetch
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_numbers
+from expdb.storage.upkeep.measure_groups import GROUP_WINDOW_EPISODES, ROLLOUTS, count_groups
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
 MOSTLY_WAITING = 0.5  # share of the time between two reports
-GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
 TOKEN_WINDOW_STEPS = 64  # steps whose tokens are counted
 MAX_CONSUMERS = 20  # consumers with own metrics, the newest ones
 MAX_STALENESS_STEPS = 64  # steps of a lease whose policy versions are read
@@ -47,14 +47,10 @@ OPEN_LEASES = (
     "'returned') AND status = 'leased' AND expires > {}"
 )
 CONSUMERS = (
-    "SELECT k.name, k.handed_out, k.acknowledged, l.last, l.policy_version, l.positions "
+    "SELECT k.id, k.name, k.handed_out, k.acknowledged, l.last, l.policy_version, l.positions "
     "FROM consumers k LEFT JOIN leases l ON l.buffer_id = k.buffer_id AND l.consumer = k.id "
     "AND l.id = (SELECT max(m.id) FROM leases m WHERE m.buffer_id = k.buffer_id "
     "AND m.consumer = k.id) WHERE k.buffer_id = ? ORDER BY k.id DESC LIMIT ?"
-)
-ROLLOUTS = (
-    "SELECT group_id, status, started, ended, episode_return FROM episodes WHERE buffer_id = ? "
-    "AND group_id IS NOT NULL AND id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
 )
 VERSIONS = (
     "SELECT s.position, coalesce(s.policy_version, e.policy_version) FROM steps s JOIN episodes e "
@@ -87,7 +83,7 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
     metrics |= _of_waiters(waiters, workers, now, is_ended)
     metrics |= _of_leases(leases[0], now)
     metrics |= _of_consumers(store, session, consumers, state.added)
-    metrics |= _of_groups(rollouts, now)
+    metrics |= count_groups(store, session, rollouts, [row[0] for row in consumers], now)
     metrics |= _of_tokens(store, session, state)
     return metrics | store.dialect.database_gauges(session)
 
@@ -173,7 +169,7 @@ def _of_consumers(store: Store, session: Session, rows: Rows, added: int) -> dic
     """Return the counters of the consumers, their staleness, and how far they are behind."""
     metrics: dict[str, float] = {}
     items: dict[str, tuple[int, np.ndarray]] = {}  # version and positions of the latest lease
-    for name, leased, acknowledged, last, version, positions in rows:
+    for _, name, leased, acknowledged, last, version, positions in rows:
         prefix = f"consumers.{name}"
         metrics[f"{prefix}.leased"], metrics[f"{prefix}.acknowledged"] = leased, acknowledged
         if last is not None:
@@ -195,38 +191,6 @@ def _of_consumers(store: Store, session: Session, rows: Rows, added: int) -> dic
         ages = [version - known_version for known_version in known if known_version is not None]
         if ages:
             metrics[name] = sum(ages) / len(ages)
-    return metrics
-
-
-def _of_groups(rows: Rows, now: float) -> dict[str, float]:
-    """Return how many of the newest groups are in each stage, and the ages of the oldest ones."""
-    groups: dict[str, list[Any]] = defaultdict(list)
-    for group, *rollout in rows:
-        groups[group].append(rollout)
-    if not groups:
-        return {}
-    open_since, without_return_since, ranges = [], [], []
-    for rollouts in groups.values():
-        returns = [gained for status, _, _, gained in rollouts if status == "complete"]
-        if any(status == "open" for status, *_ in rollouts):
-            open_since.append(min(started for _, started, _, _ in rollouts))
-        elif None in returns:
-            without_return_since.append(max(ended or started for _, started, ended, _ in rollouts))
-        elif returns:
-            ranges.append(None if len(returns) == 1 else max(returns) - min(returns))
-    metrics = {
-        "groups_open": float(len(open_since)),
-        "groups_without_return": float(len(without_return_since)),
-        "groups_with_returns": float(len(ranges)),
-    }
-    if open_since:
-        metrics["oldest_open_group_seconds"] = max(0.0, now - min(open_since))
-    if without_return_since:
-        age = max(0.0, now - min(without_return_since))
-        metrics["oldest_group_without_return_seconds"] = age
-    known = [value for value in ranges if value is not None]
-    if known:
-        metrics["no_spread_fraction"] = known.count(0.0) / len(known)
     return metrics
 
 
