@@ -44,6 +44,31 @@ def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any
                 f"--where is not valid JSON ({error}); write a condition such as "
                 '"reward >= 0.5", or a JSON query'
             ) from None
+    queries = [parse_query(text) for text in conditions]
+    if len(queries) < 2:
+        return queries[0] if queries else None
+    builder = expdb.QueryBuilder()
+    for index, query in enumerate(queries):
+        builder = (builder.and_() if index else builder).nested(query)
+    return builder
+
+
+def parse_query(text: str) -> "expdb.QueryBuilder":
+    """Return the query of conditions that are joined by `and` and `or`; `and` is evaluated first.
+
+    Raise BadParameter if a condition is invalid.
+    """
+    queries = [_all_of(split_at(alternative, "and")) for alternative in split_at(text, "or")]
+    if len(queries) == 1:
+        return queries[0]
+    builder = expdb.QueryBuilder()
+    for index, query in enumerate(queries):
+        builder = (builder.or_() if index else builder).nested(query)
+    return builder
+
+
+def _all_of(conditions: Sequence[str]) -> "expdb.QueryBuilder":
+    """Return a query that matches if all conditions match."""
     built = expdb.QueryBuilder()
     for index, text in enumerate(conditions):
         match = _CONDITION.fullmatch(text)
@@ -58,7 +83,29 @@ def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any
             getattr(built, _NULL[operator])(name)
         else:
             getattr(built, _OPERATORS[operator])(name, operand)
-    return built if conditions else None
+    return built
+
+
+def split_at(text: str, word: str) -> list[str]:
+    """Split a text at each `word` that is not inside of quotation marks."""
+    parts, quote, start, index = [], "", 0, 0
+    separator = f" {word} "
+    while index < len(text):
+        character = text[index]
+        if quote:
+            if character == "\\" and quote == '"':
+                index += 1
+            elif character == quote:
+                quote = ""
+        elif character in "\"'":
+            quote = character
+        elif text[index : index + len(separator)].lower() == separator:
+            parts.append(text[start:index])
+            start = index + len(separator)
+            index = start - 1
+            continue
+        index += 1
+    return [*parts, text[start:]]
 
 
 _PYTHON = {"True": True, "False": False, "None": None}

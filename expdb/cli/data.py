@@ -199,7 +199,7 @@ def query(
 
     A condition has the form NAME OP VALUE. NAME is a column, or a tag such as tags.judge. OP is =,
     !=, >, >=, <, <= or ~ (SQL LIKE). VALUE is JSON, such as 0.5, true, null or "5"; any other VALUE
-    is text.
+    is text. The words `and` and `or` join conditions; quote a VALUE that contains one of them.
 
     Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
     """

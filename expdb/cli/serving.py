@@ -20,9 +20,10 @@ INSTALL = "expdb serve requires more packages; run pip install 'expdb[serve]'"
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65535),
               help="Port to listen on; 0 for any free port.")  # fmt: skip
-@click.option("--write", is_flag=True, help="Add a form for scores and tags; requires a token.")
+@click.option("--write", is_flag=True,
+              help="Add a form for scores and tags; creates a token by default.")  # fmt: skip
 @click.option("--token", envvar="EXPDB_TOKEN",
-              help="Secret that requests must send; by default, --write creates one.")  # fmt: skip
+              help="Secret that requests must send.")  # fmt: skip
 @click.option("--user-header", metavar="NAME",
               help="Header that an authenticating proxy sets to the user's name.")  # fmt: skip
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME",
@@ -45,7 +46,7 @@ def serve(
     --user-header behind an authenticating proxy. You can also pass the token in the environment
     variable EXPDB_TOKEN. Stop the server with Ctrl-C.
 
-    The path /metrics returns the metrics as Prometheus text. --json prints the address as JSON.
+    The path /metrics returns the metrics as Prometheus text. --json prints the URL as JSON.
 
     Example: expdb serve runs.db
     """

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import expdb
-from expdb.cli.conditions import condition_of
+from expdb.cli.conditions import parse_query
 from expdb.serve import search
 from expdb.serve.pages import buffer_of, buffer_url, integer, show, source_of
 
@@ -23,47 +23,12 @@ EXAMPLES = (
 )  # fmt: skip
 
 
-def parse_query(text: str) -> Any:
-    """Return the query of the text box; raise QueryError if it is invalid.
-
-    Conditions are joined by `and` and `or`; `and` binds more strongly.
-    """
-    alternatives = [
-        [part for part in split_at(alternative, "and") if part.strip()]
-        for alternative in split_at(text, "or")
-    ]
+def query_of(text: str) -> expdb.QueryBuilder | None:
+    """Return the query of the text box, or None if it is empty; raise QueryError if invalid."""
     try:
-        queries = [condition_of(conditions, ()) for conditions in alternatives if conditions]
+        return parse_query(text) if text.strip() else None
     except click.ClickException as error:
         raise expdb.QueryError(error.message) from None
-    if len(queries) < 2:
-        return queries[0] if queries else None
-    builder = expdb.QueryBuilder()
-    for index, query in enumerate(queries):
-        builder = (builder.or_() if index else builder).nested(query)
-    return builder
-
-
-def split_at(text: str, word: str) -> list[str]:
-    """Split a text at each `word` that is not inside of quotation marks."""
-    parts, quote, start, index = [], "", 0, 0
-    separator = f" {word} "
-    while index < len(text):
-        character = text[index]
-        if quote:
-            if character == "\\" and quote == '"':
-                index += 1
-            elif character == quote:
-                quote = ""
-        elif character in "\"'":
-            quote = character
-        elif text[index : index + len(separator)].lower() == separator:
-            parts.append(text[start:index])
-            start = index + len(separator)
-            index = start - 1
-            continue
-        index += 1
-    return [*parts, text[start:]]
 
 
 def episodes(request: Request) -> Response:
@@ -108,7 +73,7 @@ def _find(
     text = text.strip()
     keep = search.contains_text(source_of(request), buffer, text) if text else None
     return search.find_episodes(
-        buffer, parse_query(query), before=before, limit=limit, seconds=seconds, keep=keep
+        buffer, query_of(query), before=before, limit=limit, seconds=seconds, keep=keep
     )
 
 

@@ -1,0 +1,43 @@
+"""Conditions of the command line and of the pages."""
+
+import click
+import pytest
+
+from expdb.cli.conditions import condition_of, parse_query, split_at
+
+
+def test_conditions_are_split_outside_of_quotation_marks():
+    assert split_at("a = 1 and b = \"x and y\" AND c = 'and and and'", "and") == [
+        "a = 1", 'b = "x and y"', "c = 'and and and'",
+    ]  # fmt: skip
+    assert split_at('a = "\\" and " and b = 2', "and") == ['a = "\\" and "', "b = 2"]
+    assert split_at("a and b or c", "or") == ["a and b", "c"]
+    assert split_at("", "and") == [""]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "positions"),
+    [
+        (["step = 1"], [1, 4]),
+        (["step = 1 and task_id = a"], [1]),
+        (["step = 0 or step = 2 and task_id = b"], [0, 3, 5]),
+        (["step = 0 or step = 2", "task_id = b"], [3, 5]),
+        (["task_id = b", "step > 0", "step < 2"], [4]),
+        (['task_id = "a or b"'], []),
+        ([], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_conditions_are_joined(buffer, conditions, positions):
+    for task in "ab":
+        for step in range(3):
+            buffer.store(task_id=task, x=step, terminated=step == 2)
+    for arguments in ((conditions, ()), ((), conditions)):
+        query = condition_of(*arguments)
+        matching = [batch["position"].tolist() for batch in buffer.scan(query, size=100)]
+        assert (matching or [[]]) == [positions]
+
+
+@pytest.mark.parametrize("text", ["", "a = 1 and", "a = 1 and b", "a = b or c", "and"])
+def test_incomplete_conditions_are_refused(text):
+    with pytest.raises(click.BadParameter, match="is not a condition"):
+        parse_query(f"{text} ")
