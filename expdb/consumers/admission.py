@@ -204,7 +204,7 @@ def admit(
                 skip_warning = True
                 errors.warn(
                     f"admit() of buffer {store.name!r} has waited for {PATIENCE:g} seconds: "
-                    f"{outcome}; increase buffer.policy_version to admit more groups"
+                    f"{outcome}; finish groups and increase buffer.policy_version to admit more"
                 )
             until = min(deadline, time.monotonic() + LONGEST)
             while (now := time.monotonic()) < until:
@@ -218,7 +218,7 @@ def admit(
                     return None
                 raise errors.RateLimited(
                     f"the pace of buffer {store.name!r} does not admit a new group: {outcome}; "
-                    "increase buffer.policy_version as you train, or wait longer"
+                    "finish groups and increase buffer.policy_version as you train, or wait longer"
                 )
 
 

@@ -38,13 +38,15 @@ def test_as_many_groups_begin_as_are_trained_on_in_time(paced, open_db):
     for _ in range(4):
         with paced.admit(wait=0) as group:
             assert group.policy_version == 5
-    assert refused(paced, "4 groups have begun, which is the maximum at policy_version 5")
+    assert refused(
+        paced, r"4 groups have begun .*, which is the maximum until policy_version exceeds 5"
+    )
     assert paced.admit(wait=0.01, required=False) is None
     paced.policy_version = 6
     with paced.admit(wait=0), paced.admit(wait=0) as group:
         assert group.policy_version == 6
         assert refused(
-            paced, "the maximum at policy_version 6, and 2 of these groups are under way"
+            paced, r"\(2 of them under way\), which is the maximum until policy_version exceeds 6"
         )
 
 
@@ -104,7 +106,7 @@ def test_a_group_ends_with_its_process(paced, location):
     actor = multiprocessing.get_context("spawn").Process(target=hold, args=(location, theirs))
     actor.start()
     assert ours.recv()
-    assert refused(paced, "1 of these groups is under way")
+    assert refused(paced, "1 of them under way")
     actor.kill()
     actor.join()
     paced.admit(wait=100).finish()
@@ -271,7 +273,7 @@ def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
     for _ in range(3):
         paced.admit(wait=0).finish()
     paced.pace = expdb.Pace(1, 2)  # by a program that was started again
-    assert refused(paced, "4 groups have begun.* 1 of these groups is under way")
+    assert refused(paced, "4 groups have begun .1 of them under way")
     paced.pace = expdb.Pace(2, 2)
     paced.admit(wait=0).finish()
     group.finish()
@@ -299,7 +301,8 @@ def test_who_waits_for_long_is_told_why(paced, monkeypatch):
 
     learner = threading.Thread(target=count_up)
     with pytest.warns(
-        expdb.ExpDBWarning, match="4 groups have begun.*; increase buffer.policy_version"
+        expdb.ExpDBWarning,
+        match="4 groups have begun.*; finish groups and increase buffer.policy_version",
     ) as warnings_:
         learner.start()
         paced.admit().finish()

@@ -21,7 +21,7 @@ def numbers(table):
     return table["episode"].to_pylist()
 
 
-def test_newest_episodes_come_oldest_first_and_page_by_page(episodes):
+def test_newest_episodes_are_paged_and_ordered_oldest_first(episodes):
     assert numbers(episodes.episodes(newest=3)) == [7, 8, 9]
     assert numbers(episodes.episodes(newest=3, before=7)) == [4, 5, 6]
     assert numbers(episodes.episodes(newest=3, before=0)) == []
@@ -51,7 +51,7 @@ def test_ranges_of_episodes_match_the_same_conditions(episodes, where, has_gaps)
 @pytest.mark.parametrize(
     "arguments", [{"newest": 0}, {"newest": 1.5}, {"before": "e1"}, {"after": None, "newest": -1}]
 )
-def test_wrong_ranges_are_refused(episodes, arguments):
+def test_invalid_ranges_are_refused(episodes, arguments):
     with pytest.raises(expdb.InvalidValue):
         episodes.episodes(**arguments)
 
@@ -92,7 +92,7 @@ def test_draws_of_sequences_have_positions_in_the_batch(episodes):
     )
 
 
-def test_wrong_draws_are_refused(episodes):
+def test_invalid_draw_arguments_are_refused(episodes):
     with pytest.raises(expdb.InvalidValue, match="also pass consumer="):
         episodes.draws(lease=1)
     with pytest.raises(expdb.InvalidValue):

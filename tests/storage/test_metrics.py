@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import time
+import warnings
 from contextlib import suppress
 
 import numpy as np
@@ -201,6 +202,50 @@ def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
     assert stages() == ([3, 3, 0], False)
 
 
+@pytest.mark.parametrize(
+    "unit", [expdb.Group(2), expdb.Episode(), expdb.Pairs(), expdb.Tokens(of=expdb.Group(2))]
+)
+def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, unit):
+    buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+    ids = np.arange(3, dtype=np.int32)
+    for reward in (0.0, 1.0):
+        for is_last in (False, True):
+            buffer.store(
+                task_id="t", group_id="g", episode_id=str(reward), prompt_ids=ids, output_ids=ids,
+                output_mask=np.ones(3, bool), reward=reward * is_last, terminated=is_last,
+            )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", expdb.ExpDBWarning)  # of tokens that are not trained on
+        buffer.consumer("learner").lease(1, unit=unit).acknowledge()
+    buffer._reporter.report()
+    assert newest_metrics(buffer)["groups_leased"] == 1
+    assert sum("acknowledged" in line for line in buffer.why(1)) >= (unit != expdb.Episode())
+
+
+def test_partly_evicted_groups_are_not_waiting_for_a_lease(report_on_every_call, db):
+    buffer = db.buffer("small", capacity=5)
+    for group in "ab":
+        for _ in range(2):
+            store_episode(buffer, 2, 1.0, task_id=group, group_id=group)
+    metrics = newest_metrics(buffer)
+    assert metrics["groups_with_returns"] == 2
+    assert metrics["oldest_unleased_group_seconds"] < 60
+    buffer.consumer("learner").lease(1, {"group_id": "b"}, unit=expdb.Group(2))
+    buffer._reporter.report()
+    assert "oldest_unleased_group_seconds" not in newest_metrics(buffer)
+
+
+def test_a_score_replaces_a_missing_return(report_on_every_call, buffer):
+    for name in ("first", "second"):
+        buffer.store(task_id="t", group_id="g", episode_id=name, obs=1, terminated=True)
+    assert newest_metrics(buffer)["groups_without_return"] == 1
+    buffer.score(episode_id="first", name="quality", value=0.5, by="judge")
+    assert newest_metrics(buffer)["groups_without_return"] == 1
+    buffer.score(episode_id="second", name="quality", value=0.5, by="judge")
+    metrics = newest_metrics(buffer)
+    assert (metrics["groups_without_return"], metrics["groups_with_returns"]) == (0, 1)
+
+
 def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_call, buffer):
     for _ in range(2):
         store_episode(buffer, 1, 1.0, task_id="t", group_id="g")
@@ -275,7 +320,7 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
 
 
-def test_a_held_actor_is_shown_and_its_time_counted(report_on_every_call, db, monkeypatch):
+def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
@@ -607,7 +652,7 @@ def test_large_policy_versions_are_measured(report_on_every_call, buffer):
     "counts", ['{"scores": null}', '{"scores": [1]}', f'{{"scores": {"9" * 400}}}', "[]",
                '{"scores": NaN}', '{"scores": true}'],
 )  # fmt: skip
-def test_corrupted_counts_stop_no_writer(report_on_every_call, buffer, monkeypatch, counts):
+def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monkeypatch, counts):
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
         session.ask("UPDATE workers SET counts = ? RETURNING id", counts)

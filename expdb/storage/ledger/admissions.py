@@ -109,9 +109,8 @@ class PaceState:
                 f"which began at policy_version {limit.oldest}"
             )
         return (
-            f"{begun}, which is the maximum at policy_version {self.version}, and "
-            f"{len(self.under_way)} of these groups "
-            f"{'is' if len(self.under_way) == 1 else 'are'} under way"
+            f"{begun} ({len(self.under_way)} of them under way), which is the maximum until "
+            f"policy_version exceeds {self.version}"
         )
 
 

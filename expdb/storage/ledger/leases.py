@@ -74,7 +74,18 @@ class LeaseRecord:
     drawn: Drawn
 
 
-WHOLE = ("Episode", "Group")  # units whose leases name an episode by its first step
+WHOLE = ("Episode", "Group", "Pairs")  # units of whole episodes
+
+
+def names_episodes(unit: Any) -> bool:
+    """Return whether leases of a unit name an episode by its first step.
+
+    `unit` contains the settings of the unit, as in a request.
+    """
+    settings = dict(unit or {})
+    while "of" in settings:  # for example Tokens(of=Group(8))
+        settings = dict(settings["of"] or {})
+    return settings.get("name") in WHOLE
 
 
 @dataclass(frozen=True)

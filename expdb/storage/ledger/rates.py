@@ -20,7 +20,7 @@ from expdb.storage.ledger.consumers import (
     policy_version,
     refuse_minimum,
 )
-from expdb.storage.ledger.leases import WHOLE, acknowledged, open_leases
+from expdb.storage.ledger.leases import acknowledged, names_episodes, open_leases
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_object
@@ -235,7 +235,7 @@ def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
     """Return the ids of requests whose leases name an episode by its first step."""
     rows = session.ask("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
     units = {id: parse_object(text, "a request").get("unit") for id, text in rows}
-    return {id for id, unit in units.items() if dict(unit or {}).get("name") in WHOLE}
+    return {id for id, unit in units.items() if names_episodes(unit)}
 
 
 def wait_to_insert(store: Store, count: int, deadline: float, error: errors.RateLimited) -> None:

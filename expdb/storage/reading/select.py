@@ -346,8 +346,8 @@ def steps_of_tasks(
     return [row[0] for row in rows], np.fromiter((row[1] for row in rows), np.int64, len(rows))
 
 
-# PostgreSQL assumes that each segment covers a ninth of all steps. It would read the whole table
-# instead of the index without constant bounds.
+# PostgreSQL assumes that each segment covers a ninth of all steps. Without constant bounds on the
+# position, it would read the whole table instead of using the index.
 MAX_BOUNDED_EPISODES = 10_000
 
 

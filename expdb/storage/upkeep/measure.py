@@ -1,4 +1,4 @@
-"""Measure a buffer: counters that only increase, and gauges of the current state.
+"""Measure a buffer: cumulative counters, and gauges of the current state.
 
 Every query reads a bounded number of rows, so that a measurement takes milliseconds in a
 buffer of any size. On a server, most queries share one round trip.
@@ -22,7 +22,12 @@ from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.reading import fetch
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_numbers
-from expdb.storage.upkeep.measure_groups import GROUP_WINDOW_EPISODES, ROLLOUTS, count_groups
+from expdb.storage.upkeep.measure_groups import (
+    GROUP_WINDOW_EPISODES,
+    LEASES_PER_CONSUMER,
+    ROLLOUTS,
+    count_groups,
+)
 
 SILENT_AFTER_SECONDS = 60.0  # time without a report after which a worker is silent
 MOSTLY_WAITING = 0.5  # share of the time between two reports
@@ -83,7 +88,8 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
     metrics |= _of_waiters(waiters, workers, now, is_ended)
     metrics |= _of_leases(leases[0], now)
     metrics |= _of_consumers(store, session, consumers, state.added)
-    metrics |= count_groups(store, session, rollouts, [row[0] for row in consumers], now)
+    first_leases = {id: leased - LEASES_PER_CONSUMER for id, _, leased, *_ in consumers}
+    metrics |= count_groups(store, session, rollouts, first_leases, state.oldest, now)
     metrics |= _of_tokens(store, session, state)
     return metrics | store.dialect.database_gauges(session)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import functools
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,20 +15,25 @@ import numpy as np
 from expdb.sql.session import Session
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
+from expdb.storage.ledger.leases import names_episodes
 from expdb.storage.store import Store
 
 GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
-LEASES_PER_CONSUMER = 64  # leases that are searched for these groups
-MAX_ITEMS = 1_000  # items of these leases whose groups are read
+LEASES_PER_CONSUMER = 64  # the newest leases, which are searched for these groups
+MAX_ITEMS = 1_000  # items of these leases whose groups are read, the newest ones
 
+# A judge's score replaces a missing return; scores of an episode are in its last step.
 ROLLOUTS = (
-    "SELECT group_id, status, started, ended, episode_return FROM episodes WHERE buffer_id = ? "
-    "AND group_id IS NOT NULL AND id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
+    "SELECT e.group_id, e.status, e.started, e.ended, e.episode_return, "
+    "CASE WHEN e.episode_return IS NULL THEN (SELECT s.scores FROM steps s "
+    "WHERE s.buffer_id = e.buffer_id AND s.position = e.last_position) END, "
+    "e.last_position - e.length + 1 FROM episodes e WHERE e.buffer_id = ? "
+    "AND e.group_id IS NOT NULL AND e.id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
 )
 LEASES = (
     "SELECT l.positions, r.request FROM leases l JOIN requests r ON r.buffer_id = l.buffer_id "
-    "AND r.id = l.request WHERE l.buffer_id = ? AND l.consumer = ? AND (l.status = 'acknowledged' "
-    "OR l.status = 'leased' AND l.expires > {}) ORDER BY l.id DESC LIMIT ?"
+    "AND r.id = l.request WHERE l.buffer_id = ? AND l.consumer = ? AND l.id >= ? "
+    "AND (l.status = 'acknowledged' OR l.status = 'leased' AND l.expires > {})"
 )
 GROUPS = (
     "SELECT s.position, e.group_id FROM steps s JOIN episodes e ON e.buffer_id = s.buffer_id "
@@ -37,11 +44,17 @@ Rows = Sequence[Any]
 
 
 def count_groups(
-    store: Store, session: Session, rollouts: Rows, consumers: Sequence[int], now: float
+    store: Store,
+    session: Session,
+    rollouts: Rows,
+    first_leases: Mapping[int, int],
+    oldest: int,
+    now: float,
 ) -> dict[str, float]:
     """Return how many of the newest groups are in each stage, and the ages of the oldest ones.
 
-    `rollouts` are the rows of `ROLLOUTS`; leases of the `consumers` with these ids are searched.
+    `rollouts` are the rows of `ROLLOUTS`, and `oldest` is the oldest stored position. The leases of
+    each consumer are searched from the id in `first_leases` on.
     """
     groups: dict[str, list[Any]] = defaultdict(list)
     for group, *rollout in rollouts:
@@ -50,22 +63,28 @@ def count_groups(
         return {}
     open_since, without_return_since, ranges = [], [], []
     returned_since: dict[str, float] = {}
+    partly_evicted = set()
     for group, members in groups.items():
-        returns = [gained for status, _, _, gained in members if status == "complete"]
-        ended_at = max(ended or started for _, started, ended, _ in members)
+        complete = [member for member in members if member[0] == "complete"]
+        returns = [episode_return for _, _, _, episode_return, _, _ in complete]
+        ended_at = max(ended or started for _, started, ended, *_ in members)
         if any(status == "open" for status, *_ in members):
-            open_since.append(min(started for _, started, _, _ in members))
-        elif None in returns:
+            open_since.append(min(started for _, started, *_ in members))
+        elif any(member[3] is None and member[4] is None for member in complete):
             without_return_since.append(ended_at)
-        elif returns:
+        elif complete:
             returned_since[group] = ended_at
-            if len(returns) > 1:
+            if len(returns) > 1 and None not in returns:
                 ranges.append(max(returns) - min(returns))
+            if any(first is not None and first < oldest for *_, first in complete):
+                partly_evicted.add(group)
     leased, discarded = (
-        _leased_groups(store, session, consumers) if returned_since else (set(), set())
+        _leased_groups(store, session, first_leases) if returned_since else (set(), set())
     )
     unleased_since = [
-        since for group, since in returned_since.items() if group not in leased | discarded
+        since
+        for group, since in returned_since.items()
+        if group not in leased | discarded | partly_evicted
     ]
     metrics = {
         "groups_open": float(len(open_since)),
@@ -87,35 +106,39 @@ def count_groups(
 
 
 def _leased_groups(
-    store: Store, session: Session, consumers: Sequence[int]
+    store: Store, session: Session, first_leases: Mapping[int, int]
 ) -> tuple[set[str], set[str]]:
-    """Return the groups in the newest leases of whole episodes, and those that were discarded.
-
-    The items of such a lease are the first positions of its episodes. One item shows the group.
-    """
+    """Return the groups in the newest leases of whole episodes, and those that were discarded."""
     statement = LEASES.format(store.dialect.NOW)
     answers = session.ask_all(
-        *[(statement, store.id, consumer, LEASES_PER_CONSUMER) for consumer in consumers]
+        *[(statement, store.id, consumer, first) for consumer, first in first_leases.items()]
     )
-    items: dict[bool, list[np.ndarray]] = {False: [], True: []}  # by whether they were discarded
-    for positions, text in (row for rows in answers for row in rows):
-        try:
-            request = json.loads(text)
-            if request["unit"]["name"] in ("Group", "Episode"):
-                drawn = unpack_positions(bytes(positions))
-                rows = drawn.positions if drawn.kept is None else drawn.positions[drawn.kept]
-                first = rows if rows.ndim == 1 else rows[:, 0]
-                items[request.get(DISCARDED) is True].append(first)
-        except (ValueError, LookupError, TypeError, struct.error):
-            continue  # `expdb check` reports the corruption
+    kind_of = functools.cache(_kind_of_lease)  # leases share few different requests
+    items: dict[str, list[np.ndarray]] = {"leased": [], "discarded": []}
+    for positions, request in (row for rows in answers for row in rows):
+        kind = kind_of(request)
+        if kind is not None:
+            with suppress(ValueError, struct.error):  # `expdb check` reports the corruption
+                items[kind].append(unpack_positions(bytes(positions)).items)
     if not any(items.values()):
         return set(), set()
-    wanted = np.unique(np.concatenate([*items[False], *items[True]]))[-MAX_ITEMS:]
+    wanted = np.unique(np.concatenate([*items["leased"], *items["discarded"]]))[-MAX_ITEMS:]
     groups = dict(
         session.ask(GROUPS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
     )
     leased, discarded = (
         {groups[item] for part in parts for item in part.tolist() if item in groups}
-        for parts in (items[False], items[True])
+        for parts in items.values()
     )
     return leased, discarded
+
+
+def _kind_of_lease(text: str) -> str | None:
+    """Return "leased" or "discarded" for a request of whole episodes, and None for others."""
+    try:
+        request = json.loads(text)
+        if not names_episodes(request["unit"]):
+            return None
+        return "discarded" if request.get(DISCARDED) is True else "leased"
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # `expdb check` reports the corruption

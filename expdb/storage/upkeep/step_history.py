@@ -14,7 +14,7 @@ from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.entries import Entry
-from expdb.storage.ledger.leases import WHOLE
+from expdb.storage.ledger.leases import names_episodes
 from expdb.storage.reading.segments import inconsistent
 from expdb.storage.store import State, Store
 
@@ -108,7 +108,7 @@ def _leases(
     for entry in entries.read_entries(session, store, consumer, near):
         if isinstance(entry, DatabaseDamaged):
             raise entry
-        whole = entry.request["unit"]["name"] in WHOLE
+        whole = names_episodes(entry.request["unit"])
         if np.isin(first if whole else position, entry.drawn.items):
             yield entry, rows[entry.id]
 
@@ -172,7 +172,7 @@ def _refusal_reason(
 
 def _names(entry: Entry, step: dict[str, Any]) -> int:
     """Return the position by which a lease names a step."""
-    whole = entry.request["unit"]["name"] in WHOLE
+    whole = names_episodes(entry.request["unit"])
     return int(step["first"] if whole else step["position"])
 
 
