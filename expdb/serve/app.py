@@ -39,7 +39,7 @@ async def not_found(request: Request, _: Exception) -> Response:
     """Return a page for an unknown address."""
     return show(
         request, "error.html", 404, title="Not found", buffer=None,
-        message=f"unknown address {request.url.path}", back=None,
+        message=f"unknown page {request.url.path}", back=None,
     )  # fmt: skip
 
 
@@ -94,4 +94,5 @@ def create_app(location: str, access: Access | None = None) -> Guard:
         lifespan=lifespan,
     )
     app.state.source, app.state.pollers = source, {}
-    return Guard(app, access)  # not as middleware, which adds no headers to internal errors
+    # As Starlette middleware, it would not add headers to internal errors.
+    return Guard(app, access)

@@ -66,7 +66,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of_this_machine() -> frozenset[str]:
-    """Return the names under which other machines may know this machine."""
+    """Return the host name and the fully qualified domain name of this machine."""
     return frozenset({socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
@@ -103,7 +103,7 @@ class Guard:
                 "name\n", 421
             )  # fmt: skip
         if b"%00" in scope.get("raw_path", b"") + scope["query_string"]:
-            return PlainTextResponse("an address must not contain NUL characters\n", 400)
+            return PlainTextResponse("the URL must not contain NUL characters\n", 400)
         if not _is_same_site_or_link(headers, method):
             return PlainTextResponse("request from another site; open the page directly\n", 403)
         if method not in ("GET", "HEAD") and not self._access.write:
@@ -138,8 +138,8 @@ class Guard:
         if self._is_token(_cookie(headers, _cookie_name(headers))):
             return None
         return PlainTextResponse(
-            "the token is missing or wrong; open the address that `expdb serve` printed, or send "
-            "the token in the header Authorization: Bearer TOKEN\n", 401
+            "the token is missing or wrong; open the URL that `expdb serve` printed, with "
+            "?token=TOKEN at its end, or send the header Authorization: Bearer TOKEN\n", 401
         )  # fmt: skip
 
     def _is_token(self, sent: str) -> bool:
@@ -157,7 +157,7 @@ def _host_name(header: str) -> str:
 
 
 def _is_own_name(name: str, hosts: Collection[str]) -> bool:
-    """Return whether a name leads to this server; an address needs no DNS."""
+    """Return whether a host name is allowed; IP addresses are, as DNS rebinding needs a name."""
     if name in LOOPBACK_NAMES or name in hosts:
         return True
     try:
@@ -184,7 +184,7 @@ def _is_same_site_or_link(headers: Headers, method: str) -> bool:
 
 
 def _cookie_name(headers: Headers) -> str:
-    """Return the name of the cookie with the port, because all ports of a host share cookies."""
+    """Return a cookie name that contains the port, because all ports of a host share cookies."""
     match = _HOST.fullmatch(headers.get("host", ""))
     port = match[2][1:] if match and match[2] else "80"
     return f"expdb_token_{port}"

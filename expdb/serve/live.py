@@ -28,7 +28,7 @@ class ChangePoller:
         self.state: tuple[Any, ...] = ()
 
     async def watch(self) -> AsyncIterator[tuple[Any, ...] | None]:
-        """Yield the current state, then each new state, and None after each heartbeat interval."""
+        """Yield the current state, then each new state; yield None if none comes in time."""
         self._pages += 1
         if self._task is None:
             self._task = asyncio.create_task(self._poll())

@@ -33,29 +33,29 @@ def in_path(name: str) -> str:
 
 
 def buffer_url(buffer: str, page: str = "", **query: Any) -> str:
-    """Return the address of a page of a buffer."""
+    """Return the URL of a page of a buffer."""
     path = f"/b/{in_path(buffer)}"
     return with_query(f"{path}/{page}" if page else path, **query)
 
 
 def episode_url(buffer: str, episode_id: str, step: int | None = None) -> str:
-    """Return the address of an episode, or of one of its steps."""
+    """Return the URL of an episode, or of one of its steps."""
     url = buffer_url(buffer, f"e/{in_path(episode_id)}")
     return url if step is None else f"{url}?from={step}#step-{step}"
 
 
 def lease_url(buffer: str, consumer: str, lease: int) -> str:
-    """Return the address of a lease."""
+    """Return the URL of a lease."""
     return buffer_url(buffer, f"ledger/{in_path(consumer)}/{lease}")
 
 
 def value_url(buffer: str, position: int, kind: str, field: str) -> str:
-    """Return the address of a field of a step as a "picture" or as "text"."""
+    """Return the URL of a field of a step as a "picture" or as "text"."""
     return buffer_url(buffer, f"p/{position}/{kind}/{in_path(field)}")
 
 
 def group_url(buffer: str, task_id: str, group_id: str | None) -> str:
-    """Return the address of the rollouts of a group; without a group, those of a task."""
+    """Return the URL of the page of a group, or of a task if `group_id` is None."""
     group = {} if group_id is None else {"group": group_id}
     return buffer_url(buffer, "group", task=task_id, **group)
 
@@ -67,7 +67,7 @@ def with_query(path: str, **query: Any) -> str:
 
 
 def condition_url(buffer: str, query: str, name: str, value: Any) -> str:
-    """Return the address of the episodes that match a query and an equality condition."""
+    """Return the URL of the episodes that match a query and an equality condition."""
     text = "null" if value is None else json.dumps(value, ensure_ascii=False)
     added = f"{name} = {text}"
     return buffer_url(buffer, "episodes", q=f"{query} and {added}" if query.strip() else added)
@@ -81,7 +81,7 @@ _environment.globals.update(
 _environment.filters.update(
     number=render.number, count_of=render.count_of, nbytes=render.nbytes,
     duration=render.duration, time=render.time_text, value=render.value_text,
-    readable=lambda text: render.readable(str(text)),
+    lease_status=render.lease_status, readable=lambda text: render.readable(str(text)),
 )  # fmt: skip
 
 

@@ -4,7 +4,9 @@ import json
 import math
 import re
 import struct
+import time
 import zlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,7 +26,7 @@ _NOT_PLAIN = re.compile(r"[^\n\t -~]")
 # Raw HTML is shown as text. Images are disabled because browsers load them from other hosts.
 _markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "linkify": False})
 _markdown.enable(["table", "strikethrough"]).disable(["image"])
-MOST_CELLS = 5_000  # cells of tables in one text
+MAX_TABLE_CELLS = 5_000  # cells of tables in one text
 
 
 def _validate_link(url: str) -> bool:
@@ -59,7 +61,7 @@ def markdown(text: str) -> Markup:
     """Return Markdown as HTML without scripts, styles, images or raw HTML."""
     shown = readable(text[:LONG_TEXT])
     lines = shown.split("\n")
-    if len(lines) * max(line.count("|") for line in lines) > MOST_CELLS:
+    if len(lines) * max(line.count("|") for line in lines) > MAX_TABLE_CELLS:
         return Markup("<pre>{}</pre>").format(shown)
     return Markup(_markdown.render(shown))
 
@@ -104,6 +106,12 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
+
+
+def lease_status(lease: Mapping[str, Any]) -> str:
+    """Return the status of a lease; "expired" if the next lease releases it."""
+    is_expired = lease["status"] == "leased" and lease["expires_at"] <= time.time()
+    return "expired" if is_expired else str(lease["status"])
 
 
 def time_text(seconds: float | None) -> str:

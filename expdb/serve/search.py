@@ -16,7 +16,8 @@ from expdb.serve.source import Source
 SEARCH_SECONDS = 1.5  # time limit of a search
 SLICE_SECONDS = 0.03  # time that one transaction should take
 FIRST_WIDTH = 1_000  # episode numbers in the first range
-FIRST_READ, MOST_READ = 5, 200  # episodes whose transcripts are read together
+FIRST_TRANSCRIPTS = 5  # transcripts that are read at once, at first
+MAX_TRANSCRIPTS = 200  # transcripts that are read at once, at most
 MAX_GROWTH = 8  # maximum ratio of the widths of successive ranges
 
 Rows = list[dict[str, Any]]
@@ -27,7 +28,7 @@ class SearchResult:
     """Matching episodes, newest first."""
 
     rows: Rows
-    oldest_searched: int  # every matching episode from this number on is in `rows`
+    oldest_searched: int  # `rows` has every match from this number up to `before`
     is_complete: bool  # whether no older episode matches
 
     @property
@@ -55,7 +56,7 @@ def find_episodes(
     top = top if before is None else min(top, before)
     deadline = time.monotonic() + seconds
     rows: Rows = []
-    width, at_once = FIRST_WIDTH, FIRST_READ
+    width, at_once = FIRST_WIDTH, FIRST_TRANSCRIPTS
     while top > 0 and len(rows) < limit:
         began = time.monotonic()
         bottom = max(0, top - width)  # inclusive
@@ -73,7 +74,8 @@ def find_episodes(
         if now >= deadline:
             break
         factor = min(MAX_GROWTH, SLICE_SECONDS / max(now - began, 1e-6))
-        width, at_once = max(20, int(width * factor)), min(MOST_READ, max(1, int(at_once * factor)))
+        width = max(20, int(width * factor))
+        at_once = min(MAX_TRANSCRIPTS, max(1, int(at_once * factor)))
     return SearchResult(rows, top, top <= 0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import expdb
 
-SQL_SECONDS = 1.8  # time limit of a statement of the page SQL
+SQL_SECONDS = 1.8  # time limit of a statement on the SQL page
 
 FIELDS = "SELECT fields FROM buffers WHERE name = :name"
 # If the content of a page changes, at least one of these numbers changes.
@@ -24,7 +24,7 @@ CHANGE_NUMBERS = (
 class FieldType:
     """The type of a field: its dtype, and its shape with None for dimensions that vary.
 
-    Some steps lack an optional field.
+    If `is_optional` is True, some steps may lack the field.
     """
 
     dtype: str
@@ -59,7 +59,8 @@ class Source:
         if write:
             self._writer = expdb.open(location, create=False, run="expdb serve")
         for name in self.db.buffers()[:1]:
-            self.buffer(name).episodes(newest=1)  # so that the first page need not import modules
+            # Import the modules that are loaded lazily, before the first request.
+            self.buffer(name).episodes(newest=1)
 
     def buffer(self, name: str) -> expdb.ReplayBuffer:
         """Return a buffer; raise UnknownBuffer if there is no such buffer."""
@@ -102,7 +103,7 @@ class Source:
         return tuple(rows[0].values()) if rows else ()
 
     def writable(self, name: str) -> expdb.ReplayBuffer:
-        """Return a buffer of a handle that may write."""
+        """Return a buffer of the handle that writes."""
         assert self._writer is not None  # without `write`, the guard refuses requests that write
         return self._writer.buffer(name, create=False)
 

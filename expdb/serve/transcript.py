@@ -114,7 +114,8 @@ def read_positions(
     if not positions:
         return {}
     fields = source.fields(buffer.name)
-    # Pages load pictures and tokens when they are seen. Only a read shows which steps have them.
+    # Browsers load pictures on demand. Optional picture fields are read here, because only their
+    # values show which steps have a picture.
     pictures = [name for name, type in fields.items() if type.is_image and not type.is_optional]
     loaded = [
         name for name, type in fields.items() if name not in pictures and not type.is_per_token
@@ -223,7 +224,7 @@ def content_text(content: Any) -> str:
 
 
 def is_error(message: dict[str, Any], text: str) -> bool:
-    """Return whether a tool result reports an error, in a key of the message or as first word."""
+    """Return whether a tool result reports an error by a key or by the start of its text."""
     if message.get("is_error") or message.get("status") == "error" or message.get("error"):
         return True
     return text.lstrip(" \n[{(\"'").lower().startswith(ERROR_STARTS)

@@ -85,7 +85,7 @@ def test_pages_are_accessible_and_fit_their_window(site, browser, axe, scheme, w
     assert problems == []
 
 
-def test_hostile_texts_do_nothing(tmp_path, serve, browser):
+def test_hostile_text_is_not_executed(tmp_path, serve, browser):
     location = str(tmp_path / "hostile.db")
     with expdb.open(location, run="<script>alert('run')</script>") as db:
         buffer = db.buffer("<img src=x onerror=alert(1)>")
@@ -141,7 +141,7 @@ def test_a_page_shows_new_episodes(site, filled, browser):
     assert opened.problems == []
 
 
-def test_keys_lead_through_the_pages(site, browser):
+def test_keys_navigate_the_pages(site, browser):
     opened = Page(browser, site.url)
     page = opened.open("/b/train/episodes")
     page.keyboard.press("j")

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import time
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import numpy as np
@@ -47,7 +48,7 @@ def worker(role, state, waits_for=None, active=0.0):
     return {"role": role, "state": state, "waits_for": waits_for, "active": active}
 
 
-def test_the_overview_says_who_waits_and_why():
+def test_the_overview_shows_waiting_workers_and_reasons():
     reason = "no groups of 4; store steps first, or wait"
     workers = [worker("learner", "waiting", reason), worker("actor", "active")]
     waiting = [{"role": "learner", "seconds": 90.0, "who": "1 on box", "for": reason}]
@@ -115,16 +116,6 @@ def test_errors_in_queries_are_shown_beside_the_query(site, query, message):
         f'value="{query.replace(chr(39), "&#39;").replace(">", "&gt;").replace("<", "&lt;")}"'
         in answer.text
     )
-
-
-def test_conditions_are_split_outside_of_quotation_marks():
-    split = episodes.split_at
-    assert split("a = 1 and b = \"x and y\" AND c = 'and and and'", "and") == [
-        "a = 1", 'b = "x and y"', "c = 'and and and'",
-    ]  # fmt: skip
-    assert split('a = "\\" and " and b = 2', "and") == ['a = "\\" and "', "b = 2"]
-    assert split("a and b or c", "or") == ["a and b", "c"]
-    assert split("", "and") == [""]
 
 
 def test_text_in_transcripts_finds_a_failed_tool_call(site):
@@ -273,7 +264,7 @@ def test_refused_statements_show_the_reason(site, statement, message):
     assert message in re.search(r'role="alert">(.*?)</p>', answer.text, re.DOTALL)[1]
 
 
-def test_long_results_are_cut(site):
+def test_long_results_are_truncated(site):
     numbers = "WITH+RECURSIVE+n(i)+AS+(SELECT+1+UNION+ALL+SELECT+i%2B1+FROM+n+WHERE+i<5000)+"
     text = site.get(f"/sql?q={numbers}SELECT+i,+i*2+AS+d+FROM+n").text
     assert "1,000 rows; the result has more" in text
@@ -346,7 +337,7 @@ def test_another_site_cannot_choose_the_statement_that_runs(site):
     assert ">expected<" in site.get("/sql?q=SELECT+'exp'||'ected'+AS+x").text
 
 
-def test_csv_of_bytes_that_are_no_text_is_refused(site, location):
+def test_csv_export_rejects_binary_values(site, location):
     value = "'\\xff'::bytea" if "://" in location else "x'ff00'"
     answer = site.get("/sql.csv?q=" + quote(f"SELECT {value} AS x"))
     assert answer.status == 400
@@ -362,7 +353,7 @@ def test_csv_of_bytes_that_are_no_text_is_refused(site, location):
      {"role": None, "content": {"a": [1]}}, {"role": ["x"], "content": [1, None, {"text": 2}]},
      {"role": "tool", "content": "", "is_error": True}],
 )  # fmt: skip
-def test_odd_messages_are_shown(open_db, location, serve, message):
+def test_malformed_messages_are_shown(open_db, location, serve, message):
     open_db().buffer("train").store(
         task_id="t", episode_id="e", messages=[message], terminated=True
     )
@@ -419,11 +410,11 @@ def test_queries_may_be_joined_by_or(site):
 
 
 def test_long_episodes_say_what_is_left_out(site, monkeypatch):
-    monkeypatch.setattr(episode, "MOST_STEPS", 2)
+    monkeypatch.setattr(episode, "MAX_STEPS", 2)
     data = site.get("/b/train/e/e1/series.json").json
     assert (data["step"], data["is_cut"]) == ([0, 1], True)
     assert "Only the first 2 steps" in site.get("/b/train/e/e1/draws").text
-    monkeypatch.setattr(episode, "MOST_STEPS", 3)
+    monkeypatch.setattr(episode, "MAX_STEPS", 3)
     assert site.get("/b/train/e/e1/series.json").json["is_cut"] is False
 
 
@@ -436,6 +427,17 @@ def test_an_episode_links_to_its_neighbours_that_are_still_stored(filled, locati
         assert re.findall(r'rel="next" href="/b/train/e/(e\d)"', text) == [older] * bool(older)
 
 
+def test_neighbours_are_found_beyond_many_deleted_episodes(open_db):
+    buffer = open_db().buffer("train")
+    for number in range(90):
+        buffer.store(task_id="t", episode_id=f"e{number}", n=0, terminated=True)
+    buffer.delete(np.arange(1, 89))
+    assert episode.find_neighbours(buffer, 0) == ("e89", None)
+    assert episode.find_neighbours(buffer, 89) == (None, "e0")
+    buffer.delete([0, 89])
+    assert episode.find_neighbours(buffer, 40) == (None, None)
+
+
 def test_an_open_episode_without_stored_steps_has_no_page(open_db, location, serve):
     buffer = open_db().buffer("train", capacity=2)
     buffer.store(task_id="t", episode_id="evicted", n=0)
@@ -444,3 +446,47 @@ def test_an_open_episode_without_stored_steps_has_no_page(open_db, location, ser
     site = serve(location)
     assert site.get("/b/train/e/evicted").status == 404
     assert 'rel="next"' not in site.get("/b/train/e/e0").text
+
+
+def test_the_overview_adds_the_age_of_the_measurement(filled, location, serve, monkeypatch):
+    filled.buffer("train")._reporter.report()
+    site, now = serve(location), time.time()
+    monkeypatch.setattr(overview, "time", SimpleNamespace(time=lambda: now + 600))
+    text = site.get("/b/train").text
+    assert re.search(r"<dt>Newest step</dt><dd>(.*?) <", text)[1] == "10 min"
+
+
+def test_expired_leases_are_shown_as_expired(filled, location, serve):
+    lease = filled.buffer("train").consumer("slow").lease(1, seconds=0.01)
+    time.sleep(0.02)
+    site = serve(location)
+    for path in ("ledger", f"ledger/slow/{lease.id}"):
+        assert '<span class="badge expired">expired</span>' in site.get(f"/b/train/{path}").text
+
+
+@pytest.mark.parametrize(
+    ("second", "difference"),
+    [
+        ([("edit", "a"), ("read", "b")], None),
+        ([("edit", "a"), ("edit", "b")], 1),
+        ([("edit", "a")], 1),
+        ([("edit", "a"), ("read", "b"), ("read", "c")], 2),
+        ([("edit", "x"), ("read", "b")], 0),
+    ],
+)
+def test_a_group_shows_the_first_step_at_which_its_rollouts_differ(
+    open_db, location, serve, second, difference
+):
+    buffer = open_db().buffer("train")
+    for number, calls in enumerate(([("edit", "a"), ("read", "b")], second)):
+        for step, (name, text) in enumerate(calls):
+            call = {"function": {"name": name, "arguments": json.dumps({"text": text})}}
+            buffer.store(
+                task_id="t", group_id="g", episode_id=f"e{number}", reward=1.0,
+                messages=[{"role": "assistant", "content": "", "tool_calls": [call]}],
+                terminated=step == len(calls) - 1,
+            )  # fmt: skip
+    text = serve(location).get("/b/train/group?task=t&group=g").text
+    shown = re.search(r"first differ at step (\d)", text)
+    assert (shown and int(shown[1])) == difference
+    assert ("do not differ" in text) == (difference is None)

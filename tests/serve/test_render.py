@@ -61,7 +61,7 @@ def test_control_and_invisible_characters_are_escaped():
 
 
 @pytest.mark.parametrize("shape", [(8, 9), (8, 9, 1), (8, 9, 3), (8, 9, 4)])
-def test_pictures_are_stored_without_loss(shape):
+def test_pictures_are_encoded_losslessly(shape):
     image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     assert render.is_image(image)
     read = matplotlib.image.imread(io.BytesIO(render.png(image)))
@@ -74,7 +74,7 @@ def test_pictures_are_stored_without_loss(shape):
     [np.zeros(9, np.uint8), np.zeros((8, 9, 2), np.uint8), np.zeros((8, 9)),
      np.zeros((2, 9), np.uint8), b"text", 1],
 )  # fmt: skip
-def test_other_arrays_are_no_pictures(value):
+def test_other_values_are_not_pictures(value):
     assert not render.is_image(value)
 
 
@@ -107,7 +107,7 @@ def test_sizes_and_durations_have_units():
     assert render.time_text(1e30) == "1e+30 s"
 
 
-def test_values_are_cut():
+def test_long_values_are_truncated():
     assert len(render.value_text("x" * 10_000_000)) < 2_100
     assert render.value_text(np.zeros((3, 4))).startswith("float64 3 x 4: [0., 0.")
     assert render.value_text({"a": "\x1b"}) == '{\n "a": "\\u001b"\n}'

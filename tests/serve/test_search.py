@@ -33,7 +33,7 @@ def ids(result):
 
 @pytest.mark.parametrize("width", [1, 7, 1_000])
 @pytest.mark.parametrize("where", [None, {"reward": 1.0}, {"task_id": "t3"}, "either"])
-def test_pages_together_are_all_matches(many, monkeypatch, width, where):
+def test_pages_together_contain_all_matches(many, monkeypatch, width, where):
     monkeypatch.setattr(search, "FIRST_WIDTH", width)
     if where == "either":
         where = expdb.QueryBuilder().gte("reward", 1.0).or_().eq("task_id", "t1")
@@ -89,5 +89,5 @@ def test_few_transcripts_are_read_together(many):
 
     many.delete({"task_id": "t1"})
     search.find_episodes(many, {"task_id": "t3"}, seconds=60, keep=keep)
-    assert max(sizes) <= search.MOST_READ
+    assert max(sizes) <= search.MAX_TRANSCRIPTS
     assert sum(sizes) == many.episodes({"task_id": "t3"}).num_rows

@@ -105,7 +105,7 @@ function draw(box, xs, plots, isTime) {
       axes: [isTime ? { ...axis, values: TIMES } : axis, { ...axis, size: 60 }],
       series: [{ label: isTime ? "time" : "x", value: isTime ? "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" : undefined }, ...plot.series.map((series, index) => ({
         label: series.name, stroke: COLOURS[index % COLOURS.length], width: 1.5, spanGaps: true,
-        points: { show: xs.length < 60, size: 4 },
+        points: { show: series.values.filter((value) => value !== null).length < 60, size: 4 },
       }))],
     };
     new uPlot(options, [xs, ...plot.series.map((series) => series.values)], figure);

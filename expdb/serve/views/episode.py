@@ -11,9 +11,10 @@ import expdb
 from expdb.serve import render, transcript
 from expdb.serve.pages import buffer_of, integer, show, source_of
 
-MOST_STEPS = 5_000  # first steps of an episode that the plots and the list of draws cover
+MAX_STEPS = 5_000  # first steps of an episode that the plots and the list of draws cover
 TOKENS_PER_PAGE = 5_000
 NEWEST_LEASES = 1_000  # leases per consumer that are searched for the episode
+MAX_WIDTH = 4_096  # episode numbers that are searched together for the next episode
 NEXT_STEP = (
     "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
     "AND step >= :first"
@@ -34,12 +35,13 @@ def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
 def find_neighbours(buffer: expdb.ReplayBuffer, number: int) -> tuple[str | None, str | None]:
     """Return the ids of the next newer and the next older episode with steps."""
     older = buffer.episodes(newest=1, before=number)["episode_id"].to_pylist()
-    has_newer = buffer.episodes(newest=1, after=number).num_rows > 0
+    newest = buffer.episodes(newest=1, after=number)["episode"].to_pylist()
     newer: list[str] = []
-    width = 16  # episode numbers
-    while has_newer and not newer:
-        newer = buffer.episodes(after=number, before=number + width)["episode_id"].to_pylist()
-        width *= 8
+    searched, width = number, 16  # newer episodes up to `searched` have no steps
+    while newest and not newer and searched < newest[0]:
+        end = searched + width
+        newer = buffer.episodes(after=searched, before=end + 1)["episode_id"].to_pylist()
+        searched, width = end, min(4 * width, MAX_WIDTH)
     return (newer[0] if newer else None), (older[0] if older else None)
 
 
@@ -69,10 +71,10 @@ def series(request: Request) -> Response:
     where = {"episode_id": episode_id}
     for batch in buffer.scan(where, fields=["step", "reward", *numbers], size=1_000):
         rows += batch.to_list()
-        if len(rows) > MOST_STEPS:
+        if len(rows) > MAX_STEPS:
             break
-    is_cut = len(rows) > MOST_STEPS
-    rows = sorted(rows[:MOST_STEPS], key=lambda row: int(row["step"]))
+    is_cut = len(rows) > MAX_STEPS
+    rows = sorted(rows[:MAX_STEPS], key=lambda row: int(row["step"]))
     plots = []
     for name in ("reward", *numbers):
         values = render.plain([row[name] for row in rows])
@@ -143,7 +145,7 @@ def draws(request: Request) -> Response:
     episode_id = unquote(request.path_params["episode"])
     statement = (
         "SELECT position, step FROM experience WHERE buffer = :buffer AND episode_id = :episode "
-        f"ORDER BY position LIMIT {MOST_STEPS}"
+        f"ORDER BY position LIMIT {MAX_STEPS}"
     )
     of_episode = {"buffer": buffer.name, "episode": episode_id}
     table = source.db.sql(statement, of_episode)
@@ -152,6 +154,6 @@ def draws(request: Request) -> Response:
     history = buffer.why(next(iter(steps))) if steps else []
     return show(
         request, "draws.html", title="Draws", buffer=buffer.name, rows=rows[:500], steps=steps,
-        episode_id=episode_id, limit=NEWEST_LEASES, most_steps=MOST_STEPS, count=len(rows),
+        episode_id=episode_id, limit=NEWEST_LEASES, most_steps=MAX_STEPS, count=len(rows),
         reasons=[line for line in history if "cannot lease" in line],
     )  # fmt: skip

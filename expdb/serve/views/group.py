@@ -1,6 +1,7 @@
 """The rollouts of one prompt side by side."""
 
 import statistics
+from itertools import zip_longest
 from typing import Any
 
 from starlette.requests import Request
@@ -10,18 +11,18 @@ import expdb
 from expdb.serve import search, transcript
 from expdb.serve.pages import buffer_of, show, source_of
 
-MOST_ROLLOUTS = 16
+MAX_ROLLOUTS = 16
 COMPARED_STEPS = 25  # first steps of each rollout that are compared
 
 
 def group(request: Request) -> Response:
-    """Show the newest rollouts of a group; without a group, those of a task."""
+    """Show the newest rollouts of a group, or of a task if the URL names no group."""
     source, buffer = source_of(request), buffer_of(request)
     task = request.query_params.get("task", "")
     group_id = request.query_params.get("group")
     where = expdb.QueryBuilder().eq("task_id", task)
     where = where if group_id is None else where.and_().eq("group_id", group_id)
-    result = search.find_episodes(buffer, where, limit=MOST_ROLLOUTS)
+    result = search.find_episodes(buffer, where, limit=MAX_ROLLOUTS)
     rows = result.rows[::-1]
     ids = [row["episode_id"] for row in rows]
     steps = transcript.read_many(source, buffer, ids, 0, COMPARED_STEPS)
@@ -34,7 +35,7 @@ def group(request: Request) -> Response:
     returns = [row["episode_return"] for row in result.rows if row["episode_return"] is not None]
     return show(
         request, "group.html", title=f"Group {group_id or task}", buffer=buffer.name, task=task,
-        group_id=group_id, rollouts=rollouts, result=result, limit=MOST_ROLLOUTS,
+        group_id=group_id, rollouts=rollouts, result=result, limit=MAX_ROLLOUTS,
         mean=sum(returns) / len(returns) if returns else None,
         spread=statistics.pstdev(returns) if returns else None,
         compared=COMPARED_STEPS,
@@ -57,11 +58,16 @@ def _rollout(
 
 
 def first_difference(rollouts: list[list[transcript.Step]]) -> int | None:
-    """Return the number of the first step at which rollouts differ, or None if they are equal."""
-    for steps in zip(*rollouts, strict=False):
-        texts = {tuple(part.text for part in step.parts) for step in steps}
-        values = {tuple(step.values) for step in steps}
-        if len(texts) > 1 or len(values) > 1:
-            number: int = steps[0].number
-            return number
+    """Return the number of the first step at which rollouts differ, or None if none does.
+
+    A rollout that has ended differs from one that continues. Tokens are not compared.
+    """
+    for steps in zip_longest(*rollouts):
+        contents = {None if step is None else _content(step) for step in steps}
+        if len(contents) > 1:
+            return next(step.number for step in steps if step is not None)
     return None
+
+
+def _content(step: transcript.Step) -> tuple[Any, ...]:
+    return tuple((part.kind, part.title, part.text) for part in step.parts), tuple(step.values)

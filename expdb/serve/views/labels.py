@@ -13,7 +13,7 @@ from expdb.serve.pages import buffer_of, episode_url, source_of
 from expdb.serve.views.episode import find_episode
 
 BY = "expdb serve"
-MOST_BYTES = 16_384
+MAX_BYTES = 16_384
 
 
 async def label(request: Request) -> Response:
@@ -21,8 +21,8 @@ async def label(request: Request) -> Response:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BYTES:
-            return PlainTextResponse(f"the form must have at most {MOST_BYTES:,} bytes\n", 413)
+        if len(body) > MAX_BYTES:
+            return PlainTextResponse(f"the form must have at most {MAX_BYTES:,} bytes\n", 413)
     values = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     return await asyncio.to_thread(_label, request, values)
 

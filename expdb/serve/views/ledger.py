@@ -1,5 +1,6 @@
 """The ledger: leases, the items of a lease, the history of a step, and random transcripts."""
 
+import math
 import random
 from typing import Any
 from urllib.parse import unquote
@@ -12,7 +13,8 @@ from expdb.serve import transcript
 from expdb.serve.pages import buffer_of, integer, show, source_of
 
 LEASES = 100
-MOST_ITEMS = 2_000
+ACTIVE_LEASES = 1_000  # the newest active leases, whose expiry is read
+MAX_ITEMS = 2_000
 STEP_COLUMNS = ("position", "episode_id", "step", "task_id", "reward", "policy_version")
 RANDOM = 10
 RANDOM_STEPS = 12
@@ -40,10 +42,13 @@ def lease(request: Request) -> Response:
     buffer = buffer_of(request)
     consumer, id = unquote(request.path_params["consumer"]), request.path_params["lease"]
     draws = buffer.draws(consumer=consumer, lease=id).to_pylist()
-    rows = _with_steps(buffer, draws[:MOST_ITEMS])
+    rows = _with_steps(buffer, draws[:MAX_ITEMS])
+    active = buffer.leases(consumer, status="leased", newest=ACTIVE_LEASES).to_pylist()
+    expires = {row["lease"]: row["expires_at"] for row in active}
     return show(
         request, "lease.html", title=f"Lease {id}", buffer=buffer.name, consumer=consumer,
-        lease=draws[0] if draws else None, id=id, rows=rows, count=len(draws),
+        lease=draws[0] | {"expires_at": expires.get(id, math.inf)} if draws else None,
+        id=id, rows=rows, count=len(draws),
     )  # fmt: skip
 
 
@@ -70,7 +75,7 @@ def step(request: Request) -> Response:
 
 
 def random_transcripts(request: Request) -> Response:
-    """Show ten random episodes of a trainer step; without one, of the newest trainer step."""
+    """Show ten random episodes of a trainer step, by default the newest one."""
     source, buffer = source_of(request), buffer_of(request)
     wanted = integer(request, "step")
     leases = buffer.leases(status="acknowledged", newest=RANDOM_LEASES).to_pylist()
@@ -98,7 +103,7 @@ def _episodes_of_leases(buffer: expdb.ReplayBuffer, leases: list[dict[str, Any]]
     for row in leases[-20:]:
         draws = buffer.draws(consumer=row["consumer"], lease=row["lease"]).to_pylist()
         ids |= {
-            item["episode_id"] for item in _with_steps(buffer, draws[:MOST_ITEMS])
+            item["episode_id"] for item in _with_steps(buffer, draws[:MAX_ITEMS])
             if item["episode_id"] is not None
         }  # fmt: skip
     return sorted(ids)

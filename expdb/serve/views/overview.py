@@ -11,7 +11,7 @@ from expdb.serve import render
 from expdb.serve.pages import buffer_of, buffer_url, integer, show, source_of
 
 NEWEST_EPISODES = 8
-MOST_CONSUMERS = 20
+MAX_CONSUMERS = 20
 PERIODS = {"10 min": 600, "1 h": 3_600, "6 h": 21_600, "1 d": 86_400, "30 d": 2_592_000}
 ENDED_STATES = ("ended", "died")  # of workers that no longer use the buffer
 # The plots: title, and the metrics in it.
@@ -22,6 +22,7 @@ PLOTS = (
     ("Mean episode length", ("mean_length",)),
     ("Waiting", ("waiting_actors", "waiting_learners")),
     ("Tokens per second", ("tokens_per_second",)),
+    ("Groups", ("groups_open", "groups_without_return", "groups_with_returns", "groups_leased")),
     ("Steps stored", ("steps",)),
     ("Policy version", ("policy_version",)),
 )
@@ -43,6 +44,8 @@ def overview(request: Request) -> Response:
     workers = buffer.workers()
     newest = buffer.metrics(newest=1).to_pylist()
     metrics = newest[0] if newest else {}
+    measured = time.time() - metrics["time"] if metrics else None
+    newest_step = metrics.get("newest_step_seconds")
     return show(
         request,
         "overview.html",
@@ -51,7 +54,8 @@ def overview(request: Request) -> Response:
         findings=list(describe_work(workers, buffer.waiting())),
         workers=[row for row in workers if row["state"] not in ENDED_STATES],
         metrics=metrics,
-        measured=time.time() - metrics["time"] if metrics else None,
+        measured=measured,
+        newest_step=None if newest_step is None or measured is None else newest_step + measured,
         consumers=consumers_of(buffer, metrics),
         episodes=buffer.episodes(newest=NEWEST_EPISODES).to_pylist()[::-1],
         policy_version=buffer.policy_version,
@@ -114,7 +118,7 @@ def _ago(seconds: float) -> str:
 def consumers_of(buffer: expdb.ReplayBuffer, metrics: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the consumers with their progress."""
     rows = []
-    for name in buffer.consumers()[:MOST_CONSUMERS]:
+    for name in buffer.consumers()[:MAX_CONSUMERS]:
         stats = buffer.consumer(name).stats()
         leases = buffer.leases(name, newest=1).to_pylist()
         newest = leases[0] if leases else None

@@ -1,4 +1,4 @@
-"""An editor for SQL statements that only read."""
+"""The SQL page: run one read-only statement, and show or export its result."""
 
 import io
 import re
@@ -33,16 +33,19 @@ EXAMPLES = {
         "WHERE position >= (SELECT max(added) - 50 FROM buffers) ORDER BY position DESC"
     ),
 }
-STATEMENTS_AT_ONCE = 4  # other pages need threads too; SQLite cannot interrupt a single function
+# Other pages need threads too, and SQLite cannot interrupt a single function.
+MAX_CONCURRENT_STATEMENTS = 4
 VIEWS = ("experience", "experience_episodes", "experience_scores")
 
 
 def limited(statement: str, rows: int) -> str:
-    """Return a statement with a limit on its rows; raise SqlRefused if it is no SELECT."""
+    """Limit the rows of a statement; raise SqlRefused if it is not a SELECT."""
     text = statement.strip().rstrip(";").rstrip()
     word = _first_word(text)
     if word not in ("SELECT", "WITH", "VALUES") or text.count("/*") != text.count("*/"):
-        raise expdb.SqlRefused("the page runs one SELECT or WITH ... SELECT statement")
+        raise expdb.SqlRefused(
+            "the statement must be one SELECT, WITH ... SELECT or VALUES statement"
+        )
     return f"SELECT * FROM (\n{text}\n) AS result LIMIT {rows + 1}"
 
 
@@ -60,7 +63,7 @@ def _first_word(text: str) -> str:
 
 
 def is_from_another_site(request: Request) -> bool:
-    """Return whether another site has opened the page, which must not choose what is run."""
+    """Return whether another site opened the page; it must not choose the statement."""
     return request.headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
@@ -82,7 +85,7 @@ async def export_parquet(request: Request) -> Response:
 async def _in_few_threads(view: Callable[[Request], Response], request: Request) -> Response:
     state = request.app.state
     if not hasattr(state, "sql_limiter"):
-        state.sql_limiter = anyio.CapacityLimiter(STATEMENTS_AT_ONCE)
+        state.sql_limiter = anyio.CapacityLimiter(MAX_CONCURRENT_STATEMENTS)
     return await anyio.to_thread.run_sync(view, request, limiter=state.sql_limiter)
 
 
@@ -161,7 +164,7 @@ def _export_parquet(request: Request) -> Response:
 
 def _exported(request: Request) -> pa.Table:
     if is_from_another_site(request):
-        raise expdb.SqlRefused("another site has opened this address; open it from the page SQL")
+        raise expdb.SqlRefused("another site has opened this URL; open it from the SQL page")
     statement = limited(request.query_params.get("q", ""), EXPORTED_ROWS)
     table = source_of(request).db.sql(statement)
     if table.num_rows > EXPORTED_ROWS:
