@@ -411,7 +411,7 @@ def test_writers_go_on_where_fewer_steps_are_held_than_learners_wait_for(open_db
         assert batch.size == 5
 
 
-@pytest.mark.parametrize("unit", [expdb.Episode(), expdb.Group(2)])
+@pytest.mark.parametrize("unit", [expdb.Episode(), expdb.Group(2), expdb.Pairs()])
 def test_steps_of_whole_episodes_that_were_leased_are_not_waited_for(open_db, unit):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.Queue(50)
