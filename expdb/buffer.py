@@ -2131,11 +2131,11 @@ class ReplayBuffer(NotACollection):
     def workers(self) -> list[dict[str, Any]]:
         """Return the processes that write to the buffer, learn from it or judge its episodes.
 
-        A handle registers one second after it first opens the buffer, with its next write, sample,
-        lease, acknowledgement or score. From then on, it reports about every ten seconds while it
-        uses the buffer. Read-only handles do not register. A worker is one role of one handle. It
-        is removed from the list one hour after its last report if it has ended, and otherwise after
-        one day.
+        A handle registers with its first write, sample, lease, acknowledgement or score that occurs
+        at least one second after it opened the buffer. From then on, it reports about every ten
+        seconds while it uses the buffer. Read-only handles do not register. A worker is one role of
+        one handle. It is removed from the list one hour after its last report if it has ended, and
+        otherwise after one day.
 
         Returns
         -------

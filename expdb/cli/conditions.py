@@ -45,12 +45,9 @@ def condition_of(conditions: Sequence[str], where_options: Sequence[str]) -> Any
                 '"reward >= 0.5", or a JSON query'
             ) from None
     queries = [parse_query(text) for text in conditions]
-    if len(queries) < 2:
-        return queries[0] if queries else None
-    builder = expdb.QueryBuilder()
-    for index, query in enumerate(queries):
-        builder = (builder.and_() if index else builder).nested(query)
-    return builder
+    if not queries:
+        return None
+    return _join(queries, "and_")
 
 
 def parse_query(text: str) -> "expdb.QueryBuilder":
@@ -59,11 +56,16 @@ def parse_query(text: str) -> "expdb.QueryBuilder":
     Raise BadParameter if a condition is invalid.
     """
     queries = [_all_of(split_at(alternative, "and")) for alternative in split_at(text, "or")]
-    if len(queries) == 1:
-        return queries[0]
-    builder = expdb.QueryBuilder()
-    for index, query in enumerate(queries):
-        builder = (builder.or_() if index else builder).nested(query)
+    return _join(queries, "or_")
+
+
+def _join(queries: "Sequence[expdb.QueryBuilder]", operator: str) -> "expdb.QueryBuilder":
+    """Return a query that joins queries with `and_` or `or_`."""
+    builder, *others = queries
+    if others:
+        builder = expdb.QueryBuilder().nested(builder)
+    for query in others:
+        builder = getattr(builder, operator)().nested(query)
     return builder
 
 
@@ -74,7 +76,8 @@ def _all_of(conditions: Sequence[str]) -> "expdb.QueryBuilder":
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise click.BadParameter(
-                f'{text!r} is not a condition; write NAME OP VALUE, such as "reward >= 0.5"'
+                f'{text!r} is not a condition; write NAME OP VALUE, such as "reward >= 0.5", and '
+                "quote a value that contains the word and or the word or"
             )
         name, operator, value = match.groups()
         built = built.and_() if index else built
@@ -87,7 +90,10 @@ def _all_of(conditions: Sequence[str]) -> "expdb.QueryBuilder":
 
 
 def split_at(text: str, word: str) -> list[str]:
-    """Split a text at each `word` that is not inside of quotation marks."""
+    """Split a text at each `word` that is not inside of quotation marks.
+
+    An apostrophe after a letter, as in "don't", is no quotation mark.
+    """
     parts, quote, start, index = [], "", 0, 0
     separator = f" {word} "
     while index < len(text):
@@ -97,7 +103,7 @@ def split_at(text: str, word: str) -> list[str]:
                 index += 1
             elif character == quote:
                 quote = ""
-        elif character in "\"'":
+        elif character in "\"'" and not text[max(0, index - 1) : index].isalnum():
             quote = character
         elif text[index : index + len(separator)].lower() == separator:
             parts.append(text[start:index])

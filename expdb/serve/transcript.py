@@ -114,8 +114,8 @@ def read_positions(
     if not positions:
         return {}
     fields = source.fields(buffer.name)
-    # Browsers load pictures on demand. Optional picture fields are read here, because only their
-    # values show which steps have a picture.
+    # Browsers load pictures on demand. Optional picture fields are read here too: a step without a
+    # value must not show a picture.
     pictures = [name for name, type in fields.items() if type.is_image and not type.is_optional]
     loaded = [
         name for name, type in fields.items() if name not in pictures and not type.is_per_token

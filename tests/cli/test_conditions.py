@@ -13,6 +13,10 @@ def test_conditions_are_split_outside_of_quotation_marks():
     assert split_at('a = "\\" and " and b = 2', "and") == ['a = "\\" and "', "b = 2"]
     assert split_at("a and b or c", "or") == ["a and b", "c"]
     assert split_at("", "and") == [""]
+    assert split_at("a = don't and b = 2", "and") == ["a = don't", "b = 2"]
+    assert split_at("a = 'it''s and c' and b='x and y'", "and") == [
+        "a = 'it''s and c'", "b='x and y'",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,14 @@ def test_errors_in_queries_are_shown_beside_the_query(site, query, message):
     )
 
 
+def test_facets_have_their_own_time_limit(site, monkeypatch):
+    monkeypatch.setattr(episodes, "FACET_SECONDS", 0.0)
+    monkeypatch.setattr(episodes.search, "FIRST_WIDTH", 2)
+    text = site.get("/b/train/facets").text
+    assert "At least 2 episodes" in text
+    assert "The counts cover the newest 2 matching episodes." in text
+
+
 def test_text_in_transcripts_finds_a_failed_tool_call(site):
     text = site.get("/b/train/episodes?text=NO+SUCH+FILE").text
     assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e3"]

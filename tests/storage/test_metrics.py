@@ -241,6 +241,8 @@ def test_a_score_replaces_a_missing_return(report_on_every_call, buffer):
     assert newest_metrics(buffer)["groups_without_return"] == 1
     buffer.score(episode_id="first", name="quality", value=0.5, by="judge")
     assert newest_metrics(buffer)["groups_without_return"] == 1
+    buffer.score(episode_id="second", name="quality", value=None, status="failed", by="judge")
+    assert newest_metrics(buffer)["groups_without_return"] == 1
     buffer.score(episode_id="second", name="quality", value=0.5, by="judge")
     metrics = newest_metrics(buffer)
     assert (metrics["groups_without_return"], metrics["groups_with_returns"]) == (0, 1)

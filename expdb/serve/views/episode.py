@@ -37,7 +37,7 @@ def find_neighbours(buffer: expdb.ReplayBuffer, number: int) -> tuple[str | None
     older = buffer.episodes(newest=1, before=number)["episode_id"].to_pylist()
     newest = buffer.episodes(newest=1, after=number)["episode"].to_pylist()
     newer: list[str] = []
-    searched, width = number, 16  # newer episodes up to `searched` have no steps
+    searched, width = number, 16  # no newer episode up to `searched` has steps
     while newest and not newer and searched < newest[0]:
         end = searched + width
         newer = buffer.episodes(after=searched, before=end + 1)["episode_id"].to_pylist()

@@ -43,8 +43,10 @@ def lease(request: Request) -> Response:
     consumer, id = unquote(request.path_params["consumer"]), request.path_params["lease"]
     draws = buffer.draws(consumer=consumer, lease=id).to_pylist()
     rows = _with_steps(buffer, draws[:MAX_ITEMS])
-    active = buffer.leases(consumer, status="leased", newest=ACTIVE_LEASES).to_pylist()
-    expires = {row["lease"]: row["expires_at"] for row in active}
+    expires: dict[int, float] = {}
+    if draws and draws[0]["status"] == "leased":
+        active = buffer.leases(consumer, status="leased", newest=ACTIVE_LEASES).to_pylist()
+        expires = {row["lease"]: row["expires_at"] for row in active}
     return show(
         request, "lease.html", title=f"Lease {id}", buffer=buffer.name, consumer=consumer,
         lease=draws[0] | {"expires_at": expires.get(id, math.inf)} if draws else None,

@@ -74,7 +74,7 @@ class LeaseRecord:
     drawn: Drawn
 
 
-WHOLE = ("Episode", "Group", "Pairs")  # units of whole episodes
+_WHOLE = ("Episode", "Group", "Pairs")  # units whose leases name episodes by their first steps
 
 
 def names_episodes(unit: Any) -> bool:
@@ -85,7 +85,7 @@ def names_episodes(unit: Any) -> bool:
     settings = dict(unit or {})
     while "of" in settings:  # for example Tokens(of=Group(8))
         settings = dict(settings["of"] or {})
-    return settings.get("name") in WHOLE
+    return settings.get("name") in _WHOLE
 
 
 @dataclass(frozen=True)

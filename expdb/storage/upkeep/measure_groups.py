@@ -8,7 +8,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted
 LEASES_PER_CONSUMER = 64  # the newest leases, which are searched for these groups
 MAX_ITEMS = 1_000  # items of these leases whose groups are read, the newest ones
 
-# A judge's score replaces a missing return; scores of an episode are in its last step.
+# A judge's score replaces a missing return; scores of an episode are in its last step. The last
+# column is the first position, or a later one if steps of other episodes lie between its steps.
 ROLLOUTS = (
     "SELECT e.group_id, e.status, e.started, e.ended, e.episode_return, "
     "CASE WHEN e.episode_return IS NULL THEN (SELECT s.scores FROM steps s "
@@ -43,6 +44,27 @@ GROUPS = (
 Rows = Sequence[Any]
 
 
+class Rollout(NamedTuple):
+    """An episode of a group."""
+
+    status: str
+    started: float  # in Unix seconds
+    ended: float | None
+    episode_return: float | None
+    scores: str | None  # JSON object; read only if there is no return
+    first: int | None  # position
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the episode has a return, or a score that is not null."""
+        if self.episode_return is not None:
+            return True
+        try:
+            return any(value is not None for value in json.loads(self.scores or "{}").values())
+        except (ValueError, AttributeError, RecursionError):
+            return False  # `expdb check` reports the corruption
+
+
 def count_groups(
     store: Store,
     session: Session,
@@ -56,27 +78,28 @@ def count_groups(
     `rollouts` are the rows of `ROLLOUTS`, and `oldest` is the oldest stored position. The leases of
     each consumer are searched from the id in `first_leases` on.
     """
-    groups: dict[str, list[Any]] = defaultdict(list)
-    for group, *rollout in rollouts:
-        groups[group].append(rollout)
+    groups: dict[str, list[Rollout]] = defaultdict(list)
+    for group, *columns in rollouts:
+        groups[group].append(Rollout(*columns))
     if not groups:
         return {}
     open_since, without_return_since, ranges = [], [], []
     returned_since: dict[str, float] = {}
     partly_evicted = set()
     for group, members in groups.items():
-        complete = [member for member in members if member[0] == "complete"]
-        returns = [episode_return for _, _, _, episode_return, _, _ in complete]
-        ended_at = max(ended or started for _, started, ended, *_ in members)
-        if any(status == "open" for status, *_ in members):
-            open_since.append(min(started for _, started, *_ in members))
-        elif any(member[3] is None and member[4] is None for member in complete):
+        complete = [rollout for rollout in members if rollout.status == "complete"]
+        returns = [rollout.episode_return for rollout in complete]
+        ended_at = max(rollout.ended or rollout.started for rollout in members)
+        if any(rollout.status == "open" for rollout in members):
+            open_since.append(min(rollout.started for rollout in members))
+        elif not all(rollout.is_scored for rollout in complete):
             without_return_since.append(ended_at)
         elif complete:
             returned_since[group] = ended_at
-            if len(returns) > 1 and None not in returns:
-                ranges.append(max(returns) - min(returns))
-            if any(first is not None and first < oldest for *_, first in complete):
+            known_returns = [value for value in returns if value is not None]
+            if len(returns) == len(known_returns) > 1:
+                ranges.append(max(known_returns) - min(known_returns))
+            if any(rollout.first is not None and rollout.first < oldest for rollout in complete):
                 partly_evicted.add(group)
     leased, discarded = (
         _leased_groups(store, session, first_leases) if returned_since else (set(), set())
@@ -108,7 +131,7 @@ def count_groups(
 def _leased_groups(
     store: Store, session: Session, first_leases: Mapping[int, int]
 ) -> tuple[set[str], set[str]]:
-    """Return the groups in the newest leases of whole episodes, and those that were discarded."""
+    """Return the leased and the discarded groups in the newest leases of whole episodes."""
     statement = LEASES.format(store.dialect.NOW)
     answers = session.ask_all(
         *[(statement, store.id, consumer, first) for consumer, first in first_leases.items()]
