@@ -3,9 +3,10 @@
 Each message is one line that names the problem and what to do about it.
 """
 
+import sys
+import threading
+import types
 import warnings
-
-from expdb.process import calling_line
 
 
 class ExpDBError(Exception):
@@ -25,12 +26,57 @@ class ExpDBWarning(UserWarning):
     """
 
 
+def calling_frame() -> tuple[types.FrameType, int]:
+    """Return the innermost frame outside of expdb, and its distance from the calling function."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "expdb",
+        "contextlib",
+    ):
+        level, frame = level + 1, frame.f_back
+    return frame, level
+
+
+def current_line() -> tuple[str, int]:
+    """Return the file and the number of the line that called expdb, also in another thread."""
+    line = WarningLocation.current()
+    return (WarningLocation() if line is None else line).place
+
+
+class WarningLocation:
+    """The innermost line outside of expdb, for warnings that another thread emits."""
+
+    _current = threading.local()
+
+    def __init__(self) -> None:
+        frame, _ = calling_frame()
+        self.place = frame.f_code.co_filename, frame.f_lineno
+        self._globals = frame.f_globals
+
+    def __enter__(self) -> None:
+        self._current.line = self
+
+    def __exit__(self, *error: object) -> None:
+        self._current.line = None
+
+    @classmethod
+    def current(cls) -> "WarningLocation | None":
+        """Return the line at which this thread emits warnings, if it was set."""
+        return getattr(cls._current, "line", None)
+
+    def warn(self, message: str, category: type[Warning]) -> None:
+        """Emit a warning that points at the line."""
+        registry = self._globals.setdefault("__warningregistry__", {})
+        module = self._globals.get("__name__")
+        warnings.warn_explicit(message, category, *self.place, module, registry)
+
+
 def warn(message: str) -> None:
     """Emit an ExpDBWarning that points at the innermost line outside of expdb."""
-    line = calling_line.CallingLine.current()
+    line = WarningLocation.current()
     if line is not None:
         return line.warn(message, ExpDBWarning)
-    _, level = calling_line.calling_frame()
+    _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
     return None
 

@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 import expdb
-from expdb.cli.conditions import condition_of, value_of
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import (
     ENDINGS,
@@ -29,6 +28,7 @@ from expdb.cli.printing import (
 )
 from expdb.cli.progress import progress
 from expdb.cli.watch import only_buffer
+from expdb.text.conditions import condition_of, value_of
 
 WHERE = click.option(
     "--where",
@@ -282,7 +282,7 @@ def show(
 
     Example: expdb show runs.db --worst --where "task_name = refund"
     """
-    import expdb.cli.episode_text as conversation
+    import expdb.text.episode_text as conversation
 
     if (episode is None) == (not which and not where) or len(which) > 1:
         raise click.UsageError(

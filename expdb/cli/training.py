@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 import expdb
-from expdb.cli.conditions import condition_of, value_of
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import counted, print_table
 from expdb.cli.progress import progress
+from expdb.text.conditions import condition_of, value_of
 
 SAMPLERS = ("uniform", "prioritized", "newest")
 

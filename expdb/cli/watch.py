@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 import expdb
-from expdb.cli.conditions import condition_of
 from expdb.cli.main import as_json, for_terminal, verb
 from expdb.cli.printing import as_json_text, cell, print_table, write_rows
 from expdb.cli.stopping import watch_for_stop
+from expdb.text.conditions import condition_of
 
 FOLLOW_SECONDS = 0.5
 FIRST_WINDOW = 1_024  # positions that `tail` searches first for the newest steps
@@ -270,7 +270,7 @@ def metrics(
         )
     with expdb.open(location, create=False, read_only=True) as db:
         if prometheus:
-            from expdb.cli.prometheus import prometheus_text
+            from expdb.text.prometheus import prometheus_text
 
             return click.echo(prometheus_text(db), nl=False)
         chosen = only_buffer(db, location, buffer)

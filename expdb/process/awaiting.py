@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
-from expdb.errors import ExpDBError
-from expdb.process.calling_line import CallingLine
+from expdb.errors import ExpDBError, WarningLocation
 from expdb.process.locks import locked
 
 Result = TypeVar("Result")
@@ -60,7 +59,7 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
-    caller, line = current_caller(), CallingLine()
+    caller, line = current_caller(), WarningLocation()
 
     def settle(result: Result | None, error: BaseException | None) -> None:
         if future.cancelled():

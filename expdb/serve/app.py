@@ -11,12 +11,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import expdb
-from expdb.cli.prometheus import prometheus_text
 from expdb.serve.guard import Access, Guard
 from expdb.serve.live import events
 from expdb.serve.pages import FOLDER, show, show_error, source_of
 from expdb.serve.source import Source
 from expdb.serve.views import episode, episodes, group, labels, ledger, overview, sql
+from expdb.text.prometheus import prometheus_text
 
 
 class CachedStaticFiles(StaticFiles):

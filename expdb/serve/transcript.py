@@ -8,9 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 import expdb
-from expdb.cli.episode_text import new_messages
 from expdb.serve import render
 from expdb.serve.source import FieldType, Source
+from expdb.text.episode_text import new_messages
 
 STEPS_PER_PAGE = 40
 PAGE_CHARACTERS = 1_000_000  # a page ends after the step that exceeds this

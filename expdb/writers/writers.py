@@ -15,7 +15,6 @@ import numpy as np
 
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
-from expdb.process import calling_line
 from expdb.process.awaiting import AsyncExit, async_form, complete, in_thread
 from expdb.process.locks import locked
 from expdb.storage.writing.batches import flatten_rollout
@@ -262,7 +261,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._resumed: errors.EpisodeResumed | None = None  # raised when another writer resumed it
         super().__init__(sink, flush_steps, flush_bytes, flush_seconds)
         # `begun_at` formats it only when it is read.
-        self._begun_at = calling_line.current_line()
+        self._begun_at = errors.current_line()
 
     @property
     def begun_at(self) -> str:

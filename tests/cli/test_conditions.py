@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from expdb.cli.conditions import condition_of, parse_query, split_at
+from expdb.text.conditions import condition_of, parse_query, split_at
 
 
 def test_conditions_are_split_outside_of_quotation_marks():

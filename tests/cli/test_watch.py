@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
-from expdb.cli.prometheus import RATES_AND_MEANS, prometheus_text
 from expdb.storage.upkeep import metrics_history, reporting
+from expdb.text.prometheus import RATES_AND_MEANS, prometheus_text
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.process import calling_line
+from expdb import errors
 from expdb.storage.writing import transaction
 
 
@@ -332,7 +332,7 @@ def test_a_writer_whose_making_was_interrupted_is_dropped_in_silence(open_db, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(calling_line, "calling_frame", interrupted)
+        patched.setattr(errors, "calling_frame", interrupted)
         with pytest.raises(KeyboardInterrupt):
             buffer.episode("t")
     gc.collect()

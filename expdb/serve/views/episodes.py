@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import expdb
-from expdb.cli.conditions import parse_query
 from expdb.serve import search
 from expdb.serve.pages import buffer_of, buffer_url, integer, show, source_of
+from expdb.text.conditions import parse_query
 
 PER_PAGE = 50
 FACET_EPISODES = 10_000  # the newest matching episodes that the facets count

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 import expdb
-from expdb.cli.conditions import value_of
 from expdb.serve.pages import buffer_of, episode_url, source_of
 from expdb.serve.views.episode import find_episode
+from expdb.text.conditions import value_of
 
 BY = "expdb serve"
 MAX_BYTES = 16_384

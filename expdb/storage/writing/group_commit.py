@@ -19,7 +19,6 @@ import numpy as np
 
 from expdb import errors
 from expdb.process.awaiting import current_caller, on_behalf_of
-from expdb.process.calling_line import CallingLine
 from expdb.process.locks import locked
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
@@ -71,7 +70,7 @@ class Submission:
 
     def __init__(self, payload: Payload, deadline: float):
         self.payload, self.deadline = payload, deadline
-        self.caller, self.line = current_caller(), CallingLine()
+        self.caller, self.line = current_caller(), errors.WarningLocation()
         self.nbytes = _size_of_payload(payload)
         self.positions: np.ndarray | None = None
         self.error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Parse conditions of the command line, such as `reward>=0.5`."""
+"""Parse conditions written as text, such as `reward>=0.5`."""
 
 import json
 import re

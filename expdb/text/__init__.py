@@ -1,0 +1,1 @@
+"""Text forms that the command line and the pages share: conditions, episodes and metrics."""
