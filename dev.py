@@ -1,9 +1,14 @@
 """Run and test expdb from a checkout. dev.py requires only Python and pip.
 
     python3 dev.py run COMMAND [ARGS] run an expdb command: `run demo`, `run info runs.db`, ...
-    python3 dev.py test [ARGS]        run the fast tests; ARGS go to pytest
+    python3 dev.py test [GROUP...] [ARGS]
+                                      run tests; the groups are core, tools (command line, pages,
+                                      documentation), adapters and faults, by default core and
+                                      tools; ARGS go to pytest
                 --torch               install PyTorch and run the tests that need it
-                --slow                also run the slow tests: faults, training runs
+                --slow                also run the slow tests: long histories, training runs
+                --all                 run all groups with the slow tests, every combination of
+                                      values, and every test on both databases
                 --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL and
                                       verifiers, each in its own environment (large downloads)
                 --newest              install the newest versions instead of constraints.txt
@@ -67,6 +72,14 @@ ECOSYSTEMS = {
     "datasette": ["tests/integrations/test_datasette.py"],
     "trl": ["tests/integrations/test_trl_rows.py"],
     "verifiers": ["tests/integrations/test_verifiers_rows.py"],
+}
+
+
+# Tests outside of the group core.
+GROUPS = {
+    "tools": ["tests/cli", "tests/serve", "tests/test_documentation.py"],
+    "adapters": ["tests/integrations"],
+    "faults": ["tests/test_torture.py"],
 }
 
 
@@ -176,23 +189,39 @@ def requirements(groups: list[str]) -> list[str]:
 
 def test(arguments: list[str]) -> None:
     """Run the tests in one process more than there are cores, up to four processes."""
-    chosen = {"--torch", "--slow", "--newest", "--ecosystems"} & set(arguments)
-    newest = "--newest" in chosen
+    flags = {"--torch", "--slow", "--all", "--newest", "--ecosystems"} & set(arguments)
+    groups = {"core", *GROUPS} & set(arguments)
+    arguments = [argument for argument in arguments if argument not in flags | groups]
+    newest = "--newest" in flags
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
-    environment.provide(["test", *(["torch"] if "--torch" in chosen else [])])
+    environment.provide(["test", *(["torch"] if "--torch" in flags else [])])
     options = [
         f"--basetemp={environment.folder / 'tests'}",
         f"--numprocesses={min(4, (os.cpu_count() or 1) + 1)}",  # many tests wait for subprocesses
         "--dist=worksteal",
     ]
-    options += ["-m", ""] if "--slow" in chosen else []
-    environment.call("-m", "pytest", *options, *[one for one in arguments if one not in chosen])
-    for name, tests in ECOSYSTEMS.items() if "--ecosystems" in chosen else ():
+    if flags & {"--slow", "--all"}:
+        options += ["-m", ""]
+    if "--all" in flags:
+        os.environ |= {"EXPDB_TEST_DATABASES": "both", "EXPDB_TEST_PRODUCTS": "1"}
+        groups = {"core", *GROUPS}
+    if groups or not any(argument.startswith("tests") for argument in arguments):
+        options += paths_of(groups or {"core", "tools"})
+    environment.call("-m", "pytest", *options, *arguments)
+    for name, tests in ECOSYSTEMS.items() if "--ecosystems" in flags else ():
         other = Environment(ROOT / f".venv-{name}", alone=True)
         other.provide([name])
         # When imported, these libraries warn about each other's versions.
         options = [f"--basetemp={other.folder / 'tests'}", "-m", "", "-W", "default"]
         other.call("-m", "pytest", *options, *tests)
+
+
+def paths_of(groups: set[str]) -> list[str]:
+    """Return the arguments with which pytest runs groups of tests."""
+    if "core" not in groups:
+        return [path for group in groups for path in GROUPS[group]]
+    others = GROUPS.keys() - groups
+    return ["tests", *(f"--ignore={path}" for group in others for path in GROUPS[group])]
 
 
 def main(arguments: list[str]) -> None:

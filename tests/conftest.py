@@ -1,6 +1,8 @@
-"""One contract suite for every database.
+"""Fixtures for tests on SQLite and on PostgreSQL.
 
-Tests take `open_db`, `db` or `buffer`, and end in a proof that all is sound.
+By default, a test runs on SQLite, and a test with the mark `both_databases` also on PostgreSQL. Set
+`EXPDB_TEST_DATABASES` to `sqlite`, `postgresql` or `both` to run every test on these databases. A
+database that a test opens with `open_db`, `db` or `buffer` is checked at the end of the test.
 """
 
 import itertools
@@ -89,7 +91,7 @@ def logged_errors() -> Iterator[list[logging.LogRecord]]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
-    """A PostgreSQL server; see postgres_server.py for where it comes from."""
+    """A PostgreSQL server; see postgres_server.py for its programs."""
     server = Server()
     try:
         yield server
@@ -98,38 +100,50 @@ def postgresql() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def prepared(postgresql: Server) -> dict[str, str]:
-    """Hold the name of a database with an empty schema, if there is one.
-
-    To empty it is faster than to make another.
-    """
-    return {}
+def unused_databases() -> list[str]:
+    """Names of databases with an empty schema. Emptying one is faster than creating one."""
+    return []
 
 
 @pytest.fixture
-def postgresql_url(postgresql: Server, prepared: dict[str, str]) -> Iterator[str]:
-    """The URL of a database with an empty schema."""
-    name = prepared.pop("name", None)
-    if name is None:
-        name = postgresql.database()
-        expdb.open(postgresql.url(name)).close()
+def postgresql_url(postgresql: Server, unused_databases: list[str]) -> Iterator[str]:
+    """The URL of a PostgreSQL database with an empty schema."""
+    if not unused_databases:
+        unused_databases.append(postgresql.database())
+        expdb.open(postgresql.url(unused_databases[0])).close()
+    name = unused_databases.pop()
     yield postgresql.url(name)
     postgresql.empty(name)
-    prepared["name"] = name
+    unused_databases.append(name)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+def databases_of(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the databases that a test runs on."""
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    is_both = "both_databases" in marks and "one_database" not in marks
+    chosen = os.environ.get("EXPDB_TEST_DATABASES", "both" if is_both else "sqlite")
+    return {"both": ["sqlite", "postgresql"]}.get(chosen, [chosen])
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test that uses `location` on the databases that are chosen for it."""
+    if "location" in metafunc.fixturenames:
+        metafunc.parametrize("location", databases_of(metafunc), indirect=True)
+
+
+@pytest.fixture
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a fresh database is or may be made; one parameter a database."""
+    """Location of a database that is empty or does not exist yet."""
     if request.param == "postgresql":
         url: str = request.getfixturevalue("postgresql_url")
         return url
+    assert request.param == "sqlite", f"EXPDB_TEST_DATABASES is {request.param!r}"
     return str(tmp_path / "we?ird%20 name.db")
 
 
 @pytest.fixture(scope="session")
 def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with an empty schema: to copy it is ten times as fast as to migrate another."""
+    """A file with an empty schema. Copying it takes a tenth of the time of a migration."""
     path = tmp_path_factory.mktemp("empty") / "empty.db"
     expdb.open(path).close()
     return path
@@ -137,7 +151,7 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def open_db(location: str, empty_file: Path) -> Iterator[Callable[..., expdb.ExperienceDB]]:
-    """Open the test's database, any number of times; whatever was written is checked at the end."""
+    """Open the database of the test, any number of times, and check it after the test."""
     opened: list[expdb.ExperienceDB] = []
 
     def opener(**options: Any) -> expdb.ExperienceDB:
@@ -147,10 +161,13 @@ def open_db(location: str, empty_file: Path) -> Iterator[Callable[..., expdb.Exp
         return opened[-1]
 
     yield opener
+    try:
+        problems = opened[-1].check()
+    except (IndexError, expdb.DatabaseClosed):
+        problems = opener().check()
     for handle in opened:
         handle.close()
-    with expdb.open(location) as db:
-        assert db.check() == []
+    assert problems == []
 
 
 @pytest.fixture
@@ -161,3 +178,21 @@ def db(open_db: Callable[..., expdb.ExperienceDB]) -> expdb.ExperienceDB:
 @pytest.fixture
 def buffer(db: expdb.ExperienceDB) -> expdb.ReplayBuffer:
     return db.buffer("train")
+
+
+@pytest.fixture(scope="module")
+def module_db(
+    tmp_path_factory: pytest.TempPathFactory, empty_file: Path
+) -> Iterator[expdb.ExperienceDB]:
+    """An SQLite database that the tests of a module share."""
+    path = tmp_path_factory.mktemp("module") / "runs.db"
+    shutil.copyfile(empty_file, path)
+    with expdb.open(path) as db:
+        yield db
+        assert db.check() == []
+
+
+@pytest.fixture
+def scratch(module_db: expdb.ExperienceDB) -> expdb.ReplayBuffer:
+    """An empty buffer of `module_db`, for tests whose subject is not the database."""
+    return module_db.buffer(f"scratch {len(module_db.buffers())}")

@@ -229,24 +229,21 @@ class Server:
         import psycopg
 
         with psycopg.connect(self.url(name), autocommit=True) as connection:
-            connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            ((steps,),) = connection.execute("SELECT count(*) FROM expdb.steps").fetchall()
-            if steps < 2000:  # TRUNCATE makes new files, which takes ten times as long
-                for table in reversed(TABLES):
-                    connection.execute(f"DELETE FROM expdb.{table}")
-                connection.execute("ALTER SEQUENCE expdb.buffers_id_seq RESTART")
+            steps, indexes = connection.execute(
+                "SELECT (SELECT count(*) FROM expdb.steps), "
+                "(SELECT coalesce(string_agg(format('DROP INDEX expdb.%I;', indexname), ''), '') "
+                "FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
+                "'_by_(tags|episode_tags|scores_judge|agent_id)'), "
+                "(SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid())"
+            ).fetchone()[:2]
+            if steps < 2000:  # TRUNCATE creates new files, which takes ten times as long
+                deletes = "".join(f"DELETE FROM expdb.{table};" for table in reversed(TABLES))
+                deletes += "ALTER SEQUENCE expdb.buffers_id_seq RESTART;"
             else:
                 tables = ", ".join(f"expdb.{table}" for table in TABLES)
-                connection.execute(f"TRUNCATE {tables} RESTART IDENTITY")
-            made = connection.execute(
-                "SELECT indexname FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
-                "'_by_(tags|episode_tags|scores_judge|agent_id)'"
-            )
-            for (index,) in made.fetchall():
-                connection.execute(f'DROP INDEX expdb."{index}"')
+                deletes = f"TRUNCATE {tables} RESTART IDENTITY;"
+            connection.execute(deletes + indexes)
 
     def drop(self, name: str) -> None:
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

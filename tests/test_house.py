@@ -418,3 +418,34 @@ def test_every_file_and_name_in_the_pages_for_contributors_is_there():
                         or (PACKAGE / f"{name}.py").exists()
                         or any(PACKAGE.rglob(f"{name}.py"))
                     ), f"{page.name}: {reference}"
+
+
+def test_tests_that_use_a_database_module_run_on_both_databases():
+    """Such tests import from expdb.sql or expdb.storage, or open a server."""
+    tests = PACKAGE.parent / "tests"
+    fixtures = {"location", "open_db", "db", "buffer"}
+    missing = []
+    for path in sorted(tests.rglob("test_*.py")):
+        tree = ast.parse(path.read_text())
+        imported = {
+            alias.asname or alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith(("expdb.sql", "expdb.storage"))
+            for alias in node.names
+        }
+        is_marked = re.search(
+            r"^pytestmark = .*(_databases|skipif)", path.read_text(), re.MULTILINE
+        )
+        users = {
+            node.name: node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+            and fixtures & {argument.arg for argument in node.args.args}
+        }
+        for name, node in users.items() if not is_marked else ():
+            names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+            decorators = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
+            if names & (imported | {"postgresql", "Server"}) and "_database" not in decorators:
+                missing.append(f"{path.name}: {name}")
+    assert missing == []

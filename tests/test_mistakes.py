@@ -46,15 +46,15 @@ def test_the_last_step_is_that_of_the_greatest_number_whichever_step_matched(buf
     assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2]
 
 
-def test_a_reward_for_several_steps_of_an_episode_is_warned_of_once(buffer):
-    play(buffer, [3, 4])
+def test_a_reward_for_several_steps_of_an_episode_is_warned_of_once(scratch):
+    play(scratch, [3, 4])
     with pytest.warns(WARNING, match=r'3 steps of 1 episode, .*which="last"') as caught:
-        buffer.update({"episode_id": "e0"}, reward=1.0)
-        buffer.update({"episode_id": "e1"}, reward=1.0)
+        scratch.update({"episode_id": "e0"}, reward=1.0)
+        scratch.update({"episode_id": "e1"}, reward=1.0)
     assert len(caught) == 1
     assert caught[0].filename == __file__
     with pytest.raises(expdb.InvalidValue, match="'all' or 'last'"):
-        buffer.update({"episode_id": "e0"}, reward=1.0, which="first")
+        scratch.update({"episode_id": "e0"}, reward=1.0, which="first")
 
 
 def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
@@ -143,16 +143,16 @@ def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(ope
         ("policy_versions", "policy_version"), ("tag", "tags"),
     ],
 )  # fmt: skip
-def test_a_field_named_nearly_like_a_column_is_warned_of_once(buffer, name, column):
+def test_a_field_named_nearly_like_a_column_is_warned_of_once(scratch, name, column):
     with pytest.warns(
         WARNING, match=f"'{name}' becomes a new field; did you mean the column '{column}'"
     ) as caught:
-        buffer.store(**{name: 1})
-        buffer.store(**{name: 2})
+        scratch.store(**{name: 1})
+        scratch.store(**{name: 2})
     assert len(caught) == 1
     with pytest.raises(WARNING):  # as the tests have warnings as errors
-        buffer.store(**{"dones" if name == "done" else "done": 1})
-    assert len(buffer) == 2, "before anything is stored"
+        scratch.store(**{"dones" if name == "done" else "done": 1})
+    assert len(scratch) == 2, "before anything is stored"
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_tags_of_an_episode_are_given_as_such(buffer):
         buffer.episode("t", tags={"difficulty": "hard"})
 
 
-def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
-    buffer.store(
+def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(scratch):
+    scratch.store(
         task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"}
     )
     for query, message in (
@@ -221,12 +221,12 @@ def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(buffer):
         ({"tags.unheard": "a"}, "; the stored tags are kind, level"),
     ):
         with pytest.warns(WARNING, match=message) as caught:
-            assert buffer.count(query) == 0
+            assert scratch.count(query) == 0
             with pytest.raises(expdb.TooFewRows):
-                buffer.sample(1, query)
+                scratch.sample(1, query)
         assert len(caught) == 1
     with pytest.warns(WARNING, match=r"tags\.indexed"):
-        buffer.index("tags.indexed")
+        scratch.index("tags.indexed")
 
 
 def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
@@ -243,13 +243,13 @@ def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
 
 
 @pytest.mark.parametrize("unit", [Stack(4), NStep(1, stack=4)])
-def test_stacks_where_no_field_is_stacked_are_refused(buffer, unit):
-    with buffer.episode("t") as episode:
+def test_stacks_where_no_field_is_stacked_are_refused(scratch, unit):
+    with scratch.episode("t") as episode:
         for t in range(6):
             episode.append(frame=np.zeros(2), action=1, terminated=t == 5)
     with pytest.raises(expdb.InvalidValue, match=r"stack_fields=.*the fields are frame, action"):
-        buffer.sample(2, unit=unit)
-    assert buffer.sample(2, unit=Stack(4, stack_fields=("frame",)))["frame"].shape == (2, 4, 2)
+        scratch.sample(2, unit=unit)
+    assert scratch.sample(2, unit=Stack(4, stack_fields=("frame",)))["frame"].shape == (2, 4, 2)
 
 
 # -- buffers ---------------------------------------------------------------------------------------
@@ -378,8 +378,8 @@ def test_a_state_of_sampling_that_is_ahead_of_the_buffer(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["truncated", "terminated", "reward"])
-def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(buffer, name):
-    with buffer.episode("t") as episode:
+def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(scratch, name):
+    with scratch.episode("t") as episode:
         episode.append(obs=1.0)
         with pytest.raises(expdb.InvalidValue, match=f"'{name}', which belongs to a step"):
             episode.end(obs=2.0, **{name: True})

@@ -14,6 +14,8 @@ from expdb.archive import archive_folder, retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.storage.ledger import evictions
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture(autouse=True)
 def writes_evict_only_when_told(monkeypatch):
@@ -167,6 +169,7 @@ def test_a_draft_whose_steps_are_deleted_is_named_by_the_next_process(
     assert drafts(tmp_path) == []
 
 
+@pytest.mark.one_database
 def test_a_folder_without_the_marker_of_the_archive_is_refused(filled, tmp_path):
     _, second = filled
     (tmp_path / "archive" / archive_folder.MARKER_FILE).unlink()
@@ -212,6 +215,7 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
         assert db.check() == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "name", ["/elsewhere/f.parquet", "archive/../f.parquet", "archive/f.txt", "archive.parquet"]
 )

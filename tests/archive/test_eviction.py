@@ -15,6 +15,8 @@ import expdb
 from expdb.archive import retention
 from expdb.storage.ledger.evictions import begin
 
+pytestmark = pytest.mark.both_databases
+
 ORDERED = expdb.Ordered("position")
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -298,10 +298,10 @@ def test_token_fields_that_do_not_fit_each_other_are_refused(db, values, message
     assert len(buffer) == 1
 
 
-def test_the_error_for_a_varying_length_names_the_preset(buffer):
-    buffer.store(task_id="t", ids=np.zeros(3, np.int32))
+def test_the_error_for_a_varying_length_names_the_preset(scratch):
+    scratch.store(task_id="t", ids=np.zeros(3, np.int32))
     with pytest.raises(FieldMismatch, match=r"use fields=expdb\.TOKEN_FIELDS"):
-        buffer.store(task_id="t", ids=np.zeros(4, np.int32))
+        scratch.store(task_id="t", ids=np.zeros(4, np.int32))
 
 
 def test_arrays_of_a_wrong_shape_are_refused(db):

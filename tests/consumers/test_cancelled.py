@@ -9,6 +9,8 @@ import pytest
 import expdb
 from expdb.storage.ledger import admissions
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture(autouse=True)
 def threads_end(buffer):

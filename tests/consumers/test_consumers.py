@@ -25,6 +25,8 @@ import expdb
 from expdb.consumers import lease as lease_module
 from expdb.consumers import leasing
 
+pytestmark = pytest.mark.both_databases
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -1010,6 +1012,7 @@ def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
         reader.consumer("c")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "act",
     [

@@ -16,6 +16,8 @@ from expdb.consumers import admission
 from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
 
+pytestmark = pytest.mark.both_databases
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -163,18 +165,18 @@ def test_without_a_pace_every_group_begins(buffer):
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda buffer: setattr(buffer, "pace", 3),
-        lambda buffer: setattr(buffer, "pace", expdb.Pace(1, 2)),  # no policy_version yet
-        lambda buffer: expdb.Pace(-1, 2),
-        lambda buffer: expdb.Pace(1, 0),
-        lambda buffer: buffer.admit(seconds=0),
-        lambda buffer: buffer.admit(wait=-1),
-        lambda buffer: buffer.admit(required=3),
+        lambda scratch: setattr(scratch, "pace", 3),
+        lambda scratch: setattr(scratch, "pace", expdb.Pace(1, 2)),  # no policy_version yet
+        lambda scratch: expdb.Pace(-1, 2),
+        lambda scratch: expdb.Pace(1, 0),
+        lambda scratch: scratch.admit(seconds=0),
+        lambda scratch: scratch.admit(wait=-1),
+        lambda scratch: scratch.admit(required=3),
     ],
 )
-def test_what_makes_no_sense_is_refused(buffer, wrong):
+def test_what_makes_no_sense_is_refused(scratch, wrong):
     with pytest.raises(expdb.InvalidValue):
-        wrong(buffer)
+        wrong(scratch)
 
 
 # -- the lengths that are trained on ---------------------------------------------------------------
@@ -309,11 +311,11 @@ def test_who_waits_for_long_is_told_why(paced, monkeypatch):
     learner.join()
 
 
-def test_a_misspelt_setting_is_refused(buffer):
+def test_a_misspelt_setting_is_refused(scratch):
     with pytest.raises(AttributeError, match="did you mean 'policy_version'"):
-        buffer.policy_verison = 7
+        scratch.policy_verison = 7
     with pytest.raises(AttributeError, match="settings are policy_version"):
-        buffer.something = 7
+        scratch.something = 7
 
 
 def test_many_coroutines_that_wait_leave_others_their_threads(paced):

@@ -7,6 +7,8 @@ import pytest
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def buffer(db):

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 FORK = multiprocessing.get_context("fork")
 
 
@@ -138,6 +140,7 @@ def test_a_limit_that_cannot_be_met_is_refused(wrong, message):
         wrong()
 
 
+@pytest.mark.one_database
 def test_a_minimum_above_the_capacity_is_refused(db):
     buffer = db.buffer("small", capacity=10)
     with pytest.raises(expdb.InvalidValue, match=r"min_size is 11, but .* capacity of 10"):
@@ -337,6 +340,7 @@ def test_a_lease_that_a_limiter_can_never_allow_fails_at_once(buffer):
     assert consumer.lease(64, at_least=5).batch.size == 5
 
 
+@pytest.mark.one_database
 def test_a_capacity_below_a_minimum_is_refused(db):
     buffer = db.buffer("small", capacity=100)
     buffer.consumer("trainer", min_size=50)

@@ -9,6 +9,8 @@ import pytest
 import expdb
 from expdb import Episode, Group, Uniform
 
+pytestmark = pytest.mark.both_databases
+
 ALL = Uniform(replace=False)
 
 
@@ -141,6 +143,7 @@ def test_groups_are_returned_whole(buffer):
     assert len(np.unique(np.concatenate(groups))) == 8
 
 
+@pytest.mark.one_database
 def test_a_rewind_without_trainer_steps_is_refused(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer")
@@ -199,6 +202,7 @@ def test_a_group_that_may_be_leased_again_is_counted_once(buffer):
         trainer.lease(1, unit=Group(2))
 
 
+@pytest.mark.one_database
 def test_discard_names_what_it_requires(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)

@@ -12,6 +12,8 @@ import expdb
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sampling import repeatable
 
+pytestmark = pytest.mark.both_databases
+
 SPAWN = multiprocessing.get_context("spawn")
 COLUMNS = [*dict.fromkeys((*STEP_COLUMNS, *EPISODE_COLUMNS))]
 FIELDS = ["obs", "text", "data", "tokens"]

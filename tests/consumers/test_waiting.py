@@ -9,6 +9,8 @@ import pytest
 import expdb
 from expdb.consumers import waiting
 
+pytestmark = pytest.mark.both_databases
+
 
 class Learners:
     """Threads that each lease one step."""

@@ -55,6 +55,7 @@ def test_forms_return_and_raise_what_their_methods_do(db):
     asyncio.run(run())
 
 
+@pytest.mark.both_databases
 def test_other_tasks_run_while_a_call_waits(buffer, monkeypatch):
     gate, delete = threading.Event(), change.delete
 
@@ -75,6 +76,7 @@ def test_other_tasks_run_while_a_call_waits(buffer, monkeypatch):
     asyncio.run(run())
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cancelled_change_waits_for_its_outcome(buffer, monkeypatch, fails):
     gate, delete = threading.Event(), change.delete

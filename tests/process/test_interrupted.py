@@ -7,7 +7,6 @@ import asyncio
 import gc
 import itertools
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -70,54 +69,6 @@ def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, 
     assert buffer.episodes()["length"].to_pylist() == [50]
     assert "new" not in buffer.stats()["fields"]
     assert buffer.sample(20, rng=0).size == 20
-
-
-@pytest.mark.parametrize("kind", INTERRUPTS)
-def test_a_writer_goes_on_after_an_interrupt_while_a_value_was_taken(buffer, kind):
-    with buffer.episode("t", flush_steps=4) as episode:
-        for k in range(10):
-            with pytest.raises(kind):
-                episode.append(x=k, **{f"new{k}": 0}, obs=Raising(kind))
-            episode.append(x=k, **{f"new{k}": "text, not a number"}, obs=np.full(2, float(k)))
-    assert buffer.get(range(10))["x"].tolist() == list(range(10))
-
-
-@pytest.mark.slow
-def test_a_process_that_is_told_to_stop_leaves_only_whole_steps(tmp_path):
-    """SIGTERM with `sys.exit(0)`, while values take their time to become arrays."""
-    code = """if True:
-        import signal, sys, time, numpy as np, expdb
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        class Slow:
-            dtype, shape = np.dtype("f8"), (2,)
-            def __init__(self, k): self.k = k
-            def __array__(self, *_, **__):
-                time.sleep(0.001)
-                return np.full(2, float(self.k))
-        with expdb.open(sys.argv[1]) as db, db.buffer("b").episode("t") as episode:
-            for k in range(100_000):
-                episode.append(n=k, obs=Slow(k), after=k)
-                if k == 0:
-                    print("started", flush=True)
-    """
-    for number in range(4):
-        path = str(tmp_path / f"{number}.db")
-        process = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        threading.Event().wait(0.05 + 0.01 * number)
-        process.terminate()
-        process.communicate(timeout=30)
-        assert process.returncode == 0
-        with expdb.open(path) as db:
-            assert db.check() == []
-            buffer = db.buffer("b")
-            batch = buffer.get(range(len(buffer)))
-            assert (
-                batch["n"].tolist()
-                == batch["after"].tolist()
-                == batch["obs"][:, 1].tolist()
-                == list(range(len(buffer)))
-            )
 
 
 # -- at every line ---------------------------------------------------------------------------------
@@ -215,12 +166,11 @@ every_line = pytest.mark.filterwarnings(
     "ignore::expdb.ExpDBWarning",
     "ignore::ResourceWarning",
 )
-# Every so many lines, and with EXPDB_EVERY_LINE=1 (and --slow) each of them, which takes a quarter
-# of an hour.
+# By default, an interrupt at every 101st line; with --slow also at others. EXPDB_EVERY_LINE=1 takes
+# every line, which lasts a quarter of an hour.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    pytest.param(KeyboardInterrupt, 61,
-        marks=pytest.mark.skipif(EACH, reason="each line is taken")),
+    pytest.param(KeyboardInterrupt, 1 if EACH else 101),
     pytest.param(KeyboardInterrupt, 1 if EACH else 47, marks=pytest.mark.slow),
     pytest.param(asyncio.CancelledError, 1 if EACH else 97, marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -229,7 +179,6 @@ kinds = pytest.mark.parametrize(("kind", "stride"), [
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["append", "flush", "end", "block"])
-@pytest.mark.slow
 def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db, kind, stride, how):
     db = open_db(timeout=5.0)
     buffer = db.buffer("b")
@@ -283,7 +232,6 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["store", "store_batch", "new field"])
-@pytest.mark.slow
 def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
     open_db, kind, stride, how
 ):
@@ -321,7 +269,6 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["steps", "n-step", "sequences", "query", "episodes"])
-@pytest.mark.slow
 def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
     open_db, location, kind, stride, how
 ):
@@ -357,76 +304,6 @@ def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
 
 @every_line
 @kinds
-def test_an_update_of_priorities_that_is_interrupted_at_any_line_can_be_made_again(
-    open_db, kind, stride
-):
-    db = open_db(max_lag=0.0, timeout=5.0)
-    buffer, sampler = db.buffer("b"), expdb.Prioritized(alpha=1.0, epsilon=0.0)
-    buffer.store_batch(
-        {
-            "n": np.arange(20),
-            "terminated": np.ones(20, bool),
-            "task_id": [f"t{k}" for k in range(20)],
-        }
-    )
-    buffer.sample(4, sampler=sampler, rng=0)
-    values = np.arange(1.0, 21.0)
-
-    def scenario(at, strike):
-        with strike:
-            buffer.update_priorities(np.arange(20), np.full(20, float(at)))
-            buffer._sampling.save()
-        by_another_thread(lambda: buffer.sample(4, sampler=sampler, rng=0))
-        buffer.update_priorities(np.arange(20), values + at)
-        batch = buffer.sample(32, sampler=sampler, rng=at)
-        wanted = (values + at) / (values + at).sum()
-        np.testing.assert_allclose(batch["probability"], wanted[batch["position"]])
-        assert (
-            buffer.get(range(20), fields=["priority"])["priority"].tolist()
-            == (values + at).tolist()
-        )
-
-    assert everywhere(kind, stride, scenario) > 10
-
-
-@every_line
-@kinds
-@pytest.mark.parametrize("then", ["forgetting", "loading"])
-def test_priorities_outlive_an_interrupt_after_an_interrupt(open_db, kind, stride, then):
-    buffer, sampler = open_db().buffer("b"), expdb.Prioritized(alpha=1.0)
-    buffer.store_batch({"n": np.arange(20), "task_id": [f"t{k}" for k in range(20)]})
-    buffer.sample(4, sampler=sampler, rng=0)
-    sampling = buffer._sampling
-
-    def interrupted():
-        raise kind
-
-    def scenario(at, strike):
-        priorities = np.arange(20.0) + at
-        buffer.update_priorities(np.arange(20), priorities)
-        if then == "forgetting":
-            with strike:
-                sampling._safely(interrupted)
-        else:
-            with pytest.raises(kind):
-                sampling._safely(interrupted)
-            with strike:
-                buffer.sample(4, sampler=sampler, rng=0)
-        if at % 2:
-            buffer.update_priorities([3], [priorities[3] + 1])
-            priorities[3] += 1
-        batch = buffer.sample(64, sampler=sampler, rng=at, fields=["position", "priority"])
-        assert (batch["priority"] == priorities[batch["position"]]).all()
-        assert (
-            buffer.get(range(20), fields=["priority"])["priority"].tolist() == priorities.tolist()
-        )
-
-    assert everywhere(kind, stride, scenario, repeats=2) > 10
-
-
-@every_line
-@kinds
-@pytest.mark.slow
 def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, location, kind, stride):
     open_db()
 
@@ -458,31 +335,7 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
     assert everywhere(kind, stride, scenario, repeats=2) > 10
 
 
-@every_line
-@kinds
-@pytest.mark.slow
-def test_a_writer_that_is_collected_and_interrupted_at_any_line_is_ended_when_the_handle_is_closed(
-    open_db, location, kind, stride
-):
-    open_db()
-
-    def scenario(at, strike):
-        db = expdb.open(location, timeout=5.0)
-        writer = db.buffer("b").episode(f"t{at}")
-        for n in range(3):
-            writer.append(n=n)
-        with strike:
-            del writer
-        db.close()
-        with expdb.open(location) as db:
-            assert held(db.buffer("b"), f"t{at}") == [0, 1, 2]
-            assert db.buffer("b").episodes({"task_id": f"t{at}"})["status"].to_pylist() == [
-                "aborted"
-            ]
-
-    assert everywhere(kind, stride, scenario, repeats=2) > 10
-
-
+@pytest.mark.both_databases
 @every_line
 @kinds
 def test_a_report_that_is_interrupted_at_any_line_leaves_no_lock(

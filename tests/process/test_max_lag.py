@@ -8,6 +8,8 @@ import pytest
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 STORE = "import expdb, sys; expdb.open(sys.argv[1]).buffer('b').store(n=int(sys.argv[2]))"
 
 

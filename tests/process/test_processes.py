@@ -19,6 +19,8 @@ from behind import reading, store_of, writing
 import expdb
 from expdb import database
 
+pytestmark = pytest.mark.both_databases
+
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 
 

@@ -12,6 +12,8 @@ from expdb.storage import catalog
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing import open_episodes as intake
 
+pytestmark = pytest.mark.both_databases
+
 
 def statuses(buffer):
     return sorted(

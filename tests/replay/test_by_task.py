@@ -93,17 +93,17 @@ def test_settings_are_checked(settings, message):
 @pytest.mark.parametrize(
     "weights", [lambda p: p[:-1], lambda p: -p - 1, lambda p: np.full(4, np.inf)]
 )
-def test_weights_of_a_function_are_checked(buffer, weights):
-    fill(buffer)
+def test_weights_of_a_function_are_checked(scratch, weights):
+    fill(scratch)
     with pytest.raises(expdb.InvalidValue, match="the function weight of ByTask must return 4"):
-        buffer.sample(4, sampler=ByTask(weight=weights))
+        scratch.sample(4, sampler=ByTask(weight=weights))
 
 
-def test_tasks_without_weight_are_named(buffer):
-    buffer.store(task_id="a", reward=1.0, terminated=True)
+def test_tasks_without_weight_are_named(scratch):
+    scratch.store(task_id="a", reward=1.0, terminated=True)
     with pytest.raises(expdb.InvalidValue, match="weight is 0 for each success rate"):
-        buffer.sample(1, sampler=ByTask(least=0.0))
-    assert buffer.sample(1, sampler=ByTask()).size == 1
+        scratch.sample(1, sampler=ByTask(least=0.0))
+    assert scratch.sample(1, sampler=ByTask()).size == 1
 
 
 def test_an_empty_buffer_has_nothing_to_draw(buffer):

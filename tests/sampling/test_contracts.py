@@ -1,4 +1,4 @@
-"""The contracts of `expdb.testing`: ours keep them, and who breaks one is told."""
+"""The checks of `expdb.testing` accept built-in classes and report violations."""
 
 import itertools
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ SAMPLERS = [
 
 @dataclass(frozen=True)
 class Shuffled(expdb.Sequence):
-    """The observations of all steps of sequences, in a random order."""
+    """Return the observations of all steps of sequences in a random order."""
 
     own_randomness: bool = False
 
@@ -39,22 +39,22 @@ UNITS = [
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
-def test_samplers_keep_the_contract(sampler):
+def test_samplers_pass_check_sampler(sampler):
     check_sampler(sampler)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=str)
-def test_units_keep_the_contract(unit):
+def test_units_pass_check_unit(unit):
     check_unit(unit)
 
 
-def test_databases_keep_the_contract(location):
+def test_databases_pass_check_database(location):
     check_database(location)
 
 
 @dataclass(frozen=True)
 class OwnRandomness(expdb.Step):
-    """Adds a number that no seed decides."""
+    """Return a random number that does not depend on the seed."""
 
     def keys(self):
         return ("noise",)
@@ -65,7 +65,7 @@ class OwnRandomness(expdb.Step):
 
 @dataclass(frozen=True)
 class InTurn(expdb.Sampler):
-    """Draws what comes next, whatever the seed."""
+    """Draw the next position of a counter and ignore the seed."""
 
     calls = itertools.count()
 
@@ -75,30 +75,30 @@ class InTurn(expdb.Sampler):
 
 @dataclass(frozen=True)
 class Nothing(expdb.Unit):
-    """Can start from no step."""
+    """A unit that cannot start at any step."""
 
     def may_start(self, trajectories, rows):
         return np.zeros(len(rows), bool)
 
 
-def test_a_unit_that_does_not_keep_to_the_seed_is_told():
+def test_check_unit_reports_randomness_that_ignores_the_seed():
     with pytest.raises(AssertionError, match=r"OwnRandomness.*the same seed: noise"):
         check_unit(OwnRandomness())
     with pytest.raises(AssertionError, match=r"Shuffled.*the same seed: "):
         check_unit(Shuffled(3, own_randomness=True))
 
 
-def test_a_sampler_that_remembers_its_calls_is_told():
+def test_check_sampler_reports_draws_that_depend_on_earlier_calls():
     with pytest.raises(AssertionError, match=r"InTurn.*the same seed: "):
         check_sampler(InTurn())
 
 
-def test_a_check_that_draws_nothing_is_told():
+def test_check_unit_fails_if_nothing_can_be_drawn():
     with pytest.raises(AssertionError, match="nothing could be drawn"):
         check_unit(Nothing())
 
 
-def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):
+def test_check_database_reports_counts_that_differ_from_sqlite(tmp_path, monkeypatch):
     real = expdb.ReplayBuffer.count
     calls = iter(range(10**6))
     monkeypatch.setattr(expdb.ReplayBuffer, "count", lambda *a: real(*a) + next(calls) % 2)
@@ -106,7 +106,7 @@ def test_a_database_that_answers_otherwise_is_told(tmp_path, monkeypatch):
         check_database(str(tmp_path / "new.db"))
 
 
-def test_units_of_texts_and_tokens_are_checked_in_a_buffer_that_stays_as_it_is(db):
+def test_checks_leave_an_existing_buffer_unchanged(db):
     tokens = expdb.Field("int32", shape=(None,))
     buffer = db.buffer("b", fields={"obs": expdb.Field("float32", shape=(3,)), "tokens": tokens})
     with buffer.episode("x") as episode:

@@ -1,4 +1,4 @@
-"""Samplers and units that users write with public names, as in docs/how-to/write-a-unit.md."""
+"""Custom samplers and units use only public names, as in docs/how-to/write-a-unit.md."""
 
 import itertools
 import sys
@@ -77,7 +77,7 @@ def buffer(open_db):
     return buffer
 
 
-def test_a_curriculum_draws_each_task_as_its_success_rate_says(buffer):
+def test_curriculum_sampler_weights_tasks_by_success_rate(buffer):
     batch = buffer.sample(8000, sampler=Curriculum(), fields=["task_id", "success_rate"], rng=0)
     assert {(row["task_id"], row["success_rate"]) for row in batch.to_list()} == {
         ("easy", 1.0), ("hard", 0.25), ("never", 0.0),
@@ -89,7 +89,7 @@ def test_a_curriculum_draws_each_task_as_its_success_rate_says(buffer):
     assert ((counts - expected) ** 2 / expected).sum() < 18.4
 
 
-def test_a_curriculum_follows_what_is_stored_and_updated(buffer):
+def test_curriculum_sampler_sees_new_and_updated_steps(buffer):
     only = {"task_id": "never"}
     assert set(buffer.sample(50, only, sampler=Curriculum(), rng=0)["success_rate"]) == {0.0}
     play(buffer, "never", [1, 1, 1, 1])
@@ -102,7 +102,7 @@ def test_a_curriculum_follows_what_is_stored_and_updated(buffer):
 @pytest.mark.parametrize(
     "unit", [expdb.NStep(2, gamma=0.9), expdb.Stack(2), expdb.Sequence(3), expdb.Episode(), Pairs()]
 )
-def test_any_query_and_unit_works_with_a_sampler_of_ones_own(buffer, where, unit):
+def test_custom_samplers_work_with_every_query_and_unit(buffer, where, unit):
     try:
         wanted = buffer.sample(500, where, unit=unit, rng=1)
     except expdb.TooFewRows:
@@ -121,7 +121,7 @@ def test_any_query_and_unit_works_with_a_sampler_of_ones_own(buffer, where, unit
         expdb.Prioritized(), Curriculum(),
     ],
 )  # fmt: skip
-def test_pairs_hold_a_better_and_a_worse_episode_of_one_task(buffer, sampler):
+def test_pairs_contain_a_better_and_a_worse_episode_of_one_task(buffer, sampler):
     play(buffer, "hard", [0.5, 0.5])
     size = 3 if isinstance(sampler, expdb.Ordered) else 64
     batch = buffer.sample(size, sampler=sampler, unit=Pairs(), fields=[
@@ -139,7 +139,7 @@ def test_pairs_hold_a_better_and_a_worse_episode_of_one_task(buffer, sampler):
     assert (batch["episode"][:, 0] != batch["episode"][:, 1]).all()
 
 
-def test_pairs_follow_queries_updates_and_eviction(buffer):
+def test_pairs_reflect_queries_updates_and_eviction(buffer):
     with pytest.raises(expdb.TooFewRows, match="no episodes that are better"):
         buffer.sample(1, {"task_id": "never"}, unit=Pairs())
     buffer.update({"task_id": "never", "position": 25}, reward=2.0)
@@ -153,7 +153,7 @@ def test_pairs_follow_queries_updates_and_eviction(buffer):
         buffer.sample(1, unit=Pairs())
 
 
-def test_pairs_have_priorities_and_come_again_after_a_restart(buffer, open_db):
+def test_prioritized_pairs_are_reproduced_from_a_sampling_state(buffer, open_db):
     batch = buffer.sample(64, unit=Pairs(), sampler=expdb.Prioritized(), rng=0)
     assert batch["probability"] == pytest.approx(1.0)  # one episode is better than others
     state = buffer.sampling_state()
@@ -186,7 +186,7 @@ class Wrong(expdb.Sampler):
         return positions, {"task": population.column("task_id")}
 
 
-def test_a_draw_that_cannot_be_is_refused(buffer):
+def test_invalid_results_of_draw_are_rejected(buffer):
     for result in ("one too many", "floats", "no columns", "unknown key"):
         with pytest.raises(expdb.InvalidValue, match=r"Wrong.draw must return positions"):
             buffer.sample(4, sampler=Wrong(result))
@@ -214,7 +214,7 @@ class Twice(expdb.Unit):
         return expdb.Layout.of_episodes(trajectories, rows)
 
 
-def test_anchors_that_cannot_be_are_refused(buffer):
+def test_invalid_anchors_and_a_missing_layout_are_rejected(buffer):
     with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return an integer array"):
         buffer.sample(2, unit=Twice())
     with pytest.raises(NotImplementedError, match=r"implement layout\(\)"):
@@ -229,7 +229,7 @@ class Unknown(expdb.Sampler):
         return population.uniform(size, rng), {}
 
 
-def test_a_column_that_episodes_do_not_have_is_refused(buffer):
+def test_samplers_can_read_only_columns_of_episodes(buffer):
     with pytest.raises(
         expdb.InvalidValue,
         match="'reward' is not a column of episodes; remove this column of steps",
@@ -237,7 +237,7 @@ def test_a_column_that_episodes_do_not_have_is_refused(buffer):
         buffer.sample(2, sampler=Unknown())
 
 
-def everything(buffer, where=None):
+def sample_positions(buffer, where=None):
     return sorted(buffer.sample(400, where, rng=0)["position"].tolist())
 
 
@@ -259,19 +259,19 @@ class Overwriting(expdb.Unit):
         return expdb.Layout(rows)
 
 
-def test_what_is_remembered_cannot_be_written_to(buffer):
+def test_cached_positions_and_rows_are_read_only(buffer):
     where = {"task_id": "hard"}
-    before = everything(buffer, where)
+    before = sample_positions(buffer, where)
     with pytest.raises(ValueError, match="read-only"):
         buffer.sample(4, where, sampler=Shuffling())
     with pytest.raises(ValueError, match="read-only"):
         buffer.sample(4, where, unit=Overwriting())
-    assert everything(buffer, where) == before
+    assert sample_positions(buffer, where) == before
 
 
 @dataclass(frozen=True)
 class Makes(expdb.Unit):
-    """A unit that is wrong in one way."""
+    """A unit with one defect, which `what_goes_wrong` selects."""
 
     what_goes_wrong: str
 
@@ -307,7 +307,7 @@ class Makes(expdb.Unit):
 
 
 @pytest.mark.parametrize("where", [None, {"reward": 0.0}])
-def test_a_unit_that_returns_what_cannot_be_is_refused(buffer, where):
+def test_invalid_results_of_may_start_and_layout_are_rejected(buffer, where):
     for wrong in ("ints", "few", "list"):
         with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start must return an array"):
             buffer.sample(6, where, unit=Makes(wrong))
@@ -346,7 +346,7 @@ class Says(expdb.Sampler):
         (((), ("discount",)), "both have the key 'discount'"),
     ],
 )
-def test_a_sampler_that_says_what_cannot_be_is_refused(buffer, declarations, match):
+def test_invalid_reads_and_keys_of_a_sampler_are_rejected(buffer, declarations, match):
     with pytest.raises(expdb.InvalidValue, match=match):
         buffer.sample(2, sampler=Says(declarations), unit=expdb.NStep(1))
 
@@ -364,7 +364,7 @@ class Listing(LostSteps):
     names: list
 
 
-def test_a_unit_that_could_change_is_refused(buffer):
+def test_mutable_units_are_rejected(buffer):
     with pytest.raises(expdb.InvalidValue, match="Changing must be frozen"):
         buffer.sample(2, unit=Changing())
     with pytest.raises(expdb.InvalidValue, match="use a tuple"):
@@ -373,7 +373,7 @@ def test_a_unit_that_could_change_is_refused(buffer):
 
 @dataclass(frozen=True)
 class Good(expdb.Unit):
-    """Steps of episodes with a return, and their next steps."""
+    """Return steps of episodes with a return of at least 0.5, and their next steps."""
 
     reads = ("episode_return",)
 
@@ -388,14 +388,14 @@ class Good(expdb.Unit):
         return expdb.Layout(pairs, mask=pairs >= 0)
 
 
-def test_a_unit_is_asked_of_held_steps_only(buffer, open_db):
+def test_custom_units_draw_only_stored_steps(buffer, open_db):
     buffer.delete({"task_id": "easy"})
     fresh = open_db().buffer("train")
     drawn = fresh.sample(300, unit=Good(), rng=0)["position"][:, 0]
     assert set(drawn.tolist()) == {21, 22, 23}
 
 
-def test_masked_places_hold_nothing(open_db):
+def test_masked_entries_are_zero_and_have_position_minus_one(open_db):
     buffer = open_db().buffer("train")
     for k in range(3):
         with buffer.episode("t") as episode:
@@ -422,7 +422,7 @@ class RewardedStep(expdb.Step):
 @pytest.mark.parametrize("where", [None, {"task_id": "hard"}])
 @pytest.mark.parametrize("unit", [Rewarded(1), RewardedStep()])
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()])
-def test_a_unit_that_derives_from_one_of_ours_has_lists_of_its_own(buffer, where, unit, sampler):
+def test_subclasses_of_built_in_units_do_not_share_cached_anchors(buffer, where, unit, sampler):
     for _ in range(2):
         buffer.sample(2, where, unit=expdb.NStep(1), sampler=sampler)
         batch = buffer.sample(100, where, unit=unit, sampler=sampler, rng=0)
@@ -437,7 +437,7 @@ class Beside(expdb.Uniform):
         return positions + 1000, columns
 
 
-def test_a_sampler_that_derives_from_one_of_ours_is_checked(buffer):
+def test_subclasses_of_built_in_samplers_are_validated(buffer):
     with pytest.raises(expdb.InvalidValue, match="must return positions of the population"):
         buffer.sample(2, sampler=Beside())
 
@@ -455,7 +455,7 @@ class Threes(Pairs):
         return layout
 
 
-def test_a_missing_member_has_no_return_and_no_task(buffer):
+def test_a_missing_group_member_has_no_return_and_no_task(buffer):
     fields = ["episode_return", "started", "task_id", "length"]
     batch = buffer.sample(5, unit=Threes(), fields=fields, rng=0)
     assert np.isnan(batch["episode_return"][:, 1]).all()
@@ -466,7 +466,7 @@ def test_a_missing_member_has_no_return_and_no_task(buffer):
 
 @dataclass(frozen=True)
 class Marked(expdb.NStep):
-    """Transitions that leave out those that are too short, with a key of their own."""
+    """Return n-step transitions with an additional key."""
 
     def keys(self):
         return (*super().keys(), "mark")
@@ -477,7 +477,7 @@ class Marked(expdb.NStep):
         return layout
 
 
-def test_a_unit_may_add_to_one_of_ours_that_leaves_steps_out(buffer):
+def test_subclasses_of_nstep_can_add_keys_with_end_drop(buffer):
     plain = buffer.sample(200, unit=expdb.NStep(2, end="drop"), rng=0)
     own = buffer.sample(200, unit=Marked(2, end="drop"), rng=0)
     assert own.size == plain.size < 200
@@ -488,7 +488,7 @@ def test_a_unit_may_add_to_one_of_ours_that_leaves_steps_out(buffer):
 
 @dataclass(frozen=True)
 class Asks(expdb.Unit):
-    """Calls a function of the test."""
+    """Build the layout with a function of the test."""
 
     function: Callable
 
@@ -499,13 +499,13 @@ class Asks(expdb.Unit):
         return self.function(trajectories, rows)
 
 
-def windows(trajectories, rows, rows_around, mask=None):
+def build_window_layout(trajectories, rows, rows_around, mask=None):
     mask = rows_around >= 0 if mask is None else mask
     return expdb.Layout(rows_around, {"mask": mask, "one": np.ones(len(rows))}, mask)
 
 
-def test_what_is_asked_of_no_step_is_nothing(buffer):
-    def ask(trajectories, rows):
+def test_trajectory_methods_return_missing_values_for_row_minus_one(buffer):
+    def build_layout(trajectories, rows):
         none = np.full(3, -1)
         for method in ("next_steps", "previous_steps", "successors", "ordinals", "episodes"):
             assert getattr(trajectories, method)(none).tolist() == [-1, -1, -1], method
@@ -516,45 +516,45 @@ def test_what_is_asked_of_no_step_is_nothing(buffer):
         path = [rows]
         for _ in range(9):
             path.append(trajectories.next_steps(path[-1]))
-        return windows(trajectories, rows, np.stack(path, 1))
+        return build_window_layout(trajectories, rows, np.stack(path, 1))
 
-    batch = buffer.sample(50, unit=Asks(ask), rng=0)
+    batch = buffer.sample(50, unit=Asks(build_layout), rng=0)
     for position, mask in zip(batch["position"], batch["mask"], strict=True):
         count = mask.sum()
         assert mask[:count].all()
         assert (np.diff(position[:count]) == 1).all()
         assert (position[count:] == -1).all()
-    buffer.set_capacity(7)  # what is held goes round in the ring
+    buffer.set_capacity(7)  # the stored rows wrap around the end of the ring
     play(buffer, "hard", [1.0, 0.0])
-    assert buffer.sample(5, unit=Asks(ask), rng=0).size == 5
+    assert buffer.sample(5, unit=Asks(build_layout), rng=0).size == 5
 
 
 @pytest.mark.parametrize("what", ["never written", "evicted", "deleted"])
-def test_rows_that_hold_no_step_are_refused(buffer, what):
+def test_layout_rows_without_a_stored_step_are_rejected(buffer, what):
     if what == "evicted":
         buffer.set_capacity(buffer.stats()["steps"] - 2)
     elif what == "deleted":
         buffer.delete({"step": 1})
 
-    def ask(trajectories, rows):
+    def build_layout(trajectories, rows):
         every = np.arange(trajectories.slots)
-        return windows(trajectories, rows, np.tile(every, (len(rows), 1)))
+        return build_window_layout(trajectories, rows, np.tile(every, (len(rows), 1)))
 
-    buffer.sample(1)  # twice, so that the rows are loaded
+    buffer.sample(1)  # the second sample loads all rows
     with pytest.raises(expdb.InvalidValue, match="rows of stored steps wherever its mask is True"):
-        buffer.sample(4, unit=Asks(ask))
+        buffer.sample(4, unit=Asks(build_layout))
 
 
-def test_rows_that_were_drawn_cannot_be_written_to(buffer):
-    def ask(trajectories, rows):
+def test_drawn_rows_are_read_only(buffer):
+    def build_layout(trajectories, rows):
         rows[:] = rows[0]
-        return windows(trajectories, rows, rows[:, None])
+        return build_window_layout(trajectories, rows, rows[:, None])
 
     with pytest.raises(ValueError, match="read-only"):
-        buffer.sample(4, unit=Asks(ask))
+        buffer.sample(4, unit=Asks(build_layout))
 
 
-def test_a_mask_is_a_key_of_its_unit_and_the_same_there(buffer):
+def test_the_mask_key_must_equal_the_mask_of_the_layout(buffer):
     def other(trajectories, rows):
         pairs = np.column_stack((rows, trajectories.next_steps(rows)))
         return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
@@ -563,17 +563,17 @@ def test_a_mask_is_a_key_of_its_unit_and_the_same_there(buffer):
         buffer.sample(20, unit=Asks(other), rng=0)
 
 
-def test_arrays_that_a_unit_fills_again_leave_earlier_batches_alone(buffer):
+def test_reusing_an_array_in_layout_does_not_change_earlier_batches(buffer):
     kept = np.zeros(4)
 
-    def ask(trajectories, rows):
+    def build_layout(trajectories, rows):
         kept[:] = rows
         mask = np.ones((4, 1), bool)
         return expdb.Layout(rows[:, None], {"mask": mask, "one": kept}, mask)
 
-    first = buffer.sample(4, unit=Asks(ask), rng=0)
+    first = buffer.sample(4, unit=Asks(build_layout), rng=0)
     before = first["one"].tolist()
-    buffer.sample(4, unit=Asks(ask), rng=1)
+    buffer.sample(4, unit=Asks(build_layout), rng=1)
     assert first["one"].tolist() == before
 
 
@@ -598,7 +598,7 @@ class Around(expdb.Unit):
 
 @dataclass(frozen=True)
 class AroundOneByOne(Around):
-    """The same without a window."""
+    """Return the same steps without declaring a window."""
 
     window = None
 
@@ -615,7 +615,7 @@ class AroundOneByOne(Around):
 
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized(), Curriculum()])
 @pytest.mark.parametrize("where", [None, {"task_id": "hard"}])
-def test_user_window_holds_the_steps_around_each_drawn_step(buffer, where, sampler):
+def test_a_custom_window_contains_the_steps_around_each_drawn_step(buffer, where, sampler):
     buffer.delete([13])
     for steps in (1, 4):
         batch, other = (
@@ -697,7 +697,7 @@ def answers(open_db):
     return buffer
 
 
-def test_arrays_are_assembled_and_rows_name_what_was_drawn(answers):
+def test_assembled_rows_refer_to_their_drawn_items(answers):
     batch = answers.sample(5, unit=Answers(), sampler=expdb.Prioritized(), rng=0)
     assert set(batch) == {"input_ids", "mask", "drawn", "position", "weight", "probability"}
     assert batch.size == 10
@@ -713,7 +713,7 @@ def test_arrays_are_assembled_and_rows_name_what_was_drawn(answers):
     assert set(fields) == {"input_ids", "mask", "drawn", "position"}
 
 
-def test_an_assembled_batch_is_leased_shared_and_replayed(answers):
+def test_assembled_batches_can_be_leased_shared_and_replayed(answers):
     consumer = answers.consumer("trainer", max_times_sampled=1)
     lease = consumer.lease(4, unit=Answers(), step=7)
     shared = consumer.shared(lease.id)
@@ -725,8 +725,8 @@ def test_an_assembled_batch_is_leased_shared_and_replayed(answers):
     assert all((again[key] == lease.batch[key]).all() for key in lease.batch)
 
 
-def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
-    name = f"Elsewhere{next(NUMBERS)}"  # classes of other runs of this test are known as well
+def test_replay_finds_units_by_name_or_in_the_units_argument(answers, monkeypatch):
+    name = f"Elsewhere{next(NUMBERS)}"  # earlier runs leave their classes behind
 
     def define(**settings):
         kind = type(
@@ -760,7 +760,7 @@ def test_a_unit_is_found_by_its_name_or_given(answers, monkeypatch):
 NUMBERS = itertools.count()
 
 
-def test_no_module_is_imported_because_a_file_names_it(answers):
+def test_replay_does_not_import_modules_named_in_the_database(answers):
     @dataclass(frozen=True)
     class Mark(Answers):
         pass
@@ -812,7 +812,7 @@ def test_invalid_assembled_arrays_are_rejected(answers, wrong, match):
 
 @dataclass(frozen=True)
 class Halves(expdb.Unit):
-    """Every second step, which it says of itself."""
+    """Return every second step, with an anchor key."""
 
     half: int = 0
     anchor_key = property(lambda self: ("half", self.half))
@@ -827,7 +827,7 @@ class Halves(expdb.Unit):
 
 @dataclass(frozen=True)
 class OtherHalves(expdb.Unit):
-    """Another unit that says the same of itself, and means something else."""
+    """Return the other steps, with the same anchor key as `Halves`."""
 
     half: int = 0
     anchor_key = property(lambda self: ("half", self.half))
@@ -852,7 +852,7 @@ def test_anchor_key_is_shared_only_within_one_class(buffer, sampler):
 
 @dataclass(frozen=True)
 class Offsets(expdb.Unit):
-    """The steps at some offsets, whatever the window is."""
+    """Return the steps at some offsets, independently of the window."""
 
     window: range | None = None
     offsets: tuple[int, int, int] = (0, 1, 1)
@@ -869,7 +869,7 @@ class Offsets(expdb.Unit):
     "offsets", [(1, 3, 1), (-2, 0, 1), (0, 0, 1), (0, 3, 2), (2, -2, -1), (-1, 2, 1)]
 )
 @pytest.mark.parametrize("window", [None, range(1, 3), range(-2, 0), range(0), range(-2, 3)])
-def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window, offsets):
+def test_around_returns_the_requested_offsets_for_every_window(buffer, window, offsets):
     batch = buffer.sample(40, unit=Offsets(window, offsets), fields=["position", "mask"], rng=0)
     drawn = buffer.sample(40, fields=["position", "episode", "step"], rng=0)
     length = {row["episode"]: row["length"] for row in buffer.episodes().to_pylist()}
@@ -882,12 +882,12 @@ def test_offsets_are_those_that_are_asked_for_whatever_the_window(buffer, window
 
 
 @pytest.mark.parametrize("window", [range(0, 6, 2), (0, 1), 3, range(2, -2, -1)])
-def test_a_window_that_is_no_range_of_neighbours_is_refused(buffer, window):
+def test_a_window_must_be_a_range_of_consecutive_offsets(buffer, window):
     with pytest.raises(expdb.InvalidValue, match=r"Offsets.window must be None or a range"):
         buffer.sample(2, unit=Offsets(window, (0, 1, 1)))
 
 
-def test_the_rows_of_a_drawn_item_go_to_one_rank(answers):
+def test_sharding_keeps_the_rows_of_an_item_on_one_rank(answers):
     lease = answers.consumer("trainer").lease(4, unit=Answers(), pin=True)
     parts = [answers.consumer("trainer").shared(lease.id, shard=(k, 2)) for k in range(2)]
     assert [part["drawn"].tolist() for part in parts] == [[0, 0, 2, 2], [1, 1, 3, 3]]
@@ -897,7 +897,7 @@ def test_the_rows_of_a_drawn_item_go_to_one_rank(answers):
             np.testing.assert_array_equal(part[key], lease.batch[key][rows])
 
 
-def test_a_position_that_is_assembled_stays_that_of_the_drawn_item(answers):
+def test_assemble_cannot_change_the_positions_of_drawn_items(answers):
     @dataclass(frozen=True)
     class Moved(Answers):
         def assemble(self, batch, rng):
@@ -908,7 +908,7 @@ def test_a_position_that_is_assembled_stays_that_of_the_drawn_item(answers):
     assert (batch["position"] == other["position"]).all()
 
 
-def test_a_key_that_assemble_lacks_is_told_with_the_cure(answers):
+def test_the_error_for_a_key_missing_in_assemble_mentions_fields(answers):
     with pytest.raises(
         expdb.InvalidValue, match=r"Answers.assemble requires a key that is not in fields="
     ):
@@ -920,7 +920,7 @@ class Chosen(Answers):
     names: frozenset = frozenset("a")
 
 
-def test_a_setting_that_json_cannot_hold_has_to_be_given_again(answers):
+def test_replay_requires_units_whose_settings_json_cannot_represent(answers):
     with answers.consumer("trainer").lease(2, unit=Chosen()):
         pass
     with pytest.raises(
@@ -932,7 +932,7 @@ def test_a_setting_that_json_cannot_hold_has_to_be_given_again(answers):
 
 @dataclass(frozen=True)
 class AfterNext(expdb.Unit):
-    """The steps around the next one, where there is one."""
+    """Return the steps around the next step, if there is one."""
 
     def keys(self):
         return ("mask",)
@@ -945,9 +945,9 @@ class AfterNext(expdb.Unit):
         return expdb.Layout(around, mask=around >= 0)
 
 
-def test_nothing_lies_around_a_row_that_is_no_step(open_db):
+def test_around_masks_all_offsets_of_a_missing_row(open_db):
     buffer = open_db().buffer("train", capacity=20)
-    for _ in range(9):  # over the end of the ring
+    for _ in range(9):  # wraps around the end of the ring
         play(buffer, "t", [1.0])
         buffer.sample(2, unit=expdb.NStep(1))
     batch = buffer.sample(90, unit=AfterNext(), fields=["step", "mask"], rng=0)
@@ -968,7 +968,7 @@ class Flat(expdb.Unit):
 
 @dataclass(frozen=True)
 class Scaled(expdb.Unit):
-    """Has a setting that is not compared, as of a tokenizer or a model."""
+    """A unit with a setting that is not compared, such as a tokenizer or a model."""
 
     k: object = 1
     scale: float = field(default=1.0, compare=False)
@@ -989,7 +989,7 @@ class Pick(expdb.Sampler):
         return population.at(np.full(size, self.place)), {}
 
 
-def test_units_and_samplers_that_are_equal_and_differ_are_told_apart(buffer):
+def test_equal_units_and_samplers_with_different_settings_are_distinct(buffer):
     for _ in range(2):
         for scale in (1.0, 2.0):
             assert set(buffer.sample(3, unit=Scaled(scale=scale))["scaled"]) == {scale}
@@ -1006,7 +1006,7 @@ def test_units_and_samplers_that_are_equal_and_differ_are_told_apart(buffer):
 
 @dataclass(frozen=True)
 class Table(expdb.Sampler):
-    """Draws by a table that is too long to be shown."""
+    """Draw by an array that is too long for a complete repr."""
 
     places: np.ndarray = field(compare=False)
 
@@ -1014,14 +1014,14 @@ class Table(expdb.Sampler):
         return population.at(self.places[600 : 600 + size]), {}
 
 
-def test_settings_that_look_the_same_are_told_apart(buffer):
+def test_settings_with_the_same_repr_are_distinct(buffer):
     for place in (0, 7, 0):
         places = np.zeros(2000, int)
         places[600:700] = place
         assert set(buffer.sample(3, sampler=Table(places))["position"]) == {place}
 
 
-def test_fields_of_an_object_that_changes_are_those_of_the_moment(buffer):
+def test_a_mutable_fields_object_is_read_on_every_call(buffer):
     class Names:
         def __init__(self):
             self.names = ["reward"]
@@ -1035,7 +1035,7 @@ def test_fields_of_an_object_that_changes_are_those_of_the_moment(buffer):
     assert list(buffer.sample(2, fields=fields)) == ["reward", "step"]
 
 
-def test_an_iterator_of_fields_serves_all_attempts_of_a_sample(open_db):
+def test_a_fields_iterator_works_with_a_sample_that_waits(open_db):
     buffer = open_db().buffer("b")
 
     def store():
@@ -1060,7 +1060,7 @@ class Passing(expdb.Unit):
         return dict(batch)
 
 
-def test_a_field_called_drawn_is_not_taken_for_the_drawn_items(open_db):
+def test_a_stored_field_named_drawn_is_not_mistaken_for_drawn_items(open_db):
     buffer = open_db().buffer("b")
     buffer.store_batch({"x": np.arange(10), "drawn": np.arange(10) % 2})
     with pytest.raises(expdb.InvalidValue, match=r"Passing.assemble adds the key 'drawn'"):

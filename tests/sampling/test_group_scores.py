@@ -32,7 +32,7 @@ def judge(buffer, names, values, name="judge", **options):
 
 
 def ready(buffer, unit):
-    """Return the groups that can be drawn, by their scores."""
+    """Return the sorted scores of each group that can be drawn."""
     try:
         batch = buffer.sample(
             buffer.consumer("counts").stats(unit=unit)["groups"]["ready"], unit=unit, sampler=ALL
@@ -42,7 +42,7 @@ def ready(buffer, unit):
     return sorted(sorted(row[~np.isnan(row)].tolist()) for row in batch["episode_score"])
 
 
-def test_scores_take_the_place_of_returns(buffer):
+def test_scores_replace_returns_in_groups(buffer):
     judge(buffer, rollouts(buffer, "a", 2), [0.25, 0.75])
     judge(buffer, rollouts(buffer, "b", 2, reward=3.0), [1.0, 1.0])
     batch = buffer.sample(2, unit=Group(2, score="judge"), sampler=ALL, rng=0)
@@ -66,7 +66,7 @@ def test_several_scores_are_summed_with_weights(buffer):
     assert ready(buffer, unit) == [[0.25, 0.75]]
 
 
-def test_a_rollout_without_a_score_is_left_out(buffer):
+def test_rollouts_without_a_score_are_excluded(buffer):
     names = rollouts(buffer, "a", 3)
     unit = Group(2, score="judge")
     judge(buffer, names[:1], [0.5])
@@ -78,7 +78,7 @@ def test_a_rollout_without_a_score_is_left_out(buffer):
     assert ready(buffer, unit) == [[0.5, 1.0]]
 
 
-def test_a_number_stands_for_a_missing_score(buffer):
+def test_missing_sets_the_value_of_missing_scores(buffer):
     names = rollouts(buffer, "a", 3)
     judge(buffer, names[:2], [0.5, None], status="timeout")
     assert ready(buffer, Group(3, score="judge", missing=-1.0)) == [[-1.0, -1.0, 0.5]]
@@ -86,7 +86,7 @@ def test_a_number_stands_for_a_missing_score(buffer):
     assert ready(buffer, both) == [[-3.0, -3.0, -1.5]]
 
 
-def test_a_group_waits_for_scores_until_a_judge_gives_or_fails_to_give_them(buffer):
+def test_a_group_waits_until_each_rollout_has_a_score_or_a_failure(buffer):
     names = rollouts(buffer, "a", 3)
     unit = Group(3, complete=False, score="judge", missing="wait")
     judge(buffer, names[:2], [0.5, 1.0])
@@ -143,13 +143,13 @@ def test_a_failure_of_one_judge_ends_the_wait_for_the_others(buffer):
     judge(buffer, names, [0.5, None], status="timeout")
     judge(buffer, names[:1], [1.0], "format")
     unit = Group(2, complete=False, score=both, missing="wait")
-    assert ready(buffer, unit) == [[1.5]]  # the second rollout can have no sum
+    assert ready(buffer, unit) == [[1.5]]  # the sum of the second rollout is undefined
     assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == []
     judge(buffer, names[1:], [0.25], "format")
     assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == [[0.25, 1.5]]
 
 
-def test_a_misspelt_score_is_named_wherever_it_is_read(buffer):
+def test_misspelt_scores_in_units_samplers_and_fields_warn(buffer):
     judge(buffer, rollouts(buffer, "a", 2), [0.5, 1.0])
     for name, arguments in (
         ("judgea", {"unit": Group(2, score="judgea", missing=0.0)}),
@@ -161,11 +161,11 @@ def test_a_misspelt_score_is_named_wherever_it_is_read(buffer):
             buffer.sample(1, **arguments)
 
 
-def test_a_sum_of_scores_that_overflows_is_refused(buffer):
-    judge(buffer, rollouts(buffer, "a", 2), [1e308, -1e308])
-    assert ready(buffer, Group(2, score="judge")) == [[-1e308, 1e308]]
+def test_an_overflowing_sum_of_scores_raises(scratch):
+    judge(scratch, rollouts(scratch, "a", 2), [1e308, -1e308])
+    assert ready(scratch, Group(2, score="judge")) == [[-1e308, 1e308]]
     with pytest.raises(expdb.InvalidValue, match="weighted sum of the scores judge"):
-        buffer.sample(1, unit=Group(2, score={"judge": 1e10}))
+        scratch.sample(1, unit=Group(2, score={"judge": 1e10}))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +182,6 @@ def test_a_sum_of_scores_that_overflows_is_refused(buffer):
         ({"deadline": 3}, "apply to scores; also pass score"),
     ],
 )
-def test_invalid_settings_are_named(arguments, message):
+def test_invalid_settings_of_group_scores_are_rejected(arguments, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         Group(4, **arguments)

@@ -1,6 +1,6 @@
 """Groups of rollouts, stacks of frames, and shards.
 
-What the tables of test_learning and test_residents leave out.
+These tests cover cases that test_learning and test_residents do not.
 """
 
 import numpy as np
@@ -13,9 +13,9 @@ ALL = Uniform(replace=False)
 
 
 def rollout(buffer, group, rewards, **options):
-    """Write an episode of some steps whose last one has the reward.
+    """Write an episode with one step per reward and return its id.
 
-    None for one that comes late.
+    A reward of None is set later.
     """
     with buffer.episode(options.pop("task", "prompt"), group_id=group, **options) as episode:
         for t, reward in enumerate(rewards):
@@ -23,9 +23,9 @@ def rollout(buffer, group, rewards, **options):
     return episode.episode_id
 
 
-def test_rollouts_of_a_group_come_together_with_returns_and_statistics(db):
+def test_groups_contain_rollouts_with_returns_and_statistics(db):
     buffer = db.buffer("b")
-    for k in range(6):  # interleaved, of two groups
+    for k in range(6):  # interleave the rollouts of two groups
         rollout(buffer, "ab"[k % 2], [0.0] * k + [float(k)])
     batch = buffer.sample(
         2,
@@ -74,7 +74,7 @@ def test_a_group_waits_for_its_late_rewards(db):
     assert buffer.sample(1, unit=Group(2))["group_mean"].tolist() == [1.0]
 
 
-def test_groups_that_tell_nothing_are_skipped_by_choice(db):
+def test_min_spread_skips_groups_with_equal_returns(db):
     buffer = db.buffer("b")
     for rewards in ([0.1, 0.1, 0.1], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]):
         for reward in rewards:
@@ -89,7 +89,7 @@ def test_groups_that_tell_nothing_are_skipped_by_choice(db):
         buffer.sample(1, unit=Group(3, min_spread=0.5))
 
 
-def test_incomplete_groups_are_padded_where_they_are_wanted(db):
+def test_complete_false_pads_incomplete_groups(db):
     buffer = db.buffer("b")
     rollout(buffer, "a", [1.0, 2.0])
     rollout(buffer, "a", [5.0])
@@ -126,7 +126,7 @@ def test_incomplete_groups_are_padded_where_they_are_wanted(db):
         assert batch["group_mean"].tolist() == [4.0]
 
 
-def test_a_query_chooses_the_rollouts_and_the_newest_of_too_many_are_taken(db):
+def test_groups_use_the_newest_rollouts_that_match_the_query(db):
     buffer = db.buffer("b")
     for k in range(5):
         rollout(buffer, "a", [float(k)], policy_version=k % 2)
@@ -141,7 +141,7 @@ def test_a_query_chooses_the_rollouts_and_the_newest_of_too_many_are_taken(db):
     )
 
 
-def test_groups_have_a_priority(db):
+def test_groups_can_be_sampled_by_priority(db):
     buffer = db.buffer("b")
     for group in "abc":
         for k in range(2):
@@ -156,7 +156,7 @@ def test_groups_have_a_priority(db):
         fields=["group_id", "probability"],
         rng=0,
     )
-    assert (batch["group_id"] == "c").sum() == 600  # of 800: stratified
+    assert (batch["group_id"] == "c").sum() == 600  # of 800, because samples are stratified
     assert set(batch["probability"].round(9).tolist()) == {0.25, 0.75}
 
 
@@ -170,7 +170,7 @@ def test_groups_have_a_priority(db):
         {"size": 2, "max_length": 0},
     ],
 )
-def test_settings_of_a_group_that_make_no_sense_are_refused(settings):
+def test_invalid_group_settings_are_rejected(settings):
     with pytest.raises(expdb.InvalidValue, match="must be"):
         Group(**settings)
 
@@ -194,12 +194,12 @@ def frames(buffer, episode, count, first=0):
 
 
 @pytest.mark.parametrize("resident_bytes", [None, 0])
-def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
+def test_stacks_are_built_from_frames_stored_once(open_db, resident_bytes):
     buffer = open_db(resident_bytes=resident_bytes).buffer("b", capacity=12)
     for episode in range(4):
         frames(
             buffer, episode, 5
-        )  # 12 held: the last two steps of episode 1, of which no stack can be made
+        )  # 12 steps are stored, of episode 1 only the last two: too few for a stack
     batch = buffer.sample(
         10, unit=NStep(2, gamma=0.5, stack=3, stack_fields=("obs.image",)), sampler=ALL
     )
@@ -221,7 +221,7 @@ def test_frames_are_stacked_from_what_is_stored_once(open_db, resident_bytes):
     assert single["obs.image"].shape == (4, 32, 33)
 
 
-def test_a_frame_that_is_deleted_takes_its_stacks_along(db):
+def test_deleting_a_frame_removes_the_stacks_that_contain_it(db):
     buffer = db.buffer("b")
     frames(buffer, 0, 8)
     buffer.delete(QueryBuilder().eq("position", 3))
@@ -231,7 +231,7 @@ def test_a_frame_that_is_deleted_takes_its_stacks_along(db):
         buffer.sample(6, unit=Stack(3), sampler=ALL)
 
 
-def test_what_cannot_be_stacked_says_why(db):
+def test_errors_for_invalid_stacks_name_the_argument(db):
     buffer = db.buffer("b")
     for t in range(4):
         buffer.store(obs=float(t), next_obs=t + 1.0, truncated=t == 3)
@@ -259,7 +259,7 @@ def test_what_cannot_be_stacked_says_why(db):
 )
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
 @pytest.mark.slow
-def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
+def test_shards_are_disjoint_and_cover_all_items(db, unit, sampler):
     buffer = db.buffer("b")
     for k in range(18):
         rollout(buffer, f"g{k % 9}", [0.0, 0.0, float(k)], task=f"t{k % 4}")
@@ -280,7 +280,7 @@ def test_shards_share_nothing_and_leave_nothing_out(db, unit, sampler):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_groups_that_were_stored_one_after_another_are_in_all_shards(db, size):
+def test_consecutive_groups_are_spread_over_all_shards(db, size):
     buffer = db.buffer("b")
     for k in range(24 * size):
         rollout(buffer, f"g{k // size}", [float(k)])
@@ -297,7 +297,7 @@ def test_groups_that_were_stored_one_after_another_are_in_all_shards(db, size):
 
 
 @pytest.mark.parametrize("shard", [(2, 2), (-1, 2), 3, (0,), (0.0, 2)])
-def test_a_shard_that_makes_no_sense_is_refused(db, shard):
+def test_invalid_shards_are_rejected(db, shard):
     db.buffer("b").store(obs=1.0)
     with pytest.raises(expdb.InvalidValue, match="shard must be"):
         db.buffer("b").sample(1, shard=shard)
@@ -323,7 +323,7 @@ def test_the_spread_of_large_returns_is_finite(db):
     assert buffer.sample(1, unit=expdb.Group(2))["group_std"].tolist() == [1e200]
 
 
-def test_rollouts_that_cannot_be_drawn_are_not_counted_as_ready(db):
+def test_only_groups_that_can_be_drawn_are_counted_as_ready(db):
     buffer, unit = db.buffer("evicting", capacity=4), expdb.Group(2)
     for reward in (0.0, 1.0):
         with buffer.episode("t", group_id="g", policy_version=5) as episode:
@@ -340,7 +340,7 @@ def test_rollouts_that_cannot_be_drawn_are_not_counted_as_ready(db):
     assert (groups["ready"], groups["too_stale"]) == (0, 1)
 
 
-def test_groups_that_cannot_be_leased_are_counted_by_their_reason(db, buffer):
+def test_stats_count_groups_by_the_reason_they_cannot_be_leased(db, buffer):
     def rollout(group, reward, version=5):
         with buffer.episode("t", group_id=group, policy_version=version) as episode:
             episode.append(x=1, reward=reward, terminated=True)

@@ -1,6 +1,6 @@
-"""Every sampler with every unit: which steps, in what proportion, and what each becomes.
+"""Every sampler with every unit: selected steps, their frequencies, and the batches.
 
-Error rates: see test_sampling.
+For the error rates of the statistical tests, see test_sampling.
 """
 
 import itertools
@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 from behind import writing
+from cases import combinations
 from test_sampling import assert_uniform
 
 import expdb
@@ -40,13 +41,13 @@ UNITS = [
     NStep(2, gamma=0.9, stack=3),
     Group(2),
 ]
-LENGTHS = (5, 1, 7, 3, 8, 2, 6)  # of complete episodes, terminated in turn; one more is open
+LENGTHS = (5, 1, 7, 3, 8, 2, 6)  # of complete episodes, every second one terminated
 
 
 def fill(buffer):
-    """Episodes of several lengths, obs 100 * episode + t, the second half with a last observation.
+    """Store episodes of several lengths with obs 100 * episode + t.
 
-    The last one is open.
+    Episodes 4 to 6 have a final observation. Episode 7 stays open.
     """
     for k, length in enumerate(LENGTHS):
         with buffer.episode(f"t{k % 3}", episode_id=f"e{k}") as episode:
@@ -65,8 +66,8 @@ def fill(buffer):
         buffer.store(task_id="t9", episode_id="open", obs=700.0 + t, action=t, reward=float(t))
 
 
-def cell(name):
-    """A name for a parameter."""
+def case_id(name):
+    """Return the test id of a parameter."""
     return str(name)
 
 
@@ -78,15 +79,15 @@ def filled(db):
 
 
 def starts():
-    """Position, episode and place of every step."""
+    """Return the position, the episode and the step number of every step."""
     rows = [(k, t) for k, length in enumerate(LENGTHS) for t in range(length)] + [
         (7, t) for t in range(4)
     ]
     return [(p, k, t) for p, (k, t) in enumerate(rows)]
 
 
-def may_be_drawn(unit, matching):
-    """The positions that a unit may draw of those that match, by the words of its docstring."""
+def drawable_positions(unit, matching):
+    """Return the matching positions that a unit can draw according to its docstring."""
     lengths = dict(enumerate((*LENGTHS, 4)))
     chosen = {}
     for p, k, t in starts():
@@ -106,7 +107,7 @@ def may_be_drawn(unit, matching):
 
 
 def groups(unit, matching):
-    """The episodes of each group, the newest of each task of which a step matches."""
+    """Yield the newest episodes with a matching step, grouped by task."""
     for task in range(3):
         rollouts = sorted({k for p, k, _ in starts() if p in matching and k < 7 and k % 3 == task})[
             -unit.size :
@@ -115,19 +116,26 @@ def groups(unit, matching):
             yield rollouts
 
 
+@pytest.fixture(scope="module")
+def shared(module_db):
+    """A filled buffer that no test changes."""
+    fill(module_db.buffer("shared"))
+    return module_db.buffer("shared")
+
+
 @pytest.mark.parametrize(
-    ("sampler", "unit", "query"), list(itertools.product(SAMPLERS, UNITS, [False, True])), ids=cell
+    ("sampler", "unit", "query"), combinations(SAMPLERS, UNITS, [False, True]), ids=case_id
 )
-def test_a_cell_of_the_table(filled, sampler, unit, query):
+def test_samplers_draw_the_steps_that_a_unit_allows(shared, sampler, unit, query):
     where = QueryBuilder().gte("reward", 2) if query else None
     rows = {p: (k, t) for p, k, t in starts()}
     matching = {p for p, (_, t) in rows.items() if not query or t >= 2}
-    allowed = may_be_drawn(unit, matching)
+    allowed = drawable_positions(unit, matching)
     size = 6 if isinstance(unit, Episode) and query and not getattr(sampler, "replace", True) else 4
     size = min(size, len(allowed))
     seen = set()
     for seed in range(12):
-        batch = filled.sample(size, where, sampler=sampler, unit=unit, rng=seed)
+        batch = shared.sample(size, where, sampler=sampler, unit=unit, rng=seed)
         assert batch.size == size
         position = batch["position"]
         anchors = (
@@ -144,7 +152,7 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
                 taken = min(unit.n, (LENGTHS[k] if k < 7 else 3) - t)
                 taken -= (
                     k < 7 and t + taken == LENGTHS[k] and k % 2 == 1 and k < 4
-                )  # truncated, and nobody knows what came then
+                )  # truncated, and the successor is unknown
                 assert batch["n_steps"][j] == taken
                 assert batch["reward"][j] == pytest.approx(
                     sum(0.9**i * (t + i) for i in range(taken))
@@ -215,7 +223,7 @@ def test_a_cell_of_the_table(filled, sampler, unit, query):
         assert batch["probability"] == pytest.approx(1 / len(allowed))
 
 
-# -- in what proportion ----------------------------------------------------------------------------
+# -- frequencies -----------------------------------------------------------------------------------
 
 
 def drawn(buffer, size=250, rounds=40, **options):
@@ -237,8 +245,8 @@ def drawn(buffer, size=250, rounds=40, **options):
     )
 
 
-@pytest.mark.parametrize("unit", [Step(), NStep(2), Episode()], ids=cell)
-def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
+@pytest.mark.parametrize("unit", [Step(), NStep(2), Episode()], ids=case_id)
+def test_anchors_are_drawn_uniformly_despite_queries_gaps_and_eviction(db, unit):
     buffer = db.buffer("b", capacity=45)
     for _ in range(3):
         for k, length in enumerate(LENGTHS):
@@ -283,7 +291,7 @@ def test_every_anchor_is_as_likely_with_queries_gaps_and_eviction(db, unit):
             assert_uniform([owner[p] for p in positions.tolist()], sorted(set(owner.values())))
 
 
-def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
+def test_over_draws_episodes_or_tasks_uniformly_and_then_their_steps(filled):
     owner = {p: k for p, k, _ in starts()}
     by_episode = drawn(filled, sampler=Uniform(over="episode"))
     assert_uniform([owner[p] for p in by_episode.tolist()], range(8))
@@ -303,13 +311,13 @@ def test_every_episode_or_task_is_as_likely_and_then_its_steps(filled):
 
 
 @pytest.mark.parametrize("query", [None, QueryBuilder().gte("position", 10)], ids=["all", "query"])
-@pytest.mark.parametrize("unit", [Step(), NStep(1)], ids=cell)
-def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit, query):
+@pytest.mark.parametrize("unit", [Step(), NStep(1)], ids=case_id)
+def test_prioritized_draws_in_proportion_and_weights_correct_the_bias(filled, unit, query):
     alpha, beta, epsilon = 0.7, 0.5, 0.01
     everyone = np.arange(36)
     priorities = np.random.default_rng(0).random(36) * 3
     assert filled.update_priorities(everyone, priorities) == 36
-    allowed = np.array(may_be_drawn(unit, set(range(10 if query else 0, 36))))
+    allowed = np.array(drawable_positions(unit, set(range(10 if query else 0, 36))))
     mass = (priorities[allowed] + epsilon) ** alpha
     wanted = dict(zip(allowed.tolist(), mass / mass.sum(), strict=True))
     for normalise in ("batch", "buffer"):
@@ -324,8 +332,8 @@ def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit
             else ((len(allowed) * min(wanted.values())) ** -beta)
         )
         assert batch["weight"] == pytest.approx(weight / greatest)
-    # Each sample is stratified, so its counts are closer to the expected ones than chance; single
-    # draws are not.
+    # Samples are stratified, so their counts vary less than those of independent draws. Samples of
+    # one step are independent.
     rng = np.random.default_rng(2)
     counts = dict.fromkeys(wanted, 0)
     for _ in range(6000):
@@ -347,7 +355,7 @@ def test_priorities_decide_in_proportion_and_weights_correct_for_it(filled, unit
         assert abs((strata == p).sum() - 1000 * chance) <= 2.0
 
 
-def test_beta_grows_with_the_calls(filled):
+def test_anneal_steps_increases_beta_with_every_call(filled):
     filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
     sampler = Prioritized(alpha=1.0, beta=0.2, anneal_steps=4, epsilon=0.0)
     for beta in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
@@ -356,7 +364,7 @@ def test_beta_grows_with_the_calls(filled):
         assert batch["weight"] == pytest.approx(weight / weight.max())
 
 
-def test_a_new_step_has_the_greatest_priority_so_far(db):
+def test_new_steps_get_the_highest_priority_so_far(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(4)})
     sampler, fixed = (
@@ -388,7 +396,7 @@ def test_a_new_step_has_the_greatest_priority_so_far(db):
     }
 
 
-def test_what_capacity_has_taken_is_not_drawn_though_nothing_new_has_come(db):
+def test_evicted_steps_are_not_drawn_even_without_new_steps(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(50)})
     query, sampler = QueryBuilder().gte("position", 0), Prioritized()
@@ -411,7 +419,7 @@ def test_what_capacity_has_taken_is_not_drawn_though_nothing_new_has_come(db):
 # -- priorities ------------------------------------------------------------------------------------
 
 
-def test_priorities_are_there_next_week_and_for_other_processes(open_db):
+def test_priorities_are_persistent_and_shared_between_handles(open_db):
     db = open_db(max_lag=0.0)
     buffer = db.buffer("b", capacity=3000)
     buffer.store_batch({"x": np.arange(3000)})
@@ -419,7 +427,7 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
     buffer.sample(8, sampler=sampler)
     priorities = np.random.default_rng(3).random(3000)
     assert buffer.update_priorities(np.arange(3000), priorities) == 3000
-    assert buffer.update_priorities([7, 7, 8], [1.0, 9.0, 2.0]) == 3  # the last one counts
+    assert buffer.update_priorities([7, 7, 8], [1.0, 9.0, 2.0]) == 3  # the last value wins
     priorities[7], priorities[8] = 9.0, 2.0
     stored = db.sql("SELECT priority FROM experience ORDER BY position")["priority"].to_numpy()
     assert (stored == priorities).all()
@@ -454,12 +462,12 @@ def test_priorities_are_there_next_week_and_for_other_processes(open_db):
 
 
 @pytest.mark.parametrize("unit", [Step(), NStep(1), Sequence(3)])
-def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
+def test_batches_return_the_priorities_that_were_set(db, unit):
     buffer = db.buffer("b")
     buffer.store_batch([{"task_id": "t", "n": n, "terminated": n == 9} for n in range(10)])
     priorities = {2: 0.0, 3: 5.0, 8: 0.5}
     buffer.update_priorities([2, 3], [0.0, 5.0])
-    buffer.sample(4, sampler=Prioritized())  # gives the others what they start with
+    buffer.sample(4, sampler=Prioritized())  # gives the other steps their initial priority
     buffer.update_priorities([8], [0.5])
     for _ in range(2):
         batch = buffer.sample(
@@ -477,7 +485,7 @@ def test_the_priority_of_a_step_is_that_which_it_was_given(db, unit):
     }
 
 
-def test_successors_stored_with_some_steps_only_are_told_of(db):
+def test_next_obs_stored_with_only_some_steps_warns(db):
     buffer = db.buffer("b")
     for k in range(2):
         with buffer.episode("t") as episode:
@@ -496,7 +504,7 @@ def test_successors_stored_with_some_steps_only_are_told_of(db):
 
 
 @pytest.mark.parametrize("n", [2**62, (3, 2**62), 200])
-def test_more_steps_than_an_episode_has_take_no_more_memory(db, n):
+def test_nstep_accepts_n_larger_than_every_episode(db, n):
     buffer = db.buffer("b")
     for _ in range(3):
         with buffer.episode("t") as episode:
@@ -509,18 +517,18 @@ def test_more_steps_than_an_episode_has_take_no_more_memory(db, n):
     assert (batch["n_steps"] <= 150 - batch["n"]).all()
 
 
-def test_newer_priorities_are_not_overwritten_after_a_field_has_become_optional(db):
+def test_rereading_all_rows_does_not_overwrite_newer_priorities(db):
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(10), "m": np.arange(10.0)})
     buffer.sample(4, sampler=Prioritized())
     buffer.update_priorities(np.arange(10), np.full(10, 5.0))
-    buffer.store(n=10)  # without `m`: all rows are read again
+    buffer.store(n=10)  # without `m`, so that all rows are read again
     buffer.update_priorities(np.arange(10), np.full(10, 7.0))
     buffer.sample(6, sampler=Prioritized())
     assert buffer.get(range(10), fields=["priority"])["priority"].tolist() == [7.0] * 10
 
 
-def test_a_step_that_has_no_priority_in_a_state_has_none_again(db):
+def test_restore_sampling_removes_priorities_missing_in_the_state(db):
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(10)})
     buffer.sample(4, sampler=Prioritized())
@@ -531,7 +539,7 @@ def test_a_step_that_has_no_priority_in_a_state_has_none_again(db):
     assert np.isnan(buffer.get(range(10), fields=["priority"])["priority"]).all()
 
 
-def test_the_first_batch_after_rows_were_forgotten_tells_priorities_that_are_not_written(db):
+def test_unsaved_priorities_are_returned_after_rows_are_reloaded(db):
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(10)})
     buffer.sample(4, sampler=Prioritized())
@@ -542,13 +550,13 @@ def test_the_first_batch_after_rows_were_forgotten_tells_priorities_that_are_not
 
 
 class Inverse(Prioritized):
-    """Draws what has the least priority most often."""
+    """Draw steps with the lowest priorities most often."""
 
     def mass_of(self, priorities):
         return 1.0 / priorities
 
 
-def test_a_sampler_derived_from_ours_draws_by_weights_of_its_own(db):
+def test_subclasses_of_prioritized_use_their_own_mass_of(db):
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(2)})
     buffer.update_priorities([0, 1], [1.0, 9.0])
@@ -558,7 +566,7 @@ def test_a_sampler_derived_from_ours_draws_by_weights_of_its_own(db):
             assert (drawn == often).sum() in (89, 90, 91)
 
 
-def test_priorities_of_evicted_steps_never_reach_another(db):
+def test_priorities_of_evicted_steps_are_not_applied_to_new_steps(db):
     buffer = db.buffer("b", capacity=10)
     sampler = Prioritized(alpha=1.0, epsilon=0.0)
     buffer.store_batch({"x": np.arange(10)})
@@ -575,12 +583,12 @@ def test_priorities_of_evicted_steps_never_reach_another(db):
     buffer.delete(QueryBuilder().eq("position", 7))
     assert buffer.update_priorities([7, 8], [1.0, 1.0]) == 1
     assert 7 not in buffer.sample(1000, sampler=sampler, rng=0)["position"]
-    buffer.store_batch({"x": np.arange(100)})  # what is yet to be written is gone before it is
+    buffer.store_batch({"x": np.arange(100)})  # evicts steps with unsaved priorities
     assert buffer.count() == 10
 
 
 @pytest.mark.parametrize("wrong", [[-1.0], [float("nan")], [float("inf")], [1.0, 2.0]])
-def test_priorities_that_make_no_sense_are_refused(filled, wrong):
+def test_invalid_priorities_are_rejected(filled, wrong):
     for _ in range(2):
         with pytest.raises(expdb.InvalidValue):
             filled.update_priorities([3], wrong)
@@ -590,8 +598,8 @@ def test_priorities_that_make_no_sense_are_refused(filled, wrong):
         filled.sample(4, sampler=Prioritized(epsilon=0.0))
 
 
-def test_a_steps_priority_follows_its_links(db):
-    """A step that nothing follows has no weight, and gets it when something does."""
+def test_steps_without_a_successor_have_no_sampling_weight(db):
+    """A step gets a weight when its successor is stored."""
     buffer = db.buffer("b")
     sampler = Prioritized(alpha=1.0, epsilon=0.0)
     for t in range(4):
@@ -615,7 +623,7 @@ def test_a_steps_priority_follows_its_links(db):
 
 
 @pytest.mark.parametrize("n", [2**63, (1, 2**63), 0, (2, 1)])
-def test_a_number_of_steps_that_no_episode_has_is_refused(n):
+def test_invalid_n_of_nstep_is_rejected(n):
     with pytest.raises(expdb.InvalidValue, match="must be a positive number of steps"):
         expdb.NStep(n)
 
@@ -634,7 +642,7 @@ def test_a_range_of_steps_includes_both_bounds(filled):
     assert ends
 
 
-def test_what_lacks_steps_is_shortened_redrawn_or_dropped(filled):
+def test_end_shortens_redraws_or_drops_short_transitions(filled):
     shortened = filled.sample(400, unit=NStep(3), rng=0)
     assert set(shortened["n_steps"].tolist()) == {1, 2, 3}
     redrawn = filled.sample(400, unit=NStep(3, end="redraw"), rng=0)
@@ -648,7 +656,7 @@ def test_what_lacks_steps_is_shortened_redrawn_or_dropped(filled):
         filled.sample(1, unit=NStep(9, end="redraw"))
 
 
-def test_sequences_start_at_strides_and_come_whole_where_asked(filled):
+def test_sequences_start_at_strides_and_are_whole_without_padding(filled):
     batch = filled.sample(400, unit=Sequence(3, stride=3), rng=0)
     assert set(batch["step"][:, 0].tolist()) == {0, 3, 6}
     whole = filled.sample(400, unit=Sequence(3, burn_in=2, pad=False), rng=0)
@@ -659,7 +667,7 @@ def test_sequences_start_at_strides_and_come_whole_where_asked(filled):
         filled.sample(1, unit=Sequence(9, pad=False))
 
 
-def test_episodes_are_cut_or_ragged_where_asked(filled):
+def test_episodes_can_be_cut_to_a_length_or_ragged(filled):
     cut = filled.sample(50, unit=Episode(max_length=3), rng=0)
     assert cut["obs"].shape == (50, 3)
     assert cut["length"].max() == 3
@@ -671,7 +679,7 @@ def test_episodes_are_cut_or_ragged_where_asked(filled):
         assert (np.diff(obs) == 1).all()
 
 
-def test_columns_of_episodes_come_once_a_sequence(filled):
+def test_sequences_contain_each_episode_column_once(filled):
     batch = filled.sample(
         5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0
     )
@@ -699,10 +707,10 @@ def test_two_samples_share_no_memory_with_each_other_or_the_buffer(filled):
         )
 
 
-# -- the rest --------------------------------------------------------------------------------------
+# -- waiting, seeds, states and arguments ----------------------------------------------------------
 
 
-def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
+def test_sample_waits_for_steps_that_are_not_stored_yet(open_db):
     import threading
 
     buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
@@ -714,7 +722,7 @@ def test_a_sample_can_wait_for_what_is_not_there_yet(open_db):
     writer.join()
 
 
-def test_a_seed_gives_the_same_sample_however_long_it_waits(db):
+def test_a_seed_gives_the_same_sample_with_and_without_a_wait(db):
     import threading
 
     buffer = db.buffer("b")
@@ -735,9 +743,11 @@ def test_a_seed_gives_the_same_sample_however_long_it_waits(db):
 
 
 @pytest.mark.parametrize(
-    "sampler", [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)], ids=cell
+    "sampler",
+    [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)],
+    ids=case_id,
 )
-def test_a_seed_gives_the_same_on_both_databases(filled, sampler, tmp_path):
+def test_a_seed_gives_the_same_samples_on_sqlite_and_postgresql(filled, sampler, tmp_path):
     with expdb.open(tmp_path / "other.db") as db:
         other = db.buffer("b")
         fill(other)
@@ -801,12 +811,12 @@ def test_sampling_resumes_bit_identically(open_db):
         lambda: Prioritized(initial="min"), lambda: Prioritized(normalise="x"),
     ],
 )  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(make):
+def test_invalid_settings_of_samplers_and_units_are_rejected(make):
     with pytest.raises(expdb.InvalidValue, match=r"give|must be"):
         make()
 
 
-def test_priorities_too_large_to_add_up_still_draw(db):
+def test_priorities_whose_sum_overflows_can_be_sampled(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(4)})
     buffer.update_priorities([0, 1, 2], [1.7e308, 1.7e308, 1e308])
@@ -832,7 +842,7 @@ def test_priorities_too_large_to_add_up_still_draw(db):
         lambda b: b.sample(1, wait="x"), lambda b: b.sample(1, sampler=Ordered("nope")),
     ],
 )  # fmt: skip
-def test_arguments_that_make_no_sense_are_refused_in_one_line(filled, call):
+def test_invalid_arguments_raise_one_line_errors(filled, call):
     for _ in range(2):
         with pytest.raises(expdb.ExpDBError) as caught:
             call(filled)
@@ -840,7 +850,7 @@ def test_arguments_that_make_no_sense_are_refused_in_one_line(filled, call):
         filled.sample(1, sampler=Prioritized())
 
 
-def test_numpys_integers_are_as_good_as_pythons(filled):
+def test_numpy_integers_are_accepted_as_settings(filled):
     unit = Sequence(np.int64(2), stride=np.int64(2))
     filled.sample(2, sampler=Prioritized(), unit=unit)
     filled.sample(2, sampler=Prioritized(), unit=NStep(np.int64(3), end="redraw"))
@@ -848,7 +858,7 @@ def test_numpys_integers_are_as_good_as_pythons(filled):
     assert unit == Sequence(2, stride=2)
 
 
-def test_a_state_that_is_broken_is_refused_and_changes_nothing(filled):
+def test_restoring_an_invalid_state_raises_and_changes_nothing(filled):
     sampler = Prioritized()
     filled.sample(4, sampler=sampler)
     state = filled.sampling_state()
@@ -879,7 +889,7 @@ def test_priorities_are_written_when_a_program_ends_without_closing(tmp_path):
         assert db.buffer("b").get([0, 1], fields=["priority"])["priority"].tolist() == [3.0, 4.0]
 
 
-def test_a_successor_that_the_user_stored_is_that_of_the_last_step_taken(open_db):
+def test_stored_next_obs_comes_from_the_last_step_of_each_transition(open_db):
     for resident_bytes in (None, 0):
         buffer = open_db(resident_bytes=resident_bytes).buffer(f"b{resident_bytes}")
         with buffer.episode("e") as episode:
@@ -897,7 +907,7 @@ def test_a_successor_that_the_user_stored_is_that_of_the_last_step_taken(open_db
             ]
 
 
-def test_an_empty_buffer_is_waited_for_whatever_is_asked_of_it(open_db):
+def test_sample_waits_for_an_empty_buffer_with_every_option(open_db):
     import threading
 
     buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
@@ -919,7 +929,7 @@ def test_an_empty_buffer_is_waited_for_whatever_is_asked_of_it(open_db):
     writer.join()
 
 
-def test_beta_may_be_annealed_by_hand(filled):
+def test_beta_can_be_annealed_by_the_caller(filled):
     filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
     for k in range(20):
         batch = filled.sample(64, sampler=Prioritized(alpha=1.0, beta=k / 20, epsilon=0.0), rng=0)
@@ -928,7 +938,7 @@ def test_beta_may_be_annealed_by_hand(filled):
     assert len(filled._sampling._by_priority._draws) == 1, "one sum tree serves every beta"
 
 
-def test_a_sampler_in_the_place_of_the_query_is_told_so(filled):
+def test_passing_a_sampler_as_the_query_raises_query_error(filled):
     for wrong in (NStep(3), Prioritized(), ["task"], "x", 5):
         with pytest.raises(expdb.QueryError, match=r"a query must be|as a query must contain"):
             filled.sample(4, wrong)
@@ -936,7 +946,7 @@ def test_a_sampler_in_the_place_of_the_query_is_told_so(filled):
         filled.sample(4, {"task_id": object()})
 
 
-def test_the_state_of_another_buffer_is_refused(filled, db):
+def test_the_sampling_state_of_another_buffer_is_rejected(filled, db):
     filled.sample(4, sampler=Prioritized())
     with pytest.raises(expdb.InvalidValue, match="belongs to buffer 'b', not to 'other'"):
         db.buffer("other").restore_sampling(filled.sampling_state())

@@ -1,9 +1,10 @@
-"""Rows that are taken side by side make the batch that rows followed one by one make."""
+"""Batches read from a window of rows equal batches that follow rows one by one."""
 
 import threading
 
 import numpy as np
 import pytest
+from cases import combinations
 
 import expdb
 from expdb.sampling.gatherer import Gatherer
@@ -51,7 +52,7 @@ QUERIES = [{"task_id": "task1"}, expdb.QueryBuilder().gt("reward", 4), [3, 20, 2
 
 
 def sample_without_window(buffer, size, **how):
-    """Return the sample of a plan without a window: memory is asked for each row."""
+    """Return the sample of a plan that looks up each row instead of using a window."""
     sampling = buffer._sampling
     plans, sampling._plans = sampling._plans, {}
     try:
@@ -76,7 +77,7 @@ def assert_same(actual, other):
 
 
 def both(buffer, size, seed=0, **how):
-    """Return the same sample, made both ways."""
+    """Return the same sample twice, built without and with a window."""
     return tuple(
         sample(buffer, size, rng=np.random.default_rng(seed), **how)
         for sample in (sample_without_window, expdb.ReplayBuffer.sample)
@@ -111,63 +112,73 @@ def store_episodes(buffer, lengths, n=0, wide=False, left_open=()):
     return n
 
 
-@pytest.fixture(params=[None, 40])
-def buffer(request, tmp_path):
-    with expdb.open(tmp_path / "runs.db") as db:
-        buffer = db.buffer("b", capacity=request.param)
+@pytest.fixture(scope="module")
+def filled(module_db):
+    """Return two buffers that no test changes, one without and one with a capacity."""
+    buffers = {
+        capacity: module_db.buffer(f"{capacity}", capacity=capacity) for capacity in (None, 40)
+    }
+    for buffer in buffers.values():
         store_episodes(buffer, [5, 1, 9, 20, 12, 7], wide=True, left_open=(5,))
-        yield buffer
+        buffer.sample(1, unit=expdb.NStep(1))  # loads all rows, unlike samples of single steps
+    return buffers
+
+
+@pytest.fixture(params=[None, 40])
+def buffer(request, scratch):
+    if request.param:
+        scratch.set_capacity(request.param)
+    store_episodes(scratch, [5, 1, 9, 20, 12, 7], wide=True, left_open=(5,))
+    return scratch
+
+
+FIELDS = [None, ["obs", "reward"], ("image", "position", "episode", "note", "n")]
+REQUESTS = combinations(UNITS, SAMPLERS, FIELDS, (None, 40), (1, 300))
+OTHER_REQUESTS = combinations(
+    [*UNITS, *OTHER_UNITS], [*SAMPLERS[:2], *OTHER_SAMPLERS], [None, *QUERIES], (None, 40)
+)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize(
-    "fields", [None, ["obs", "reward"], ("image", "position", "episode", "note", "n")]
-)
-def test_window_and_stepwise_sampling_give_equal_batches(buffer, sampler, fields):
-    buffer.sample(1, unit=expdb.NStep(1))  # loads all; single steps do not wait for that
-    for unit in UNITS:
-        for size in (1, 300):
-            for seed in range(2):
-                stepwise, other = both(
-                    buffer, size, seed, sampler=sampler, unit=unit, fields=fields
-                )
-                assert_same(stepwise, other)
-
-
-@pytest.mark.parametrize("query", [None, *QUERIES], ids=str)
-@pytest.mark.parametrize("sampler", [SAMPLERS[0], SAMPLERS[1], *OTHER_SAMPLERS])
-def test_window_and_stepwise_sampling_give_equal_batches_for_every_request(buffer, sampler, query):
-    for unit in [*UNITS, *OTHER_UNITS]:
-        how = {"where": query, "unit": unit, "sampler": sampler}
-        for seed in (0,):
-            try:
-                other, stepwise = (
-                    sample(buffer, 2, rng=np.random.default_rng(seed), **how)
-                    for sample in (expdb.ReplayBuffer.sample, sample_without_window)
-                )
-            except expdb.TooFewRows:
-                continue
-            weights = {"weight"} & set(stepwise)  # of an annealed beta: another one each time
-            assert_same(
-                {key: stepwise[key] for key in stepwise if key not in weights},
-                {key: other[key] for key in other if key not in weights},
+def test_window_and_stepwise_sampling_give_equal_batches(filled, sampler):
+    for unit, chosen, fields, capacity, size in REQUESTS:
+        for seed in range(2) if chosen is sampler else ():
+            stepwise, other = both(
+                filled[capacity], size, seed, sampler=sampler, unit=unit, fields=fields
             )
-
-
-@pytest.mark.parametrize("unit", [*UNITS, *OTHER_UNITS, expdb.NStep(1, end="drop")])
-def test_only_steps_are_drawn_that_may_be(tmp_path, unit):
-    """Of episodes under way the last step has no successor yet."""
-    with expdb.open(tmp_path / "runs.db") as db:
-        buffer = db.buffer("b", capacity=40)
-        store_episodes(buffer, [9, 3, 4, 2, 5, 4, 9, 3, 2, 4], left_open=(1, 3, 5, 7, 8, 9))
-        for seed in range(5):
-            stepwise, other = both(buffer, 60, seed, unit=unit)
             assert_same(stepwise, other)
-            for _ in range(3):
-                assert_same(stepwise, both(buffer, 60, seed, unit=unit)[1])
 
 
-def test_a_query_that_is_changed_in_place_is_another_one(buffer):
+@pytest.mark.parametrize("sampler", [*SAMPLERS[:2], *OTHER_SAMPLERS])
+def test_window_and_stepwise_sampling_give_equal_batches_for_every_request(filled, sampler):
+    for unit, chosen, query, capacity in OTHER_REQUESTS:
+        if chosen is not sampler:
+            continue
+        how = {"where": query, "unit": unit, "sampler": sampler}
+        try:
+            stepwise, other = both(filled[capacity], 2, **how)
+        except expdb.TooFewRows:
+            continue
+        weights = {"weight"}  # an annealed beta changes them with each sample
+        assert_same(
+            {key: stepwise[key] for key in stepwise if key not in weights},
+            {key: other[key] for key in other if key not in weights},
+        )
+
+
+def test_window_and_stepwise_sampling_agree_on_open_episodes(scratch):
+    """The last step of an open episode has no successor yet."""
+    scratch.set_capacity(40)
+    store_episodes(scratch, [9, 3, 4, 2, 5, 4, 9, 3, 2, 4], left_open=(1, 3, 5, 7, 8, 9))
+    for unit in [*UNITS, *OTHER_UNITS, expdb.NStep(1, end="drop")]:
+        for seed in range(2):
+            stepwise, other = both(scratch, 60, seed, unit=unit)
+            assert_same(stepwise, other)
+            for _ in range(2):
+                assert_same(stepwise, both(scratch, 60, seed, unit=unit)[1])
+
+
+def test_changing_a_query_in_place_takes_effect(buffer):
     query = {"task_id": "task1"}
     for _ in range(3):
         tasks = set(buffer.sample(50, query, fields=["n", "task_id"])["task_id"])
@@ -179,7 +190,7 @@ def test_a_query_that_is_changed_in_place_is_another_one(buffer):
         assert not before & set(buffer.sample(200, query, fields=["n"])["n"].tolist())
 
 
-def test_a_query_follows_what_another_sample_has_loaded(buffer):
+def test_a_query_matches_steps_loaded_by_another_sample(buffer):
     query = {"task_id": "new"}
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(9, query)
@@ -211,7 +222,7 @@ def test_stored_next_field_comes_from_the_last_step(tmp_path, width):
 
 
 def test_interleaved_episodes_give_equal_batches(tmp_path):
-    """They do not stand side by side, so they are walked along."""
+    """The rows of an episode are not contiguous, so they are followed one by one."""
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         for n in range(200):
@@ -226,7 +237,7 @@ def test_interleaved_episodes_give_equal_batches(tmp_path):
                 assert_same(stepwise, other)
 
 
-def test_priorities_are_followed(buffer):
+def test_updated_priorities_give_equal_batches(buffer):
     how = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
     rng = np.random.default_rng(0)
     for round in range(10):
@@ -235,7 +246,7 @@ def test_priorities_are_followed(buffer):
         buffer.update_priorities(stepwise["position"], rng.random(50) * 10.0**round)
 
 
-def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
+def test_batches_are_writable_and_do_not_affect_later_batches(buffer):
     for unit in UNITS:
         batches = [buffer.sample(64, unit=unit) for _ in range(5)]
         for k, batch in enumerate(batches):
@@ -249,18 +260,19 @@ def test_a_batch_stays_what_it_is_and_may_be_written_to(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "unit",
+    ("unit", "where"),
     [
-        expdb.Step(), expdb.NStep(1), expdb.NStep(3, gamma=0.9), expdb.NStep(2, stack=2),
-        expdb.NStep(3, end="redraw"), expdb.Stack(3), expdb.Sequence(4, burn_in=2), expdb.Episode(),
+        (expdb.Step(), (Gatherer, "gather")),
+        (expdb.NStep(1), (Window, "load")),
+        (expdb.NStep(3, end="redraw"), (Window, "around")),
+        (expdb.Sequence(4, burn_in=2), (None, "may_start")),
+        (expdb.Episode(), (Gatherer, "gather")),
     ],
-)  # fmt: skip
-@pytest.mark.parametrize(
-    "where", [(Gatherer, "gather"), (Window, "load"), (Window, "around"), (None, "may_start")]
 )
-def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypatch, unit, where):
-    """A signal's handler may draw, in the same thread, which holds the lock already."""
+def test_a_signal_handler_that_samples_does_not_change_the_batch(buffer, monkeypatch, unit, where):
+    """A signal handler can sample in the thread that already holds the lock."""
     kind, name = where[0] or type(unit), where[1]
     method, seeds = getattr(kind, name), {}
 
@@ -287,14 +299,14 @@ def test_a_batch_drawn_in_the_midst_of_another_changes_nothing(buffer, monkeypat
             seeds.clear()
 
 
-def test_equal_units_of_numbers_of_other_types_make_the_same(buffer):
+def test_equal_units_with_other_number_types_give_the_same_dtype(buffer):
     for gamma in (np.float32(0.5), 0.5, np.float64(0.5)):
         for _ in range(3):
             batch = buffer.sample(8, unit=expdb.NStep(1, gamma=gamma))
             assert batch["discount"].dtype == np.float64
 
 
-def test_a_list_of_fields_may_change(buffer):
+def test_a_list_of_fields_can_change_between_samples(buffer):
     fields = ["n"]
     for _ in range(3):
         assert list(buffer.sample(4, fields=fields)) == ["n"]
@@ -310,21 +322,21 @@ def test_a_list_of_fields_may_change(buffer):
      {"sampler": "uniform"}, {"fields": ["nothing"]}, {"fields": [np.array(["n", "obs"])]},
      {"shard": (2, 2)}, {"empty": 3}],
 )  # fmt: skip
-def test_what_is_refused_stays_refused(buffer, how):
+def test_invalid_arguments_are_refused_after_valid_samples(filled, how):
     for fields in (None, ["n"]):
         for _ in range(3):
-            buffer.sample(4, fields=fields)
+            filled[40].sample(4, fields=fields)
     with pytest.raises(expdb.ExpDBError):
-        buffer.sample(**{"size": 4, **how})
+        filled[40].sample(**{"size": 4, **how})
 
 
-def test_a_new_field_is_in_every_batch_from_then_on(tmp_path):
+def test_a_new_field_is_in_every_later_batch(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         store_episodes(buffer, [60])
         for _ in range(3):
             assert "new" not in buffer.sample(8)
-        for count in (1, 1000):  # more than there is room for: all columns are laid out anew
+        for count in (1, 1000):  # 1,000 steps exceed the allocated rows
             n = np.arange(count)
             buffer.store_batch({"obs": np.ones((count, 2), np.float32), "n": n, "new": n})
             batches = [buffer.sample(64, rng=np.random.default_rng(1)) for _ in range(3)]
@@ -335,7 +347,7 @@ def test_a_new_field_is_in_every_batch_from_then_on(tmp_path):
             assert_same(stepwise, buffer.sample(64, rng=np.random.default_rng(1)))
 
 
-def test_what_has_become_too_few_says_why(tmp_path):
+def test_too_few_rows_error_mentions_priorities_of_zero(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         store_episodes(buffer, [4])
@@ -348,12 +360,12 @@ def test_what_has_become_too_few_says_why(tmp_path):
         assert batch.size == 8
 
 
-def test_large_batches_are_made_as_well(buffer):
+def test_batches_too_large_for_window_reuse_are_equal(buffer):
     stepwise, other = both(buffer, MOST_ROWS_KEPT + 1)
     assert_same(stepwise, other)
 
 
-# No more than are remembered at once.
+# Few enough requests for all of their plans to be cached.
 KINDS = [
     {},
     {"unit": expdb.NStep(1)},
@@ -372,7 +384,7 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
         def store(buffer=buffer):
             return store_episodes(buffer, rng.integers(1, 9, 3).tolist(), n, False, (2,))
 
-        def lead():
+        def learn():
             batch = buffer.sample(20, sampler=expdb.Prioritized())
             buffer.update_priorities(batch["position"], rng.random(20))
 
@@ -390,7 +402,7 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
                     buffer.store(n=n, reward=None, **{f"field{n % 3}": n})
                     n += 1
                 case _:
-                    lead()
+                    learn()
             for how in KINDS:
                 try:
                     batches = [
@@ -403,7 +415,7 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
                     assert_same(expected, batch)
 
 
-def test_threads_draw_each_their_own(buffer):
+def test_concurrent_threads_get_consistent_batches(buffer):
     wrong = []
 
     def draw(unit):
@@ -421,8 +433,8 @@ def test_threads_draw_each_their_own(buffer):
 
 
 @pytest.mark.parametrize("unit", [expdb.Sequence(4), expdb.NStep(3), expdb.Sequence(3, burn_in=2)])
-def test_an_episode_ends_in_the_last_row_of_the_ring(tmp_path, unit):
-    """Behind it lies the row that follows a terminated step, which is no step of the episode."""
+def test_an_episode_can_end_in_the_last_row_of_the_ring(tmp_path, unit):
+    """The row after a terminated step does not belong to its episode."""
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b", capacity=64)
         for _ in range(8):

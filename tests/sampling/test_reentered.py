@@ -1,4 +1,4 @@
-"""What a signal's handler does in the midst of a call does not spoil that call, nor later ones."""
+"""A signal handler that interrupts a call corrupts neither that call nor later calls."""
 
 import sys
 from contextlib import suppress
@@ -15,8 +15,8 @@ from expdb.sampling import by_priority
 from expdb.storage.writing import transaction
 
 
-def at_every_line(module, call, handler, check):
-    """Call again and again, with the handler at another line of a module each time, and check."""
+def run_at_every_line(module, call, handler, check):
+    """Run `call` once per line of a module, with `handler` at that line, and run `check`."""
     count, at = 0, 0
 
     def trace(frame, event, _):
@@ -42,7 +42,7 @@ def at_every_line(module, call, handler, check):
             return at
 
 
-def test_memory_that_is_handed_out_meanwhile_is_not_handed_out_again():
+def test_interrupted_allocations_do_not_share_memory():
     arrays, dtype = BatchArrays(), np.dtype(np.uint8)
     taken = []
 
@@ -57,15 +57,15 @@ def test_memory_that_is_handed_out_meanwhile_is_not_handed_out_again():
     def check():
         for array, value in taken:
             assert (array == value).all()
-        del taken[:-6:2]  # their memory may be used again
+        del taken[:-6:2]  # the memory of these arrays can be reused
         assert len(arrays._kept) <= MOST_ARRAYS
 
     for _ in range(10):
-        assert at_every_line(batch_arrays, take, lambda: [take() for _ in range(9)], check) > 10
+        assert run_at_every_line(batch_arrays, take, lambda: [take() for _ in range(9)], check) > 10
 
 
 @pytest.mark.parametrize("meanwhile", ["total", "set"])
-def test_sums_are_those_of_the_weights_whatever_is_set_meanwhile(meanwhile):
+def test_the_sum_tree_stays_consistent_if_updates_are_interrupted(meanwhile):
     rng, tree = np.random.default_rng(0), SumTree(200_000)
     tree.set(np.arange(200_000), rng.random(200_000))
 
@@ -82,10 +82,10 @@ def test_sums_are_those_of_the_weights_whatever_is_set_meanwhile(meanwhile):
             np.testing.assert_array_equal(above[: len(level)], level.sum(1))
         assert tree.total == pytest.approx(tree.weights.sum(), rel=1e-9)
 
-    assert at_every_line(sumtree, change, handler, check) > 10
+    assert run_at_every_line(sumtree, change, handler, check) > 10
 
 
-def test_priorities_that_are_updated_meanwhile_are_drawn_by(tmp_path):
+def test_priorities_updated_by_a_signal_handler_affect_sampling(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer, sampler = db.buffer("b"), expdb.Prioritized(alpha=1.0, epsilon=0.0)
         positions = buffer.store_batch({"n": np.arange(40)})
@@ -110,10 +110,10 @@ def test_priorities_that_are_updated_meanwhile_are_drawn_by(tmp_path):
             np.testing.assert_allclose(batch["probability"], weight / total)
 
         for module in (priorities, by_priority):
-            assert at_every_line(module, update, update, check) > 3
+            assert run_at_every_line(module, update, update, check) > 3
 
 
-def test_steps_that_are_stored_meanwhile_are_numbered_with_the_others(tmp_path):
+def test_steps_stored_by_a_signal_handler_are_numbered_consecutively(tmp_path):
     with expdb.open(tmp_path / "runs.db", timeout=0.01) as db:
         buffer, stored = db.buffer("b"), []
 
@@ -121,11 +121,11 @@ def test_steps_that_are_stored_meanwhile_are_numbered_with_the_others(tmp_path):
             stored.append(buffer.store(task_id="t", n=len(stored)))
 
         def handler():
-            with suppress(expdb.DatabaseBusy):  # it comes while the outer call writes
+            with suppress(expdb.DatabaseBusy):  # the outer call is writing
                 store()
 
         store()
-        assert at_every_line(transaction, store, handler, lambda: None) > 40
+        assert run_at_every_line(transaction, store, handler, lambda: None) > 40
         batch = buffer.get(np.arange(len(stored)))
         np.testing.assert_array_equal(np.sort(stored), batch["position"])
         np.testing.assert_array_equal(batch["step"], np.arange(len(stored)))

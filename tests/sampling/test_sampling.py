@@ -1,6 +1,6 @@
-"""Sampling: uniform where it says so, one snapshot, no transition that never was.
+"""Sampling is uniform, sees one snapshot, and returns only transitions that were stored.
 
-Error rates: see CHI_SQUARE.
+For the error rates of the statistical tests, see CHI_SQUARE.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from behind import writing
 import expdb
 from expdb import NStep, QueryBuilder, Uniform
 
-# Fixed seeds, so a test passes or fails for ever; a right sampler fails one such test in a million
-# seeds.
+# The seeds are fixed, so the result of a test never changes. A correct sampler fails a test for
+# one in a million seeds.
 CHI_SQUARE = 1e-6
 
 
 def assert_uniform(draws, population):
-    """Chi-square test, by the Wilson-Hilferty approximation of its distribution."""
+    """Run a chi-square test with the Wilson-Hilferty approximation."""
     population = list(population)
     counts = dict.fromkeys(population, 0)
     for draw in draws:
@@ -31,7 +31,7 @@ def assert_uniform(draws, population):
     )  # one-sided 1e-6
 
 
-def drawn(buffer, where=None, rounds=40, size=250, **options):
+def sample_positions(buffer, where=None, rounds=40, size=250, **options):
     rng = np.random.default_rng(7)
     return [
         p
@@ -48,37 +48,41 @@ def test_the_chi_square_test_itself_can_fail():
         assert_uniform(skewed.tolist(), range(50))
 
 
-def test_every_step_is_as_likely_after_eviction(db):
+def test_steps_are_drawn_uniformly_after_eviction(db):
     buffer = db.buffer("b", capacity=100)
     for k in range(25):
         buffer.store_batch({"task_id": f"t{k}", "x": np.arange(13)})
-    assert_uniform(drawn(buffer), range(225, 325))
+    assert_uniform(sample_positions(buffer), range(225, 325))
 
 
-def test_every_step_is_as_likely_after_delete(db):
+def test_steps_are_drawn_uniformly_after_deletion(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(200)})
     buffer.delete(QueryBuilder().gte("position", 30).and_().lt("position", 150))
-    assert_uniform(drawn(buffer), [*range(30), *range(150, 200)])
+    assert_uniform(sample_positions(buffer), [*range(30), *range(150, 200)])
 
 
-def test_every_step_is_as_likely_where_hands_have_deleted(db):
+def test_steps_are_drawn_uniformly_after_rows_are_deleted_in_sql(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(100)})
     with writing(db) as session:
         session.ask("DELETE FROM steps WHERE position % 3 = 0")
-    assert_uniform(drawn(buffer), [k for k in range(100) if k % 3])
-    assert len(set(drawn(buffer, rounds=1, size=66, sampler=Uniform(replace=False)))) == 66
+    assert_uniform(sample_positions(buffer), [k for k in range(100) if k % 3])
+    assert (
+        len(set(sample_positions(buffer, rounds=1, size=66, sampler=Uniform(replace=False)))) == 66
+    )
 
 
-def test_every_matching_step_is_as_likely(db):
+def test_matching_steps_are_drawn_uniformly(db):
     buffer = db.buffer("b")
     buffer.store_batch([{"task_id": f"t{k % 4}", "reward": k % 10} for k in range(200)])
     where = QueryBuilder().eq("task_id", "t1").or_().gte("reward", 8)
-    assert_uniform(drawn(buffer, where), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8])
+    assert_uniform(
+        sample_positions(buffer, where), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8]
+    )
 
 
-def test_every_step_with_a_successor_is_as_likely(db):
+def test_steps_with_a_successor_are_drawn_uniformly(db):
     buffer = db.buffer("b")
     for k, tail in enumerate([True, False, True, False]):
         with buffer.episode(f"t{k}") as episode:
@@ -87,11 +91,11 @@ def test_every_step_with_a_successor_is_as_likely(db):
             if tail:
                 episode.end(obs=np.array([k, 20]))
     ends = {39, 79}
-    assert_uniform(drawn(buffer, unit=NStep(1)), [p for p in range(80) if p not in ends])
+    assert_uniform(sample_positions(buffer, unit=NStep(1)), [p for p in range(80) if p not in ends])
 
 
 @pytest.mark.slow
-def test_every_task_is_as_likely_whatever_its_length(db):
+def test_tasks_are_drawn_uniformly_regardless_of_their_length(db):
     buffer = db.buffer("b")
     for k in range(40):
         for _ in range(1 + k % 3):
@@ -116,7 +120,7 @@ def test_every_task_is_as_likely_whatever_its_length(db):
         )
 
 
-def test_rare_tasks_among_many_are_found_and_as_likely(db):
+def test_rare_matching_tasks_are_found_and_drawn_uniformly(db):
     buffer = db.buffer("b")
     buffer.store_batch(
         [
@@ -134,16 +138,18 @@ def test_rare_tasks_among_many_are_found_and_as_likely(db):
     assert_uniform(draws, [f"t{k}" for k in range(7, 1500, 100)])
 
 
-def test_without_replacement_every_step_comes_once(db):
+def test_sampling_without_replacement_draws_every_step_once(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(50)})
     batch = buffer.sample(50, sampler=Uniform(replace=False))
     assert sorted(batch["x"].tolist()) == list(range(50))
     assert batch["x"].tolist() != list(range(50))
-    assert_uniform(drawn(buffer, rounds=400, size=10, sampler=Uniform(replace=False)), range(50))
+    assert_uniform(
+        sample_positions(buffer, rounds=400, size=10, sampler=Uniform(replace=False)), range(50)
+    )
 
 
-def test_too_few_rows_are_an_error_that_says_how_many(db):
+def test_too_few_rows_error_states_the_requested_and_available_numbers(db):
     buffer = db.buffer("b")
     for call in (
         lambda: buffer.sample(1),
@@ -185,7 +191,7 @@ def test_a_seed_gives_the_same_batches(db):
     assert buffer.sample(20)["x"].tolist() != buffer.sample(20)["x"].tolist()
 
 
-def test_a_seed_gives_the_same_batch_before_and_after_the_rows_are_in_memory(open_db):
+def test_a_seed_gives_the_same_batch_before_and_after_rows_are_loaded(open_db):
     buffer = open_db().buffer("b")
     buffer.store_batch([{"task_id": "t", "x": k} for k in range(2_000)])
     buffer.delete([3, 700])
@@ -194,7 +200,7 @@ def test_a_seed_gives_the_same_batch_before_and_after_the_rows_are_in_memory(ope
     assert batches[0] == batches[1] == batches[2]
 
 
-def test_tasks_come_with_all_their_steps_in_order(db):
+def test_sample_tasks_returns_all_steps_of_a_task_in_order(db):
     buffer = db.buffer("b")
     order = [3, 0, 2, 0, 1]
     for agent in ("a", "b"):
@@ -211,7 +217,7 @@ def test_tasks_come_with_all_their_steps_in_order(db):
 
 
 def transitions(buffer, rounds=30, **options):
-    """All transitions that NStep(1) draws, as (obs, next_obs, discount) by position."""
+    """Return (obs, next_obs, discount) by position for all transitions of NStep(1)."""
     by_position = {}
     for k in range(rounds):
         batch = buffer.sample(64, unit=NStep(1, gamma=0.9), rng=k, **options)
@@ -228,7 +234,7 @@ def transitions(buffer, rounds=30, **options):
 
 
 @pytest.mark.filterwarnings("ignore:.* was never ended:expdb.ExpDBWarning")  # one stays open
-def test_successors_stay_in_their_episode(db):
+def test_successors_belong_to_the_same_episode(db):
     buffer = db.buffer("b")
     writers = [buffer.episode(f"t{k}", flush_steps=3 + k) for k in range(3)]
     for t in range(10):
@@ -246,11 +252,11 @@ def test_successors_stay_in_their_episode(db):
             assert by_obs[100.0 * k + t] == (100 * k + t + 1, 0.9)
     assert by_obs[9.0] == (0.0, 0.0)  # terminated: no successor, and its value does not count
     assert by_obs[109.0] == (110.0, 0.9)
-    assert 209.0 not in by_obs  # open: what follows is not known
+    assert 209.0 not in by_obs  # the episode is open, so the successor is unknown
     assert len(by_obs) == 29
 
 
-def test_successors_of_steps_out_of_order_follow_the_steps(db):
+def test_successors_follow_step_numbers_and_not_the_storage_order(db):
     buffer = db.buffer("b")
     for step in (2, 0, 1, 4, 3):
         buffer.store(episode_id="e", step=step, obs=float(step), terminated=False)
@@ -262,12 +268,12 @@ def test_successors_of_steps_out_of_order_follow_the_steps(db):
         buffer.sample(1, unit=NStep(1))
 
 
-def test_no_transition_joins_what_a_deletion_has_parted(db):
+def test_transitions_do_not_span_deleted_steps(db):
     buffer = db.buffer("b")
     with buffer.episode("t") as episode:
         for t in range(30):
             episode.append(obs=float(t), truncated=t == 29)
-        episode.end(obs=30.0)  # what follows the last step only, whatever is missing before it
+        episode.end(obs=30.0)  # the successor of the last step only
     buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
     with writing(db) as session:
         session.ask("DELETE FROM steps WHERE step = 25")
@@ -279,7 +285,7 @@ def test_no_transition_joins_what_a_deletion_has_parted(db):
     assert all(after == obs + 1 for obs, after, _ in by_position.values())
 
 
-def test_successors_survive_eviction_merging_and_interleaving(db):
+def test_successors_are_correct_after_eviction_merging_and_interleaving(db):
     buffer = db.buffer("b", capacity=37)
     for t in range(40):
         for k in range(3):
@@ -292,7 +298,7 @@ def test_successors_survive_eviction_merging_and_interleaving(db):
     assert len(by_position) == 37
 
 
-def test_next_fields_name_what_is_derived(db):
+def test_next_fields_selects_the_derived_keys(db):
     buffer = db.buffer("b")
     with buffer.episode("t") as episode:
         for t in range(5):

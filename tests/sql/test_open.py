@@ -17,6 +17,8 @@ from behind import writing
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def path(tmp_path):

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import expdb
 from expdb import QueryBuilder
 
+pytestmark = pytest.mark.both_databases
+
 TASKS = ["a", "b", "A", "a%c", "a_c", "é", "", "Z", "a\\c", "*[x]?"]
 TAGS = [
     None,
@@ -254,11 +256,11 @@ def test_a_builder_gives_plain_json_left_to_right():
         QueryBuilder().and_().eq("task_id", "a").eq("task_id", "b"),
     ],
 )
-def test_an_empty_or_mismatched_builder_is_an_error(buffer, builder):
+def test_an_empty_or_mismatched_builder_is_an_error(scratch, builder):
     with pytest.raises(ValueError, match=r"query is empty|must be joined"):
         builder.build()
     with pytest.raises(expdb.QueryError):
-        buffer.count(builder)
+        scratch.count(builder)
 
 
 def test_every_form_of_where(buffer):
@@ -292,17 +294,17 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_unknown_name_is_an_error_that_says_what_to_use(buffer, name):
-    buffer.store(x=1)
+def test_an_unknown_name_is_an_error_that_says_what_to_use(scratch, name):
+    scratch.store(x=1)
     for op in ("eq", "is_null", "like"):
         with pytest.raises(
             expdb.QueryError, match=r"a query uses|did you|letters, digits|write tags"
         ) as caught:
-            buffer.count({"field": name, "op": op, "value": "a"})
+            scratch.count({"field": name, "op": op, "value": "a"})
         assert "\n" not in str(caught.value)
     with pytest.raises(expdb.QueryError):
-        buffer.index(name)
-    assert buffer.count() == 1
+        scratch.index(name)
+    assert scratch.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -334,9 +336,9 @@ def test_hostile_values_match_nothing_by_accident(buffer, value):
         ("task_id", "in", ["a"] * 40_000, "at most"), ("task_id", "like", "a\\", "double the"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
+def test_what_cannot_be_compared_is_an_error(scratch, name, op, value, message):
     with pytest.raises(expdb.QueryError, match=message):
-        buffer.count({"field": name, "op": op, "value": value})
+        scratch.count({"field": name, "op": op, "value": value})
 
 
 @pytest.mark.parametrize(
@@ -357,29 +359,29 @@ def test_what_cannot_be_compared_is_an_error(buffer, name, op, value, message):
         [2**63],
     ],
 )
-def test_what_is_no_query_is_an_error(buffer, where):
+def test_what_is_no_query_is_an_error(scratch, where):
     with pytest.raises(expdb.QueryError):
-        buffer.count(where)
+        scratch.count(where)
 
 
-def test_long_chains_compile_and_deep_nesting_is_refused(buffer):
-    buffer.store(task_id="t50")
+def test_long_chains_compile_and_deep_nesting_is_refused(scratch):
+    scratch.store(task_id="t50")
     chain = QueryBuilder().eq("task_id", "t0")
     for k in range(1, 600):
         chain.or_().eq("task_id", f"t{k}")
-    assert buffer.count(chain) == 1
+    assert scratch.count(chain) == 1
     nested = QueryBuilder().eq("task_id", "t50")
     for _ in range(300):
         nested = QueryBuilder().eq("task_id", "t50").and_().nested(nested)
     with pytest.raises(expdb.QueryError, match="nested"):
-        buffer.count(nested)
+        scratch.count(nested)
     wide = (
         QueryBuilder()
         .in_("step", range(29_000))
         .or_()
         .in_("task_id", [f"t{k}" for k in range(29_000)])
     )
-    assert buffer.count(wide) == 1
+    assert scratch.count(wide) == 1
 
 
 @pytest.mark.parametrize("column", ["step", "policy_version", "reward", "position"])

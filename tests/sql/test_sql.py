@@ -10,6 +10,8 @@ import pytest
 import expdb
 from expdb.names import EPISODE_VIEW_COLUMNS
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def filled(db):
@@ -226,6 +228,7 @@ def asked(buffer):
     return buffer
 
 
+@pytest.mark.one_database
 def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
     with pytest.raises(
         expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"
@@ -240,6 +243,7 @@ def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
     )
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", ["action", "messages", "obs"])
 @pytest.mark.parametrize(
     "query",

@@ -8,12 +8,14 @@ import pytest
 import expdb
 from expdb import Episode, QueryBuilder, Uniform
 
+pytestmark = pytest.mark.both_databases
+
 ALL = Uniform(replace=False)
 AGENTS = "white", "black"
 
 
 def play(buffer, episode_id="game", length=4, **options):
-    """Write an episode in which two agents act in turn."""
+    """Write an episode with alternating steps of two agents."""
     with buffer.episode("chess", agent_id="white", episode_id=episode_id, **options) as episode:
         for k in range(length):
             episode.append(x=k, agent_id=AGENTS[k % 2], reward=float(k))
@@ -24,7 +26,7 @@ def agents(buffer, where=None):
     return np.concatenate([batch["agent_id"] for batch in batches]).tolist()
 
 
-def test_each_step_of_an_episode_has_its_agent(buffer):
+def test_each_step_of_an_episode_stores_its_own_agent(buffer):
     play(buffer)
     assert agents(buffer) == ["white", "black", "white", "black"]
     assert buffer.count({"agent_id": "black"}) == 2
@@ -55,7 +57,7 @@ def test_every_way_to_write_stores_the_agents(buffer, way):
     step = {"task_id": "chess", "episode_id": "game"}
     rows = [{**step, "agent_id": name, "x": k} for k, name in enumerate(names)]
     columns = {**step, "agent_id": names, "x": np.arange(6)}
-    buffer.store(task_id="other", x=0)  # the type of the field is known
+    buffer.store(task_id="other", x=0)  # sets the type of the field
     if way == "store":
         for row in rows:
             buffer.store(**row)
@@ -78,7 +80,7 @@ def test_every_way_to_write_stores_the_agents(buffer, way):
     assert buffer.episodes({"episode_id": "game"})["length"].to_pylist() == [6]
 
 
-def test_steps_without_an_episode_id_still_have_an_episode_for_each_agent(buffer):
+def test_steps_without_an_episode_id_get_one_episode_per_agent(buffer):
     for k in range(4):
         buffer.store(task_id="t", agent_id=AGENTS[k % 2], x=k)
     buffer.store_batch({"task_id": "t", "agent_id": list(AGENTS) * 2, "x": np.arange(4)})
@@ -86,7 +88,7 @@ def test_steps_without_an_episode_id_still_have_an_episode_for_each_agent(buffer
     assert buffer.episodes()["length"].to_pylist() == [4, 4]
 
 
-def test_queries_by_agent_match_with_and_without_own_agents(buffer):
+def test_queries_by_agent_match_agents_of_episodes_and_steps(buffer):
     for number in range(3):
         with buffer.episode("t", agent_id=f"agent {number}") as episode:
             for k in range(3):
@@ -123,15 +125,15 @@ def test_a_copy_keeps_the_agents(buffer, location, tmp_path):
         assert agents(other.buffer("train")) == agents(buffer)
 
 
-def test_an_invalid_agent_is_refused(buffer):
-    with buffer.episode("t", episode_id="e") as episode:
+def test_an_invalid_agent_is_refused(scratch):
+    with scratch.episode("t", episode_id="e") as episode:
         episode.append(x=0)
         for wrong, error in ((3, "agent_id must be text, got 3"), ("a\0b", "NUL character")):
             with pytest.raises(expdb.InvalidValue, match=error):
                 episode.append(x=1, agent_id=wrong)
             with pytest.raises(expdb.InvalidValue, match=error):
-                buffer.store(episode_id="other", agent_id=wrong, x=1)
-    assert len(buffer) == 1
+                scratch.store(episode_id="other", agent_id=wrong, x=1)
+    assert len(scratch) == 1
 
 
 def test_policy_versions_are_shared_and_never_decrease(open_db):
@@ -158,8 +160,8 @@ def test_policy_versions_are_shared_and_never_decrease(open_db):
     assert dict(other.policy_versions) == {"white": 5, "b\u00e9": 0, "red": 1}
 
 
-def test_a_misspelt_agent_of_a_policy_is_named(buffer):
-    buffer.policy_versions["blak"] = 0  # before the first step, nothing is known
+def test_setting_the_policy_version_of_a_misspelt_agent_warns(buffer):
+    buffer.policy_versions["blak"] = 0  # no warning before the first step
     play(buffer)
     buffer.policy_versions["white"] = 1
     with pytest.warns(expdb.ExpDBWarning, match="has the agent 'blakc', did you mean 'black'"):
@@ -186,7 +188,7 @@ def test_agents_without_a_version_use_the_version_of_the_buffer(buffer):
         trainer.lease(1)
 
 
-def test_a_group_is_too_stale_if_a_step_of_one_agent_is(buffer):
+def test_one_stale_agent_makes_a_group_too_stale(buffer):
     for game in range(4):
         with buffer.episode("chess", group_id=f"g{game // 2}") as episode:
             for agent, version in (("white", 5), ("black", 9 - 4 * (game == 3))):
@@ -200,7 +202,7 @@ def test_a_group_is_too_stale_if_a_step_of_one_agent_is(buffer):
 
 
 def expected(steps, current, default, most, by_episode):
-    """Return what may be leased, as a plain model says: steps are (episode, agent, version)."""
+    """Return the steps or episodes that a reference model allows to be leased."""
 
     def is_new(agent, version):
         now = current.get(agent, default)
@@ -215,7 +217,7 @@ def expected(steps, current, default, most, by_episode):
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(k, marks=pytest.mark.slow)
                                               for k in range(3, 8))])  # fmt: skip
-def test_staleness_of_each_policy_is_as_a_plain_model_says(open_db, seed):
+def test_staleness_of_each_agent_matches_a_reference_model(open_db, seed):
     rng, db = random.Random(seed), open_db()
     for number in range(25):
         buffer = db.buffer(f"game {number}")

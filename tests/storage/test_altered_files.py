@@ -1,4 +1,4 @@
-"""Files that someone has altered: one line that says so, never a raw error."""
+"""Altered files raise one-line errors of expdb and never raw errors."""
 
 import shutil
 import sqlite3
@@ -41,7 +41,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def altered(original, tmp_path):
-    """Return a function that runs statements on a copy past expdb, and its path."""
+    """Return a function that runs SQL on a copy without expdb and returns its path."""
     path = tmp_path / "altered.db"
     shutil.copyfile(original, path)
 
@@ -56,7 +56,7 @@ def altered(original, tmp_path):
 
 
 def use(db):
-    """Use a buffer in every way, and return the errors."""
+    """Call every kind of method of a buffer and return the error messages."""
     buffer = db.buffer("train", create=False)
     fields = ["obs", "tags", "priority", "position"]
     acts = (
@@ -112,7 +112,7 @@ def use(db):
         ("leases.id", -1),
     ],
 )
-def test_an_altered_column_is_a_typed_error(altered, column, value):
+def test_an_altered_column_raises_an_expdb_error(altered, column, value):
     table, name = column.split(".")
     where = "" if table == "buffers" else " AND buffer_id = 1"
     path = altered(f"UPDATE {table} SET {name} = ? WHERE 1 = 1{where}", value)
@@ -135,7 +135,7 @@ def test_an_altered_column_is_a_typed_error(altered, column, value):
         ("buffers.pace", "{"),
     ],
 )
-def test_an_altered_column_of_a_server_is_a_typed_error(postgresql_url, column, value):
+def test_an_altered_column_on_postgresql_raises_an_expdb_error(postgresql_url, column, value):
     with expdb.open(postgresql_url) as db:
         fill(db)
     table, name = column.split(".")
@@ -149,7 +149,7 @@ def test_an_altered_column_of_a_server_is_a_typed_error(postgresql_url, column, 
     assert not any("\n" in problem for problem in problems)
 
 
-def test_a_chunk_of_another_buffer_is_refused(altered):
+def test_reading_a_chunk_of_another_buffer_raises_chunk_damaged(altered):
     for column in ("data", "crc", "signature"):
         path = altered(
             f"UPDATE chunks SET {column} = (SELECT o.{column} FROM chunks o WHERE o.buffer_id = 2 "
@@ -161,7 +161,7 @@ def test_a_chunk_of_another_buffer_is_refused(altered):
             db.buffer("train").sample(4)
 
 
-def test_a_final_observation_of_another_episode_is_refused(altered):
+def test_a_final_observation_of_another_episode_raises_database_damaged(altered):
     path = altered(
         "UPDATE episodes SET tail_chunk = (SELECT max(tail_chunk) FROM episodes e "
         "WHERE e.buffer_id = 1) WHERE buffer_id = 1 AND id = 0"
@@ -172,7 +172,7 @@ def test_a_final_observation_of_another_episode_is_refused(altered):
             db.buffer("train").sample(16, unit=expdb.NStep(1))
 
 
-def test_a_value_too_large_for_sqlite_is_a_typed_error(tmp_path):
+def test_a_value_too_large_for_sqlite_raises_database_damaged(tmp_path):
     path = tmp_path / "large.db"
     with expdb.open(path) as db:
         db.buffer("b").store(x=np.random.default_rng(0).random(500))

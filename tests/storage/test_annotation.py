@@ -1,4 +1,4 @@
-"""Annotation: tags are merged, no annotator erases another, and a lost update warns."""
+"""Tags are merged, concurrent annotators lose no tags, and updates without a match warn."""
 
 import json
 import multiprocessing
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import expdb
 from expdb.cli import main
+
+pytestmark = pytest.mark.both_databases
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -56,7 +58,7 @@ def test_revision_counts_changes_to_stored_steps(open_db, loads_rows):
             revision = buffer.revision
 
 
-def test_tags_are_merged_and_none_removes_one(buffer):
+def test_update_merges_tags_and_none_removes_a_tag(buffer):
     assert buffer.update({"task_id": "t1"}, tags={"judge": 0.5}) == 1
     assert buffer.update([0, 1], **{"tags.second": "ok"}) == 2
     assert buffer.update([1, 3], tags={"k": None, "split": "test"}) == 2
@@ -71,7 +73,7 @@ def test_tags_are_merged_and_none_removes_one(buffer):
     assert tags_of(buffer)[0] is None
 
 
-def test_a_tag_that_an_update_sets_may_be_new(buffer):
+def test_querying_for_the_tag_that_an_update_sets_does_not_warn(buffer):
     unjudged = expdb.QueryBuilder().is_null("tags.judge")
     assert buffer.update(unjudged, **{"tags.judge": 1.0}) == 4  # no warning
     assert buffer.update(expdb.QueryBuilder().is_null("tags.new"), tags={"new": 1}) == 4
@@ -79,18 +81,19 @@ def test_a_tag_that_an_update_sets_may_be_new(buffer):
         buffer.update(expdb.QueryBuilder().eq("tags.jugde", 1), **{"tags.judge": 0.0})
 
 
-def test_a_key_that_no_query_could_name_is_refused(buffer):
+@pytest.mark.one_database
+def test_tag_keys_that_queries_cannot_address_are_rejected(buffer):
     with pytest.raises(expdb.QueryError, match="letters, digits and _"):
         buffer.update([0], **{"tags.a.b": 1})
 
 
-def test_tags_are_replaced_on_request(buffer):
+def test_replace_tags_replaces_all_tags_of_a_step(buffer):
     buffer.update([1], tags={"only": 1}, replace_tags=True)
     buffer.update([3], tags=None)
     assert tags_of(buffer) == [None, {"only": 1}, None, None]
 
 
-def test_the_tags_of_episodes_are_merged(buffer):
+def test_update_merges_episode_tags(buffer):
     buffer.update({"task_id": "t0"}, episode_tags={"a": 1})
     buffer.update({"task_id": "t0"}, reward=1.0, **{"episode_tags.b": [1, {"c": None}]})
     assert tags_of(buffer, "episode_tags")[0] == {"a": 1, "b": [1, {"c": None}]}
@@ -98,7 +101,7 @@ def test_the_tags_of_episodes_are_merged(buffer):
     assert tags_of(buffer, "episode_tags")[0] == {"z": 0}
 
 
-def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
+def test_sampling_with_a_query_sees_merged_tags(buffer):
     where = {"tags.judge": 1}
     with (
         pytest.warns(expdb.ExpDBWarning, match="no step or episode of buffer"),
@@ -109,6 +112,7 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
     assert set(buffer.sample(32, where, rng=0)["x"].tolist()) == {1, 2}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "match"),
     [
@@ -122,14 +126,14 @@ def test_a_sample_that_follows_a_query_sees_merged_tags(buffer):
         ({"reward": 1.0, "required": "yes"}, "required"),
     ],
 )
-def test_tags_that_make_no_sense_are_refused(buffer, columns, match):
+def test_invalid_tag_updates_are_rejected(buffer, columns, match):
     before = tags_of(buffer)
     with pytest.raises(expdb.InvalidValue, match=match):
         buffer.update([0], **columns)
     assert tags_of(buffer) == before
 
 
-def test_an_update_by_an_episode_that_matches_nothing_is_told(buffer):
+def test_updating_an_unknown_episode_warns_or_raises_if_required(buffer):
     with pytest.warns(expdb.ExpDBWarning, match="the steps are flushed and not evicted"):
         assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
     with pytest.raises(expdb.TooFewRows, match="found no step of buffer 'train' that matches"):
@@ -153,7 +157,7 @@ keys = st.sampled_from(["a", "b", 'c"d', "e.f", "\N{SNOWMAN}"])
         max_size=6,
     )
 )
-def test_tags_are_those_of_a_plain_model(db, changes):
+def test_tags_match_a_reference_model(db, changes):
     if "model" in db.buffers():
         db.drop("model")
     buffer = db.buffer("model")
@@ -182,7 +186,7 @@ def annotate(location, judge, count):
             buffer.update({"step": 0}, tags={f"{judge}.{k}": k})
 
 
-def test_concurrent_annotators_erase_nothing(location, buffer):
+def test_concurrent_annotators_lose_no_tags(location, buffer):
     processes = [SPAWN.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
     threads = [threading.Thread(target=annotate, args=(location, j, 20)) for j in ("r", "s")]
     for annotator in (*processes, *threads):
@@ -200,7 +204,7 @@ def run(*arguments):
     return done.exit_code, done.output.strip()
 
 
-def test_the_command_tags_steps_and_episodes(tmp_path):
+def test_tag_command_tags_steps_and_episodes(tmp_path):
     path = str(tmp_path / "runs.db")
     with expdb.open(path) as db:
         for k in range(3):

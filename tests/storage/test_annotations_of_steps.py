@@ -1,4 +1,4 @@
-"""Arrays that trainers add to stored steps: versions, lengths, types, and what keeps them."""
+"""Annotations are arrays that trainers add to stored steps."""
 
 import asyncio
 import sqlite3
@@ -15,10 +15,12 @@ import expdb
 from expdb import TOKEN_FIELDS, Episode
 from expdb.export import export
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def buffer(db):
-    """Four turns with one to four output tokens, and a step without tokens."""
+    """A buffer of four turns with one to four output tokens, and a step without tokens."""
     buffer = db.buffer("train", fields=TOKEN_FIELDS)
     fill(buffer)
     return buffer
@@ -75,6 +77,7 @@ def test_the_greatest_version_is_read_by_default(buffer):
         read("advantages@x")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("positions", "arrays", "error", "message"),
     [
@@ -110,6 +113,7 @@ def test_an_invalid_annotation_is_refused_and_nothing_is_stored(
     assert buffer.get([0, 1, 2, 4], fields=["value"])["has_value"].tolist() == [0, 0, 1, 0]
 
 
+@pytest.mark.one_database
 def test_a_field_cannot_take_the_name_of_an_annotation(open_db):
     buffer = open_db().buffer("train")
     other = open_db().buffer("train")
@@ -121,7 +125,7 @@ def test_a_field_cannot_take_the_name_of_an_annotation(open_db):
     assert len(buffer) == 1
 
 
-def test_arrays_of_a_buffer_without_tokens_have_any_length(db):
+def test_arrays_of_a_buffer_without_tokens_can_have_any_length(db):
     buffer = db.buffer("plain")
     for k in range(3):
         buffer.store(x=float(k))
@@ -152,7 +156,7 @@ def test_evicted_and_deleted_steps_lose_their_annotations(db):
         assert session.ask("SELECT count(*) FROM annotations") == [(0,)]
 
 
-def test_a_copy_an_export_and_an_archive_have_annotations(buffer, location, tmp_path):
+def test_copies_exports_and_archives_contain_annotations(buffer, location, tmp_path):
     buffer.annotate([0, 1], 2, ref_logprobs=floats(1, 2))
     buffer.annotate([1], 5, ref_logprobs=floats(2, value=5))
     expdb.copy(location, tmp_path / "copy.db")
@@ -186,7 +190,7 @@ def test_a_batch_is_replayed_unless_an_annotation_in_it_has_changed(buffer):
         list(buffer.replay("trainer"))
 
 
-def test_a_corrupted_annotation_is_named(tmp_path):
+def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         buffer = db.buffer("train")
@@ -204,7 +208,7 @@ def test_a_corrupted_annotation_is_named(tmp_path):
         assert len(db.check()) == 2
 
 
-def test_annotations_can_be_awaited(buffer):
+def test_annotate_async_stores_annotations(buffer):
     async def trainer():
         return await buffer.annotate_async([0], version=1, value=[0.5])
 
@@ -225,7 +229,7 @@ def test_torch_tensors_can_be_annotations(buffer):
         max_size=15,
     )
 )
-def test_annotations_agree_with_a_plain_model(tmp_path_factory, calls):
+def test_annotations_match_a_reference_model(tmp_path_factory, calls):
     model = {}
     with expdb.open(tmp_path_factory.mktemp("noted") / "runs.db") as db:
         buffer = db.buffer("train")
@@ -251,7 +255,7 @@ def test_annotations_agree_with_a_plain_model(tmp_path_factory, calls):
      ([[1.0]], [["3"]]), ([[np.int8(1)]], [[1000]]), ([[np.uint8(1)]], [[-1]]),
      ([[np.float32(1)]], [[1e300]])],
 )  # fmt: skip
-def test_numbers_are_not_converted_to_a_type_that_loses_them(db, first, second):
+def test_values_that_do_not_fit_the_annotation_type_are_rejected(db, first, second):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(2)})
     buffer.annotate([0], value=first)
@@ -261,7 +265,7 @@ def test_numbers_are_not_converted_to_a_type_that_loses_them(db, first, second):
     assert buffer.get([1], fields=["value"])["has_value"].tolist() == [False]
 
 
-def test_integers_among_floats_are_floats(db):
+def test_integers_are_converted_to_the_annotation_type(db):
     buffer = db.buffer("b")
     buffer.store_batch({"x": np.arange(3)})
     buffer.annotate([0, 1], value=[0, 0.5])

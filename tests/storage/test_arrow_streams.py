@@ -8,6 +8,8 @@ import pytest
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def train(db):
@@ -37,7 +39,7 @@ def test_a_stream_has_the_values_of_all_steps(train):
     assert rows[5]["obs"] is rows[5]["action"] is rows[5]["ids"] is None
 
 
-def test_fields_and_a_query_choose_columns_and_rows(train):
+def test_fields_select_columns_and_a_query_selects_rows(train):
     train.score(episode_id="e3", name="judge", value=0.5)
     train.annotate(np.array([3]), 7, value=np.array([1.5]))
     names = ["scores.judge", "number", "value", "value@7", "buffer", "episode_tags"]
@@ -59,13 +61,13 @@ def test_the_schema_does_not_depend_on_the_rows(train):
     assert reader.schema.field("reward").type == pa.float64()
 
 
-def test_times_can_be_timestamps(train):
+def test_times_can_be_returned_as_timestamps(train):
     table = train.to_arrow(fields=["started", "number"], timestamps=True).read_all()
     assert isinstance(table["started"][0].as_py(), datetime.datetime)
     assert train.to_arrow(fields=["started"]).schema.field("started").type == pa.float64()
 
 
-def test_large_results_come_in_several_batches(db):
+def test_large_results_are_split_into_several_batches(db):
     buffer = db.buffer("large")
     buffer.store_batch({"number": np.arange(10_000), "episode_id": ["e"] * 10_000})
     sizes, seen = [], []
@@ -77,7 +79,7 @@ def test_large_results_come_in_several_batches(db):
     assert seen == list(range(10_000))
 
 
-def test_other_libraries_read_the_stream_by_its_interface(train):
+def test_streams_support_the_arrow_c_stream_interface(train):
     reader = train.to_arrow(fields=["number"])
     capsule = reader.__arrow_c_stream__()
     assert type(capsule).__name__ == "PyCapsule"
@@ -94,7 +96,7 @@ def test_other_libraries_read_the_stream_by_its_interface(train):
         ({"timestamps": 1}, expdb.InvalidValue, "timestamps must be"),
     ],
 )
-def test_mistakes_are_reported_before_anything_is_read(train, arguments, error, message):
+def test_invalid_arguments_raise_before_rows_are_read(train, arguments, error, message):
     with pytest.raises(error, match=message):
         train.to_arrow(**arguments)
 
@@ -107,6 +109,7 @@ def test_a_stream_ends_with_an_error_if_the_database_is_closed(tmp_path):
         reader.read_all()
 
 
-def test_a_stream_without_names_is_refused(train):
+@pytest.mark.one_database
+def test_an_empty_list_of_fields_is_rejected(train):
     with pytest.raises(expdb.InvalidValue, match="at least one name"):
         train.to_arrow(fields=[])

@@ -1,6 +1,6 @@
-"""Capacity: the oldest go, exactly as many as are over, with all that only they needed.
+"""A capacity evicts exactly the oldest steps above the limit and all rows that only they use.
 
-Proved by a model.
+Random operations are compared with a reference model.
 """
 
 import sqlite3
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import expdb
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:update.. sets the reward:expdb.ExpDBWarning"
-)  # it is meant for every step here
+pytestmark = [
+    pytest.mark.both_databases,
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+]  # the tests set the reward of every step on purpose
 
 
 def values(buffer):
@@ -31,7 +32,7 @@ def test_the_newest_steps_are_kept(db, capacity):
     assert values(buffer) == list(range(60 - capacity, 60))
 
 
-def test_a_batch_larger_than_the_capacity_leaves_its_end(db):
+def test_a_batch_larger_than_the_capacity_keeps_its_last_steps(db):
     buffer = db.buffer("b", capacity=10)
     assert buffer.store_batch({"x": np.arange(35)}).tolist() == list(range(35))
     assert values(buffer) == list(range(25, 35))
@@ -42,7 +43,7 @@ def test_a_batch_larger_than_the_capacity_leaves_its_end(db):
     assert values(buffer) == list(range(115, 125))
 
 
-def test_after_a_deletion_nothing_is_evicted_until_it_is_full_again(db):
+def test_deleted_steps_make_room_before_the_next_eviction(db):
     buffer = db.buffer("b", capacity=100)
     buffer.store_batch({"x": np.arange(100)})
     assert buffer.delete({"x": 1} if False else np.arange(20, 50)) == 30
@@ -53,7 +54,7 @@ def test_after_a_deletion_nothing_is_evicted_until_it_is_full_again(db):
     assert values(buffer) == [*range(5, 20), *range(50, 135)]
 
 
-def test_lowering_evicts_at_once_and_raising_keeps(db):
+def test_lowering_the_capacity_evicts_and_raising_it_keeps_steps(db):
     buffer = db.buffer("b", capacity=20)
     buffer.store_batch({"x": np.arange(30)})
     buffer.set_capacity(5)
@@ -66,7 +67,7 @@ def test_lowering_evicts_at_once_and_raising_keeps(db):
     assert values(buffer) == list(range(32, 60))
 
 
-def test_capacity_is_the_buffers_own_and_only_said_once(open_db):
+def test_opening_a_buffer_can_raise_but_not_lower_its_capacity(open_db):
     db = open_db()
     assert db.buffer("b", capacity=10).capacity == 10
     again = open_db()
@@ -81,12 +82,12 @@ def test_capacity_is_the_buffers_own_and_only_said_once(open_db):
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 1.5, True, "10"])
-def test_a_capacity_is_a_number_of_steps(db, capacity):
+def test_capacity_must_be_a_positive_integer(db, capacity):
     with pytest.raises(expdb.InvalidValue, match="capacity"):
         db.buffer("b", capacity=capacity)
 
 
-def test_evicted_episodes_go_with_their_last_step_and_open_ones_stay(db):
+def test_complete_episodes_are_evicted_with_their_last_step(db):
     buffer = db.buffer("b", capacity=10)
     buffer.store(episode_id="open", task_id="open", x=0)
     for k in range(30):
@@ -97,7 +98,7 @@ def test_evicted_episodes_go_with_their_last_step_and_open_ones_stay(db):
     assert buffer.stats()["episodes"] == {"open": 0, "complete": 4, "aborted": 0}
 
 
-def test_evicted_positions_are_named(db):
+def test_evicted_error_names_the_missing_positions(db):
     buffer = db.buffer("b", capacity=3)
     buffer.store_batch({"x": np.arange(9)})
     with pytest.raises(expdb.Evicted, match=r"2 positions have no step \(0, 40\)"):
@@ -119,9 +120,9 @@ def test_the_file_does_not_grow_at_capacity(tmp_path):
 
 
 class Model:
-    """What should be in a buffer.
+    """A reference model of a buffer.
 
-    (position, x, reward, episode) of the steps held, oldest first.
+    Its steps are [position, x, reward], oldest first.
     """
 
     def __init__(self, capacity):
@@ -161,7 +162,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 40), st.lists(ACTIONS, max_size=25))
-def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, actions):
+def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, actions):
     path = tmp_path_factory.mktemp("model") / "m.db"
     model = Model(capacity)
     with expdb.open(path) as db:
@@ -244,7 +245,7 @@ def test_any_history_leaves_what_a_model_says(tmp_path_factory, capacity, action
             )
 
 
-def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):
+def test_lowering_the_capacity_in_sql_evicts_steps(tmp_path):
     path = tmp_path / "f.db"
     with expdb.open(path) as db:
         buffer = db.buffer("b", capacity=10)
@@ -258,7 +259,7 @@ def test_the_trigger_guards_writers_that_are_not_expdb(tmp_path):
 
 
 def test_raising_low_deletes_older_steps(db):
-    """Policies, the capacity and `clear` share the one trigger that deletes."""
+    """Eviction policies, the capacity and `clear` share the trigger that deletes steps."""
     buffer = db.buffer("b")
     with buffer.episode("old", flush_steps=4) as episode:
         episode.extend({"x": np.arange(2048)})

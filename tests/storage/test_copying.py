@@ -1,6 +1,6 @@
-"""Moving buffers between databases.
+"""Copying buffers between databases.
 
-Everything the same, nothing overwritten, interrupted and taken up again.
+A copy equals its source, overwrites nothing, and can be resumed after an interruption.
 """
 
 import json
@@ -15,14 +15,15 @@ from expdb.cli import main
 from expdb.sql import opening, tables
 from expdb.storage.upkeep import copying
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:update.. sets the reward:expdb.ExpDBWarning"
-)  # it is meant for every step here
+pytestmark = [
+    pytest.mark.both_databases,
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+]  # the tests set the reward of every step on purpose
 
 
 @pytest.fixture
 def pair(request, tmp_path, postgresql_url):
-    """Two locations, of each kind."""
+    """Return the locations of a source and a target."""
     file = str(tmp_path / "runs.db")
     return {
         "to": (file, postgresql_url),
@@ -35,9 +36,10 @@ BOTH_WAYS = pytest.mark.parametrize("pair", ["to", "from", "files"], indirect=Tr
 
 
 def fill(location):
-    """Everything there is: eviction, late rewards, holes, tails, messages.
+    """Store a buffer that uses every feature of the storage.
 
-    Sealed and shared chunks, open episodes.
+    It has evicted steps, late rewards, gaps, final observations, messages, merged and shared
+    chunks, and open episodes.
     """
     with expdb.open(location, run="r") as db:
         buffer = db.buffer("b", capacity=400, fields={"messages": "json"})
@@ -79,8 +81,8 @@ def fill(location):
 CHECKSUM = ("chunks", "crc")
 
 
-def everything(location, name="b"):
-    """Every row of a buffer, as Python values."""
+def read_all_rows(location, name="b"):
+    """Return every row of a buffer as Python values."""
     engine = opening.open_engine(
         opening.location_of(location),
         create=False,
@@ -120,12 +122,12 @@ def everything(location, name="b"):
 
 
 @BOTH_WAYS
-def test_a_copy_is_the_same_in_every_row_and_goes_on(pair):
+def test_a_copy_has_the_same_rows_and_accepts_new_steps(pair):
     source, target = pair
     fill(source)
     assert expdb.copy(source, target) == {"b": 373, "empty": 0, "other": 1}
     for name in ("b", "empty", "other"):
-        assert everything(source, name) == everything(target, name)
+        assert read_all_rows(source, name) == read_all_rows(target, name)
     with expdb.open(source) as source_db, expdb.open(target) as target_db:
         assert target_db.check() == []
         assert target_db.buffers() == source_db.buffers()
@@ -164,21 +166,21 @@ def test_interleaved_episodes_are_copied_in_several_transactions(pair, monkeypat
         buffer.delete([4, 11])
         assert len(buffer) == 22
     expdb.copy(source, target)
-    assert everything(source, "b") == everything(target, "b")
+    assert read_all_rows(source, "b") == read_all_rows(target, "b")
 
 
 @BOTH_WAYS
-def test_a_copy_overwrites_nothing(pair):
+def test_a_copy_does_not_overwrite_existing_buffers(pair):
     source, target = pair
     fill(source)
     with expdb.open(target) as db:
         db.buffer("other").store(mine=1)
-    before = everything(target, "other")
+    before = read_all_rows(target, "other")
     with pytest.raises(expdb.ExpDBError, match="drop this buffer first"):
         expdb.copy(source, target)
     with pytest.raises(FileExistsError):
         expdb.copy(source, target, buffer="other")
-    assert everything(target, "other") == before
+    assert read_all_rows(target, "other") == before
     with expdb.open(target) as db:
         assert db.buffers() == ["other"]
     with pytest.raises(expdb.UnknownBuffer, match="the buffers are b, empty, other"):
@@ -191,9 +193,7 @@ class Interrupted(Exception):
 
 
 @BOTH_WAYS
-def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_source_has_changed(
-    pair, monkeypatch
-):
+def test_an_interrupted_copy_resumes_or_restarts_if_the_source_changed(pair, monkeypatch):
     source, target = pair
     fill(source)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 3)
@@ -225,13 +225,13 @@ def test_an_interrupted_copy_goes_on_where_it_was_or_begins_anew_where_the_sourc
     seen.clear()
     expdb.copy(source, target, buffer="b", progress=stop_at(10**9))
     assert seen[0] == 0
-    assert everything(source) == everything(target)
+    assert read_all_rows(source) == read_all_rows(target)
     with expdb.open(target) as db:
         assert db.buffers() == ["b"]
         assert db.check() == []
 
 
-def test_an_unfinished_copy_is_dropped_by_the_command(tmp_path, monkeypatch):
+def test_drop_command_deletes_an_unfinished_copy(tmp_path, monkeypatch):
     source, target = str(tmp_path / "a.db"), str(tmp_path / "b.db")
     fill(source)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 3)
@@ -252,7 +252,7 @@ def test_an_unfinished_copy_is_dropped_by_the_command(tmp_path, monkeypatch):
         assert db.buffers() == []
 
 
-def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
+def test_copy_command_copies_buffers_and_reports_step_counts(tmp_path, postgresql_url):
     source = str(tmp_path / "runs.db")
     fill(source)
     done = CliRunner().invoke(main, ["copy", source, postgresql_url, "--json"])
@@ -265,20 +265,20 @@ def test_the_command_copies_and_says_what(tmp_path, postgresql_url):
         main, ["copy", postgresql_url, str(tmp_path / "back.db"), "--buffer", "b"]
     )
     assert back.output.splitlines()[-1] == "b: 373 steps"
-    assert everything(source) == everything(str(tmp_path / "back.db"))
+    assert read_all_rows(source) == read_all_rows(str(tmp_path / "back.db"))
 
 
-def small(location, value, name="b"):
+def store_small_buffer(location, value, name="b"):
     with expdb.open(location) as db:
         db.buffer(name).store_batch([{"task_id": "t", "x": value} for _ in range(64)] * 20)
 
 
 @BOTH_WAYS
-def test_two_copies_into_one_name_leave_one_of_them_whole(pair, tmp_path, monkeypatch):
+def test_two_copies_to_one_buffer_name_leave_one_complete_copy(pair, tmp_path, monkeypatch):
     source, target = pair
     other = str(tmp_path / "another.db")
-    small(source, 1.0)
-    small(other, 2.0)
+    store_small_buffer(source, 1.0)
+    store_small_buffer(other, 2.0)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
     once = []
 
@@ -295,9 +295,9 @@ def test_two_copies_into_one_name_leave_one_of_them_whole(pair, tmp_path, monkey
 
 
 @BOTH_WAYS
-def test_two_copies_of_one_buffer_at_once_make_one(pair, monkeypatch):
+def test_concurrent_copies_of_one_buffer_create_one_complete_copy(pair, monkeypatch):
     source, target = pair
-    small(source, 1.0)
+    store_small_buffer(source, 1.0)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
     once = []
 
@@ -313,18 +313,18 @@ def test_two_copies_of_one_buffer_at_once_make_one(pair, monkeypatch):
         assert db.check() == []
 
 
-def test_a_copy_leaves_buffers_alone_that_are_called_nearly_as_its_draft(tmp_path):
+def test_a_copy_keeps_buffers_named_like_its_temporary_buffer(tmp_path):
     source, target = str(tmp_path / "one.db"), str(tmp_path / "two.db")
-    small(source, 1.0)
-    small(target, 2.0, "b (copying notes)")
+    store_small_buffer(source, 1.0)
+    store_small_buffer(target, 2.0, "b (copying notes)")
     expdb.copy(source, target)
     with expdb.open(target) as db:
         assert sorted(db.buffers()) == ["b", "b (copying notes)"]
 
 
-def test_check_names_an_unfinished_copy_in_one_line(tmp_path, monkeypatch):
+def test_check_reports_an_unfinished_copy_in_one_line(tmp_path, monkeypatch):
     source, target = str(tmp_path / "one.db"), str(tmp_path / "two.db")
-    small(source, 1.0)
+    store_small_buffer(source, 1.0)
     monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
 
     def stop(name, done, total):
@@ -338,7 +338,7 @@ def test_check_names_an_unfinished_copy_in_one_line(tmp_path, monkeypatch):
         assert problem.startswith("the copy of 'b' is not finished; copy it again, or drop 'b (co")
 
 
-def test_check_finds_rows_of_no_buffer(tmp_path):
+def test_check_reports_rows_without_a_buffer(tmp_path):
     with expdb.open(tmp_path / "one.db") as db:
         db.buffer("b").store(x=1.0)
         with writing(db) as session:

@@ -1,4 +1,4 @@
-"""A disk that is full while a file is created: an error, and nothing left behind."""
+"""Creating a file on a full disk raises an error and leaves no partial file."""
 
 import os
 from contextlib import suppress
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(library() is None, reason="sqlite3 is a part of 
 
 
 class FullAfter:
-    """Fails every write to files of some kind, from the n-th one on."""
+    """Fail every write to files of one kind after the first `writes` writes."""
 
     def __init__(self, disk, writes, is_log):
         self.left, self.is_log, self.failed = writes, is_log, False
@@ -28,7 +28,7 @@ class FullAfter:
 
 
 def creations(disk, folder, is_log, create):
-    """Create a file with a disk that is full after 0, 1, 2, ... writes, until one is complete."""
+    """Create files on a disk that is full after 0, 1, 2, ... writes, until one succeeds."""
     writes = 0
     while True:
         fault = FullAfter(disk, writes, is_log)
@@ -43,7 +43,7 @@ def creations(disk, folder, is_log, create):
 
 
 @pytest.mark.parametrize("is_log", [False, True], ids=["file", "log"])
-def test_a_new_file_on_a_full_disk_is_whole_or_not_there(tmp_path, is_log):
+def test_a_new_file_on_a_full_disk_is_complete_or_absent(tmp_path, is_log):
     refused = 0
     with Disk(str(tmp_path)) as disk:
         for path, failed in creations(
@@ -62,7 +62,7 @@ def test_a_new_file_on_a_full_disk_is_whole_or_not_there(tmp_path, is_log):
 
 
 @pytest.mark.parametrize("is_log", [False, True], ids=["file", "log"])
-def test_a_copy_and_a_backup_on_a_full_disk_are_whole_or_not_there(tmp_path, is_log):
+def test_copies_and_backups_on_a_full_disk_are_complete_or_absent(tmp_path, is_log):
     source, folder = tmp_path / "runs.db", tmp_path / "full"
     folder.mkdir()
     with expdb.open(source) as db:

@@ -17,10 +17,12 @@ from proxy import Proxy
 import expdb
 from expdb.storage.writing import group_commit, transaction
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
-def written(monkeypatch):
-    """The number of steps of each transaction that wrote steps."""
+def steps_per_transaction(monkeypatch):
+    """Record the number of steps of each transaction that stores steps."""
     sizes, write = [], transaction.write
 
     def counted(store, pending, *arguments):
@@ -33,7 +35,7 @@ def written(monkeypatch):
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Hold back every transaction until the gate is opened."""
+    """Block every transaction until the test sets the event."""
     gate, write = threading.Event(), transaction.write
     gate.reached = threading.Event()
 
@@ -47,7 +49,7 @@ def gate(monkeypatch):
     gate.set()
 
 
-async def is_reached(gate):
+async def wait_for_transaction(gate):
     while not gate.reached.is_set():
         await asyncio.sleep(0.001)
 
@@ -56,14 +58,14 @@ def numbers(buffer):
     return sorted(row["n"] for row in buffer.page(1, 10_000))
 
 
-def test_coroutines_share_transactions(buffer, written):
+def test_coroutines_share_transactions(buffer, steps_per_transaction):
     async def run():
         return await asyncio.gather(
             *(buffer.store_async(episode_id=f"e{k % 8}", n=k) for k in range(200))
         )
 
     positions = asyncio.run(run())
-    assert len(written) < 20
+    assert len(steps_per_transaction) < 20
     assert sorted(positions) == list(range(200))
     rows = buffer.page(1, 200)
     assert {row["n"]: row["position"] for row in rows} == dict(enumerate(positions))
@@ -71,7 +73,7 @@ def test_coroutines_share_transactions(buffer, written):
     assert buffer.check() == []
 
 
-def test_threads_share_transactions(buffer, written):
+def test_threads_share_transactions(buffer, steps_per_transaction):
     def run(thread):
         for k in range(20):
             position = buffer.store(episode_id=f"e{thread}", n=20 * thread + k)
@@ -82,8 +84,8 @@ def test_threads_share_transactions(buffer, written):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(written) == 320
-    assert max(written) > 1
+    assert sum(steps_per_transaction) == 320
+    assert max(steps_per_transaction) > 1
     assert numbers(buffer) == list(range(320))
     for k in range(16):  # the steps of a thread keep their order
         rows = buffer.page(1, 100, {"episode_id": f"e{k}"})
@@ -91,11 +93,11 @@ def test_threads_share_transactions(buffer, written):
 
 
 def store_at_once(buffer, gate, steps):
-    """Store steps by coroutines, so that they share a transaction; return results and errors."""
+    """Store steps with coroutines that share a transaction; return results and errors."""
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="first", n=-1))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         tasks = [asyncio.create_task(buffer.store_async(**step)) for step in steps]
         await asyncio.sleep(0)
         gate.set()
@@ -117,7 +119,7 @@ def store_at_once(buffer, gate, steps):
         ({"episode_id": "e", "n": 1, "next_x": 1}, expdb.ReservedName),
     ],
 )
-def test_a_refused_step_fails_alone(buffer, gate, bad, error):
+def test_an_invalid_step_does_not_fail_other_steps_of_its_group(buffer, gate, bad, error):
     gate.set()
     buffer.store(episode_id="done", n=-2, terminated=True)
     gate.clear()
@@ -129,7 +131,7 @@ def test_a_refused_step_fails_alone(buffer, gate, bad, error):
     assert numbers(buffer) == [-2, -1, 0, 1, 2, 3]
 
 
-def test_an_episode_that_another_handle_ended_fails_alone(location, db, gate):
+def test_an_episode_ended_by_another_handle_does_not_fail_other_steps(location, db, gate):
     buffer = db.buffer("b")
     gate.set()
     buffer.store(episode_id="theirs", n=0)
@@ -159,7 +161,7 @@ def test_an_unknown_commit_fails_only_the_calls_of_its_transaction(buffer, gate,
     ]  # fmt: skip
 
 
-def test_the_rate_limiter_refuses_only_the_steps_beyond_it(location):
+def test_the_rate_limiter_rejects_only_the_steps_above_its_limit(location):
     with expdb.open(location, timeout=0.2) as db:
         buffer = db.buffer("b")
         buffer.rate_limiter = expdb.Queue(5)
@@ -177,7 +179,7 @@ def test_the_rate_limiter_refuses_only_the_steps_beyond_it(location):
 def test_a_call_that_is_cancelled_before_its_write_stores_nothing(buffer, gate):
     async def run():
         first = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         task = asyncio.create_task(buffer.store_async(n=1, episode_id="b"))
         await asyncio.sleep(0.01)
         task.cancel()
@@ -190,10 +192,11 @@ def test_a_call_that_is_cancelled_before_its_write_stores_nothing(buffer, gate):
     assert numbers(buffer) == [0]
 
 
+@pytest.mark.one_database
 def test_a_call_that_is_cancelled_during_its_write_names_the_position(buffer, gate):
     async def run():
         task = asyncio.create_task(buffer.store_async(n=0, episode_id="a"))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         task.cancel()
         await asyncio.sleep(0.01)
         task.cancel()  # once more, while the call waits for the outcome
@@ -210,11 +213,11 @@ def test_a_call_that_is_cancelled_during_its_write_names_the_position(buffer, ga
     assert numbers(buffer) == [0]
 
 
-def test_an_event_loop_may_end_while_a_step_is_written(buffer, gate):
+def test_an_event_loop_can_close_while_a_step_is_written(buffer, gate):
     loop = asyncio.new_event_loop()
     coroutine = buffer.store_async(n=0, episode_id="a")
     task = loop.create_task(coroutine)
-    loop.run_until_complete(is_reached(gate))
+    loop.run_until_complete(wait_for_transaction(gate))
     loop.close()
     task._log_destroy_pending = False
     coroutine.close()
@@ -248,7 +251,7 @@ def test_a_call_that_is_cancelled_before_it_is_queued_stores_nothing(buffer, gat
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=np.zeros(200)))
         waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=np.zeros(200)))
         await asyncio.sleep(0.02)
@@ -279,7 +282,7 @@ def test_any_error_of_a_transaction_reaches_every_caller(buffer, gate, monkeypat
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         tasks = [asyncio.create_task(buffer.store_async(episode_id="b", n=k)) for k in range(3)]
         await asyncio.sleep(0)
         gate.set()
@@ -292,7 +295,7 @@ def test_any_error_of_a_transaction_reaches_every_caller(buffer, gate, monkeypat
     assert numbers(buffer) == [0]
 
 
-def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
+def test_small_steps_are_written_before_queued_large_steps(db, gate, monkeypatch):
     buffer = db.buffer("b", fields={"x": expdb.Field("float64", (None,))})
     write, transactions = transaction.write, []
 
@@ -308,7 +311,7 @@ def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
         for name in names:
             value = np.zeros(1 if name == "small" else 50_000)
             tasks.append(asyncio.create_task(buffer.store_async(episode_id=name, x=value)))
-            await (is_reached(gate) if name == "first" else asyncio.sleep(0))
+            await (wait_for_transaction(gate) if name == "first" else asyncio.sleep(0))
         gate.set()
         await asyncio.gather(*tasks)
 
@@ -318,7 +321,7 @@ def test_a_small_step_is_in_the_next_transaction(db, gate, monkeypatch):
     assert len(transactions) == 10
 
 
-def test_a_signal_handler_may_store_while_a_step_is_written(buffer, monkeypatch):
+def test_a_signal_handler_can_store_while_a_step_is_written(buffer, monkeypatch):
     write, nested = transaction.write, []
 
     def interrupted(*arguments):
@@ -332,7 +335,7 @@ def test_a_signal_handler_may_store_while_a_step_is_written(buffer, monkeypatch)
     assert nested == [0]
 
 
-def test_an_interrupt_of_a_waiting_thread_withdraws_its_step(buffer, gate):
+def test_interrupting_a_waiting_thread_withdraws_its_step(buffer, gate):
     holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
     holder.start()
     assert gate.reached.wait(60)
@@ -346,7 +349,7 @@ def test_an_interrupt_of_a_waiting_thread_withdraws_its_step(buffer, gate):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_child_process_stores_after_a_fork(location):
+def test_a_child_process_can_store_after_a_fork(location):
     code = f"""
     import asyncio, os, sys, expdb
     db = expdb.open({location!r}); buffer = db.buffer("b")
@@ -365,7 +368,7 @@ def test_a_child_process_stores_after_a_fork(location):
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_kill_loses_no_acknowledged_step(location, seed):
+def test_killing_the_process_loses_no_acknowledged_step(location, seed):
     code = f"""
     import asyncio, sys, threading, expdb
     db = expdb.open({location!r}); buffer = db.buffer("b")
@@ -401,7 +404,7 @@ def test_a_kill_loses_no_acknowledged_step(location, seed):
         assert db.check() == []
 
 
-def test_a_lost_answer_fails_every_call_of_the_group_or_none(postgresql, postgresql_url):
+def test_a_lost_response_fails_every_call_of_the_group(postgresql, postgresql_url):
     with (
         Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy,
         expdb.open(proxy.url(postgresql_url), timeout=0.5) as db,
@@ -428,7 +431,7 @@ def test_a_lost_answer_fails_every_call_of_the_group_or_none(postgresql, postgre
 
 
 def test_random_calls_store_each_step_once(buffer):
-    """Threads, coroutines, batches and refused values, against a plain set."""
+    """Compare random calls of threads and coroutines with a plain set."""
     expected, lock = set(), threading.Lock()
 
     async def coroutine(number):
@@ -518,7 +521,7 @@ def test_warnings_of_a_group_point_at_their_calls(buffer, gate):
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="b", n=2))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         tasks = [asyncio.create_task(misspell(number)) for number in range(3)]
         await asyncio.sleep(0)
         gate.set()
@@ -534,7 +537,8 @@ def test_warnings_of_a_group_point_at_their_calls(buffer, gate):
     assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
 
 
-def test_a_warning_that_is_an_error_stores_nothing(buffer):
+@pytest.mark.one_database
+def test_a_warning_raised_as_an_error_stores_nothing(buffer):
     async def run():
         buffer.store(episode_id="b", n=1, n_step_return=1.0)
         with pytest.raises(expdb.ExpDBWarning, match="did you mean"):
@@ -545,7 +549,7 @@ def test_a_warning_that_is_an_error_stores_nothing(buffer):
 
 
 @pytest.mark.parametrize("outer", ["store", "store_batch"])
-def test_a_signal_handler_may_store_while_other_threads_wait(buffer, monkeypatch, outer):
+def test_a_signal_handler_can_store_while_other_threads_wait(buffer, monkeypatch, outer):
     write, nested, threads = transaction.write, [], []
 
     def interrupted(*arguments):
@@ -570,13 +574,13 @@ def test_a_signal_handler_may_store_while_other_threads_wait(buffer, monkeypatch
     assert numbers(buffer) == [0, 1, 2, 3, 9]
 
 
-def test_a_cancelled_call_makes_room_for_waiting_ones(buffer, gate, monkeypatch):
+def test_cancelling_a_queued_call_admits_waiting_calls(buffer, gate, monkeypatch):
     monkeypatch.setattr(group_commit, "QUEUE_BYTES", 1_000)
     value = np.zeros(100)
 
     async def run():
         first = asyncio.create_task(buffer.store_async(episode_id="a", n=0))
-        await is_reached(gate)
+        await wait_for_transaction(gate)
         queued = asyncio.create_task(buffer.store_async(episode_id="b", n=1, x=value))
         waiting = asyncio.create_task(buffer.store_async(episode_id="c", n=2, x=value))
         await asyncio.sleep(0.02)
@@ -614,17 +618,18 @@ def test_an_error_that_cannot_be_copied_fails_only_its_call(buffer, gate):
 
 
 class Endless(dict):
-    """A mapping that contains itself, and claims a size."""
+    """A mapping that contains itself and has a method named `nbytes`."""
 
     def __init__(self):
         super().__init__()
         self["x"] = self
 
     def nbytes(self):
-        """Not a number."""
+        """Replace the number of bytes with a method."""
 
 
-def test_a_value_of_unknown_size_is_checked_like_any_other(buffer):
+@pytest.mark.one_database
+def test_a_self_referencing_value_of_unknown_size_is_rejected(buffer):
     async def run():
         with pytest.raises(expdb.InvalidValue, match="nested"):
             await buffer.store_async(episode_id="e", x=Endless())
@@ -632,7 +637,7 @@ def test_a_value_of_unknown_size_is_checked_like_any_other(buffer):
     asyncio.run(run())
 
 
-def test_the_rate_limiter_holds_all_calls_back_for_one_timeout(location):
+def test_rate_limited_calls_all_fail_after_one_timeout(location):
     with expdb.open(location, timeout=0.5) as db:
         buffer = db.buffer("b")
         buffer.rate_limiter = expdb.Queue(1)
@@ -656,7 +661,7 @@ def test_the_rate_limiter_holds_all_calls_back_for_one_timeout(location):
         assert numbers(buffer) == [0]
 
 
-def test_steps_of_an_episode_keep_their_order_whatever_their_size(buffer, gate):
+def test_steps_of_an_episode_keep_their_order_regardless_of_size(buffer, gate):
     large = np.zeros(60_000)
     steps = [{"episode_id": "e", "n": 0, "x": large}, {"episode_id": "e", "n": 1}]
     results = store_at_once(buffer, gate, [*steps, {"episode_id": "e", "n": 2, "truncated": True}])
@@ -689,7 +694,7 @@ def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatc
     assert 0 in numbers(buffer)
 
 
-def test_a_method_that_raises_stop_iteration_ends_its_call(buffer, monkeypatch):
+def test_stop_iteration_in_an_async_call_raises_runtime_error(buffer, monkeypatch):
     monkeypatch.setattr(type(buffer._store), "compiled", lambda *_: next(iter(())))
 
     async def run():

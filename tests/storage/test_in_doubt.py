@@ -1,4 +1,4 @@
-"""Writes of which nobody knows whether they were committed, and the work that follows them."""
+"""Writes whose commit is unknown, and the calls after such a write."""
 
 import contextlib
 import itertools
@@ -12,6 +12,8 @@ from torture.disk import Disk, library
 
 import expdb
 from expdb.integrations.prioritized import PrioritizedWriter
+
+pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
@@ -36,13 +38,13 @@ def step(k):
 
 
 def play(db, trouble, at, later):
-    """Write an episode by a writer, with trouble from step `at` on.
+    """Write an episode, with faults from step `at` to step `at + later`.
 
-    Return the numbers it took, and how its flushes went.
+    Return the appended numbers and the types of the errors.
     """
     taken, raised = [], []
 
-    def tried(work, *arguments, **values):
+    def attempt(work, *arguments, **values):
         try:
             work(*arguments, **values)
         except (expdb.ConnectionLost, expdb.DatabaseBusy, expdb.DatabaseUnreadable) as error:
@@ -55,8 +57,8 @@ def play(db, trouble, at, later):
         if k == at + later:
             trouble(False)
         taken.append(k)
-        tried(writer.append, **step(k))
-    tried(writer.flush)
+        attempt(writer.append, **step(k))
+    attempt(writer.flush)
     trouble(False)
     positions = writer.flush()
     for k in range(24, 27):
@@ -64,7 +66,7 @@ def play(db, trouble, at, later):
         writer.append(**step(k))
     if at % 2:
         trouble(True)
-        tried(writer.end, obs=np.zeros(2))
+        attempt(writer.end, obs=np.zeros(2))
         trouble(False)
     if writer.is_open:
         writer.end(obs=np.zeros(2))
@@ -76,7 +78,7 @@ def play(db, trouble, at, later):
 @pytest.mark.parametrize(
     "at", [2, 8, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 3, 7, 12))]
 )
-def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url, proxy, at):
+def test_steps_appended_after_a_lost_response_are_stored_once(postgresql_url, proxy, at):
     def trouble(begins):
         proxy.swallow, proxy.refuse = begins, begins
 
@@ -88,10 +90,10 @@ def test_steps_appended_after_an_answer_was_lost_are_stored_once(postgresql_url,
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["in one trip", "statement by statement"])
 @pytest.mark.slow
-def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, is_known):
-    """The first write of a buffer goes statement by statement.
+def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy, is_known):
+    """Lose each response of the server in turn.
 
-    Each of its answers is lost in turn, and each begun again.
+    The first write to a buffer sends its statements one by one.
     """
     for message in itertools.count(1):
         with expdb.open(postgresql_url) as db:
@@ -131,7 +133,7 @@ def test_each_answer_of_a_write_may_be_lost(postgresql_url, proxy, is_known):
     reason="sqlite3 is a part of this Python: there is nothing to put a layer under",
 )
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
-def test_steps_appended_after_a_sync_failed_are_stored_once(tmp_path, at):
+def test_steps_appended_after_a_failed_sync_are_stored_once(tmp_path, at):
     path = str(tmp_path / "runs.db")
     with Disk(str(tmp_path)) as disk:
 
@@ -149,9 +151,7 @@ def test_steps_appended_after_a_sync_failed_are_stored_once(tmp_path, at):
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(
-    postgresql_url, proxy, terminated
-):
+def test_an_unnamed_episode_continues_after_an_unknown_commit(postgresql_url, proxy, terminated):
     with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
         buffer = db.buffer("b")
         proxy.swallow, proxy.refuse = True, True
@@ -166,7 +166,7 @@ def test_an_episode_without_a_name_goes_on_after_a_store_in_doubt(
         assert "open" not in buffer.episodes()["status"].to_pylist()
 
 
-def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
+def test_steps_can_be_appended_after_a_failed_end(open_db):
     db, other = open_db(timeout=0.1), open_db()
     writer = db.buffer("b").episode("t")
     writer.append(n=0)
@@ -186,12 +186,12 @@ def test_an_end_that_was_refused_is_taken_back_and_steps_may_follow(open_db):
     assert [row["n"] for row in db.buffer("b").page(1, 10)] == [0, 1, 2]
 
 
-def given_priorities(buffer):
+def priorities_by_number(buffer):
     batches = buffer.scan(fields=("n", "priority"))
     return {row["n"]: row["priority"] for batch in batches for row in batch.to_list()}
 
 
-def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url, proxy):
+def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_url, proxy):
     with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
         buffer = db.buffer("b")
         buffer.store(n=-1, terminated=True)
@@ -209,7 +209,7 @@ def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url,
 
         def lost(steps):
             calls.append(1)
-            if len(calls) == 2:  # those in doubt are written, the following ones are not
+            if len(calls) == 2:  # writes the steps in doubt but not the later ones
                 raise expdb.ConnectionLost("lost between the two")
             return write(steps)
 
@@ -219,13 +219,13 @@ def test_priorities_stay_with_their_steps_where_answers_are_lost(postgresql_url,
         writer.append(106.0, n=6)
         assert writer.flush().tolist() == [1, 2, 3, 4, 5, 6, 7]
         writer.close()
-        by_number = given_priorities(buffer)
+        by_number = priorities_by_number(buffer)
     assert {n: p for n, p in by_number.items() if p is not None} == {
         n: 100.0 + n for n in (0, 1, 2, 3, 5, 6)
     }
 
 
-def test_priorities_that_an_interrupt_kept_from_being_set_are_set_later(tmp_path, monkeypatch):
+def test_the_next_flush_sets_priorities_that_an_interrupt_prevented(tmp_path, monkeypatch):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
         writer = PrioritizedWriter(buffer)
@@ -238,7 +238,7 @@ def test_priorities_that_an_interrupt_kept_from_being_set_are_set_later(tmp_path
         assert not writer.is_flushed
         writer.append(9.0, n=3)
         writer.flush()
-        assert given_priorities(buffer) == {0: 0.5, 1: 1.5, 2: 2.5, 3: 9.0}
+        assert priorities_by_number(buffer) == {0: 0.5, 1: 1.5, 2: 2.5, 3: 9.0}
         assert writer.is_flushed
         writer.close()
 
@@ -249,7 +249,7 @@ def interrupt(*_):
 
 @pytest.mark.parametrize("message", range(1, 9))
 def test_scores_whose_commit_is_unknown_are_recorded_once(postgresql_url, proxy, message):
-    """Each answer of a call is lost in turn, among them that of the commit."""
+    """Lose each response of the server in turn, including that to the commit."""
     with expdb.open(postgresql_url) as db:
         for k in range(4):
             db.buffer("b").store(episode_id=f"e{k}", n=k, terminated=True)

@@ -1,6 +1,6 @@
 """Files of every earlier schema upgrade with every value intact.
 
-`kept_files.py` says what is in them.
+`kept_files.py` describes their contents.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ def revision(request):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def kept(request, revision, tmp_path):
-    """A database of an earlier version, and its values."""
+    """Yield the location of a database of an earlier version, and its values."""
     values = json.loads((DATA / f"{revision}.json").read_text())[request.param]
     if request.param == "sqlite":
         shutil.copy(DATA / f"{revision}.db", tmp_path / "kept.db")
@@ -55,8 +55,8 @@ def kept(request, revision, tmp_path):
 
 
 @pytest.fixture
-def open_location(kept, request, tmp_path):
-    """Where there is nothing yet, of the kind of the kept database."""
+def new_location(kept, request, tmp_path):
+    """Yield the location of a new database, on SQLite or PostgreSQL like the stored one."""
     if not kept[0].startswith("postgresql:"):
         yield str(tmp_path / "new.db")
         return
@@ -66,11 +66,11 @@ def open_location(kept, request, tmp_path):
     server.drop(name)
 
 
-def test_every_revision_has_files_of_its_own():
+def test_every_schema_revision_has_stored_files():
     assert list(schema.list_revisions()) == REVISIONS
 
 
-def test_every_value_is_there_after_the_upgrade(kept, revision):
+def test_an_upgrade_preserves_every_value(kept, revision):
     location, values = kept
     assert expdb.upgrade(location) == (revision, schema.list_revisions()[-1])
     with expdb.open(location, create=False) as db:
@@ -78,7 +78,7 @@ def test_every_value_is_there_after_the_upgrade(kept, revision):
         actual = read(db)
         assert list(actual) == list(values)
         for name, wanted in values.items():
-            assert_holds(actual[name], wanted, name)
+            assert_contains(actual[name], wanted, name)
 
 
 SCHEMA = {
@@ -103,31 +103,31 @@ def schema_of(location, create):
     return {key: sql for key, sql in statements.items() if key[1] not in INDEXES}
 
 
-def test_the_schema_of_an_upgraded_database_is_that_of_a_new_one_to_the_byte(kept, open_location):
-    """What a migration made must not change: other versions of expdb compare it."""
+def test_upgraded_and_new_databases_have_identical_schemas(kept, new_location):
+    """Other versions of expdb compare the schema, so migrations must not change its text."""
     location, _ = kept
     expdb.upgrade(location)
-    assert schema_of(location, create=False) == schema_of(open_location, create=True)
+    assert schema_of(location, create=False) == schema_of(new_location, create=True)
 
 
-def assert_holds(actual, wanted, where):
-    """Compare what was there; what later versions have learned to tell may be there as well."""
+def assert_contains(actual, wanted, where):
+    """Assert that `actual` has the values of `wanted`; it may have more keys."""
     if isinstance(wanted, dict):
         assert isinstance(actual, dict), where
         for key, value in wanted.items():
-            assert_holds(actual.get(key), value, f"{where}.{key}")
+            assert_contains(actual.get(key), value, f"{where}.{key}")
     elif isinstance(wanted, list):
         assert isinstance(actual, list), where
         assert len(actual) == len(wanted), where
         for k, value in enumerate(wanted):
-            assert_holds(actual[k], value, f"{where}[{k}]")
+            assert_contains(actual[k], value, f"{where}[{k}]")
     elif wanted == "nan" and where.endswith(("priority", "episode_return")):
-        assert actual is None, where  # what is not known was NaN in schema 0001's to_list
+        assert actual is None, where  # to_list() of schema 0001 returned NaN for unknown values
     else:
         assert (actual, type(actual)) == (wanted, type(wanted)), where
 
 
-def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
+def test_an_upgraded_database_accepts_writes_evicts_and_keeps_indexes(kept):
     location, values = kept
     expdb.upgrade(location)
     with expdb.open(location, create=False) as db:
@@ -146,7 +146,7 @@ def test_an_upgraded_database_is_written_to_evicts_and_keeps_its_indexes(kept):
     assert indexes == INDEXES - {"steps_by_agent_id"}
 
 
-def test_an_upgrade_of_a_damaged_signature_changes_nothing(tmp_path):
+def test_upgrading_a_corrupted_signature_raises_and_changes_nothing(tmp_path):
     path = tmp_path / "kept.db"
     shutil.copy(DATA / "0002.db", path)
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
@@ -159,8 +159,8 @@ def test_an_upgrade_of_a_damaged_signature_changes_nothing(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_an_older_expdb_that_has_the_database_open_stores_no_signature(kept):
-    """It does not know the columns; one without them could not be read."""
+def test_an_older_expdb_cannot_store_signatures_after_an_upgrade(kept):
+    """An older version does not set the new columns, so its rows would be unreadable."""
     location, _ = kept
     expdb.upgrade(location)
     with expdb.open(location, create=False) as db, writing(db) as session:
@@ -169,7 +169,7 @@ def test_an_older_expdb_that_has_the_database_open_stores_no_signature(kept):
         session.driver.execute("ROLLBACK")
 
 
-def test_signatures_of_earlier_versions_are_used_again(kept):
+def test_signatures_of_earlier_versions_are_reused(kept):
     location, _ = kept
     expdb.upgrade(location)
     with expdb.open(location, create=False) as db, reading(db) as session:

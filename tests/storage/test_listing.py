@@ -1,9 +1,11 @@
-"""Paging of episodes, and the items of leases."""
+"""Pages of episodes, and the items of leases."""
 
 import numpy as np
 import pytest
 
 import expdb
+
+pytestmark = pytest.mark.both_databases
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_newest_episodes_are_paged_and_ordered_oldest_first(episodes):
      {"agent_id": "agent"}, [4, 25, 26], {"length": 3}],
 )  # fmt: skip
 @pytest.mark.parametrize("has_gaps", [False, True])
-def test_ranges_of_episodes_match_the_same_conditions(episodes, where, has_gaps):
+def test_episode_ranges_return_the_same_matches_as_a_full_listing(episodes, where, has_gaps):
     if has_gaps:
         episodes.delete({"episode_id": "e4", "step": 1})
         episodes.delete({"episode_id": "e7"})
@@ -48,10 +50,11 @@ def test_ranges_of_episodes_match_the_same_conditions(episodes, where, has_gaps)
         assert part == [number for number in everything if low < number < high]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "arguments", [{"newest": 0}, {"newest": 1.5}, {"before": "e1"}, {"after": None, "newest": -1}]
 )
-def test_invalid_ranges_are_refused(episodes, arguments):
+def test_invalid_episode_ranges_are_rejected(episodes, arguments):
     with pytest.raises(expdb.InvalidValue):
         episodes.episodes(**arguments)
 
@@ -85,13 +88,14 @@ def test_draws_of_whole_episodes_have_the_position_of_the_first_step(episodes):
     assert set(episodes.draws()["position"].to_pylist()) == firsts
 
 
-def test_draws_of_sequences_have_positions_in_the_batch(episodes):
+def test_draws_of_sequences_have_positions_of_the_batch(episodes):
     lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Sequence(2))
     assert set(episodes.draws()["position"].to_pylist()) <= set(
         np.ravel(lease.batch["position"]).tolist()
     )
 
 
+@pytest.mark.one_database
 def test_invalid_draw_arguments_are_refused(episodes):
     with pytest.raises(expdb.InvalidValue, match="also pass consumer="):
         episodes.draws(lease=1)

@@ -16,6 +16,8 @@ import expdb
 from expdb.process import liveness
 from expdb.storage.upkeep import measure, reporting
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def report_on_every_call(monkeypatch):
@@ -108,6 +110,7 @@ def test_every_way_to_write_is_counted(report_on_every_call, db, way):
     assert (counts["returns"], counts["return_sum"]) == (episodes, 3.0)
 
 
+@pytest.mark.one_database
 def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     buffer.store(obs=1, task_id="t")
     with pytest.raises(expdb.FieldMismatch):
@@ -189,7 +192,7 @@ def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
     assert stages() == ([3, 0, 0], True)
     with suppress(KeyError), consumer.lease(1, {"group_id": "b"}, **how):
         assert stages() == ([3, 1, 0], True)
-        raise KeyError  # which releases the lease
+        raise KeyError  # releases the lease
     assert stages() == ([3, 0, 0], True)
     consumer.lease(1, {"group_id": "b"}, **how).acknowledge()
     assert stages() == ([3, 1, 0], True)
@@ -215,7 +218,7 @@ def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, un
                 output_mask=np.ones(3, bool), reward=reward * is_last, terminated=is_last,
             )  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", expdb.ExpDBWarning)  # of tokens that are not trained on
+        warnings.simplefilter("ignore", expdb.ExpDBWarning)  # of untrained tokens
         buffer.consumer("learner").lease(1, unit=unit).acknowledge()
     buffer._reporter.report()
     assert newest_metrics(buffer)["groups_leased"] == 1
@@ -277,7 +280,7 @@ def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_ca
         overwrite(table, column, damaged, before)
 
 
-def test_consumers_have_their_lag_and_staleness(report_on_every_call, buffer):
+def test_metrics_contain_the_lag_and_staleness_of_consumers(report_on_every_call, buffer):
     buffer.policy_version = 5
     for version in (3, 4, 5, 5):
         buffer.store(task_id="t", obs=1, policy_version=version, terminated=True)
@@ -335,7 +338,7 @@ def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, db,
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
-def test_an_actor_that_waits_again_and_again_is_waiting(report_on_every_call, db):
+def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, db):
     buffer = db.buffer("train")
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
@@ -350,7 +353,7 @@ def test_an_actor_that_waits_again_and_again_is_waiting(report_on_every_call, db
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
-def test_a_suspended_process_is_silent_although_it_waits(report_on_every_call, db, monkeypatch):
+def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
@@ -384,7 +387,7 @@ def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call,
     ]  # fmt: skip
 
 
-def test_a_closed_handle_has_ended(report_on_every_call, open_db):
+def test_closing_a_handle_marks_its_worker_as_ended(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
     assert by_role(second.buffer("train"))["actor"]["state"] == "active"
@@ -400,7 +403,7 @@ def _store_and_die(location):
     os._exit(1)
 
 
-def test_a_killed_process_has_died(db, location):
+def test_a_killed_process_is_shown_as_died(db, location):
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_store_and_die, args=(location,))
     process.start()
@@ -412,14 +415,14 @@ def test_a_killed_process_has_died(db, location):
         assert measure.measure(buffer._store, session, time.time())["actors"] == 0
 
 
-def test_a_silent_process_is_shown(report_on_every_call, db, monkeypatch):
+def test_a_process_without_recent_reports_is_shown_as_silent(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
     assert by_role(buffer)["actor"]["state"] == "silent"
 
 
-def test_rows_become_sparse_with_age():
+def test_older_metrics_are_kept_at_longer_intervals():
     kept = set()
     for id in range(20_000):
         kept.add(id)
@@ -432,7 +435,7 @@ def test_rows_become_sparse_with_age():
     assert {id for id in range(newest - 8_999) if id % 60 == 0} <= kept
 
 
-def test_old_rows_are_removed(report_on_every_call, db, monkeypatch):
+def test_old_metrics_are_removed(report_on_every_call, db, monkeypatch):
     monkeypatch.setattr(reporting, "STAGES", ((3, 2), (7, 0)))
     buffer = db.buffer("train")
     for k in range(12):
@@ -481,7 +484,7 @@ def test_a_removed_worker_that_resumes_is_not_counted_twice(
     assert newest_metrics(buffer)["episode_length_sum"] == 7
 
 
-def test_only_one_of_several_processes_adds_a_row(open_db, monkeypatch):
+def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     handles = [open_db() for _ in range(3)]
     for k, handle in enumerate(handles):
@@ -490,7 +493,7 @@ def test_only_one_of_several_processes_adds_a_row(open_db, monkeypatch):
     assert len(handles[0].buffer("train").workers()) == 3
 
 
-def test_a_clock_that_was_set_back_does_not_stop_the_history(report_on_every_call, db, monkeypatch):
+def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
@@ -527,7 +530,7 @@ def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     assert list(by_role(reader)) == ["actor"]
 
 
-def test_a_dropped_buffer_leaves_no_rows(report_on_every_call, open_db):
+def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     buffer = first.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -548,7 +551,7 @@ def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, locati
         assert there.metrics().equals(buffer.metrics())
 
 
-def test_a_forked_child_is_a_worker_of_its_own(report_on_every_call, db, location):
+def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db, location):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     buffer.sample(1)
@@ -570,7 +573,7 @@ def test_a_forked_child_is_a_worker_of_its_own(report_on_every_call, db, locatio
     ]  # fmt: skip
 
 
-def test_corrupted_rows_raise_an_error(report_on_every_call, buffer):
+def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
         session.ask("UPDATE workers SET counts = 'x' RETURNING id")
@@ -579,7 +582,7 @@ def test_corrupted_rows_raise_an_error(report_on_every_call, buffer):
         buffer.workers()
     with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
         buffer.metrics()
-    buffer.store(task_id="t", obs=2)  # writers go on
+    buffer.store(task_id="t", obs=2)  # writes still succeed
     with buffer._store.writing() as (session, _):
         session.ask("DELETE FROM metrics RETURNING id")
         session.ask("DELETE FROM workers RETURNING id")
@@ -596,13 +599,13 @@ def test_newest_must_be_positive(buffer):
         buffer.metrics(newest=0)
 
 
-def test_connections_of_a_server_are_named(report_on_every_call, open_db):
+def test_postgresql_connections_have_an_application_name(report_on_every_call, open_db):
     db = open_db(run="it's {run} 7")
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     buffer.sample(1)
     if "://" not in db.location:
-        return  # a file has no list of connections
+        return  # SQLite does not list connections
     names = db.sql("SELECT application_name FROM pg_stat_activity").column(0).to_pylist()
     assert [name for name in names if re.fullmatch(r"expdb actor\+learner \S+ it_s _run_ 7", name)]
 
@@ -668,7 +671,7 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
     assert len(buffer) == 3
 
 
-def test_an_error_of_a_measurement_stops_no_writer(
+def test_an_error_in_a_measurement_does_not_fail_writes(
     report_on_every_call, buffer, monkeypatch, caplog, logged_errors
 ):
     def fail(*_):
@@ -682,7 +685,7 @@ def test_an_error_of_a_measurement_stops_no_writer(
     logged_errors.clear()
 
 
-def test_a_handle_can_be_closed_within_a_report(report_on_every_call, open_db, monkeypatch):
+def test_a_handle_can_be_closed_during_a_report(report_on_every_call, open_db, monkeypatch):
     db = open_db()
     buffer = db.buffer("train")
     monkeypatch.setattr(reporting, "measure", lambda *_: db.close() or {})
@@ -692,7 +695,7 @@ def test_a_handle_can_be_closed_within_a_report(report_on_every_call, open_db, m
     assert len(open_db().buffer("train")) == 1
 
 
-def test_a_locked_table_delays_no_write(report_on_every_call, open_db, monkeypatch, location):
+def test_a_locked_table_does_not_delay_writes(report_on_every_call, open_db, monkeypatch, location):
     if "://" not in location:
         pytest.skip("SQLite has no locks of tables")
     import psycopg
@@ -707,7 +710,7 @@ def test_a_locked_table_delays_no_write(report_on_every_call, open_db, monkeypat
         connection.rollback()
 
 
-def test_rates_stay_right_after_a_failed_report(
+def test_rates_are_correct_after_a_failed_report(
     report_on_every_call, buffer, monkeypatch, logged_errors
 ):
     buffer.store(task_id="t", obs=1)
@@ -725,7 +728,7 @@ def test_leases_of_a_buffer_without_consumers_are_empty(buffer):
     assert buffer.leases().num_rows == 0
 
 
-def test_added_counts_steps_that_were_evicted(db):
+def test_added_includes_evicted_steps(db):
     buffer = db.buffer("train", capacity=2)
     assert buffer.added == 0
     buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})

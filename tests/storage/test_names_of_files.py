@@ -1,6 +1,6 @@
 """Names of a database file: links, mounts, renamed folders, relative paths.
 
-One file has one log, or is not written.
+A file is written only if all of its names share one write-ahead log.
 """
 
 import os
@@ -26,7 +26,7 @@ def rows(path):
         return sorted(row["x"] for row in db.buffer("b").page(1, 10_000))
 
 
-def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
+def test_a_file_with_two_hard_links_cannot_be_opened_for_writing(path, tmp_path):
     other = tmp_path / "other.db"
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
@@ -55,7 +55,7 @@ def test_a_second_hard_link_is_not_written_by_either_name(path, tmp_path):
     assert rows(path) == list(range(102))
 
 
-def test_a_hard_link_is_found_behind_a_symbolic_one(path, tmp_path):
+def test_hard_links_are_detected_behind_a_symbolic_link(path, tmp_path):
     os.link(path, tmp_path / "other.db")
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link.db"
@@ -66,7 +66,7 @@ def test_a_hard_link_is_found_behind_a_symbolic_one(path, tmp_path):
         assert len(db.buffer("b")) == 100
 
 
-def test_symbolic_links_to_a_file_and_to_its_folder_are_one_name(path, tmp_path):
+def test_symbolic_links_resolve_to_one_location(path, tmp_path):
     link, folder = tmp_path / "link.db", tmp_path / "folder"
     link.symlink_to(path)
     folder.symlink_to(tmp_path, target_is_directory=True)
@@ -81,7 +81,7 @@ def test_symbolic_links_to_a_file_and_to_its_folder_are_one_name(path, tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["folder", "link.db", "runs.db"]
 
 
-def test_the_draft_that_a_killed_process_left_is_no_second_name(path, tmp_path):
+def test_a_temporary_link_left_by_a_killed_process_is_ignored(path, tmp_path):
     os.link(path, tmp_path / ".expdb-0123456789abcdef0123456789abcdef.new")
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
@@ -89,7 +89,7 @@ def test_the_draft_that_a_killed_process_left_is_no_second_name(path, tmp_path):
 
 
 @pytest.mark.slow
-def test_many_processes_that_make_a_file_at_once_are_all_let_in(tmp_path):
+def test_several_processes_can_create_a_file_at_the_same_time(tmp_path):
     code = (
         "import sys, expdb\nwith expdb.open(sys.argv[1]) as db:\n    "
         "db.buffer('b').store(x=int(sys.argv[2]))"
@@ -107,7 +107,7 @@ def test_many_processes_that_make_a_file_at_once_are_all_let_in(tmp_path):
 
 @pytest.fixture
 def mounted(tmp_path):
-    """A function that mounts a file or folder in another place as well."""
+    """Yield a function that mounts a file or folder at a second path."""
     places = []
 
     def mount(source, target):
@@ -121,7 +121,7 @@ def mounted(tmp_path):
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_file_that_is_mounted_by_itself_is_not_written(path, tmp_path, mounted):
+def test_a_bind_mounted_file_cannot_be_opened_for_writing(path, tmp_path, mounted):
     (tmp_path / "there").mkdir()
     other = tmp_path / "there" / "other.db"
     other.touch()
@@ -137,7 +137,7 @@ def test_a_file_that_is_mounted_by_itself_is_not_written(path, tmp_path, mounted
         db.buffer("b").store(x=100)
 
 
-def test_a_folder_that_is_mounted_twice_has_one_log(path, tmp_path, mounted):
+def test_a_folder_mounted_twice_has_one_write_ahead_log(path, tmp_path, mounted):
     there = tmp_path.parent / f"{tmp_path.name}-there"
     there.mkdir()
     mounted(tmp_path, there)
@@ -147,7 +147,7 @@ def test_a_folder_that_is_mounted_twice_has_one_log(path, tmp_path, mounted):
     assert rows(path) == list(range(120))
 
 
-def test_a_renamed_folder_does_not_lose_what_is_written(path, tmp_path):
+def test_writing_after_a_folder_is_renamed_raises_and_loses_no_steps(path, tmp_path):
     (tmp_path / "old").mkdir()
     path = path.rename(tmp_path / "old" / "runs.db")
     with expdb.open(path) as db:
@@ -159,9 +159,7 @@ def test_a_renamed_folder_does_not_lose_what_is_written(path, tmp_path):
     assert rows(tmp_path / "new" / "runs.db") == list(range(101))
 
 
-def test_a_relative_path_stays_where_it_was_and_needs_a_folder_that_is_there(
-    path, tmp_path, monkeypatch
-):
+def test_relative_paths_are_resolved_once_and_need_a_current_folder(path, tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path)
     with expdb.open("runs.db") as db:

@@ -1,4 +1,4 @@
-"""Which policy acted: the versions of each step, and those of its episode, which follow."""
+"""The policy versions of steps, and the versions of episodes that derive from them."""
 
 import itertools
 
@@ -8,6 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
+
+pytestmark = pytest.mark.both_databases
 
 NAMES = ["policy_version", "policy_version_end", "first_policy_version", "last_policy_version"]
 
@@ -112,7 +114,7 @@ def test_two_handles_cannot_give_one_episode_different_groups(open_db):
     assert first.episodes()["group_id"].to_pylist() == ["a"]
 
 
-def test_queries_ask_for_the_version_of_the_step_or_of_its_episode(buffer):
+def test_queries_can_filter_by_step_and_episode_versions(buffer):
     buffer.store_batch(
         {
             "x": np.arange(6),
@@ -142,6 +144,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
     assert batch["last_policy_version"].tolist() == [2]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "error"),
     [
@@ -151,7 +154,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
         ({"policy_version": 2, "policy_version_end": "3"}, "policy_version_end"),
     ],
 )
-def test_versions_that_make_no_sense_are_refused(buffer, columns, error):
+def test_invalid_policy_versions_are_rejected(buffer, columns, error):
     with pytest.raises(expdb.InvalidValue, match=error):
         buffer.store(x=1, **columns)
     with buffer.episode("t") as episode, pytest.raises(expdb.InvalidValue, match=error):
@@ -159,7 +162,7 @@ def test_versions_that_make_no_sense_are_refused(buffer, columns, error):
     assert len(buffer) == 0
 
 
-def test_an_episode_that_is_given_another_version_has_it_in_every_step(buffer):
+def test_updating_the_version_of_an_episode_changes_all_of_its_steps(buffer):
     for task in ("mixed", "other"):
         with buffer.episode(task) as episode:
             for step in range(3):
@@ -171,7 +174,7 @@ def test_an_episode_that_is_given_another_version_has_it_in_every_step(buffer):
     assert versions(buffer, {"task_id": "mixed"}) == [(None,) * 4] * 3
 
 
-def test_a_following_query_sees_versions_as_they_come(buffer, open_db):
+def test_queries_see_new_versions_of_all_handles(buffer, open_db):
     other = open_db().buffer("train")
     where = expdb.QueryBuilder().gte("last_policy_version", 3)
     buffer.store(task_id="t", x=0, policy_version=1)
@@ -191,8 +194,8 @@ def test_staleness_counts_from_the_oldest_version(buffer):
                 episode.append(x=0, policy_version=start + step // 2, terminated=step == 7)
     consumer = buffer.consumer("trainer", max_staleness=3)
 
-    def handed_out(unit, size):
-        """Return steps, those of the first episode from 0 and those of the second from 8."""
+    def leased_steps(unit, size):
+        """Return the first steps of leased items; the second episode starts at step 8."""
         lease = consumer.lease(size, unit=unit, fields=["episode", "step"])
         lease.give_back()
         batch = lease.batch
@@ -200,13 +203,13 @@ def test_staleness_counts_from_the_oldest_version(buffer):
         return set((first[0] * 8 + first[1]).tolist())
 
     buffer.policy_version = 6  # versions 3, 4, 5, 6 and 7 are fresh enough
-    assert handed_out(expdb.Step(), 200) == set(range(6, 16))
-    assert handed_out(expdb.Sequence(2), 200) == set(range(6, 16))
-    assert handed_out(expdb.Episode(), 5) == {8}  # the first episode is as old as its first step
+    assert leased_steps(expdb.Step(), 200) == set(range(6, 16))
+    assert leased_steps(expdb.Sequence(2), 200) == set(range(6, 16))
+    assert leased_steps(expdb.Episode(), 5) == {8}  # the first episode is as old as its first step
     buffer.store(task_id="late", x=1, policy_version=6, terminated=True)
-    assert handed_out(expdb.Step(), 400) == {*range(6, 16), 16}
+    assert leased_steps(expdb.Step(), 400) == {*range(6, 16), 16}
     buffer.update([0], policy_version=7)
-    assert handed_out(expdb.Step(), 400) == set(range(17))
+    assert leased_steps(expdb.Step(), 400) == set(range(17))
 
 
 steps = st.lists(
@@ -217,7 +220,7 @@ steps = st.lists(
 
 @settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(steps, max_size=5))
-def test_versions_are_those_of_a_plain_model(buffer, batches):
+def test_versions_match_a_reference_model(buffer, batches):
     buffer.clear()
     names = [f"{next(_serial)}" for _ in range(3)]
     own: dict[str, int | None] = dict.fromkeys(names)
@@ -252,7 +255,7 @@ def test_versions_are_those_of_a_plain_model(buffer, batches):
 _serial = itertools.count()
 
 
-def test_a_version_that_is_given_is_stored_whatever_became_of_the_episode(buffer, open_db):
+def test_explicit_versions_are_stored_after_the_episode_is_updated(buffer, open_db):
     other = open_db().buffer("train")
     with buffer.episode("t", episode_id="e", policy_version=0) as episode:
         episode.append(x=0)

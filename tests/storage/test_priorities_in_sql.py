@@ -12,6 +12,8 @@ from expdb.sql import schema
 from expdb.sql.dialects.postgresql import adhoc
 from expdb.sql.dialects.sqlite import connection as sqlite
 
+pytestmark = pytest.mark.both_databases
+
 EDGES = [0.0, 5e-324, 2.2e-308, 1e-300, 0.1, 1.0, 3.5, 2.0**52 + 0.5, 1e300, 1.7e308]
 
 
@@ -53,7 +55,7 @@ def test_queries_and_columns_return_every_priority_exactly(filled):
 
 
 def test_db_sql_replaces_the_slow_priorities_of_the_view():
-    """The replacement is by text, so it must still be in the newest view."""
+    """The replacement searches for a text, so the newest view must contain it."""
     view = schema.read_migrated_schema("postgresql")["experience"]
     assert view.count(adhoc._PRIORITY) == 1
     connection = sqlite3.connect(":memory:")
@@ -65,7 +67,7 @@ def test_db_sql_replaces_the_slow_priorities_of_the_view():
     assert "step_priorities" not in text
 
 
-def test_a_program_that_knows_nothing_of_expdb_reads_priorities(tmp_path):
+def test_plain_sqlite3_reads_priorities_without_expdb(tmp_path):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         buffer = db.buffer("train")
@@ -77,7 +79,7 @@ def test_a_program_that_knows_nothing_of_expdb_reads_priorities(tmp_path):
     assert [value for (value,) in rows] == EDGES + [None] * 10
 
 
-def test_a_role_without_temporary_tables_reads_priorities(postgresql, postgresql_url):
+def test_a_role_without_the_temp_privilege_reads_priorities(postgresql, postgresql_url):
     name = sa.make_url(postgresql_url).database
     with expdb.open(postgresql_url) as db:
         buffer = db.buffer("train")

@@ -1,4 +1,4 @@
-"""Reading and changing: pages, scans, late rewards, deletion, batches."""
+"""Reading and changing stored steps: pages, scans, late rewards, deletion, batches."""
 
 import json
 
@@ -9,9 +9,10 @@ import pytest
 import expdb
 from expdb import QueryBuilder
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:update.. sets the reward:expdb.ExpDBWarning"
-)  # it is meant for every step here
+pytestmark = [
+    pytest.mark.both_databases,
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+]  # the tests set the reward of every step on purpose
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def filled(buffer):
     return buffer
 
 
-def test_pages_count_from_one_and_end_empty(filled):
+def test_pages_start_at_one_and_are_empty_past_the_last_step(filled):
     assert [row["x"] for row in filled.page(1, 10)] == list(range(10))
     assert [row["x"] for row in filled.page(3, 10)] == [20, 21, 22, 23, 24]
     assert filled.page(4, 10) == []
@@ -31,7 +32,7 @@ def test_pages_count_from_one_and_end_empty(filled):
             filled.page(number, size)
 
 
-def test_get_answers_in_the_order_asked(filled):
+def test_get_returns_steps_in_the_order_of_the_positions(filled):
     batch = filled.get([7, 3, 7, 24])
     assert batch["x"].tolist() == [7, 3, 7, 24]
     assert batch["position"].tolist() == [7, 3, 7, 24]
@@ -53,7 +54,7 @@ def test_scan_reads_incrementally(filled):
     assert batch["x"].tolist() == [99]
 
 
-def test_fields_select_and_may_name_columns(filled):
+def test_fields_can_select_fields_and_columns(filled):
     batch = filled.sample(8, fields=["x", "task_id", "tags", "episode_return"], rng=0)
     assert list(batch) == ["x", "task_id", "tags", "episode_return"]
     for x, task, tags in zip(batch["x"].tolist(), batch["task_id"], batch["tags"], strict=True):
@@ -62,7 +63,7 @@ def test_fields_select_and_may_name_columns(filled):
         filled.sample(2, fields=["nope"])
 
 
-def test_tasks_come_by_their_first_step(buffer):
+def test_tasks_are_ordered_by_their_first_step(buffer):
     buffer.store_batch(
         [
             {"task_id": task, "reward": reward}
@@ -74,7 +75,7 @@ def test_tasks_come_by_their_first_step(buffer):
     assert buffer.tasks({"task_id": "none"}) == []
 
 
-def test_episodes_are_a_table_of_those_with_a_matching_step(filled):
+def test_episodes_returns_a_table_of_episodes_with_a_matching_step(filled):
     table = filled.episodes()
     assert isinstance(table, pa.Table)
     assert table["task_id"].to_pylist() == [f"t{k}" for k in range(5)]
@@ -88,7 +89,7 @@ def test_episodes_are_a_table_of_those_with_a_matching_step(filled):
     assert filled.episodes({"task_id": "none"}).num_rows == 0
 
 
-def test_a_late_reward_is_seen_everywhere_at_once(db, filled):
+def test_a_late_reward_is_visible_to_all_reads_immediately(db, filled):
     assert filled.update({"task_id": "t1"}, reward=7.0) == 5
     assert filled.get([5, 4])["reward"].tolist() == [7.0, 0.4]
     assert filled.episodes({"task_id": "t1"})["episode_return"].to_pylist() == pytest.approx([35.0])
@@ -111,6 +112,7 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
     assert batch["policy_version"].tolist() == [9, 9, 9]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -122,12 +124,12 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
         ({"step": 3}, "cannot set step"),
     ],
 )
-def test_what_cannot_be_changed_is_refused(filled, changes, message):
+def test_invalid_updates_are_rejected(filled, changes, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         filled.update({"task_id": "t1"}, **changes)
 
 
-def test_changes_want_a_query(filled):
+def test_update_and_delete_require_a_query(filled):
     with pytest.raises(expdb.InvalidValue, match=r"gte\('position', 0\)"):
         filled.update(None, reward=1.0)
     with pytest.raises(expdb.InvalidValue, match="clear"):
@@ -135,7 +137,7 @@ def test_changes_want_a_query(filled):
     assert len(filled) == 25
 
 
-def test_a_revision_counts_every_change_of_what_queries_see(db, filled):
+def test_changes_visible_to_queries_increase_the_revision(db, filled):
     revision = filled.stats()["revision"]
     for change in (
         lambda: filled.update({"step": 0}, reward=2.0),
@@ -151,7 +153,7 @@ def test_a_revision_counts_every_change_of_what_queries_see(db, filled):
     assert filled.stats()["revision"] == revision
 
 
-def test_deleting_rewrites_what_is_left(db, filled):
+def test_deleted_steps_disappear_from_pages_tasks_and_episodes(db, filled):
     assert filled.delete(QueryBuilder().in_("step", [1, 3])) == 10
     assert filled.delete({"task_id": "nope"}) == 0
     assert len(filled) == 15
@@ -162,7 +164,7 @@ def test_deleting_rewrites_what_is_left(db, filled):
     assert filled.episodes()["length"].to_pylist() == [5, 5, 5, 5]
 
 
-def test_returns_are_summed_anew_and_not_by_differences(buffer):
+def test_episode_returns_are_recomputed_exactly_after_an_update(buffer):
     buffer.store(task_id="a", reward=1e18)
     buffer.update({"task_id": "a"}, reward=0.5)
     assert buffer.episodes()["episode_return"].to_pylist() == [0.5]
@@ -172,7 +174,8 @@ def test_returns_are_summed_anew_and_not_by_differences(buffer):
     assert not np.signbit(buffer.get([1])["reward"][0])
 
 
-def test_numbers_that_make_no_sense_are_refused(filled):
+@pytest.mark.one_database
+def test_invalid_arguments_of_read_methods_are_rejected(filled):
     for call in (
         lambda: filled.page(1.5, 2), lambda: filled.page(1, 10**30), lambda: filled.sample("4"),
         lambda: filled.sample(2.5),
@@ -191,7 +194,8 @@ def test_numbers_that_make_no_sense_are_refused(filled):
     assert batch["x"].tolist() == [23, 24]
 
 
-def test_priorities_are_columns_and_bad_ones_are_refused(filled):
+@pytest.mark.one_database
+def test_priorities_can_be_read_and_invalid_priorities_are_rejected(filled):
     assert filled.update_priorities([1, 2, 2, 99], [0.5, 1.0, 2.0, 1.0]) == 3
     assert filled.get([1, 2], fields=["priority"])["priority"].tolist() == [0.5, 2.0]
     assert np.isnan(filled.get([3], fields=["priority"])["priority"][0])
@@ -202,7 +206,7 @@ def test_priorities_are_columns_and_bad_ones_are_refused(filled):
         filled.update_priorities([1, 2], [1.0])
 
 
-def test_a_batch_is_a_mapping_whose_arrays_are_its_own(filled):
+def test_a_batch_is_a_mapping_that_owns_its_arrays(filled):
     first, second = filled.sample(5, rng=3), filled.sample(5, rng=3)
     assert (first["x"] == second["x"]).all()
     first["x"][:] = -1
@@ -218,7 +222,7 @@ def test_a_batch_is_a_mapping_whose_arrays_are_its_own(filled):
         second["nope"]
 
 
-def test_a_batch_is_rows_and_arrow(buffer):
+def test_a_batch_converts_to_rows_and_to_arrow(buffer):
     buffer.store(obs=np.ones((2, 2), np.float32), m={"a": 1}, v=[1, 2], t="x", b=b"y", reward=None)
     batch = buffer.get([0])
     (row,) = batch.to_list()
@@ -230,7 +234,7 @@ def test_a_batch_is_rows_and_arrow(buffer):
     assert table["v"].to_pylist() == [[1, 2]]
 
 
-def test_a_handles_read_of_an_empty_buffer(buffer):
+def test_reading_an_empty_buffer_returns_empty_results(buffer):
     assert (len(buffer), buffer.count(), buffer.tasks(), buffer.page(1, 5)) == (0, 0, [], [])
     assert list(buffer.scan()) == []
     assert buffer.episodes().num_rows == 0

@@ -16,6 +16,8 @@ from expdb import Newest, Ordered, Prioritized, QueryBuilder
 from expdb.archive import parquet
 from expdb.storage import tags
 
+pytestmark = pytest.mark.both_databases
+
 
 def fill(buffer, episodes=3, length=4):
     """Store whole episodes named e0, e1 and so on."""
@@ -26,7 +28,7 @@ def fill(buffer, episodes=3, length=4):
 
 
 def latest(buffer, name="judge"):
-    """Return the score of every step, by position; None for none."""
+    """Return the latest score of every step by position, or None without a score."""
     positions = np.sort(np.concatenate([batch["position"] for batch in buffer.scan()]))
     values = buffer.get(positions, fields=[f"scores.{name}"])[f"scores.{name}"]
     return {
@@ -35,7 +37,7 @@ def latest(buffer, name="judge"):
     }
 
 
-def test_the_score_of_an_episode_counts_for_all_of_its_steps(buffer):
+def test_the_score_of_an_episode_applies_to_all_of_its_steps(buffer):
     fill(buffer)
     assert buffer.score(episode_id="e1", name="judge", value=0.7, by="judge-v2") == 1
     assert latest(buffer) == {p: 0.7 if 4 <= p < 8 else None for p in range(12)}
@@ -69,7 +71,7 @@ def test_a_failed_judge_is_recorded_and_does_not_replace_a_value(buffer):
     assert buffer.count(QueryBuilder().is_null("scores.judge")) == 11
 
 
-def test_steps_are_scored_by_query_and_by_positions_with_a_value_each(buffer):
+def test_steps_are_scored_by_query_or_with_one_value_per_position(buffer):
     fill(buffer)
     assert buffer.score({"episode_id": "e0"}, name="judge", value=1) == 4
     assert buffer.score(np.array([11, 4]), name="judge", value=np.array([0.5, 0.25])) == 2
@@ -80,7 +82,7 @@ def test_steps_are_scored_by_query_and_by_positions_with_a_value_each(buffer):
 
 
 @pytest.mark.parametrize("form", ["rows", "columns", "table"])
-def test_a_batch_of_scores_is_given_as_rows_columns_or_a_table(buffer, form):
+def test_score_batch_accepts_rows_columns_and_tables(buffer, form):
     fill(buffer)
     columns = {"position": [0, 5, 9], "name": ["judge"] * 3, "value": [0.1, 0.2, 0.3]}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -89,7 +91,7 @@ def test_a_batch_of_scores_is_given_as_rows_columns_or_a_table(buffer, form):
     assert {p: v for p, v in latest(buffer).items() if v is not None} == {0: 0.1, 5: 0.2, 9: 0.3}
 
 
-def test_a_batch_names_episodes_by_id_and_by_number(buffer):
+def test_score_batch_identifies_episodes_by_id_or_number(buffer):
     fill(buffer)
     batch = buffer.sample(1, {"episode_id": "e2"})
     buffer.score_batch({"episode": batch["episode"], "name": "judge", "value": [0.75]})
@@ -114,14 +116,15 @@ def test_a_batch_names_episodes_by_id_and_by_number(buffer):
         ({"position": -1}, r"rows\[1\]: position must be an integer of at least 0"),
     ],
 )
-def test_an_invalid_score_names_its_row_and_nothing_is_stored(buffer, row, message):
-    fill(buffer)
+def test_an_invalid_score_names_its_row_and_nothing_is_stored(scratch, row, message):
+    fill(scratch)
     valid = {"position": 0, "name": "judge", "value": 1.0}
     with pytest.raises(expdb.InvalidValue, match=message):
-        buffer.score_batch([valid, {**valid, **row}])
-    assert buffer.scores().num_rows == 0
+        scratch.score_batch([valid, {**valid, **row}])
+    assert scratch.scores().num_rows == 0
 
 
+@pytest.mark.one_database
 def test_a_score_of_a_missing_step_or_episode_is_an_error_and_nothing_is_stored(buffer):
     fill(buffer)
     buffer.delete([3])
@@ -152,7 +155,7 @@ def test_score_takes_either_a_query_or_an_episode(buffer):
         buffer.count({"scores.judge-v2": 1.0})
 
 
-def test_a_query_without_a_match_and_an_open_episode_are_reported(buffer):
+def test_scoring_no_steps_or_an_open_episode_warns(buffer):
     fill(buffer)
     with pytest.warns(expdb.ExpDBWarning, match=r'recorded nothing.*"episode_id": "e9"'):
         assert buffer.score({"episode_id": "e9"}, name="judge", value=1.0) == 0
@@ -165,12 +168,12 @@ def test_a_query_without_a_match_and_an_open_episode_are_reported(buffer):
     episode.end()
 
 
-def test_a_misspelt_score_in_a_query_is_named(buffer):
+def test_a_misspelt_score_in_a_query_warns(buffer):
     fill(buffer)
     buffer.score([0], name="judge", value=1.0)
     with pytest.warns(expdb.ExpDBWarning, match="has the name 'jugde', did you mean 'judge'"):
         buffer.count(QueryBuilder().is_null("scores.jugde"))
-    assert buffer.count(QueryBuilder().is_null("scores.quality")) == 12  # of a judge to come
+    assert buffer.count(QueryBuilder().is_null("scores.quality")) == 12  # no warning
 
 
 def test_the_same_queries_match_with_and_without_an_index(buffer):
@@ -187,7 +190,7 @@ def test_the_same_queries_match_with_and_without_an_index(buffer):
         assert buffer.count(QueryBuilder().lte("scores.judge", 10)) == 16
 
 
-def test_samples_follow_new_scores(buffer):
+def test_sampling_sees_new_scores(buffer):
     fill(buffer)
     judged = QueryBuilder().gt("scores.judge", 0.5)
     with pytest.raises(expdb.TooFewRows):
@@ -201,7 +204,7 @@ def test_samples_follow_new_scores(buffer):
     assert set(buffer.sample(20, judged, rng=0)["position"].tolist()) == {8}
 
 
-def test_ordered_takes_the_best_scores_and_steps_without_a_score_last(buffer):
+def test_ordered_draws_the_best_scores_first_and_unscored_steps_last(buffer):
     fill(buffer)
     buffer.score([2, 9, 4], name="judge", value=[0.5, 0.25, 1.0])
     batch = buffer.sample(4, sampler=Ordered("scores.judge", descending=True))
@@ -246,7 +249,7 @@ def test_each_prioritized_sampler_draws_by_its_own_score(open_db):
     assert counts(other, score="format") == [0, 100]
 
 
-def test_names_of_scores_differ_by_case_also_in_indexes(buffer):
+def test_names_of_scores_are_case_sensitive_in_indexes(buffer):
     fill(buffer)
     buffer.score([0], name="j", value=1.0)
     buffer.score([0, 1], name="J", value=1.0)
@@ -257,9 +260,9 @@ def test_names_of_scores_differ_by_case_also_in_indexes(buffer):
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0", 5, "judge-v2"])
-def test_the_history_of_an_invalid_name_is_refused(buffer, name):
+def test_scores_rejects_an_invalid_name(scratch, name):
     with pytest.raises(expdb.InvalidValue, match="the name of a score must be"):
-        buffer.scores(name=name)
+        scratch.scores(name=name)
 
 
 def test_scores_of_evicted_episodes_are_deleted(db):
@@ -293,7 +296,7 @@ def test_scores_of_deleted_and_abandoned_episodes_are_deleted(db):
     abandoned.end()
 
 
-def test_a_copy_and_an_export_have_the_scores(buffer, location, tmp_path):
+def test_copies_and_exports_contain_the_scores(buffer, location, tmp_path):
     fill(buffer)
     buffer.score(episode_id="e0", name="judge", value=0.7, detail={"why": "a \u00e9"})
     buffer.score([9], name="judge", value=None, status="timeout")
@@ -326,7 +329,7 @@ def test_sql_reads_latest_scores_and_the_history(buffer, db, location):
     ]
 
 
-def test_a_judge_stores_scores_in_the_transaction_that_acknowledges(buffer):
+def test_acknowledging_a_lease_stores_scores_in_the_same_transaction(buffer):
     fill(buffer)
     judge = buffer.consumer("judge")
     lease = judge.lease(2, QueryBuilder().is_null("scores.judge"), unit=expdb.Episode())
@@ -361,7 +364,7 @@ def test_a_judge_whose_steps_were_evicted_can_acknowledge(db):
     assert buffer.scores()["episode_id"].to_pylist() == ["e1"]
 
 
-def test_scores_can_be_awaited(buffer):
+def test_async_methods_record_and_read_scores(buffer):
     async def judge():
         assert await buffer.score_async([0], name="judge", value=0.5) == 1
         batch = {"position": [1], "name": "judge", "value": [1.0]}
@@ -409,7 +412,7 @@ def test_judges_in_several_processes_lose_no_score(buffer, location):
         max_size=12,
     )
 )  # fmt: skip
-def test_the_latest_scores_agree_with_a_plain_model(tmp_path_factory, calls):
+def test_the_latest_scores_match_a_reference_model(tmp_path_factory, calls):
     model = {name: dict.fromkeys(range(12)) for name in "ab"}
     with expdb.open(tmp_path_factory.mktemp("scores") / "runs.db") as db:
         buffer = db.buffer("train")
@@ -432,7 +435,8 @@ def test_newest_steps_can_be_drawn_by_their_scores(buffer):
     assert set(buffer.sample(20, {"scores.judge": 1.0}, sampler=Newest(1))["position"]) == {4}
 
 
-def test_a_misspelt_score_is_named_although_the_first_score_comes_later(buffer, monkeypatch):
+@pytest.mark.one_database
+def test_a_misspelt_score_warns_after_the_first_score_is_recorded(buffer, monkeypatch):
     monkeypatch.setattr(tags, "LOOK_SECONDS", 0.0)
     for name in ("a", "b"):
         buffer.store(episode_id=name, group_id="g", reward=1.0, terminated=True)
@@ -447,9 +451,9 @@ def test_a_misspelt_score_is_named_although_the_first_score_comes_later(buffer, 
         buffer.sample(1, unit=unit)
 
 
-def test_the_error_for_an_unflushed_episode_says_when_to_score(buffer):
-    episode = buffer.episode("t", episode_id="e")
+def test_the_error_for_an_unflushed_episode_says_when_to_score(scratch):
+    episode = scratch.episode("t", episode_id="e")
     episode.append(n=1)
     with pytest.raises(expdb.UnknownEpisode, match="after its writer has flushed"):
-        buffer.score(episode_id="e", name="judge", value=1.0)
+        scratch.score(episode_id="e", name="judge", value=1.0)
     episode.end()

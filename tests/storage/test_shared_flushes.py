@@ -16,10 +16,12 @@ from proxy import Proxy
 import expdb
 from expdb.storage.writing import transaction
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def group_sizes(monkeypatch):
-    """The sizes of the group_sizes passed to write_together; row and column calls count as one."""
+    """Record the sizes of groups; calls of store() and store_batch() together count as one."""
     sizes, write = [], transaction.write_together
 
     def record_size(store, group):
@@ -31,14 +33,14 @@ def group_sizes(monkeypatch):
 
 
 def run_as_group(buffer, monkeypatch, calls):
-    """Run calls in threads while another write is bis_locked; return their results or errors."""
+    """Run calls in threads while another write is blocked; return their results or errors."""
     commit, results = buffer._open_episodes.group_commit, [None] * len(calls)
-    is_bis_locked, may_write = threading.Event(), threading.Event()
+    is_locked, may_write = threading.Event(), threading.Event()
     write = transaction.write
 
     def hold(*arguments):
         monkeypatch.setattr(transaction, "write", write)
-        is_bis_locked.set()
+        is_locked.set()
         assert may_write.wait(60)
         return write(*arguments)
 
@@ -51,7 +53,7 @@ def run_as_group(buffer, monkeypatch, calls):
     monkeypatch.setattr(transaction, "write", hold)
     threads = [threading.Thread(target=buffer.store, kwargs={"episode_id": "held", "n": -1})]
     threads[0].start()
-    assert is_bis_locked.wait(60)
+    assert is_locked.wait(60)
     for index in range(len(calls)):
         threads.append(threading.Thread(target=run, args=(index,)))
         threads[-1].start()
@@ -224,7 +226,7 @@ def test_steps_are_stored_once_if_a_shared_transaction_loses_its_connection(
             assert buffer.check() == []
 
 
-def test_calls_succeed_if_the_answer_to_their_transaction_is_lost(
+def test_calls_succeed_if_the_response_to_their_transaction_is_lost(
     postgresql, postgresql_url, monkeypatch
 ):
     with (
@@ -339,7 +341,7 @@ def test_append_async_waits_while_another_thread_holds_the_writer(buffer):
     assert numbers(buffer) == [0, 1]
 
 
-def test_final_observations_with_new_fields_are_not_shared(buffer, monkeypatch, group_sizes):
+def test_final_observations_adding_fields_are_written_separately(buffer, monkeypatch, group_sizes):
     buffer.store(episode_id="first", n=-2)
     writers = [start_episode(buffer, f"e{k}", count=1) for k in range(3)]
     ends = [lambda k=k: writers[k].end(n=9, **{f"new{k}": float(k)}) for k in range(3)]
@@ -349,7 +351,7 @@ def test_final_observations_with_new_fields_are_not_shared(buffer, monkeypatch, 
     assert buffer.check() == []
 
 
-def test_a_shared_transaction_adopts_no_field_that_it_rolls_back(buffer, location, monkeypatch):
+def test_fields_of_a_rolled_back_shared_transaction_are_discarded(buffer, location, monkeypatch):
     buffer.store(episode_id="first", n=-2)
     writers = [start_episode(buffer, f"e{k}", count=1) for k in range(3)]
     with expdb.open(location) as other:
@@ -412,7 +414,7 @@ def test_a_second_interrupt_does_not_store_steps_twice(buffer, monkeypatch):
         writer.end()
 
 
-def test_a_flush_needs_no_thread_while_the_program_ends(buffer, monkeypatch):
+def test_a_flush_needs_no_new_thread_at_interpreter_shutdown(buffer, monkeypatch):
     buffer.store(episode_id="first", n=-2)
     writer = start_episode(buffer, "e")
     commit, start = buffer._open_episodes.group_commit, threading.Thread.start

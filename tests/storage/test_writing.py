@@ -1,6 +1,6 @@
-"""Writing: steps, batches and episodes.
+"""Writing steps, batches and episodes.
 
-What is acknowledged, what is refused, and what an episode is.
+These tests cover acknowledged writes, rejected writes, and the start and end of episodes.
 """
 
 import threading
@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 import expdb
+
+pytestmark = pytest.mark.both_databases
 
 
 def test_positions_count_up_and_are_never_reused(buffer):
@@ -41,7 +43,7 @@ def test_a_step_keeps_every_column(buffer):
     assert buffer.episodes().to_pylist()[0]["episode_tags"] == '{"e":1}'
 
 
-def test_steps_without_an_episode_id_go_to_the_open_episode_of_task_and_agent(buffer):
+def test_steps_without_an_episode_id_join_the_open_episode_of_task_and_agent(buffer):
     for task, agent, end in [
         ("a", "x", False),
         ("b", "x", False),
@@ -62,7 +64,7 @@ def test_steps_without_an_episode_id_go_to_the_open_episode_of_task_and_agent(bu
     ) == {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}
 
 
-def test_closing_completes_open_episodes_and_a_new_run_starts_others(open_db):
+def test_closing_completes_open_episodes_and_a_new_run_starts_new_ones(open_db):
     with open_db() as db:
         db.buffer("b").store(task_id="t")
         first = db.run
@@ -73,7 +75,7 @@ def test_closing_completes_open_episodes_and_a_new_run_starts_others(open_db):
         assert buffer.episodes()["run"].to_pylist() == [first, "mine"]
 
 
-def test_an_episode_by_name_goes_on_until_it_is_ended(db, buffer):
+def test_a_named_episode_continues_until_it_is_ended(db, buffer):
     buffer.store(episode_id="e", task_id="t")
     buffer.store(task_id="t")
     buffer.store(episode_id="e", task_id="t")
@@ -98,17 +100,17 @@ def test_an_episode_belongs_to_one_task_and_group(buffer):
     assert len(buffer) == 2
 
 
-def test_what_a_later_step_tells_of_its_episode_is_added(buffer):
+def test_later_steps_add_missing_episode_columns(buffer):
     buffer.store(task_id="t")
     buffer.store(task_id="t", task_name="name", policy_version=4, episode_tags={"a": 1})
     buffer.store(task_id="t", policy_version=5)
     row = buffer.episodes().to_pylist()[0]
     assert (row["task_name"], row["episode_tags"]) == ("name", '{"a":1}')
-    assert row["policy_version"] is None  # that of the first step, which had none
+    assert row["policy_version"] is None  # the first step has no version
     assert (row["first_policy_version"], row["last_policy_version"]) == (4, 5)
 
 
-def test_another_handle_may_go_on_with_a_named_episode(open_db):
+def test_another_handle_can_continue_a_named_episode(open_db):
     first, other = open_db().buffer("b"), open_db().buffer("b")
     first.store(episode_id="e", x=0)
     other.store(episode_id="e", x=1)
@@ -119,7 +121,7 @@ def test_another_handle_may_go_on_with_a_named_episode(open_db):
         first.store(episode_id="e", x=3)
 
 
-def test_an_open_episode_that_somebody_else_ended_is_followed_by_another(open_db):
+def test_a_new_episode_starts_if_another_handle_ended_the_open_one(open_db):
     first, other = open_db(run="r").buffer("b"), open_db().buffer("b")
     first.store(task_id="t", x=0)
     other.end_episode(first.episodes()["episode_id"].to_pylist()[0])
@@ -129,11 +131,11 @@ def test_an_open_episode_that_somebody_else_ended_is_followed_by_another(open_db
     assert first.get([2])["step"].tolist() == [0]
 
 
-def test_a_refused_step_changes_nothing_of_its_episode(buffer):
-    buffer.store(episode_id="e", x=1)
-    before = buffer.episodes().to_pylist()
+def test_a_rejected_step_does_not_change_its_episode(scratch):
+    scratch.store(episode_id="e", x=1)
+    before = scratch.episodes().to_pylist()
     with pytest.raises(expdb.FieldMismatch):
-        buffer.store(
+        scratch.store(
             episode_id="e",
             task_name="new",
             group_id="g",
@@ -142,26 +144,26 @@ def test_a_refused_step_changes_nothing_of_its_episode(buffer):
             x="bad",
         )
     with pytest.raises(expdb.FieldMismatch):
-        buffer.store_batch(
+        scratch.store_batch(
             [{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}]
         )
-    with pytest.raises(expdb.ExpDBError), buffer.episode("t") as episode:
+    with pytest.raises(expdb.ExpDBError), scratch.episode("t") as episode:
         episode.append(new=1, x="bad")
-    assert buffer.episodes().to_pylist() == before
-    assert list(buffer.stats()["fields"]) == ["x"]
-    with buffer.episode("t") as episode:
+    assert scratch.episodes().to_pylist() == before
+    assert list(scratch.stats()["fields"]) == ["x"]
+    with scratch.episode("t") as episode:
         episode.append(x=1)
         with pytest.raises(expdb.FieldMismatch):
             episode.append(new=1, x="bad")
         episode.append(new="text", x=2)
-    assert buffer.stats()["fields"] == {"x": "int64", "new": "text"}
+    assert scratch.stats()["fields"] == {"x": "int64", "new": "text"}
 
 
 @pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.ExpDBWarning")
-def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
+def test_handles_adopt_field_types_stored_by_other_handles(open_db):
     first, second = open_db().buffer("b"), open_db().buffer("b")
     first.store(x=1.0, tokens=[0.5])
-    second.store(x=1, tokens=[1])  # ints go into what is a float field by now
+    second.store(x=1, tokens=[1])  # the field has the type float64 by now
     assert second.get([1])["x"].tolist() == [1.0]
     with second.episode("t") as episode:
         episode.append(y=1, z=1)
@@ -180,7 +182,7 @@ def test_fields_that_others_have_typed_meanwhile_are_agreed_on(open_db):
     assert set(first.stats()["fields"]) == {"x", "tokens", "y", "z", "w", "obs.a", "obs.k"}
 
 
-def test_declared_fields_are_known_to_handles_that_are_open(open_db):
+def test_open_handles_see_newly_declared_fields(open_db):
     first, second = open_db().buffer("b"), open_db()
     second.buffer("b", fields={"tokens": expdb.Field("int32", (None,))})
     first.store(tokens=np.array([1, 2], np.int32))
@@ -190,7 +192,7 @@ def test_declared_fields_are_known_to_handles_that_are_open(open_db):
         second.buffer("b", fields={"tokens": "int32"})
 
 
-def test_an_episode_that_shares_chunks_keeps_its_last_observation(db):
+def test_an_episode_in_shared_chunks_keeps_its_final_observation(db):
     buffer = db.buffer("b", capacity=7)
     writer = buffer.episode("t", episode_id="e")
     writer.append(obs=np.full(2, 1.0))
@@ -214,7 +216,7 @@ def test_an_episode_that_shares_chunks_keeps_its_last_observation(db):
     assert db.check() == []
 
 
-def test_a_declared_field_that_the_last_observation_lacks(db):
+def test_final_observations_can_omit_declared_fields(db):
     buffer = db.buffer("v", fields={"v": expdb.Field("int16", (None, 2)), "t": "text", "j": "json"})
     with buffer.episode("t") as episode:
         for _ in range(2):
@@ -226,13 +228,13 @@ def test_a_declared_field_that_the_last_observation_lacks(db):
     assert (buffer.sample(2, unit=expdb.NStep(1))["next_obs"] == 1).all()
 
 
-def test_a_nested_and_a_dotted_name_do_not_overwrite_each_other(buffer):
+def test_a_nested_and_a_dotted_field_of_the_same_name_are_rejected(buffer):
     with pytest.raises(expdb.InvalidValue, match="twice"):
         buffer.store_batch([{"obs": {"a": np.ones(1)}, "obs.a": np.zeros(1)}])
     assert buffer.stats()["fields"] == {}
 
 
-def test_mixed_batches_recover_from_what_others_have_cleared(open_db):
+def test_store_batch_succeeds_after_another_handle_clears_the_buffer(open_db):
     first, second = open_db().buffer("b"), open_db().buffer("b")
     first.store(task_id="t", y=1)
     first.store(task_id="u", episode_id="n", y=1)
@@ -241,7 +243,7 @@ def test_mixed_batches_recover_from_what_others_have_cleared(open_db):
     assert len(first) == 2
 
 
-def test_closing_completes_the_rest_though_a_buffer_was_dropped(open_db):
+def test_closing_completes_episodes_even_if_one_buffer_was_dropped(open_db):
     db, other = open_db(), open_db()
     db.buffer("one").store(x=1)
     db.buffer("two").store(x=1)
@@ -253,7 +255,7 @@ def test_closing_completes_the_rest_though_a_buffer_was_dropped(open_db):
 # -- batches
 
 
-def test_a_list_of_rows_is_one_transaction_in_order(buffer):
+def test_a_batch_of_rows_is_stored_in_order(buffer):
     rows = [{"task_id": f"t{k % 2}", "x": k, "reward": k / 2} for k in range(6)]
     assert buffer.store_batch(rows).tolist() == [0, 1, 2, 3, 4, 5]
     batch = buffer.get(range(6))
@@ -263,13 +265,13 @@ def test_a_list_of_rows_is_one_transaction_in_order(buffer):
     assert buffer.store_batch([]).tolist() == []
 
 
-def test_a_batch_that_ends_episodes_starts_others(buffer):
+def test_a_batch_starts_a_new_episode_after_each_terminated_step(buffer):
     buffer.store_batch([{"task_id": "t", "terminated": k % 3 == 2, "x": k} for k in range(7)])
     assert buffer.get(range(7))["episode"].tolist() == [0, 0, 0, 1, 1, 1, 2]
     assert buffer.episodes()["status"].to_pylist() == ["complete", "complete", "open"]
 
 
-def test_columns_are_broadcast(buffer):
+def test_scalar_columns_of_a_batch_are_broadcast(buffer):
     obs = np.arange(12, dtype=np.float32).reshape(4, 3)
     buffer.store_batch(
         {
@@ -288,7 +290,7 @@ def test_columns_are_broadcast(buffer):
     assert batch["state"][3] == {"a": 1}
 
 
-def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
+def test_store_batch_accepts_arrow_tables_and_batches_convert_to_arrow(db, buffer):
     table = pa.table(
         {
             "task_id": ["a", "b"],
@@ -326,11 +328,11 @@ def test_an_arrow_table_is_a_batch_and_a_batch_is_an_arrow_table(db, buffer):
         ),
     ],
 )
-def test_a_bad_batch_stores_nothing(buffer, batch, message):
+def test_an_invalid_batch_stores_nothing(scratch, batch, message):
     with pytest.raises(expdb.ExpDBError, match=message):
-        buffer.store_batch(batch)
-    assert len(buffer) == 0
-    assert buffer.episodes().num_rows == 0
+        scratch.store_batch(batch)
+    assert len(scratch) == 0
+    assert scratch.episodes().num_rows == 0
 
 
 # -- episodes
@@ -361,7 +363,7 @@ def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
     assert buffer.get(range(10))["step"].tolist() == list(range(10))
 
 
-def test_bytes_and_time_flush_too(buffer):
+def test_flush_bytes_and_flush_seconds_trigger_a_flush(buffer):
     with buffer.episode("t", flush_bytes=20_000) as episode:
         for flushed in (0, 2, 2, 4):
             episode.append(x=np.zeros(2_000))
@@ -371,7 +373,7 @@ def test_bytes_and_time_flush_too(buffer):
         assert len(buffer) == 5
 
 
-def test_an_exception_keeps_what_was_appended_and_marks_the_episode_aborted(buffer):
+def test_an_exception_stores_appended_steps_and_aborts_the_episode(buffer):
     def crash():
         with buffer.episode("t") as episode:
             episode.append(x=1)
@@ -383,18 +385,18 @@ def test_an_exception_keeps_what_was_appended_and_marks_the_episode_aborted(buff
     assert buffer.episodes()["status"].to_pylist() == ["aborted"]
 
 
-def test_a_refused_step_leaves_the_writer_as_it_was(buffer):
-    with buffer.episode("t") as episode:
+def test_a_rejected_step_does_not_change_the_writer(scratch):
+    with scratch.episode("t") as episode:
         episode.append(x=1)
         with pytest.raises(expdb.FieldMismatch):
             episode.append(x="a")
         with pytest.raises(expdb.InvalidValue):
             episode.append(x=2, y=object())
         episode.append(x=3, reward=1.0)
-    assert buffer.get([0, 1])["x"].tolist() == [1, 3]
+    assert scratch.get([0, 1])["x"].tolist() == [1, 3]
 
 
-def test_an_ended_episode_takes_no_more(buffer):
+def test_an_ended_episode_rejects_further_calls(buffer):
     with buffer.episode("t") as episode:
         episode.append(x=1, terminated=True)
         with pytest.raises(expdb.EpisodeEnded):
@@ -418,7 +420,7 @@ def test_an_episode_without_a_step_stores_nothing(buffer):
 
 
 @pytest.mark.filterwarnings("ignore:episode 'f' .* was never ended:expdb.ExpDBWarning")
-def test_an_episode_id_is_used_once(buffer):
+def test_an_episode_id_cannot_be_reused(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(x=1)
         assert episode.episode_id == "e"
@@ -441,7 +443,7 @@ def test_extend_appends_columns(buffer):
 
 @pytest.mark.parametrize("steps", [1, 3, 256, 300])
 @pytest.mark.parametrize("flushed", [False, True])
-def test_the_last_observation_is_kept_with_the_episode_and_not_counted(buffer, steps, flushed):
+def test_the_final_observation_is_stored_but_not_counted_as_a_step(buffer, steps, flushed):
     with buffer.episode("t") as episode:
         for k in range(steps):
             episode.append(obs=np.full(3, k, np.float32), action=k, truncated=k == steps - 1)
@@ -475,7 +477,7 @@ def test_small_chunks_of_an_ended_episode_are_merged(db):
     assert [len(messages) for messages in batch["messages"]] == [*range(40), 0]
 
 
-def test_interleaved_episodes_are_merged_each_for_itself(buffer):
+def test_chunks_of_interleaved_episodes_are_merged_by_episode(buffer):
     for k in range(60):
         buffer.store(episode_id=f"e{k % 3}", task_id="t", x=k, reward=float(k))
     for k in range(3):
@@ -485,7 +487,7 @@ def test_interleaved_episodes_are_merged_each_for_itself(buffer):
     assert buffer.scan(size=7).__next__()["x"].tolist() == list(range(7))
 
 
-def test_late_rewards_survive_merging(buffer):
+def test_late_rewards_are_kept_when_chunks_are_merged(buffer):
     for k in range(10):
         buffer.store(episode_id="e", x=k, reward=0.0)
     buffer.update({"step": 4}, reward=5.0)
@@ -495,7 +497,7 @@ def test_late_rewards_survive_merging(buffer):
     assert buffer.episodes()["episode_return"].to_pylist() == [5.0]
 
 
-def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db):
+def test_two_handles_can_start_the_same_episode_concurrently(open_db):
     first, second = (open_db().buffer("b") for _ in range(2))
     for k in range(15):
         barrier, failed = threading.Barrier(2), []
@@ -517,12 +519,12 @@ def test_two_handles_may_begin_an_episode_of_one_name_at_the_same_moment(open_db
 
 
 @pytest.mark.parametrize("reward", [1e301, -1.7e308])
-def test_rewards_whose_sums_could_overflow_are_refused(buffer, reward):
-    buffer.store(episode_id="e", reward=1e300)
-    buffer.store(episode_id="e", reward=-1e300)
+def test_rewards_whose_sums_could_overflow_are_rejected(scratch, reward):
+    scratch.store(episode_id="e", reward=1e300)
+    scratch.store(episode_id="e", reward=-1e300)
     for call in (
-        lambda: buffer.store(reward=reward),
-        lambda: buffer.update({"episode_id": "e"}, reward=reward),
+        lambda: scratch.store(reward=reward),
+        lambda: scratch.update({"episode_id": "e"}, reward=reward),
     ):
         with pytest.raises(expdb.InvalidValue, match="1e300"):
             call()
@@ -549,6 +551,7 @@ def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
     assert len(np.unique(drawn["obs"][last])) == 3
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "change",
     [
@@ -567,7 +570,7 @@ def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
     ids=["store", "store_batch", "update", "delete", "set_capacity", "clear", "consumer",
          "policy_version", "pace", "eviction", "admit"],
 )  # fmt: skip
-def test_a_change_of_a_dropped_buffer_names_it(open_db, change):
+def test_changing_a_dropped_buffer_raises_unknown_buffer(open_db, change):
     db = open_db()
     buffer = db.buffer("gone")
     buffer.store(x=0)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import expdb
 from expdb.storage.writing.open_episodes import OpenEpisodes
 
+pytestmark = pytest.mark.both_databases
+
 FIELDS = {
     "obs": expdb.Field("float32", (3,)), "action": expdb.Field("int16"),
     "flag": expdb.Field("bool"), "extra": expdb.Field("float64"),
@@ -95,6 +97,7 @@ def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeyp
     assert read["tags"].tolist()[4] == {"k": 1}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -129,6 +132,7 @@ def test_rewards_of_a_column_each_are_numbers(buffer):
     assert buffer.get(range(6), fields=["reward"])["reward"].tolist() == [0, 1, 2] * 2
 
 
+@pytest.mark.one_database
 def test_columns_that_are_refused_leave_nothing(buffer):
     obs = np.zeros((3, 2), np.float32)
     with buffer.writer() as writer:
@@ -150,6 +154,7 @@ def test_columns_that_are_refused_leave_nothing(buffer):
         writer.extend({"obs": obs})
 
 
+@pytest.mark.one_database
 def test_rows_that_are_refused_leave_nothing(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.ones(2, np.float32), episode_id="e", new=1)
@@ -178,6 +183,7 @@ def test_nested_arrays_are_columns_of_their_leaves(buffer):
     assert (read["seen.v"].tolist(), read["info"].tolist()) == ([0, 1, 2] * 2, [{"k": 1}] * 6)
 
 
+@pytest.mark.one_database
 def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
     itself = {"image": np.arange(3)}
     itself["itself"] = itself
@@ -321,6 +327,7 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
     assert lengths == sorted([5 * repeats, 5 * repeats, 2, *([5, 3] if repeats == 2 else [3])])
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -350,6 +357,7 @@ def test_float32_rewards_are_stored_exactly(buffer):
     assert buffer.get(range(6))["reward"].tolist() == rewards.astype(np.float64).tolist() * 2
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
@@ -380,6 +388,7 @@ def test_a_rollout_without_agents_says_what_to_do(buffer):
         writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})
 
 
+@pytest.mark.one_database
 def test_columns_that_are_refused_leave_nothing_to_later_steps(buffer):
     refused = {
         "x": np.arange(3),

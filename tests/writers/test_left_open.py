@@ -16,6 +16,8 @@ import expdb
 from expdb import errors
 from expdb.storage.writing import transaction
 
+pytestmark = pytest.mark.both_databases
+
 
 def held(open_db, name="x"):
     with open_db() as db:

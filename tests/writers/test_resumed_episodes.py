@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import expdb
 from expdb import Episode, EpisodeResumed, NStep, Uniform
 
+pytestmark = pytest.mark.both_databases
+
 
 def begin(buffer, episode_id="e", **options):
     return buffer.episode("task", episode_id=episode_id, group_id="g", **options)
@@ -190,6 +192,7 @@ def test_an_episode_that_does_not_exist_begins(buffer):
     assert status_of(buffer) == ("complete", 1)
 
 
+@pytest.mark.one_database
 def test_an_episode_cannot_be_resumed_by_mistake(buffer):
     first = begin(buffer, task_name="n", episode_tags={"k": 1})
     first.append(x=0)

@@ -11,6 +11,8 @@ import pytest
 
 import expdb
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def buffer(db):
@@ -43,6 +45,7 @@ def test_a_terminated_step_begins_another_episode(buffer):
     assert [length for _, _, length in episodes(buffer)] == [2, 2, 2]
 
 
+@pytest.mark.one_database
 def test_a_step_that_is_refused_changes_nothing(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.zeros(2), episode_id="e", policy_version=3)
@@ -99,6 +102,7 @@ def test_writer_starts_new_episodes_after_clear(buffer, monkeypatch):
     assert buffer.episodes()["length"].to_pylist() == [1]
 
 
+@pytest.mark.one_database
 def test_an_ended_episode_of_a_name_is_refused(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, episode_id="e")

@@ -21,7 +21,7 @@ from expdb.storage.upkeep.check_ledger import check_ledger
 _CHUNKS_AT_ONCE = 64
 _ANNOTATIONS_AT_ONCE = 1000
 
-# Each statement counts the rows of the buffer `?` that have one problem. The statements are text:
+# Each query counts the rows of the buffer `?` that have one problem. The statements are text:
 # compiling them with SQLAlchemy for each of many buffers would take longer than the queries.
 _ROWS = {
     "steps without an episode": (
@@ -90,13 +90,14 @@ def check_schema(engine: Engine, session: Session) -> list[str]:
 
 def check_owners(session: Session) -> list[str]:
     """Return how many rows belong to no buffer, one line for each table with such rows."""
-    buffer_ids, problems = sa.select(tables.buffers.c.id), []
-    for table in tables.OF_BUFFERS:
-        lost = sa.select(sa.func.count()).where(table.c.buffer_id.not_in(buffer_ids))
-        ((count,),) = session.rows(lost.select_from(table))
-        if count:
-            problems.append(f"{count} rows of {table.name} belong to no buffer")
-    return problems
+    buffer_ids = sa.select(tables.buffers.c.id)
+    counts = [
+        sa.select(sa.func.count()).where(table.c.buffer_id.not_in(buffer_ids)).scalar_subquery()
+        for table in tables.OF_BUFFERS
+    ]
+    (row,) = session.rows(sa.select(*counts))
+    lost = zip(tables.OF_BUFFERS, row, strict=True)
+    return [f"{count} rows of {table.name} belong to no buffer" for table, count in lost if count]
 
 
 def check_buffer(store: Store, session: Session) -> list[str]:
@@ -149,10 +150,9 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
 
 def _rows(store: Store, session: Session) -> Iterator[str]:
     """Yield the problems with rows that refer to missing rows."""
-    for problem, statement in _ROWS.items():
-        ((count,),) = session.ask(statement, store.id)
-        if count:
-            yield f"{count} {problem}"
+    statement = f"SELECT {', '.join(f'({count})' for count in _ROWS.values())}"
+    (counts,) = session.ask(statement, *[store.id] * len(_ROWS))
+    yield from (f"{n} {problem}" for problem, n in zip(_ROWS, counts, strict=True) if n)
 
 
 def _returns(store: Store, session: Session) -> Iterator[str]:
