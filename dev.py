@@ -16,6 +16,7 @@
     python3 dev.py docs               build the documentation site in docs/_build/html
                 --browser             also load each page in Chromium and save screenshots
                 --screenshots         only retake the screenshots of `expdb serve` in docs/pictures
+    python3 dev.py detection [ARGS]   count the past defects and mutated lines that the tests detect
     python3 dev.py torture [ARGS]     run all fault tests: kills, power loss, full disks, ...
     python3 dev.py bench [ARGS]       run the benchmarks
     python3 dev.py scale              compute which limit 10, 1,000 and 100,000 actors reach first
@@ -49,6 +50,7 @@ NEEDS = {
     "docs": ["docs"],
     "test": ["test"],
     "torture": ["test"],
+    "detection": ["detection"],
     "bench": ["test", "bench"],
     "scale": ["test", "bench"],
     "peers": ["test", "bench"],
@@ -250,9 +252,9 @@ def main(arguments: list[str]) -> None:
                 browser = Environment(ROOT / ".venv-browser", alone=True)
                 browser.provide(["browser"])
                 browser.call("docs/check_site.py")
-        case ["torture", *rest]:
-            environment.provide(NEEDS["torture"])
-            environment.call("tests/torture", *rest)
+        case [("torture" | "detection") as name, *rest]:
+            environment.provide(NEEDS[name])
+            environment.call(f"tests/{name}", *rest)
         case [("bench" | "scale" | "peers") as name, *rest]:
             environment.provide(NEEDS[name])
             environment.call("-m", "benchmarks" if name == "bench" else f"benchmarks.{name}", *rest)

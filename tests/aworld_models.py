@@ -1,4 +1,4 @@
-"""What AWorld's page imports from aworld.core.common: two pydantic models."""
+"""Two pydantic models that AWorld's page imports from aworld.core.common."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from pydantic import BaseModel
 
 
 class Observation(BaseModel):
-    """What an agent saw."""
+    """The observation of an agent."""
 
     content: Any = None
     numbers: list[int] = []
 
 
 class ActionModel(BaseModel):
-    """What an agent did."""
+    """The action of an agent."""
 
     tool_name: str | None = None
     params: dict[str, Any] = {}

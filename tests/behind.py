@@ -1,8 +1,8 @@
-"""What is behind a handle, for tests that do to a database what no method of expdb does."""
+"""Internals of a handle, for tests that change a database in ways expdb does not offer."""
 
 
 def writing(db):
-    """Return a context with a session in a transaction, as writers have."""
+    """Return a context with a session in a write transaction."""
     return db._engine.writing()
 
 
@@ -12,10 +12,10 @@ def reading(db):
 
 
 def dialect_of(db):
-    """Return what differs from database to database."""
+    """Return the SQL dialect of the database."""
     return db._engine.dialect
 
 
 def store_of(buffer):
-    """Return what a process knows of a buffer: its fields, and how to decode its chunks."""
+    """Return the store of a buffer, with its fields and the decoders of its chunks."""
     return buffer._store

@@ -24,7 +24,7 @@ from postgres_server import Server
 import expdb
 
 hypothesis.settings.register_profile(
-    "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "40"))
+    "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "20"))
 )
 hypothesis.settings.load_profile("expdb")
 

@@ -1,10 +1,8 @@
-"""What the files in `tests/data` hold.
+"""Write and read the databases in `tests/data`, which contain values of every kind.
 
-A history with everything in it, and all of its values as JSON.
-
-Each version of the schema adds its own, written by the expdb that made it: `python
-tests/kept_files.py` in a checkout of that version writes `<revision>.db`, `<revision>.sql` (a dump
-of PostgreSQL) and `<revision>.json` (the values of both).
+Each version of the schema adds its own files. Run `python tests/kept_files.py` in a checkout of
+that version to write `<revision>.db`, `<revision>.sql` (a dump of PostgreSQL) and `<revision>.json`
+(the values of both).
 """
 
 import hashlib
@@ -75,7 +73,7 @@ def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     numbers = {
         name: np.frombuffer(rng.bytes(64 * 8), name if name != "bool" else "uint8")[:24]
         for name in DTYPES
-    }  # any bits: subnormal numbers, NaN with a payload, the smallest and the largest
+    }  # random bits: subnormal numbers, NaN with a payload, very small and large numbers
     numbers["bool"] = numbers["bool"] % 2 == 1
     with buffer.episode(
         "types", episode_id="values", episode_tags={"source": "kept", "level": 3}
@@ -234,7 +232,7 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
 
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:
-    """Return all that a database holds, as plain JSON values."""
+    """Return the contents of a database as plain JSON values."""
     contents: dict[str, Any] = {}
     for name in db.buffers():
         buffer = db.buffer(name)
@@ -315,7 +313,7 @@ def _measured(buffer: expdb.ReplayBuffer) -> None:
 
 
 def _json(value: Any) -> Any:
-    """Return a value as JSON that keeps every bit; long ones as a digest."""
+    """Return a value as JSON without loss of bits, or as a digest if it is long."""
     if isinstance(value, np.ndarray):
         data = value.tobytes()
         return {
@@ -331,7 +329,7 @@ def _json(value: Any) -> Any:
 
 
 def without_times(contents: dict[str, Any]) -> dict[str, Any]:
-    """Return what does not tell when it was written, so that two databases can be compared."""
+    """Return the contents without times, so that two databases can be compared."""
     return json.loads(
         json.dumps(contents),
         object_hook=lambda mapping: {

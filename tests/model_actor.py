@@ -1,15 +1,12 @@
-"""One handle of the state machine in test_model.py, in this process or in another one.
+"""A handle of the state machine in test_model.py, in this process or in another process."""
 
-What it sees of a buffer.
-"""
-
-import multiprocessing
 import time
 import traceback
 import warnings
 
 import numpy as np
 from behind import store_of, writing
+from processes import FORKSERVER
 
 import expdb
 from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
@@ -44,13 +41,13 @@ class Actor:
         self.buffer, self.writers = None, {}
 
     def use(self, name):
-        """Go on with another buffer, and leave the writers of the last one."""
+        """Switch to another buffer, and end the episodes of the writers of the old buffer."""
         for writer in self.writers.values():
             writer.end_left_open()
         self.buffer, self.writers = self.db.buffer(name), {}
 
     def act(self, what, *arguments, **options):
-        """Call a method of the buffer; return what it returned, or the name of the error."""
+        """Call a method of the buffer, and return its result or the name of its error."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", expdb.ExpDBWarning)
             try:
@@ -60,7 +57,7 @@ class Actor:
         return result.tolist() if hasattr(result, "tolist") else result
 
     def delete_by_hand(self, position):
-        """Delete a step as somebody with a database shell would, and nothing else."""
+        """Delete a step with SQL only, as in a database shell."""
         with writing(self.db) as session:
             session.tell(
                 "DELETE FROM steps WHERE buffer_id = ? AND position = ?",
@@ -69,11 +66,11 @@ class Actor:
             )
 
     def begin(self, key, task, **options):
-        """Begin an episode by a writer, known by a key."""
+        """Begin an episode, and register its writer under a key."""
         self.writers[key] = self.buffer.episode(task, **options)
 
     def write(self, key, what, *arguments, **options):
-        """Call a method of a writer; return what it returned, or the name of the error."""
+        """Call a method of a writer, and return its result or the name of its error."""
         try:
             result = getattr(self.writers[key], what)(*arguments, **options)
         except expdb.ExpDBError as error:
@@ -81,13 +78,13 @@ class Actor:
         return result.tolist() if hasattr(result, "tolist") else result
 
     def leave(self, key):
-        """Let a writer go whose episode somebody else has ended."""
+        """Discard a writer whose episode another handle has ended."""
         self.writers.pop(key).end_left_open()
 
     def see(self):
-        """Return all that can be read and drawn, as plain values."""
+        """Return everything that can be read and sampled, as plain values."""
         buffer = self.buffer
-        time.sleep(1.2 * self.max_lag)  # a sample may lag behind others for as long
+        time.sleep(1.2 * self.max_lag)  # a sample may lag behind other handles by `max_lag`
         rows = buffer.page(1, 10_000)
         episodes = (
             buffer.episodes()
@@ -121,7 +118,7 @@ class Actor:
         return seen
 
     def _drawn(self, unit, where):
-        """Return what each anchor becomes, of all that there are."""
+        """Return the sampled value of each anchor, for all anchors."""
         try:
             self.buffer.sample(10_000, where, unit=unit, sampler=ALL)
             raise AssertionError("ten thousand were drawn")
@@ -140,7 +137,7 @@ class Actor:
         return by_anchor
 
     def _agree(self, batch):
-        """Compare the other fields of each step with its number."""
+        """Assert that the other fields of each step match its number."""
         step = batch["n"] if batch["n"].shape == batch["text"].shape else batch["n"][..., -1]
         there = batch["mask"] if "mask" in batch else np.ones(step.shape, bool)
         assert batch["text"][there].tolist() == [str(n) for n in step[there].tolist()]
@@ -149,7 +146,7 @@ class Actor:
         assert not batch["small"][~there].any()
 
     def _masses(self, unit, where):
-        """Return the probability of anchors that were drawn by priority."""
+        """Return the probabilities of anchors that were drawn by priority."""
         try:
             batch = self.buffer.sample(24, where, unit=unit, sampler=PRIORITIZED)
         except expdb.TooFewRows:
@@ -165,13 +162,13 @@ class Actor:
 
 
 def anchors_of(unit, batch):
-    """Return the position of the step that was drawn, of each item."""
+    """Return the position of the drawn step of each item."""
     position = batch["position"].reshape(batch.size, -1)
     return position[:, unit.burn_in if isinstance(unit, Sequence) else 0]
 
 
 def value_of(unit, batch, k):
-    """Return what an anchor became, as plain values."""
+    """Return the sampled value of item `k` as plain values."""
     if isinstance(unit, NStep):
         keys = ("n", "reward", "next_n", "discount", "n_steps")
         return tuple(float(n) for key in keys for n in np.ravel(batch[key][k]))
@@ -187,7 +184,7 @@ def value_of(unit, batch, k):
 
 
 def serve(location, max_lag, pipe):
-    """Be the actor of another process."""
+    """Run an actor for the calls of another process."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
     actor = Actor(location, max_lag=max_lag)
     for name, arguments, options in iter(pipe.recv, None):
@@ -200,12 +197,13 @@ def serve(location, max_lag, pipe):
 
 
 class Remote:
-    """An actor in a process of its own."""
+    """An actor in a separate process."""
 
     def __init__(self, location, max_lag):
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(location, max_lag, theirs), daemon=True)
+        self._pipe, theirs = FORKSERVER.Pipe()
+        self._process = FORKSERVER.Process(
+            target=serve, args=(location, max_lag, theirs), daemon=True
+        )
         self._process.start()
 
     def __getattr__(self, name):

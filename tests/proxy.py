@@ -1,26 +1,23 @@
-"""A network between a client and a PostgreSQL server.
-
-Slow, counted, and cut wherever a test wants it.
-"""
+"""A proxy between a client and a PostgreSQL server that delays, counts and cuts messages."""
 
 import asyncio
 import threading
 from typing import Any
 
-# The messages after which a client can wait; those before them it may send while others are being
-# answered (postgresql.org/docs/current/protocol-flow.html, pipelining).
+# A client waits for a response only after these messages. It may pipeline all other messages
+# (postgresql.org/docs/current/protocol-flow.html, pipelining).
 LAST = (b"S\0\0\0\4", b"H\0\0\0\4")  # Sync, Flush
-ALONE = (b"Q", b"\0")  # a simple query, and what opens a connection
+ALONE = (b"Q", b"\0")  # a simple query, and a startup message
 
 
 class Proxy:
-    """Forwards 127.0.0.1:port to the socket of a server, in a thread of its own.
+    """Forwards 127.0.0.1:port to the socket of a server, in a separate thread.
 
-    `delay` is in seconds, each way. `trips` counts how often a client waited: requests that were
-    complete before something of their answer came. `cut` hangs up on everybody. `swallow` makes
-    the next answers vanish and hangs up then, so that the server has done what it was asked, and
-    the client does not know; `swallow_after` lets so many answers pass before, the vanished one
-    included. `refuse` lets nobody in; `silent` forwards nothing any more.
+    `delay` is the delay in seconds in each direction. `trips` counts the round trips: complete
+    requests that were followed by a response. `cut()` closes all connections. `swallow` drops the
+    next response and closes the connection: the server has executed the request, but the client
+    does not know. `swallow_after` is the number of the response to drop, counted from 1. `refuse`
+    refuses new connections. `silent` stops forwarding.
     """
 
     def __init__(self, socket: str, delay: float = 0.0):
@@ -101,7 +98,7 @@ class Proxy:
             writer.write(data)
 
     def cut(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
 
         async def close() -> None:
             for writer in list(self._writers):
@@ -110,7 +107,7 @@ class Proxy:
         self._call(close())
 
     def url(self, url: str) -> str:
-        """Return the URL of a server's database by way of this proxy."""
+        """Return the URL of a database with this proxy as its host."""
         head, _, _ = url.partition("?")
         user, _, database = head.removeprefix("postgresql://").partition("@/")
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"

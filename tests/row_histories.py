@@ -20,7 +20,7 @@ FIELDS = {
 
 
 def rows_of(buffer, final_fields):
-    """Return the rows in memory, by position; of final observations some fields."""
+    """Return the rows in memory by position, with `final_fields` of final observations."""
     r = buffer._sampling.resident
     positions = r.all_positions()
     rows = r.rows(positions)
@@ -58,12 +58,12 @@ def rows_of(buffer, final_fields):
 
 
 def assert_matches_new_reader(buffer, reader, seed):
-    """Compare the rows in memory, and a sample, with those of a handle that reads everything."""
+    """Assert that the rows in memory and a sample equal those of a newly loaded handle."""
     reader._sampling.start_anew()
     for source in (buffer, reader):
         with contextlib.suppress(expdb.TooFewRows):
             source.sample(1, unit=UNIT, rng=np.random.default_rng(seed))
-    # Those of episodes that are evicted are not known to a new handle.
+    # A new handle does not have the final fields of evicted episodes.
     names = sorted(reader._sampling.resident.final_fields)
     assert set(names) <= buffer._sampling.resident.final_fields
     np.testing.assert_equal(rows_of(buffer, names), rows_of(reader, names))
@@ -102,7 +102,7 @@ class History:
         return values
 
     def store(self, buffer):
-        """Store some steps, one by one or together."""
+        """Store one step or a batch of steps."""
         if self._rng.random() < 0.5:
             buffer.store(task_id="alone", **self.step())
             return
@@ -117,7 +117,7 @@ class History:
         buffer.store_batch(columns)
 
     def write_episode(self):
-        """Begin an episode, or go on with one that is open."""
+        """Begin an episode or continue an open episode."""
         rng = self._rng
         if not self._open or (len(self._open) < 3 and rng.random() < 0.3):
             self._open.append(self.buffer.episode(f"e{rng.integers(9)}", flush_steps=10**6))
@@ -135,7 +135,7 @@ class History:
             episode.flush()
 
     def change(self):
-        """Change what is stored."""
+        """Make a random change of the stored steps."""
         buffer, rng = self.buffer, self._rng
         positions = np.unique(rng.integers(0, max(self.number, 1), 3))
         kind = rng.integers(6)
@@ -154,7 +154,7 @@ class History:
             self._theirs.update(positions, terminated=True)
 
     def write_or_change(self):
-        """Do one thing."""
+        """Make one random write or change."""
         choice = self._rng.random()
         if choice < 0.3:
             self.store(self.buffer)
@@ -166,7 +166,7 @@ class History:
             self.change()
 
     def close(self):
-        """End what is open."""
+        """Abort the open episodes."""
         for episode in self._open:
             episode.abort()
         self._open = []

@@ -1,4 +1,4 @@
-"""The blocks of the pages run, and print what the pages show."""
+"""Tests of the documentation: code blocks print the shown output, and links work."""
 
 import contextlib
 import doctest
@@ -23,7 +23,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class OutputEvaluator(PythonEvaluator):
-    """Runs a block and keeps what it prints; saves a block that begins with a file name."""
+    """Runs a block and stores its output; writes a block that begins with a file name to a file."""
 
     def __call__(self, example):
         if name := re.match(r"# (\w+\.py)\n", example.parsed):
@@ -35,7 +35,7 @@ class OutputEvaluator(PythonEvaluator):
 
 
 def run_shell(example):
-    """Run a block with bash, and keep what it prints."""
+    """Run a block with bash, and store its output."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", example.parsed],
@@ -78,7 +78,7 @@ def pages():
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", list(pages()))
-def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
+def test_the_code_blocks_of_a_page_run_and_print_the_shown_output(
     page, tmp_path, monkeypatch, request
 ):
     text = page.read_text()
@@ -126,13 +126,13 @@ def list_broken_links(page):
             yield link
 
 
-def test_every_link_leads_to_a_file_and_a_heading():
+def test_every_link_has_an_existing_file_and_heading():
     pages = [*DOCS.parent.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("*/*.md")]
     broken = {str(page): links for page in pages if (links := list(list_broken_links(page)))}
     assert not broken
 
 
-def test_a_broken_link_is_found(tmp_path):
+def test_a_broken_link_is_detected(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Use it\n\n[a](#use-it) [b](#use) [c](page.md#use-it) [d](other.md)\n")
     assert list(list_broken_links(page)) == ["#use", "other.md"]
@@ -142,7 +142,7 @@ def test_the_readme_is_short():
     assert 120 <= len((DOCS.parent / "README.md").read_text().splitlines()) <= 150
 
 
-def test_an_output_that_differs_from_the_page_is_found(tmp_path):
+def test_a_wrong_output_on_a_page_is_detected(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")
     run, compare = PAGES.parse(page).examples()

@@ -441,6 +441,7 @@ def test_tests_that_use_a_database_module_run_on_both_databases():
             node.name: node
             for node in tree.body
             if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test_")
             and fixtures & {argument.arg for argument in node.args.args}
         }
         for name, node in users.items() if not is_marked else ():

@@ -1,7 +1,4 @@
-"""Ordinary mistakes, on both databases.
-
-Each is an error or a warning with the cure, before anything is wrong in silence.
-"""
+"""Tests that common mistakes cause an error or a warning with a remedy, on both databases."""
 
 import asyncio
 import subprocess
@@ -28,7 +25,7 @@ def play(buffer, lengths, **columns):
 # -- late rewards ----------------------------------------------------------------------------------
 
 
-def test_the_reward_of_an_episode_goes_to_its_last_step(buffer):
+def test_update_with_which_last_changes_the_last_step_of_each_episode(buffer):
     play(buffer, [3, 4])
     assert buffer.update({"episode_id": "e0"}, reward=1.0, which="last") == 1
     assert (
@@ -38,7 +35,7 @@ def test_the_reward_of_an_episode_goes_to_its_last_step(buffer):
     assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2, 3]
 
 
-def test_the_last_step_is_that_of_the_greatest_number_whichever_step_matched(buffer):
+def test_the_last_step_is_the_step_with_the_greatest_number(buffer):
     for step in (2, 0, 1):
         buffer.store(episode_id="shuffled", step=step, obs=float(step))
     buffer.end_episode("shuffled")
@@ -46,7 +43,7 @@ def test_the_last_step_is_that_of_the_greatest_number_whichever_step_matched(buf
     assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2]
 
 
-def test_a_reward_for_several_steps_of_an_episode_is_warned_of_once(scratch):
+def test_a_reward_for_several_steps_of_an_episode_warns_once(scratch):
     play(scratch, [3, 4])
     with pytest.warns(WARNING, match=r'3 steps of 1 episode, .*which="last"') as caught:
         scratch.update({"episode_id": "e0"}, reward=1.0)
@@ -57,7 +54,7 @@ def test_a_reward_for_several_steps_of_an_episode_is_warned_of_once(scratch):
         scratch.update({"episode_id": "e0"}, reward=1.0, which="first")
 
 
-def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
+def test_rewards_of_single_steps_and_other_columns_do_not_warn(buffer):
     play(buffer, [3, 4])
     buffer.update({"step": 2}, reward=1.0)
     buffer.update({"episode_id": "e0"}, tags={"a": 1})
@@ -65,7 +62,7 @@ def test_a_reward_for_single_steps_or_other_columns_are_not_warned_of(buffer):
     buffer.update({"episode_id": "e0"}, reward=0.0)
 
 
-def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
+def test_updating_the_last_step_of_an_open_episode_warns(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(obs=0.0)
         with pytest.warns(
@@ -81,10 +78,10 @@ def test_the_last_step_of_an_episode_that_goes_on_is_warned_of(buffer):
         assert len(caught) == 1
 
 
-# -- attempts side by side -------------------------------------------------------------------------
+# -- concurrent attempts ---------------------------------------------------------------------------
 
 
-def test_two_threads_that_store_into_one_episode_are_warned_of_once(buffer):
+def test_two_threads_that_store_into_one_episode_cause_one_warning(buffer):
     def attempt():
         for n in range(3):
             buffer.store(task_id="prompt", n=n)
@@ -97,7 +94,7 @@ def test_two_threads_that_store_into_one_episode_are_warned_of_once(buffer):
     assert len(caught) == 1
 
 
-def test_two_coroutines_that_store_into_one_episode_are_warned_of(buffer):
+def test_two_coroutines_that_store_into_one_episode_cause_a_warning(buffer):
     async def attempt():
         for n in range(2):
             buffer.store(task_id="prompt", n=n)
@@ -110,7 +107,7 @@ def test_two_coroutines_that_store_into_one_episode_are_warned_of(buffer):
         asyncio.run(both())
 
 
-def test_attempts_with_episode_ids_or_tasks_of_their_own_are_not_warned_of(buffer):
+def test_attempts_with_their_own_episode_ids_or_tasks_do_not_warn(buffer):
     def attempt(k):
         buffer.store(task_id="prompt", episode_id=f"attempt {k}", n=k)
         buffer.store(task_id=f"prompt {k}", n=k)
@@ -123,7 +120,7 @@ def test_attempts_with_episode_ids_or_tasks_of_their_own_are_not_warned_of(buffe
     assert buffer.episodes().num_rows == 9
 
 
-def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(open_db):
+def test_handles_of_the_same_run_do_not_share_unnamed_episodes(open_db):
     for _ in range(2):
         with open_db(run="shared") as db:
             db.buffer("x").store(task_id="prompt", n=1)
@@ -143,14 +140,14 @@ def test_handles_never_share_an_episode_that_nobody_named_whatever_their_run(ope
         ("policy_versions", "policy_version"), ("tag", "tags"),
     ],
 )  # fmt: skip
-def test_a_field_named_nearly_like_a_column_is_warned_of_once(scratch, name, column):
+def test_a_field_with_a_name_similar_to_a_column_warns_once(scratch, name, column):
     with pytest.warns(
         WARNING, match=f"'{name}' becomes a new field; did you mean the column '{column}'"
     ) as caught:
         scratch.store(**{name: 1})
         scratch.store(**{name: 2})
     assert len(caught) == 1
-    with pytest.raises(WARNING):  # as the tests have warnings as errors
+    with pytest.raises(WARNING):  # the tests turn warnings into errors
         scratch.store(**{"dones" if name == "done" else "done": 1})
     assert len(scratch) == 2, "before anything is stored"
 
@@ -158,7 +155,7 @@ def test_a_field_named_nearly_like_a_column_is_warned_of_once(scratch, name, col
 @pytest.mark.parametrize(
     ("name", "field"), [("observation", "obs"), ("state", "obs"), ("acton", "action")]
 )
-def test_a_new_field_in_place_of_a_known_one_is_warned_of_once(buffer, name, field):
+def test_a_new_field_in_place_of_a_known_field_warns_once(buffer, name, field):
     step = {"obs": 1.0, "action": 2}
     buffer.store(**step)
     step[name] = step.pop(field)
@@ -170,12 +167,12 @@ def test_a_new_field_in_place_of_a_known_one_is_warned_of_once(buffer, name, fie
     assert len(buffer) == 3
 
 
-def test_new_fields_beside_similar_ones_are_not_warned_of(buffer):
+def test_new_fields_beside_similar_fields_do_not_warn(buffer):
     buffer.store(obs=1.0, action=2, layer_10=3)
     buffer.store(obs=1.0, observation=1.0, action=2, acton=2, layer_11=3)
 
 
-def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
+def test_declared_fields_and_common_names_do_not_warn(db):
     buffer = db.buffer("declared", fields={"done": "bool"})
     buffer.store(done=True)
     fields = (
@@ -202,7 +199,7 @@ def test_a_declared_field_and_the_usual_names_are_not_warned_of(db):
 # -- tags ------------------------------------------------------------------------------------------
 
 
-def test_tags_of_an_episode_are_given_as_such(buffer):
+def test_tags_of_an_episode_must_be_passed_as_episode_tags(buffer):
     with buffer.episode("t", episode_tags={"difficulty": "hard"}) as episode:
         episode.append(obs=1.0, tags={"kind": "a"})
     assert buffer.count({"episode_tags.difficulty": "hard", "tags.kind": "a"}) == 1
@@ -210,7 +207,7 @@ def test_tags_of_an_episode_are_given_as_such(buffer):
         buffer.episode("t", tags={"difficulty": "hard"})
 
 
-def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(scratch):
+def test_a_query_for_an_unknown_tag_warns_once_with_a_suggestion(scratch):
     scratch.store(
         task_id="t", obs=1.0, tags={"kind": "a", "level": 2}, episode_tags={"difficulty": "hard"}
     )
@@ -229,7 +226,7 @@ def test_a_tag_that_nobody_has_stored_is_warned_of_once_with_the_cure(scratch):
         scratch.index("tags.indexed")
 
 
-def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
+def test_queries_for_stored_tags_and_of_empty_buffers_do_not_warn(db):
     buffer = db.buffer("x")
     buffer.index("tags.kind")
     assert buffer.count({"tags.kind": "a"}) == 0
@@ -239,11 +236,11 @@ def test_tags_that_are_there_and_empty_buffers_are_not_warned_of(db):
     assert buffer.count(QueryBuilder().is_null("tags.none")) == 1
 
 
-# -- stacks of nothing -----------------------------------------------------------------------------
+# -- stacks without fields -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("unit", [Stack(4), NStep(1, stack=4)])
-def test_stacks_where_no_field_is_stacked_are_refused(scratch, unit):
+def test_a_stack_without_stacked_fields_is_refused(scratch, unit):
     with scratch.episode("t") as episode:
         for t in range(6):
             episode.append(frame=np.zeros(2), action=1, terminated=t == 5)
@@ -255,7 +252,7 @@ def test_stacks_where_no_field_is_stacked_are_refused(scratch, unit):
 # -- buffers ---------------------------------------------------------------------------------------
 
 
-def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
+def test_an_unknown_buffer_is_an_error_with_a_suggestion(db):
     with pytest.raises(expdb.UnknownBuffer, match="the database has no buffers"):
         db.buffer("train", create=False)
     db.buffer("train")
@@ -272,7 +269,7 @@ def test_a_buffer_that_is_not_to_be_made_is_named_with_the_nearest(db):
         db.buffer("trian").sample(1)
 
 
-def test_too_few_rows_says_what_the_buffer_holds_and_what_is_missing(db):
+def test_too_few_rows_reports_the_stored_and_the_missing_steps(db):
     buffer = db.buffer("train")
     with pytest.raises(expdb.TooFewRows, match="'train' is empty, and no step was ever stored; "):
         buffer.sample(1)
@@ -318,7 +315,7 @@ def test_a_final_observation_under_a_misspelt_name_is_refused(db):
     assert buffer.sample(9, unit=expdb.NStep(1))["next_obs"].all()
 
 
-def test_a_final_observation_that_is_left_out_is_asked_for(db):
+def test_a_missing_final_observation_is_an_error(db):
     for name, of_last in (("a", {"observation": np.ones(2)}), ("b", {"info": 1.0})):
         with db.buffer(name).episode("t") as episode:
             episode.append(obs=np.zeros(2), truncated=True)
@@ -329,7 +326,7 @@ def test_a_final_observation_that_is_left_out_is_asked_for(db):
 
 
 @pytest.mark.parametrize(("positions", "values"), [((4, 2), (2, 4)), ((4,), (2, 2)), ((4,), (3,))])
-def test_priorities_of_another_shape_than_the_positions_are_refused(db, positions, values):
+def test_priorities_must_have_the_shape_of_their_positions(db, positions, values):
     buffer = db.buffer("train")
     buffer.store_batch({"n": np.arange(8)})
     indices = np.arange(np.prod(positions)).reshape(positions)
@@ -340,8 +337,8 @@ def test_priorities_of_another_shape_than_the_positions_are_refused(db, position
     assert buffer.update_priorities(indices, np.ones((*positions, 1))) == indices.size
 
 
-def test_a_query_by_a_long_array_is_not_taken_for_another_one(db):
-    """The text of an array leaves out its middle, and digits of its numbers."""
+def test_queries_with_similar_long_arrays_are_distinguished(db):
+    """The text form of an array omits its middle and some digits of its numbers."""
     buffer = db.buffer("train")
     buffer.store_batch({"n": np.arange(5000), "reward": 1 + np.arange(5000) * 1e-10})
     for wanted in (np.arange(2000), np.r_[0:3, 2500:4494, 1997:2000]):
@@ -355,8 +352,8 @@ def test_a_query_by_a_long_array_is_not_taken_for_another_one(db):
         buffer.sample(3, {"reward": np.longdouble(1)}, fields=["n"])
 
 
-def test_a_state_of_sampling_that_is_ahead_of_the_buffer(tmp_path):
-    """As after a backup was restored: what is stored from then on is drawn as well."""
+def test_a_sampling_state_may_be_newer_than_the_buffer(tmp_path):
+    """After the restore of a backup, steps that are stored later must also be sampled."""
     sampler = expdb.Prioritized()
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
@@ -378,7 +375,7 @@ def test_a_state_of_sampling_that_is_ahead_of_the_buffer(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["truncated", "terminated", "reward"])
-def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(scratch, name):
+def test_the_end_of_an_episode_refuses_columns_of_a_step(scratch, name):
     with scratch.episode("t") as episode:
         episode.append(obs=1.0)
         with pytest.raises(expdb.InvalidValue, match=f"'{name}', which belongs to a step"):
@@ -386,7 +383,7 @@ def test_what_is_of_a_step_is_refused_at_the_end_of_its_episode(scratch, name):
 
 
 @pytest.mark.parametrize("name", ["rewrad", "terminatd", "trunctaed", "rewards", "done"])
-def test_names_that_are_nearly_columns_are_told(buffer, name):
+def test_fields_with_misspelt_column_names_warn(buffer, name):
     with pytest.warns(expdb.ExpDBWarning, match=f"'{name}' becomes a new field; did you mean"):
         buffer.store(**{name: 1.0})
 
@@ -409,7 +406,7 @@ HUGE = 10**12
         lambda buffer, consumer: buffer.sample(1, unit=expdb.Group(HUGE, complete=False)),
     ],
 )
-def test_a_batch_that_no_memory_holds_is_refused_in_one_line(buffer, act):
+def test_a_batch_that_does_not_fit_in_memory_is_refused(buffer, act):
     buffer.store_batch([{"task_id": "t", "x": k, "truncated": True} for k in range(5)])
     buffer.update_priorities([0], [1.0])
     consumer = buffer.consumer("c")
@@ -445,10 +442,10 @@ CALLS_FROM_OTHER_LIBRARIES = [
 
 
 @pytest.mark.parametrize(("mistake", "error", "remedy"), CALLS_FROM_OTHER_LIBRARIES)
-def test_a_habit_from_another_library_is_answered_with_the_remedy(
+def test_calls_known_from_other_libraries_are_errors_with_a_remedy(
     db, buffer, mistake, error, remedy, monkeypatch
 ):
-    monkeypatch.setattr("expdb.checks.MOST_ROWS", 10**6)  # of machines with less memory
+    monkeypatch.setattr("expdb.checks.MOST_ROWS", 10**6)  # as on a machine with less memory
     buffer.store(obs=np.zeros(2), reward=1.0)
     batch = buffer.sample(1)
     with pytest.raises(error, match=remedy) as raised:
@@ -456,7 +453,7 @@ def test_a_habit_from_another_library_is_answered_with_the_remedy(
     assert "\n" not in str(raised.value)
 
 
-def test_the_public_names_are_listed():
+def test_dir_lists_the_public_names():
     assert set(expdb.__all__) <= set(dir(expdb))
     assert not [name for name in dir(expdb) if name.startswith("_") and not name.startswith("__")]
     assert not hasattr(expdb, "no_such_name")
@@ -466,7 +463,7 @@ def test_the_public_names_are_listed():
     assert done.stdout == "TooFewRows\n"
 
 
-def test_warns_once_about_many_episodes_without_a_task(buffer, monkeypatch):
+def test_many_episodes_without_a_task_id_warn_once(buffer, monkeypatch):
     monkeypatch.setattr("expdb.names.MANY_EPISODES", 3)
     for _ in range(2):
         buffer.store(x=1, terminated=True)
@@ -483,7 +480,7 @@ def test_warns_once_about_many_episodes_without_a_task(buffer, monkeypatch):
     assert buffer.tasks() == ["default"]
 
 
-def test_the_doctor_finds_episodes_that_stay_open(db, buffer, monkeypatch):
+def test_doctor_reports_episodes_that_stay_open_for_more_than_a_day(db, buffer, monkeypatch):
     buffer.store(task_id="t", episode_id="forgotten", x=1)
     assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
     now = time.time()
@@ -496,6 +493,6 @@ def test_the_doctor_finds_episodes_that_stay_open(db, buffer, monkeypatch):
     assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
 
 
-def test_the_old_name_of_unchanged_is_deprecated():
+def test_keep_is_a_deprecated_alias_of_unchanged():
     with pytest.warns(DeprecationWarning, match="use expdb.UNCHANGED"):
         assert expdb.KEEP is expdb.UNCHANGED

@@ -1,7 +1,4 @@
-"""The short table of the fault harness, a test a fault.
-
-The harness itself: it must notice what it is there to notice.
-"""
+"""Run fault tests in their short form, and test that the fault tests detect problems."""
 
 import json
 import random
@@ -20,12 +17,21 @@ from torture.power import history
 import expdb
 from expdb.sql.dialects.sqlite import connection as sqlite
 
+# Faults of this kind have revealed defects before. `dev.py torture` runs the whole table.
+REVEALING_FAULTS = [
+    "kill_4_writers_postgresql", "kill_changes_sqlite", "kill_learners_of_rollouts_postgresql",
+    "kill_learners_of_transitions_sqlite", "kill_archivers_of_steps_sqlite",
+    "suspend_archivers_of_whole_episodes_postgresql", "forge_messages", "be_hostile_sqlite",
+    "be_hostile_postgresql", "poison_file", "fail_disk", "fork_and_share_sqlite",
+    "fork_and_share_postgresql", "crash_server", "kill_migrations_sqlite",
+    "migrate_at_once_postgresql", "power_loss_full", "soak_sqlite",
+]  # fmt: skip
 
-@pytest.mark.slow
+
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("key", FAULTS)
-def test_what_must_hold_holds(key, tmp_path):
-    """Strike with the fault, in a process of its own, which forks often and had better be small."""
+@pytest.mark.parametrize("key", REVEALING_FAULTS)
+def test_a_fault_loses_and_corrupts_nothing(key, tmp_path):
+    """Run the fault in a small process of its own, because many faults fork."""
     out = tmp_path / "outcome.json"
     command = [
         sys.executable,
@@ -56,7 +62,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def written(path):
-    """A file with what was acknowledged of it."""
+    """Write a file and return its acknowledged steps."""
     with expdb.open(path) as db:
         buffer = db.buffer(BUFFER, capacity=40)
         acknowledged = {}
@@ -80,7 +86,7 @@ def written(path):
         ("UPDATE buffers SET bytes = bytes + 1", "bytes"),
     ],
 )
-def test_the_oracle_notices(path, written, damage, problem):
+def test_verify_detects_changed_tables(path, written, damage, problem):
     connection = sqlite3.connect(path)
     connection.execute(damage)
     connection.commit()
@@ -94,7 +100,7 @@ def test_the_oracle_notices(path, written, damage, problem):
     assert problem in " ".join(problems) or "is corrupted" in " ".join(problems)
 
 
-def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
+def test_verify_detects_lost_and_repeated_steps_and_partial_batches(path, written):
     with expdb.open(path) as db:
         buffer = db.buffer(BUFFER)
         lost = {**written, 59: (0, 1000)}
@@ -115,10 +121,10 @@ def test_the_oracle_notices_what_is_lost_repeated_or_torn(path, written):
 
 
 @pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning")
-def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
-    """With `synchronous=OFF` images must lose steps, or be damaged.
+def test_images_of_a_power_loss_without_syncs_lack_steps(path, tmp_path):
+    """With `synchronous=OFF`, images must lose steps or be corrupted.
 
-    Else the harness could not tell that they do not.
+    Otherwise the fault test for power loss could not detect lost steps.
     """
     if library() is None:
         pytest.skip("sqlite3 is a part of this Python: there is nothing to put a layer under")
@@ -152,7 +158,7 @@ def test_the_disk_shows_what_a_power_loss_takes_without_syncs(path, tmp_path):
     assert bad >= 10
 
 
-def test_the_disk_fails_as_it_is_told(path):
+def test_the_disk_layer_fails_on_demand(path):
     if library() is None:
         pytest.skip("sqlite3 is a part of this Python: there is nothing to put a layer under")
     with Disk(str(path)) as disk, expdb.open(path) as db:

@@ -1,4 +1,4 @@
-"""Archives with several archivers: each step is archived once despite suspensions and kills."""
+"""Several archivers archive each step exactly once, even if one is suspended or killed."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.both_databases
 
 @pytest.fixture(autouse=True)
 def writes_evict_only_when_told(monkeypatch):
-    """Keep slow machines from evicting in a write because a second has passed."""
+    """Set a long check interval, so that writes evict only if a test requests it."""
     monkeypatch.setattr(retention, "LOOK_SECONDS", 1000.0)
 
 
@@ -37,7 +37,7 @@ def drafts(folder):
 
 
 @pytest.mark.parametrize("during", ["scan", "commit", "publish"])
-def test_a_suspended_archiver_that_was_replaced_loses_and_repeats_nothing(
+def test_each_step_is_archived_once_if_a_suspended_archiver_is_replaced(
     filled, tmp_path, monkeypatch, during
 ):
     first, second = filled
@@ -48,7 +48,7 @@ def test_a_suspended_archiver_that_was_replaced_loses_and_repeats_nothing(
         if not replaced:
             replaced.append(True)
             with monkeypatch.context() as patch:
-                patch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # as if it had taken too long
+                patch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # the first archiver has expired
                 second.evict()
 
     scan, free, publish = own._scan, own._without_pinned, own._publish
@@ -84,7 +84,7 @@ def test_a_suspended_archiver_that_was_replaced_loses_and_repeats_nothing(
     assert drafts(tmp_path) == []
 
 
-def test_a_draft_of_another_archiver_is_left_alone(filled, tmp_path, monkeypatch):
+def test_an_archiver_does_not_remove_the_draft_of_a_running_archiver(filled, tmp_path, monkeypatch):
     first, second = filled
     scan, seen = first._retention._scan, []
 
@@ -121,7 +121,7 @@ def test_an_archiver_renews_its_eviction_while_it_writes(filled, tmp_path, monke
     assert max(idle) < 100
 
 
-def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, monkeypatch):
+def test_each_step_is_archived_once_if_clocks_differ_and_jump(open_db, tmp_path, monkeypatch):
     plain = sqlite.NOW
     handles = [open_db().buffer("b", capacity=10) for _ in range(2)]
     handles[0].eviction = expdb.Eviction(archive=tmp_path / "archive")
@@ -132,7 +132,7 @@ def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, 
             for batch in scans[number](positions, names):
                 yield batch
                 if number == 0 and len(archived(tmp_path)) < 200:
-                    at(1).evict()  # the other archiver, whose clock is 11 minutes ahead
+                    at(1).evict()  # the clock of the other archiver is 11 minutes ahead
                     at(0)
 
         return scan
@@ -151,9 +151,7 @@ def test_clocks_that_differ_and_jump_lose_and_repeat_nothing(open_db, tmp_path, 
     assert drafts(tmp_path) == []
 
 
-def test_a_draft_whose_steps_are_deleted_is_named_by_the_next_process(
-    filled, tmp_path, monkeypatch
-):
+def test_the_next_process_publishes_the_draft_of_a_killed_archiver(filled, tmp_path, monkeypatch):
     first, second = filled
 
     def killed(*_):
@@ -170,7 +168,7 @@ def test_a_draft_whose_steps_are_deleted_is_named_by_the_next_process(
 
 
 @pytest.mark.one_database
-def test_a_folder_without_the_marker_of_the_archive_is_refused(filled, tmp_path):
+def test_evict_rejects_an_archive_folder_without_its_marker_file(filled, tmp_path):
     _, second = filled
     (tmp_path / "archive" / archive_folder.MARKER_FILE).unlink()
     with pytest.raises(expdb.ArchiveFailed, match="is not the archive folder of buffer 'b'"):
@@ -181,7 +179,7 @@ def test_a_folder_without_the_marker_of_the_archive_is_refused(filled, tmp_path)
     assert archived(tmp_path) == list(range(30))
 
 
-def test_two_buffers_share_an_archive(db, tmp_path):
+def test_two_buffers_can_share_an_archive(db, tmp_path):
     for name in ("a", "b"):
         buffer = db.buffer(name, capacity=1)
         buffer.eviction = expdb.Eviction(archive=tmp_path)
@@ -189,7 +187,7 @@ def test_two_buffers_share_an_archive(db, tmp_path):
     assert [db.buffer(name).evict() for name in ("a", "b")] == [2, 2]
 
 
-def test_the_stored_policy_of_another_users_file_archives_nothing(
+def test_the_policy_of_another_users_database_archives_only_if_confirmed(
     tmp_path, monkeypatch, empty_file
 ):
     path = tmp_path / "theirs.db"
@@ -210,7 +208,7 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
         policy = buffer.eviction
         with pytest.raises(expdb.ArchiveFailed, match="belongs to another user"):
             buffer.evict()
-        buffer.eviction = policy  # confirms it
+        buffer.eviction = policy  # confirms the policy
         assert archived(tmp_path) == list(range(31))
         assert db.check() == []
 
@@ -220,9 +218,7 @@ def test_the_stored_policy_of_another_users_file_archives_nothing(
     "name", ["/elsewhere/f.parquet", "archive/../f.parquet", "archive/f.txt", "archive.parquet"]
 )
 @pytest.mark.parametrize("committed", [False, True])
-def test_an_eviction_that_names_a_file_outside_of_the_archive_is_refused(
-    filled, tmp_path, name, committed
-):
+def test_evict_rejects_a_stored_path_outside_the_archive(filled, tmp_path, name, committed):
     _, second = filled
     store = second._retention._store
     with writing(second._database) as session:
@@ -236,7 +232,7 @@ def test_an_eviction_that_names_a_file_outside_of_the_archive_is_refused(
         session.ask("DELETE FROM evictions RETURNING id")
 
 
-def test_with_by_archiver_writes_evict_nothing(db, tmp_path, monkeypatch):
+def test_writes_do_not_evict_with_by_archiver(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
     for _ in range(4):
@@ -247,11 +243,11 @@ def test_with_by_archiver_writes_evict_nothing(db, tmp_path, monkeypatch):
     assert archived(tmp_path) == list(range(30))
 
 
-def test_writers_warn_while_no_archiver_keeps_the_capacity(db, tmp_path, monkeypatch):
+def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LATE_SECONDS", 0.0)
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
-    for count in (5, 30):  # within the capacity; over it for the first time
+    for count in (5, 30):  # first below the capacity, then above it
         monkeypatch.setattr(buffer._retention, "next_look", 0.0)
         buffer.store_batch({"n": np.arange(count)})
     monkeypatch.setattr(buffer._retention, "next_look", 0.0)
@@ -274,14 +270,14 @@ def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch)
     assert len(buffer) == 1501 - at_once
     sizes = [len(buffer)]
     assert sizes[0] > 1000
-    while len(buffer) > 500:  # no pause while steps are due
+    while len(buffer) > 500:  # every write evicts while steps are due
         buffer.store(n=1)
         sizes.append(len(buffer))
     assert len(sizes) > 3
     assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(1500 + len(sizes)))
 
 
-def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch):
+def test_archiving_whole_episodes_never_splits_an_episode(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, whole_episodes=True)
     for number in range(40):
@@ -300,7 +296,7 @@ def test_an_archive_of_whole_episodes_never_splits_one(db, tmp_path, monkeypatch
     assert len(archived(tmp_path)) == len(set(archived(tmp_path)))
 
 
-def test_a_draft_beside_its_published_file_is_removed(filled, tmp_path):
+def test_evict_removes_the_draft_of_an_already_published_file(filled, tmp_path):
     first, second = filled
     first.evict()
     (published,) = (tmp_path / "archive").rglob("*.parquet")
@@ -314,7 +310,7 @@ def test_a_draft_beside_its_published_file_is_removed(filled, tmp_path):
 
 
 def left_between(monkeypatch, buffer, place):
-    """Evict, and end where `place` begins."""
+    """Start an eviction and stop it when it calls the method `place`."""
 
     class Killed(BaseException):
         pass
@@ -324,14 +320,14 @@ def left_between(monkeypatch, buffer, place):
 
     with monkeypatch.context() as patch:
         patch.setattr(buffer._retention, place, end)
-        if place == "_delete":  # a killed process leaves its draft, too
+        if place == "_delete":  # a killed process also leaves its draft
             patch.setattr(retention, "_remove", lambda draft: None)
         with pytest.raises(Killed):
             buffer.evict()
 
 
 @pytest.mark.parametrize("place", ["_delete", "_publish"])
-def test_a_backup_and_its_original_do_not_share_a_file_of_the_archive(tmp_path, monkeypatch, place):
+def test_a_backup_and_its_original_write_different_archive_files(tmp_path, monkeypatch, place):
     folder, copy = tmp_path / "archive", tmp_path / "copy.db"
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b", capacity=10)
@@ -353,7 +349,7 @@ def test_a_backup_and_its_original_do_not_share_a_file_of_the_archive(tmp_path, 
         assert path.read_bytes() == content
 
 
-def test_an_eviction_that_its_owner_commits_meanwhile_is_not_taken_over(
+def test_an_eviction_committed_by_its_owner_during_a_takeover_is_not_repeated(
     filled, tmp_path, monkeypatch
 ):
     first, second = filled
@@ -382,10 +378,10 @@ def test_an_eviction_that_its_owner_commits_meanwhile_is_not_taken_over(
     owner = threading.Thread(target=first.evict)
     owner.start()
     assert written.wait(60)
-    monkeypatch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # a clock that jumped
+    monkeypatch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # the clock jumped
     monkeypatch.setattr(archive_folder, "check", committed_meanwhile)
     assert second.evict() == 0
-    second.evict()  # as the owner may have been killed
+    second.evict()  # publishes, as the owner may have been killed
     assert archived(tmp_path / "archive") == list(range(30))
     may_publish.set()
     owner.join()
@@ -393,7 +389,9 @@ def test_an_eviction_that_its_owner_commits_meanwhile_is_not_taken_over(
     assert drafts(tmp_path / "archive" / "buffer=b") == []
 
 
-def test_steps_whose_archive_is_lost_can_be_given_up(filled, tmp_path, monkeypatch):
+def test_forget_missing_warns_and_discards_the_steps_of_a_lost_archive(
+    filled, tmp_path, monkeypatch
+):
     buffer, _ = filled
     left_between(monkeypatch, buffer, "_publish")
     shutil.rmtree(tmp_path / "archive")
@@ -414,14 +412,14 @@ def test_steps_whose_archive_is_lost_can_be_given_up(filled, tmp_path, monkeypat
     assert archived(tmp_path / "another") == list(range(30, 50))
 
 
-def test_steps_that_a_file_holds_are_not_given_up(filled, tmp_path, monkeypatch):
+def test_forget_missing_keeps_steps_with_an_existing_archive_file(filled, tmp_path, monkeypatch):
     buffer, _ = filled
     left_between(monkeypatch, buffer, "_publish")
     assert buffer.evict(forget_missing=True) == 0
     assert archived(tmp_path / "archive") == list(range(30))
 
 
-def test_a_buffer_that_is_dropped_publishes_its_evicted_steps_first(filled, tmp_path, monkeypatch):
+def test_drop_publishes_the_evicted_steps_of_the_buffer(filled, tmp_path, monkeypatch):
     first, _ = filled
     left_between(monkeypatch, first, "_publish")
     first._database.drop("b")
@@ -429,7 +427,7 @@ def test_a_buffer_that_is_dropped_publishes_its_evicted_steps_first(filled, tmp_
     assert drafts(tmp_path / "archive") == []
 
 
-def test_a_draft_of_a_buffer_that_is_dropped_meanwhile_is_removed(filled, tmp_path, monkeypatch):
+def test_the_draft_is_removed_if_the_buffer_is_dropped_during_evict(filled, tmp_path, monkeypatch):
     first, _ = filled
 
     def drop(session, archiving):

@@ -1,6 +1,5 @@
-"""Policies of eviction: by bytes, age and task, by whole episodes, and into an archive."""
+"""Eviction policies: limits on bytes, age and steps per task, whole episodes and archives."""
 
-import multiprocessing
 import shutil
 import time
 
@@ -10,6 +9,7 @@ import pytest
 from behind import writing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import FORKSERVER
 
 import expdb
 from expdb.archive import retention
@@ -18,12 +18,11 @@ from expdb.storage.ledger.evictions import begin
 pytestmark = pytest.mark.both_databases
 
 ORDERED = expdb.Ordered("position")
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture(autouse=True)
 def writes_evict_only_when_told(monkeypatch):
-    """Keep slow machines from evicting in a write because a second has passed."""
+    """Set a long check interval, so that writes evict only if a test requests it."""
     monkeypatch.setattr(retention, "LOOK_SECONDS", 1000.0)
 
 
@@ -44,12 +43,12 @@ def held(buffer):
 
 
 def archived(folder):
-    """Return the positions in an archive, each as often as it is there, ascending."""
+    """Return the sorted positions of all archived steps, including duplicates."""
     files = sorted(folder.rglob("*.parquet"))
     return sorted(p for file in files for p in pq.read_table(file)["position"].to_pylist())
 
 
-def test_the_oldest_go_until_the_bytes_fit(buffer, db):
+def test_max_bytes_evicts_the_oldest_steps(buffer, db):
     fill(buffer, [50] * 20)
     nbytes = buffer.stats()["bytes"]
     buffer.eviction = expdb.Eviction(max_bytes=nbytes // 2)
@@ -65,7 +64,7 @@ def test_the_oldest_go_until_the_bytes_fit(buffer, db):
     assert db.check() == []
 
 
-def test_what_is_too_old_goes(buffer, db):
+def test_max_age_evicts_old_steps(buffer, db):
     now = time.time()
     for k in range(10):
         buffer.store(task_id="t", n=k, execute_time=now - 100 * (10 - k))
@@ -76,7 +75,7 @@ def test_what_is_too_old_goes(buffer, db):
     assert db.check() == []
 
 
-def test_of_each_task_the_newest_steps_are_kept(buffer, db):
+def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     for k in range(60):
         buffer.store(task_id="rare" if k % 10 == 0 else "common", n=k, terminated=True)
     buffer.eviction = expdb.Eviction(max_steps_per_task=5)
@@ -92,14 +91,14 @@ def test_of_each_task_the_newest_steps_are_kept(buffer, db):
     assert db.check() == []
 
 
-def test_whole_episodes_go_at_once_and_open_ones_stay(db):
+def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     buffer = db.buffer("whole", capacity=50)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
     still = buffer.episode("open")
     still.append(n=0, obs=np.zeros(8, np.float32), note={})
     still.flush()
     fill(buffer, [20, 20, 20])
-    assert len(buffer) == 61  # its writer did not look again yet
+    assert len(buffer) == 61  # the writes have not applied the policy yet
     assert buffer.evict() == 20
     assert buffer.episodes()["episode_id"].to_pylist()[1:] == ["e1", "e2"]
     assert db.check() == []
@@ -109,13 +108,13 @@ def test_whole_episodes_go_at_once_and_open_ones_stay(db):
     assert buffer.evict() == 0
 
 
-def test_writers_keep_to_the_policy_by_themselves(db, tmp_path, monkeypatch):
+def test_writes_apply_the_eviction_policy_automatically(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LOOK_SECONDS", 0.2)
     buffer = db.buffer("b", capacity=30)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
     monkeypatch.setattr(buffer._retention, "next_look", time.monotonic() + 0.2)
     stored = 0
-    while not archived(tmp_path):  # the test's time limit ends it
+    while not archived(tmp_path):  # the time limit of the test prevents an endless loop
         buffer.store_batch({"n": np.arange(20)})
         stored += 20
         time.sleep(0.05)
@@ -123,7 +122,7 @@ def test_writers_keep_to_the_policy_by_themselves(db, tmp_path, monkeypatch):
     assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
 
 
-def test_an_archive_has_every_value(db, tmp_path):
+def test_an_archive_contains_every_value(db, tmp_path):
     buffer = db.buffer("b/1", capacity=10, fields={"tokens": expdb.Field("int32", (None,))})
     buffer.eviction = expdb.Eviction(archive=str(tmp_path))
     with buffer.episode("t", group_id="g", policy_version=3, episode_tags={"a": 1}) as episode:
@@ -155,7 +154,7 @@ def test_an_archive_has_every_value(db, tmp_path):
     }
 
 
-def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path, monkeypatch):
+def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     buffer = db.buffer("b", capacity=10)
     with pytest.raises(expdb.ArchiveFailed, match="no steps were evicted; free disk space"):
@@ -164,7 +163,7 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path, monkeypa
     folder = tmp_path / "archive"
     buffer.eviction = expdb.Eviction(archive=folder)
     shutil.rmtree(folder)
-    folder.write_text("")  # another program writes a file of that name
+    folder.write_text("")  # another program wrote a file with that name
     monkeypatch.setattr(buffer._retention, "next_look", 0.0)
     with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
         buffer.store_batch({"n": np.arange(20)})
@@ -181,7 +180,7 @@ def test_an_archive_that_cannot_be_written_evicts_nothing(db, tmp_path, monkeypa
     assert db.check() == []
 
 
-def test_what_is_due_is_archived_before_the_policy_ends(db, tmp_path):
+def test_due_steps_are_archived_before_the_policy_changes(db, tmp_path):
     buffer = db.buffer("b", capacity=5)
     for policy in (None, expdb.Eviction(max_bytes=1 << 30)):
         buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
@@ -198,7 +197,7 @@ def test_what_is_due_is_archived_before_the_policy_ends(db, tmp_path):
     assert len(buffer) == 17
 
 
-def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
+def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
 
@@ -216,7 +215,7 @@ def test_a_write_does_not_fail_of_an_eviction(db, monkeypatch):
         buffer.evict()
 
 
-def test_a_late_reward_goes_into_the_archive(db, tmp_path, monkeypatch):
+def test_a_reward_updated_during_an_eviction_is_archived(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(10)})
@@ -233,7 +232,7 @@ def test_a_late_reward_goes_into_the_archive(db, tmp_path, monkeypatch):
     assert pq.read_table(file)["reward"].to_pylist() == [None, None, 7.0, None, None]
 
 
-def test_what_another_handle_left_is_finished(db, open_db, tmp_path, monkeypatch):
+def test_another_handle_finishes_an_interrupted_eviction(db, open_db, tmp_path, monkeypatch):
     buffer = open_db().buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(12)})
@@ -264,7 +263,7 @@ def evict_for_ever(location):
 def test_several_processes_archive_each_step_once(db, location, tmp_path):
     buffer = db.buffer("b", capacity=20)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
-    workers = [SPAWN.Process(target=evict_for_ever, args=(location,)) for _ in range(2)]
+    workers = [FORKSERVER.Process(target=evict_for_ever, args=(location,)) for _ in range(2)]
     for worker in workers:
         worker.start()
     stored, deadline = 0, time.monotonic() + 20
@@ -300,12 +299,12 @@ def test_pinned_steps_are_not_evicted(buffer, db):
         {"whole_episodes": "yes"},
     ],
 )
-def test_a_policy_that_makes_no_sense_is_refused(options):
+def test_eviction_rejects_invalid_options(options):
     with pytest.raises(expdb.InvalidValue):
         expdb.Eviction(**options)
 
 
-def test_only_a_policy_is_a_policy(buffer):
+def test_the_eviction_attribute_rejects_a_dict(buffer):
     with pytest.raises(expdb.InvalidValue, match=r"eviction must be an expdb\.Eviction"):
         buffer.eviction = {"max_bytes": 3}
     assert buffer.plan_eviction().num_rows == buffer.evict() == 0
@@ -323,7 +322,7 @@ episodes = st.lists(
     per_task=st.none() | st.integers(1, 12),
     capacity=st.none() | st.integers(1, 25),
 )
-def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, capacity):
+def test_eviction_keeps_the_same_steps_as_a_reference_model(db, rounds, whole, per_task, capacity):
     if "model" in db.buffers():
         db.drop("model")
     buffer = db.buffer("model", capacity=capacity)
@@ -367,7 +366,7 @@ def test_what_is_kept_is_what_a_plain_model_keeps(db, rounds, whole, per_task, c
         assert db.check() == []
 
 
-def test_a_policy_leaves_an_archive_that_is_gone_for_good(db, tmp_path):
+def test_the_archive_can_be_replaced_if_it_is_no_longer_writable(db, tmp_path):
     buffer = db.buffer("b", capacity=4)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
     buffer.store_batch({"n": np.arange(9)})
@@ -382,7 +381,7 @@ def test_a_policy_leaves_an_archive_that_is_gone_for_good(db, tmp_path):
     assert db.check() == []
 
 
-def test_archives_of_buffers_of_one_name_do_not_overwrite_each_other(db, tmp_path):
+def test_a_recreated_buffer_does_not_overwrite_existing_archive_files(db, tmp_path):
     for start in (0, 100):
         buffer = db.buffer("b", capacity=5)
         buffer.eviction = expdb.Eviction(archive=tmp_path)
@@ -393,14 +392,14 @@ def test_archives_of_buffers_of_one_name_do_not_overwrite_each_other(db, tmp_pat
     assert sorted(files) == [list(range(7)), list(range(100, 107))]
 
 
-def test_an_eviction_that_nobody_goes_on_with_is_finished(db, tmp_path, monkeypatch):
+def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(12)})
     with writing(db) as session:
         file = str(tmp_path / "f.parquet")
         begin(session, buffer._store, "elsewhere 7 8 9", file, np.arange(7))
-    assert buffer.evict() == 0  # a process of another machine is at it
+    assert buffer.evict() == 0  # a process on another machine runs this eviction
     with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
         buffer.eviction = None
     monkeypatch.setattr("expdb.archive.retention.EXPIRE_SECONDS", -1.0)
@@ -408,7 +407,7 @@ def test_an_eviction_that_nobody_goes_on_with_is_finished(db, tmp_path, monkeypa
     assert archived(tmp_path) == list(range(7))
 
 
-def test_what_is_pinned_while_it_is_archived_stays(db, tmp_path, monkeypatch):
+def test_steps_pinned_during_archiving_are_not_evicted(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(18)})
@@ -429,7 +428,7 @@ def test_what_is_pinned_while_it_is_archived_stays(db, tmp_path, monkeypatch):
     assert db.check() == []
 
 
-def test_old_steps_behind_many_new_ones_go(db):
+def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
     buffer, now = db.buffer("b"), time.time()
     buffer.store_batch(
         [{"task_id": f"t{k}", "execute_time": now - 1000 * (k >= 1100), "truncated": True}
@@ -440,7 +439,7 @@ def test_old_steps_behind_many_new_ones_go(db):
     assert held(buffer) == list(range(1100))
 
 
-def test_the_steps_beside_one_that_was_deleted_stay_pinned(db):
+def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
     buffer = db.buffer("b", capacity=20)
     fill(buffer, [10, 10])
     buffer.eviction = expdb.Eviction(whole_episodes=True)
@@ -458,7 +457,7 @@ def test_the_steps_beside_one_that_was_deleted_stay_pinned(db):
     assert len(buffer) <= 20
 
 
-def test_an_expired_pin_keeps_nothing(db):
+def test_expired_pins_do_not_prevent_eviction(db):
     buffer = db.buffer("b")
     fill(buffer, [10] * 4)
     buffer.consumer("c").lease(1, where=[0], pin=True, seconds=0.01)
@@ -468,7 +467,7 @@ def test_an_expired_pin_keeps_nothing(db):
     assert db.check() == []
 
 
-def test_odd_names_and_shapes_are_archived(db, tmp_path):
+def test_long_unicode_names_and_empty_shapes_are_archived(db, tmp_path):
     buffer = db.buffer("\N{SNOWMAN}" * 60, capacity=2)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"none": np.zeros((5, 3, 0), np.float32), "n": np.arange(5)})

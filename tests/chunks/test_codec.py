@@ -1,6 +1,6 @@
-"""Chunks: what goes in comes out bit-equal, plain pyarrow reads every message.
+"""Chunk encoding: values round-trip bit for bit, and plain pyarrow reads every message.
 
-Damage is an error.
+A corrupted message raises ChunkDamaged.
 """
 
 import json
@@ -36,7 +36,7 @@ MESSAGES = st.lists(
 
 
 def values_of(field):
-    """Values that a field can hold."""
+    """Return a strategy for the values that a field can hold."""
     if field.dtype == "text":
         return TEXT
     if field.dtype == "bytes":
@@ -65,7 +65,7 @@ FIELDS = st.one_of(
 
 @st.composite
 def chunks(draw, optional=True):
-    """Fields and rows that fit them, some values missing."""
+    """Draw fields and rows that match them, with some values missing."""
     fields = {
         f"f{k}": field for k, field in enumerate(draw(st.lists(FIELDS, min_size=1, max_size=3)))
     }
@@ -119,10 +119,10 @@ def read(chunk, field, name, row):
 
 @settings(max_examples=300)
 @given(chunks())
-def test_any_value_comes_back_bit_equal(drawn):
+def test_values_round_trip_bit_for_bit(drawn):
     fields, rows = drawn
     decoder, message, crc = encode(fields, rows)
-    for _ in range(2):  # the second time the layout may be known by its bytes
+    for _ in range(2):  # the second decode may use the cached layout
         chunk = decoder.chunk(7, len(rows), crc, message)
         for k, row in enumerate(rows):
             for name, value in row.items():
@@ -170,7 +170,7 @@ def test_plain_pyarrow_reads_every_message(drawn):
 
 
 @given(chunks(), st.data())
-def test_rows_copied_from_chunk_to_chunk_stay_as_they_are(drawn, data):
+def test_copying_rows_between_chunks_preserves_their_values(drawn, data):
     fields, rows = drawn
     decoder, message, crc = encode(fields, rows)
     chunk = decoder.chunk(7, len(rows), crc, message)
@@ -193,7 +193,7 @@ def test_rows_copied_from_chunk_to_chunk_stay_as_they_are(drawn, data):
             assert same(read(copied, field, name, place), rows[k][name], field)
 
 
-def test_a_conversation_is_stored_once_a_chunk():
+def test_a_chunk_stores_each_message_of_a_conversation_once():
     fields = {"messages": Field("json")}
     generator = random.Random(0)
     messages, rows = [], []
@@ -226,7 +226,7 @@ def test_text_is_compressed_and_raw_floats_are_not():
     assert Decoder(schema)
 
 
-def test_the_cheap_encoding_and_pyarrow_agree_to_the_byte():
+def test_template_encoding_produces_the_same_layout_as_pyarrow():
     fields = {"obs": Field("float32", (4,)), "action": Field("int64"), "note": Field("text")}
     rows = [
         {"obs": np.arange(4, dtype=np.float32) + k, "action": k, "note": f"n{k}"} for k in range(5)
@@ -279,7 +279,7 @@ def decode_all(decoder, rows, crc, message):
 
 
 @pytest.mark.parametrize("sample", list(samples()), ids=["fixed", "varying"])
-def test_every_flipped_bit_is_found_by_the_checksum(sample):
+def test_the_checksum_detects_flipped_bits(sample):
     fields, rows = sample
     decoder, message, crc = encode(fields, rows)
     generator = random.Random(1)
@@ -302,10 +302,10 @@ def test_every_flipped_bit_is_found_by_the_checksum(sample):
 
 
 @pytest.mark.parametrize("sample", list(samples()), ids=["fixed", "varying"])
-def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
-    """An attacker recomputes the checksum.
+def test_forged_messages_decode_safely_or_raise_chunk_damaged(sample):
+    """Decode randomly modified messages whose checksum an attacker has recomputed.
 
-    What is read must stay inside of the message, and fail as one error.
+    Decoding must not read outside the message and may raise only ChunkDamaged.
     """
     fields, rows = sample
     decoder, message, _ = encode(fields, rows)
@@ -328,7 +328,7 @@ def test_a_forged_message_with_a_right_checksum_is_an_error_or_harmless(sample):
     assert refused > 300
 
 
-def test_a_bomb_is_refused_before_memory_is_taken():
+def test_a_decompression_bomb_is_rejected_before_memory_is_allocated():
     decoder, message, _ = encode({"t": Field("text")}, [{"t": "a" * 5000} for _ in range(4)])
     metadata = read_metadata(message)
     assert metadata.compressed
@@ -338,18 +338,18 @@ def test_a_bomb_is_refused_before_memory_is_taken():
         decode_all(decoder, 4, crc_of(decoder.signature, 7, 4, forged), forged)
 
 
-def test_a_signature_of_another_type_does_not_read_the_message():
+def test_decoding_with_a_signature_of_another_type_raises():
     _, message, crc = encode({"x": Field("int64", (2,))}, [{"x": np.array([1, 2])}])
     with pytest.raises(ExpDBError):
         Decoder(Signature({"x": Field("int32", (2,))})).chunk(7, 1, crc, message)
 
 
-def test_signalling_nan_stay_bit_equal(db):
+def test_signalling_nans_round_trip_bit_for_bit(db):
     numbers = np.array([0x7FA00001, 0x3F800000, 0x7F800001, 0xFFC00000], np.uint32).view(np.float32)
     buffer = db.buffer("b", fields={"x": "float32"})
     for number in numbers:
         buffer.store(episode_id="e", x=number)
-    buffer.end_episode("e")  # which merges its chunks
+    buffer.end_episode("e")  # merges the chunks of the episode
     buffer.store_batch({"x": numbers})
     stored = buffer.get(np.arange(8))["x"].view(np.uint32)
     np.testing.assert_array_equal(stored, np.tile(numbers, 2).view(np.uint32))

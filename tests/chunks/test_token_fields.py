@@ -1,4 +1,4 @@
-"""Token fields: repeated prefixes are stored once, and the fields of a turn have one length."""
+"""Token fields: a repeated prefix is stored once, and aligned fields have equal lengths."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ FIELDS = st.sampled_from(
 
 @st.composite
 def histories(draw):
-    """A field, and values that often begin with the value before."""
+    """Draw a field and values that often start with the previous value."""
     field = draw(FIELDS)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
 
@@ -64,7 +64,7 @@ def equal(decoded, value):
 
 @settings(max_examples=200)
 @given(histories(), st.data())
-def test_growing_values_come_back_from_every_row(history, data):
+def test_growing_values_round_trip_for_every_range_of_rows(history, data):
     field, values = history
     rows = Rows()
     for value in values:
@@ -113,7 +113,7 @@ def test_plain_pyarrow_reads_prefixes_and_suffixes():
     assert [len(row["suffix"]) for row in batch["x"].to_pylist()] == [40, 30, 30]
 
 
-def test_plain_pyarrow_reads_the_runs_of_versions():
+def test_plain_pyarrow_reads_run_length_encoded_versions():
     rows = Rows()
     field = expdb.TOKEN_FIELDS["versions"]
     rows.append({"x": [3, 3, 3, 4]}, {"x": Field("int32", (None,), ascending=True)})
@@ -169,7 +169,7 @@ def test_the_first_row_of_each_chunk_must_have_no_prefix():
 
 
 def turns(count, seed=0, prompt=200, generated=60, feedback=40):
-    """The steps of a rollout: each prompt contains the prompt and the output before it."""
+    """Yield the steps of a rollout; each prompt starts with the previous prompt and output."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, 150_000, prompt).astype(np.int32)
     for _ in range(count):
@@ -186,12 +186,12 @@ def turns(count, seed=0, prompt=200, generated=60, feedback=40):
 
 @pytest.mark.parametrize("as_lists", [False, True])
 @pytest.mark.parametrize("flush", [False, True])
-def test_whole_prompts_take_little_more_than_their_unique_tokens(db, as_lists, flush):
+def test_repeated_prompts_take_at_most_10_percent_extra_space(db, as_lists, flush):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     unique = 0
     with buffer.episode("task") as episode:
         for turn in turns(50):
-            unique += 4 * (60 + 60 + 40 + 60) + 60  # prompt and output, ids, log-probs; mask
+            unique += 4 * (60 + 60 + 40 + 60) + 60  # bytes: prompt and output ids, log-probs; mask
             values = {name: v.tolist() for name, v in turn.items()} if as_lists else turn
             episode.append(reward=0.0, **values)
             if flush:
@@ -199,7 +199,7 @@ def test_whole_prompts_take_little_more_than_their_unique_tokens(db, as_lists, f
     assert buffer.stats()["bytes"] <= 1.1 * unique
 
 
-def test_long_prompts_that_were_flushed_turn_by_turn_are_merged(db):
+def test_long_prompts_flushed_after_each_turn_are_merged_at_episode_end(db):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     with buffer.episode("task") as episode:
         for turn in turns(10, prompt=40_000):
@@ -234,7 +234,7 @@ def test_large_arrays_that_do_not_repeat_are_not_merged(db):
         assert session.ask(count) == before
 
 
-def test_a_check_does_not_expand_runs_and_prefixes(db):
+def test_check_does_not_expand_runs_and_prefixes_in_memory(db):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     ids = np.arange(200_000, dtype=np.int32)
     with buffer.episode("task") as episode:
@@ -243,11 +243,11 @@ def test_a_check_does_not_expand_runs_and_prefixes(db):
     assert buffer.stats()["bytes"] < 2e6
     tracemalloc.start()
     assert db.check() == []
-    assert tracemalloc.get_traced_memory()[1] < 50e6  # the values take 320 MB
+    assert tracemalloc.get_traced_memory()[1] < 50e6  # the expanded values take 320 MB
     tracemalloc.stop()
 
 
-def test_every_reader_returns_the_tokens(db, tmp_path):
+def test_get_sql_export_and_copy_return_the_same_tokens(db, tmp_path):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     expected = list(turns(6))
     with buffer.episode("task", episode_id="e") as episode:
@@ -285,7 +285,7 @@ def test_every_reader_returns_the_tokens(db, tmp_path):
         ({"output_ids": None, "logprobs": [0.5]}, "the step has no output_ids"),
     ],
 )
-def test_token_fields_that_do_not_fit_each_other_are_refused(db, values, message):
+def test_token_fields_of_inconsistent_lengths_or_versions_are_rejected(db, values, message):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     with pytest.raises(InvalidValue, match=message):
         buffer.store(task_id="t", **{"output_ids": [1, 2], **values})
@@ -298,13 +298,13 @@ def test_token_fields_that_do_not_fit_each_other_are_refused(db, values, message
     assert len(buffer) == 1
 
 
-def test_the_error_for_a_varying_length_names_the_preset(scratch):
+def test_the_error_for_varying_lengths_suggests_token_fields(scratch):
     scratch.store(task_id="t", ids=np.zeros(3, np.int32))
     with pytest.raises(FieldMismatch, match=r"use fields=expdb\.TOKEN_FIELDS"):
         scratch.store(task_id="t", ids=np.zeros(4, np.int32))
 
 
-def test_arrays_of_a_wrong_shape_are_refused(db):
+def test_arrays_of_the_wrong_shape_or_type_are_rejected(db):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     for value in (np.zeros((2, 2), np.int32), np.zeros(2, np.int64), [0.5], [[1]], 3):
         with pytest.raises(FieldMismatch, match="prompt_ids"):
@@ -331,7 +331,7 @@ def test_the_error_for_a_value_of_another_type_says_how_to_convert_it(db, value,
     assert len(buffer) == 0
 
 
-def test_another_alignment_than_the_stored_one_is_refused(db):
+def test_changing_the_stored_alignment_of_a_field_is_rejected(db):
     ids = Field("int32", (None,))
     aligned = Field("int32", (None,), aligned_with="ids")
     db.buffer("train", fields={"ids": ids, "others": ids, "x": aligned})
@@ -339,7 +339,7 @@ def test_another_alignment_than_the_stored_one_is_refused(db):
         db.buffer("train", fields={"x": Field("int32", (None,), aligned_with="others")})
 
 
-def test_a_buffer_with_the_same_types_adopts_an_alignment(db, location):
+def test_declaring_an_alignment_applies_it_to_an_existing_field(db, location):
     types = {"output_ids": Field("int32", (None,)), "logprobs": Field("float32", (None,))}
     buffer = db.buffer("train", fields=types)
     buffer.store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
@@ -352,7 +352,7 @@ def test_a_buffer_with_the_same_types_adopts_an_alignment(db, location):
 
 
 @pytest.mark.parametrize("target", ["none", "x", "scalar"])
-def test_a_field_is_aligned_only_with_another_array_of_varying_length(db, target):
+def test_a_field_can_be_aligned_only_with_another_variable_length_array(db, target):
     fields = {"x": Field("int32", (None,), aligned_with=target), "scalar": Field("int32")}
     with pytest.raises(InvalidValue, match=f"'x' cannot be aligned with '{target}'"):
         db.buffer("train", fields=fields)
@@ -369,12 +369,12 @@ def test_a_field_is_aligned_only_with_another_array_of_varying_length(db, target
         ({"dtype": "int32", "shape": (None,), "aligned_with": 3}, "must be the name of a field"),
     ],
 )
-def test_fields_that_cannot_be_aligned_or_ascending_are_refused(arguments, message):
+def test_invalid_aligned_with_and_ascending_options_are_rejected(arguments, message):
     with pytest.raises(InvalidValue, match=message):
         Field(**arguments)
 
 
-def test_a_chunk_that_was_merged_is_not_read_from_the_cache(db):
+def test_chunks_replaced_by_a_merge_are_not_read_from_the_cache(db):
     buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
     prompts = [[k, k + 1, k + 2] for k in range(4)]
 
@@ -399,7 +399,7 @@ def test_a_chunk_that_was_merged_is_not_read_from_the_cache(db):
     assert values() == expected
 
 
-def test_a_removed_chunk_is_no_candidate():
+def test_the_chunk_cache_does_not_return_evicted_chunks():
     rows, cache = Rows(), ChunkCache()
     rows.append({"x": [1]}, {"x": Field("int32", (None,))})
     chunk, cache.limit = chunk_of(rows), 1 << 20
@@ -411,7 +411,7 @@ def test_a_removed_chunk_is_no_candidate():
     assert cache.find_candidates(np.array([1])) == {}
 
 
-def test_fields_that_are_aligned_with_others_have_no_prefixes():
+def test_aligned_fields_store_no_prefixes():
     rows, values = Rows(), np.ones(300, np.bool_)
     mask, tokens = Field("bool", (None,), aligned_with="x"), Field("bool", (None,))
     for stop in (200, 300):
@@ -425,7 +425,7 @@ def test_fields_that_are_aligned_with_others_have_no_prefixes():
     assert all(map(equal, chunk.objects("mask", 0, 2), [values[:200], values]))
 
 
-def test_a_closed_chunk_keeps_no_lengths():
+def test_closing_a_chunk_frees_its_cached_lengths():
     rows = Rows()
     for k in range(50):
         rows.append({"x": np.arange(k)}, {"x": Field("int64", (None,))})

@@ -1,7 +1,4 @@
-"""What a step may hold: the table of payload types, value by value.
-
-Everything that is refused before it is stored.
-"""
+"""Payload types: supported values round-trip, and other values raise before any write."""
 
 import dataclasses
 import enum
@@ -30,7 +27,7 @@ class Call:
 
 
 class Tensor:
-    """Another framework's array, known by DLPack alone."""
+    """An array of another framework that supports only DLPack."""
 
     def __init__(self, array):
         self._array = array
@@ -43,7 +40,7 @@ class Tensor:
 
 
 class Wrapped:
-    """Another framework's array, known by NumPy's protocol alone."""
+    """An array of another framework that supports only NumPy's ``__array__`` protocol."""
 
     def __array__(self, dtype=None, copy=None):
         return np.arange(3, dtype=np.int16)
@@ -60,7 +57,7 @@ def stored(buffer, **fields):
     return buffer.get([buffer.store(**fields)])
 
 
-def test_arrays_of_every_dtype_and_shape_come_back_bit_equal(buffer):
+def test_arrays_of_every_dtype_and_shape_round_trip_bit_for_bit(buffer):
     rng = np.random.default_rng(0)
     arrays = {
         f"{dtype}_{'x'.join(map(str, shape))}": (rng.random(shape) * 100).astype(dtype)
@@ -83,7 +80,7 @@ def test_special_floats_keep_their_bits(buffer):
         )
 
 
-def test_views_that_are_not_contiguous_and_fortran_order(buffer):
+def test_non_contiguous_and_fortran_ordered_arrays_round_trip(buffer):
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     for k, array in enumerate((base[::2, ::-1], base.T, np.asfortranarray(base))):
         assert (stored(buffer, **{f"x{k}": array})[f"x{k}"][0] == array).all()
@@ -105,14 +102,14 @@ def test_views_that_are_not_contiguous_and_fortran_order(buffer):
         np.bool_(True),
     ],
 )
-def test_scalars_come_back_in_arrays_of_their_dtype(buffer, value):
+def test_scalars_are_returned_in_arrays_of_their_dtype(buffer, value):
     array = stored(buffer, x=value)["x"]
     wanted = np.array([value])
     assert array.dtype == wanted.dtype
     assert array.tobytes() == wanted.tobytes()
 
 
-def test_lists_of_numbers_vary_in_length(buffer):
+def test_lists_of_numbers_may_vary_in_length(buffer):
     for row in ([1, 2, 3], [], [4]):
         buffer.store(tokens=row, logprobs=[x / 3 for x in row] or [0.5])
     batch = buffer.get([0, 1, 2])
@@ -122,7 +119,7 @@ def test_lists_of_numbers_vary_in_length(buffer):
     assert batch["logprobs"][2].tobytes() == np.array([4 / 3]).tobytes()
 
 
-def test_declared_fields_vary_where_they_say(db):
+def test_declared_fields_may_vary_in_dimensions_of_size_none(db):
     buffer = db.buffer(
         "d",
         fields={
@@ -144,14 +141,14 @@ def test_declared_fields_vary_where_they_say(db):
         buffer.store(frames=np.zeros((3, 3, 2), np.uint8))
 
 
-def test_text_and_bytes(buffer):
+def test_text_and_bytes_round_trip(buffer):
     batch = stored(buffer, t="añ\u2028🙂", b=b"\0\xff", ba=bytearray(b"x"))
     assert batch["t"].tolist() == ["añ\u2028🙂"]
     assert batch["b"].tolist() == [b"\0\xff"]
     assert batch["ba"].tolist() == [b"x"]
 
 
-def test_json_of_every_kind_comes_back_as_python_objects(buffer):
+def test_json_values_of_every_kind_are_returned_as_python_objects(buffer):
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     values = {
         "state": {"content": "...", "n": 1, "f": 0.1, "none": None, "deep": [[1, [2]], {}]},
@@ -187,7 +184,7 @@ def test_models_and_dataclasses_are_stored_as_json(buffer):
     assert batch["inside"][0] == {"m": {"role": "user", "content": "hi"}, "np": 3}
 
 
-def test_other_frameworks_arrays_are_taken_by_protocol(buffer):
+def test_arrays_of_other_frameworks_are_stored_through_dlpack_or_numpy(buffer):
     batch = stored(
         buffer,
         a=Tensor(np.arange(4, dtype=np.float32)),
@@ -200,7 +197,7 @@ def test_other_frameworks_arrays_are_taken_by_protocol(buffer):
     assert batch["c"].tolist() == [2.5]
 
 
-def test_torch_tensors_are_taken_as_they_are(buffer):
+def test_torch_tensors_can_be_stored_directly(buffer):
     torch = pytest.importorskip(
         "torch", reason="torch is not installed: tensors are tested by protocol above"
     )
@@ -213,7 +210,7 @@ def test_torch_tensors_are_taken_as_they_are(buffer):
     assert batch.to_torch()["x"].dtype == torch.float32
 
 
-def test_jax_arrays_are_taken_as_they_are(buffer):
+def test_jax_arrays_can_be_stored_directly(buffer):
     jnp = pytest.importorskip(
         "jax.numpy", reason="jax is not installed: arrays are tested by protocol above"
     )
@@ -239,7 +236,7 @@ def test_mappings_with_arrays_become_dotted_fields(buffer):
         buffer.store(obs=np.zeros(3))
 
 
-def test_missing_values_are_told_apart_from_blanks(buffer):
+def test_missing_values_are_filled_and_marked_by_a_has_mask(buffer):
     buffer.store(x=1.5, n=3, b=True, t="a", v=[1], i=np.ones(2, np.int8))
     buffer.store(x=None)
     buffer.store(late=1)
@@ -256,7 +253,7 @@ def test_missing_values_are_told_apart_from_blanks(buffer):
     assert batch.to_list()[1]["n"] is None
 
 
-def test_a_field_that_every_row_has_needs_no_mask(buffer):
+def test_a_field_present_in_every_step_has_no_mask(buffer):
     buffer.store(x=1.5)
     buffer.store(x=2.5)
     assert "has_x" not in buffer.get([0, 1])
@@ -309,7 +306,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_kept_is_refused_before_anything_is_stored(scratch, name):
+def test_unsupported_values_are_rejected_before_anything_is_stored(scratch, name):
     value, message = REFUSED[name]
     with pytest.raises(expdb.ExpDBError, match=message) as caught:
         scratch.store(x=value)
@@ -323,7 +320,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_stored(scratch, name)
     assert scratch.store(x=1) == 0
 
 
-def test_a_backslash_before_u0000_is_text_like_any_other(buffer):
+def test_a_literal_backslash_u0000_in_json_text_is_accepted(buffer):
     value = {"a": "\\u0000 and \\\\u0000"}
     assert stored(buffer, x=value)["x"][0] == value
 
@@ -357,7 +354,7 @@ MISMATCHES = [
     MISMATCHES,
     ids=[f"{type(a).__name__}-{type(b).__name__}-{k}" for k, (a, b) in enumerate(MISMATCHES)],
 )
-def test_a_value_of_another_type_is_refused_and_both_types_are_named(scratch, first, second):
+def test_the_error_for_a_value_of_another_type_names_both_types(scratch, first, second):
     scratch.store(x=first)
     with pytest.raises(
         expdb.ExpDBError, match=r"'x' has type .*, (got|and|which would)|x: "
@@ -368,7 +365,7 @@ def test_a_value_of_another_type_is_refused_and_both_types_are_named(scratch, fi
     scratch.store(x=first)
 
 
-def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
+def test_numpy_scalars_of_any_width_are_accepted_if_the_value_fits(db):
     for first, others in (
         (1, (np.int32(2), np.uint8(3), np.array(4, np.int16))),
         (1.5, (np.float32(0.5), np.int8(2))),
@@ -393,7 +390,7 @@ def test_a_numpy_number_goes_where_it_fits_whatever_its_width(db):
         (np.zeros(3, np.float32), np.zeros(3), r"\.astype\('float32'\)"),
     ],
 )  # fmt: skip
-def test_a_mismatch_names_the_cure_and_the_cure_works(db, first, second, cure):
+def test_the_fix_suggested_by_a_mismatch_error_works(db, first, second, cure):
     db.buffer("x").store(x=first)
     with pytest.raises(expdb.FieldMismatch, match=cure) as caught:
         db.buffer("x").store(x=second)
@@ -408,7 +405,7 @@ def test_a_mismatch_names_the_cure_and_the_cure_works(db, first, second, cure):
         ] == [True, True]
 
 
-def test_an_empty_list_and_none_fix_no_type(buffer):
+def test_empty_lists_and_none_do_not_determine_the_field_type(buffer):
     with pytest.warns(expdb.ExpDBWarning, match="first value of field 'x' is an empty list"):
         buffer.store(x=[], y=None)
     assert buffer.stats()["fields"] == {}
@@ -419,7 +416,7 @@ def test_an_empty_list_and_none_fix_no_type(buffer):
     assert [None if array is None else array.tolist() for array in batch["x"]] == [None, [1, 2], []]
 
 
-def test_an_integer_goes_into_a_float_field_and_a_python_number_into_its_numpy_kind(buffer):
+def test_python_numbers_are_converted_to_the_field_dtype(buffer):
     buffer.store(x=0.5, y=np.float32(0.5), z=np.int8(1))
     buffer.store(x=3, y=2, z=-128)
     batch = buffer.get([1])
@@ -455,19 +452,19 @@ def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     assert len(buffer) == 0
 
 
-def test_a_given_next_obs_is_a_plain_field_and_nothing_is_derived(buffer):
+def test_sampling_does_not_replace_a_stored_next_obs_field(buffer):
     buffer.store(obs=np.zeros(2), next_obs=np.ones(2), terminated=True)
     batch = buffer.sample(3, unit=expdb.NStep(1))
     assert (batch["next_obs"] == 1).all()
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a..b", ".a", "a\0", "x" * 300, "a-b"])
-def test_field_names_are_words_with_dots(scratch, name):
+def test_malformed_field_names_are_rejected(scratch, name):
     with pytest.raises(expdb.InvalidValue):
         scratch.store_batch([{name: 1}])
 
 
-def test_bad_columns_of_a_step_are_refused(scratch):
+def test_invalid_column_values_are_rejected(scratch):
     for column, value in [
         ("reward", float("nan")), ("reward", float("inf")), ("reward", "1"), ("reward", True),
         ("reward", np.zeros(2)), ("reward", 2**53 + 1), ("reward", np.int64(2**53 + 1)),
@@ -483,7 +480,7 @@ def test_bad_columns_of_a_step_are_refused(scratch):
     assert len(scratch) == 0
 
 
-def test_numpy_numbers_are_taken_as_columns(buffer):
+def test_numpy_scalars_are_accepted_as_column_values(buffer):
     buffer.store(
         reward=np.float32(0.5),
         step=np.int64(3),
@@ -501,7 +498,7 @@ def test_numpy_numbers_are_taken_as_columns(buffer):
     ) == (0.5, 3, True, 2, 1.0)
 
 
-def test_the_environment_may_write_into_the_same_array_again(buffer):
+def test_arrays_may_be_modified_after_they_are_appended(buffer):
     obs = np.zeros(2)
     with buffer.episode("t") as episode:
         for k in range(3):
@@ -514,7 +511,7 @@ SIGNALLING = np.array([0x7F800001, 0xFF800001, 0x7FC00001, 0x80000000], np.uint3
 
 
 @pytest.mark.parametrize("shape", [(None,), (None, 2), (2, None)])
-def test_an_archive_and_an_export_keep_every_bit_of_arrays_of_varying_shape(
+def test_archives_and_exports_preserve_variable_shape_arrays_bit_for_bit(
     db, tmp_path, shape, monkeypatch
 ):
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Wide fields that do not fit in memory: their chunks are opened for each batch, or kept open."""
+"""Wide fields over the memory limit: chunks are decompressed per batch or kept open."""
 
 import numpy as np
 import pytest
@@ -8,19 +8,19 @@ from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import gather_wide
 
 EPISODES, LENGTH = 24, 25
-SIDE = 40  # of a frame, of which several are in a chunk, compressed
+SIDE = 40  # height and width of a frame; a compressed chunk contains several frames
 BYTES = {"nothing stays open": 160_000, "some stay open": 900_000, "most stay open": 1_700_000}
 
 
 def frame(n):
-    """Return a frame that shrinks, and differs from all others."""
+    """Return a frame that compresses well and differs from every other frame."""
     image = np.zeros((SIDE, SIDE), np.uint16)
     image[0], image[-1] = n + 1, n + 1
     return image
 
 
 def is_frame(images, n):
-    """Return whether images [..., SIDE, SIDE] are those of the steps n [...]."""
+    """Return True if images [..., SIDE, SIDE] are the frames of the steps n [...]."""
     expected = np.zeros_like(images)
     expected[..., 0, :] = expected[..., -1, :] = np.asarray(n)[..., None] + 1
     return np.array_equal(images, expected)
@@ -28,7 +28,7 @@ def is_frame(images, n):
 
 @pytest.fixture(params=BYTES.values(), ids=BYTES.keys())
 def buffer(request, open_db):
-    """Return a buffer whose frames do not fit; some of the steps have shades."""
+    """Return a buffer whose frames exceed the memory limit; some steps have a shade."""
     with open_db() as db:
         for k in range(EPISODES):
             with db.buffer("b").episode(f"t{k}") as episode:
@@ -41,7 +41,7 @@ def buffer(request, open_db):
 
 @pytest.fixture
 def kept_open(monkeypatch):
-    """Return whether each batch kept open what it has decompressed."""
+    """Return a list that records whether each batch kept its chunks open."""
     flags, original = [], ChunkCache.keeps_open
 
     def noting(*arguments):
@@ -52,7 +52,7 @@ def kept_open(monkeypatch):
     return flags
 
 
-def test_steps_and_what_follows_them(buffer, kept_open):
+def test_steps_and_next_steps_have_the_correct_frames(buffer, kept_open):
     for _ in range(30):
         batch = buffer.sample(24, unit=expdb.NStep(1))
         assert is_frame(batch["obs"], batch["n"])
@@ -64,7 +64,7 @@ def test_steps_and_what_follows_them(buffer, kept_open):
     assert kept_open
 
 
-def test_stacks_of_frames(buffer, kept_open):
+def test_frame_stacks_contain_the_correct_frames(buffer, kept_open):
     for _ in range(30):
         batch = buffer.sample(8, unit=expdb.NStep(1, stack=3))
         begin = batch["n"] // LENGTH * LENGTH
@@ -76,7 +76,7 @@ def test_stacks_of_frames(buffer, kept_open):
     assert kept_open
 
 
-def test_sequences(buffer, kept_open):
+def test_sequences_contain_the_correct_frames(buffer, kept_open):
     for _ in range(20):
         batch = buffer.sample(6, unit=expdb.Sequence(7))
         assert is_frame(batch["obs"][batch["mask"]], batch["n"][batch["mask"]])
@@ -85,7 +85,7 @@ def test_sequences(buffer, kept_open):
 
 
 @pytest.mark.slow
-def test_what_is_kept_open_follows_the_room_for_it(open_db, kept_open):
+def test_chunks_are_kept_open_only_if_memory_allows(open_db, kept_open):
     with open_db() as db, db.buffer("b").episode("t") as episode:
         for n in range(EPISODES * LENGTH):
             episode.append(obs=frame(n), n=n)
@@ -100,7 +100,7 @@ def test_what_is_kept_open_follows_the_room_for_it(open_db, kept_open):
     assert seen == {label: label != "nothing stays open" for label in BYTES}
 
 
-def test_arrays_of_the_callers_own_that_cannot_be_written_to_are_refused(buffer):
+def test_an_empty_function_that_returns_read_only_arrays_is_rejected(buffer):
     def read_only(shape, dtype):
         return np.broadcast_to(dtype.type(0), shape)
 
@@ -110,7 +110,7 @@ def test_arrays_of_the_callers_own_that_cannot_be_written_to_are_refused(buffer)
         buffer.sample(4, unit=expdb.NStep(1))
 
 
-def test_spans_of_other_rows_than_there_is_room_for_are_refused():
+def test_spans_that_do_not_match_the_output_size_are_rejected():
     field, room = expdb.Field("float32", (400,)), np.empty((1, 400), np.float32)
     with pytest.raises(expdb.ExpDBError, match="do not add up to 1 values"):
         gather_wide({}, [], "obs", field, room, keep_open=False)

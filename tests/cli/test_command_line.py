@@ -1,4 +1,4 @@
-"""The command line: what it prints, what it refuses, and how it ends."""
+"""Tests of messages, refused arguments and exit statuses of the command line."""
 
 import signal
 import subprocess
@@ -33,7 +33,7 @@ def run(*arguments):
      (("reward>0", "reward=1"), "is a column, not"),
      (("reward>0", "reward!=1"), "expected KEY=VALUE"), (("a == 1",), "expected KEY=VALUE")],
 )  # fmt: skip
-def test_a_condition_in_the_place_of_a_tag_is_refused(path, arguments, message):
+def test_tag_refuses_a_condition_in_place_of_a_tag(path, arguments, message):
     code, output = run("tag", path, "b", *arguments)
     assert (code, message in output) == (2, True), output
     assert run("query", path, "b", "tags.reward != null", "--count")[1].endswith("0")
@@ -44,27 +44,27 @@ def test_a_copy_to_itself_is_refused(path):
     assert (code, "source and target are the same database" in output) == (1, True)
 
 
-def test_info_counts_in_plain_words(path):
+def test_info_shows_counts_of_steps_and_episodes(path):
     code, output = run("info", path)
     assert code == 0
     assert "1 step (10 capacity, 1 added), 1 episode (" in output
     assert "no rows" not in output
 
 
-def test_an_export_that_cannot_be_written_names_the_file(path):
+def test_export_to_an_unwritable_path_names_the_file(path):
     code, output = run("export", path, "b", "/proc/b.parquet")
     assert code == 1
     assert "Error: /proc/b.parquet cannot be written" in output
 
 
-def test_evict_says_that_there_is_no_policy(path):
+def test_evict_warns_if_the_buffer_has_no_eviction_policy(path):
     assert run("evict", path, "b") == (
         0, "Warning: buffer 'b' has no eviction policy; set buffer.eviction\nnothing evicted",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_an_archiver_that_is_stopped_ends_without_an_error(path, tmp_path, stop):
+def test_evict_follow_ends_without_an_error_on_a_signal(path, tmp_path, stop):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.eviction = expdb.Eviction(archive=tmp_path / "archive", by="archiver")

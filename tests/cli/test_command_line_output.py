@@ -1,4 +1,4 @@
-"""Formats, files and progress of the command line, and where it finds its database."""
+"""Tests of formats, files, progress and the database location of the command line."""
 
 import csv
 import io
@@ -66,7 +66,7 @@ def test_rows_are_written_to_new_files(path, tmp_path, name):
     assert not [entry for entry in os.listdir(tmp_path) if entry.startswith(".expdb")]
 
 
-def test_files_that_cannot_be_written_are_refused_with_the_remedy(path, tmp_path):
+def test_unwritable_targets_are_refused_with_a_remedy(path, tmp_path):
     for target, status, remedy in (
         (tmp_path / "rows.doc", 2, "must end in .csv, .tsv, .jsonl, .parquet"),
         (tmp_path / "none" / "rows.csv", 1, "does not exist; create it first"),
@@ -118,7 +118,7 @@ def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch)
     assert "train: 12 steps" in run("copy", path, copied)
 
 
-def test_a_location_is_told_from_what_only_looks_like_one(path, tmp_path, monkeypatch):
+def test_buffers_queries_and_targets_are_not_mistaken_for_a_location(path, tmp_path, monkeypatch):
     monkeypatch.setenv("EXPDB_LOCATION", path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train").write_text("a file with the name of a buffer")
@@ -128,13 +128,13 @@ def test_a_location_is_told_from_what_only_looks_like_one(path, tmp_path, monkey
     assert "bytes" in run("backup", tmp_path / "copy.db")
 
 
-def test_numbers_that_json_lacks_are_null(path):
+def test_infinity_is_null_in_json(path):
     query = "SELECT 1e308 * 10 AS n"
     assert json.loads(run("sql", path, query, "--json")) == [{"n": None}]
     assert json.loads(run("sql", path, query, "--jsonl")) == {"n": None}
 
 
-def test_output_that_cannot_be_written_is_one_line(path):
+def test_an_unwritable_stdout_is_an_error_without_a_traceback(path):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "expdb", "sql", path, "SELECT 1 AS a", "--jsonl"],
@@ -144,7 +144,7 @@ def test_output_that_cannot_be_written_is_one_line(path):
     assert "Traceback" not in done.stderr
 
 
-def test_an_episode_is_chosen_by_its_return_or_its_start(path):
+def test_show_selects_an_episode_by_its_return_start_or_conditions(path):
     assert run("show", path, "--last").startswith("episode ep/3:")
     assert run("show", path, "--worst").startswith("episode ep/3:")
     assert run("show", path, "--best").startswith("episode ep/0:")
@@ -164,7 +164,7 @@ def test_an_episode_is_chosen_by_its_return_or_its_start(path):
     assert "expected EPISODE" in run("show", path, "ep/1", "--last", status=2)
 
 
-def test_pipes_get_neither_blank_lines_nor_boxes(path):
+def test_piped_output_has_no_blank_lines_and_no_boxes(path):
     for arguments in (
         ("info", path), ("query", path, "train"), ("query", path, "train", "--episodes"),
         ("show", path, "ep/1"), ("sql", path, "SELECT * FROM experience"), ("doctor", path),
@@ -182,7 +182,7 @@ def test_pipes_get_neither_blank_lines_nor_boxes(path):
     "arguments",
     [("--help",), ("sql", "--help"), ("sql",), ("query", "a.db"), ("nothing",), ("--version",)],
 )
-def test_help_and_usage_errors_import_no_library(arguments):
+def test_help_and_usage_errors_do_not_import_large_packages(arguments):
     code = (
         "import sys\nsys.argv = ['expdb', *sys.argv[1:]]\nfrom expdb.cli import main\n"
         "try: main()\nexcept SystemExit: pass\n"
@@ -195,7 +195,7 @@ def test_help_and_usage_errors_import_no_library(arguments):
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
 
 
-def test_words_are_completed_without_the_library():
+def test_the_shell_completes_command_names():
     environment = {**os.environ, "_EXPDB_COMPLETE": "bash_complete", "COMP_WORDS": "expdb ex",
                    "COMP_CWORD": "1"}  # fmt: skip
     done = subprocess.run(
@@ -210,7 +210,7 @@ class FakeTerminal(io.StringIO):
         return True
 
 
-def test_long_work_reports_its_progress(monkeypatch):
+def test_long_operations_report_their_progress(monkeypatch):
     monkeypatch.setattr(progress_module, "FIRST_SECONDS", 0.05)
     monkeypatch.setattr(progress_module, "BAR_SECONDS", 0.01)
     monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
@@ -241,7 +241,7 @@ def test_long_work_reports_its_progress(monkeypatch):
      (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
      (("export", "PATH", "train", "x.csv"), "must end in .parquet")],
 )  # fmt: skip
-def test_errors_are_one_short_line_without_calls_of_python(path, arguments, message):
+def test_errors_are_one_short_line_without_python_calls(path, arguments, message):
     output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
     assert message in output
     (line,) = output.strip().splitlines()

@@ -1,4 +1,4 @@
-"""Conditions of the command line and of the pages."""
+"""Tests of conditions on the command line and on the pages."""
 
 import click
 import pytest
@@ -31,7 +31,7 @@ def test_conditions_are_split_outside_of_quotation_marks():
         ([], [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_conditions_are_joined(buffer, conditions, positions):
+def test_conditions_are_joined_with_and_and_or(buffer, conditions, positions):
     for task in "ab":
         for step in range(3):
             buffer.store(task_id=task, x=step, terminated=step == 2)

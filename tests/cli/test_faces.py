@@ -1,4 +1,4 @@
-"""The faces that people meet: command line, demo, examples, README."""
+"""Tests of the command line, the demo, the examples and the public docstrings."""
 
 import ast
 import json
@@ -114,14 +114,14 @@ def test_check_upgrade_and_backup(path, tmp_path):
         (("upgrade", "nope.db"), "check the path"),
     ],
 )  # fmt: skip
-def test_errors_are_one_line_with_the_cure(path, arguments, message):
+def test_errors_are_one_line_with_a_remedy(path, arguments, message):
     output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
     assert output.startswith("Error: ")
     assert message in output
     assert output.count("\n") == 1
 
 
-def test_bad_conditions_say_how_to_write_them(path):
+def test_errors_for_bad_conditions_show_the_syntax(path):
     assert "NAME OP VALUE" in run("query", path, "train", "reward", status=2)
     assert "cannot be combined" in run(
         "query", path, "train", "reward > 1", "--where", "{}", status=2
@@ -130,7 +130,7 @@ def test_bad_conditions_say_how_to_write_them(path):
 
 
 @pytest.mark.parametrize("name", sorted(main.commands))
-def test_every_verb_has_help_that_ends_in_an_example_and_is_in_the_readme(name):
+def test_every_command_has_help_with_an_example_and_is_in_the_guides(name):
     text = run(name, "--help")
     assert f"Example: expdb {name}" in text
     assert "--json" in text
@@ -165,7 +165,7 @@ def run_demo(path, seconds):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
+def test_the_demo_learns_and_continues_from_its_stored_steps(tmp_path):
     status, first = run_demo(tmp_path / "demo.db", 20)
     again, second = run_demo(tmp_path / "demo.db", 12)
     assert (status, again) == (0, 0), (first, second)
@@ -177,7 +177,7 @@ def test_the_demo_learns_and_goes_on_from_what_it_stored(tmp_path):
         assert db.check() == []
 
 
-def test_a_demo_that_is_given_no_time_plays_until_it_can_tell(tmp_path):
+def test_a_very_short_demo_continues_until_it_has_a_verdict(tmp_path):
     output = run("demo", "--file", tmp_path / "demo.db", "--seconds", "0.05")
     assert "The agent learned: the mean return was" in output
     assert "Run the demo again to continue" in output
@@ -187,14 +187,15 @@ def test_a_demo_that_is_given_no_time_plays_until_it_can_tell(tmp_path):
         assert db.check() == []
 
 
-def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_the_demo_limits_its_warm_up_to_the_given_time(tmp_path, monkeypatch):
     from expdb.cli import demo_agent as demo
 
     demo.run(str(tmp_path / "demo.db"), seconds=1.0, say=lambda _: None)
     clock, real = [0.0], demo.Learner.learn
 
     def slow(learner):
-        clock[0] += 1.0  # a second for each update, as on a machine that does something else
+        clock[0] += 1.0  # each update takes one second, as on a busy machine
         real(learner)
 
     monkeypatch.setattr(demo.Learner, "learn", slow)
@@ -208,7 +209,7 @@ def test_the_warm_up_of_the_demo_is_bounded_by_the_time_given(tmp_path, monkeypa
     )
 
 
-def test_the_demo_judges_by_the_first_and_the_last_episodes():
+def test_the_demo_compares_its_first_and_last_episodes():
     from expdb.cli import demo_agent as demo
 
     assert demo.verdict([70.0] * 20, [20.0] * 40)
@@ -219,7 +220,7 @@ LEARNERS = {
     "dqn_cartpole.py": 2,
     "recurrent_memory.py": 1,
     "group_policy.py": 1,
-}  # how often they are run
+}  # number of runs of each example
 # Maximum length of an example in characters. group_policy.py may be longer, because it has two
 # ranks, an actor and a judge.
 MAX_CHARACTERS = {**dict.fromkeys(LEARNERS, 6_400), "group_policy.py": 7_200}
@@ -234,7 +235,7 @@ def example_named(path):
 @pytest.mark.parametrize(
     "name", [example_named(path) for path in sorted((ROOT / "examples").glob("*.py"))]
 )
-def test_examples_run_again_and_stay_short(name, tmp_path):
+def test_examples_are_short_and_can_run_repeatedly(name, tmp_path):
     example = ROOT / "examples" / name
     if name in LEARNERS:
         pytest.importorskip(
@@ -257,7 +258,7 @@ def test_examples_run_again_and_stay_short(name, tmp_path):
         assert db.buffers()
 
 
-def test_the_columns_of_the_page_about_sql_are_those_of_the_view():
+def test_the_sql_guide_lists_every_column_of_the_view():
     from expdb.names import VIEW_COLUMNS
 
     table = SQL.split("| columns | content |")[1].split("\n\n")[0]
@@ -281,7 +282,7 @@ def public_functions():
                 yield f"{cls.__name__}.{name}", member
 
 
-def test_everything_public_has_a_docstring_and_is_annotated():
+def test_public_functions_have_docstrings_and_return_annotations():
     for name, member in public_functions():
         function = member.fget if isinstance(member, property) else member
         assert function.__doc__, name
@@ -289,7 +290,7 @@ def test_everything_public_has_a_docstring_and_is_annotated():
             assert "return" in function.__annotations__, name
 
 
-def test_the_doctests_of_the_public_face_run():
+def test_doctests_of_public_modules_pass():
     import doctest
 
     import expdb.chunks.fields
@@ -302,13 +303,13 @@ def test_the_doctests_of_the_public_face_run():
         assert results.failed == 0
 
 
-def test_sources_parse_on_the_oldest_python():
+def test_sources_parse_on_the_oldest_supported_python():
     for path in (*ROOT.glob("expdb/**/*.py"), *ROOT.glob("migrations/**/*.py"), ROOT / "dev.py"):
         ast.parse(path.read_text(), feature_version=(3, 11))
 
 
-def made_rollouts():
-    """Return rollouts in the form of recorded ones: a system prompt, turns, calls of tools."""
+def random_rollouts():
+    """Yield random rollouts with a system prompt, user turns and tool calls."""
     rng = random.Random(0)
     words = [
         "".join(rng.choices("abcdefghijklmnoprstuvwé", k=rng.randrange(2, 9))) for _ in range(900)
@@ -329,8 +330,8 @@ def made_rollouts():
             yield {"task_id": task, "trial": trial, "traj": messages, "reward": reward}
 
 
-def test_rollouts_come_back_as_they_are_and_each_message_is_stored_once(tmp_path):
-    rollouts = list(made_rollouts())
+def test_rollouts_round_trip_and_take_less_space_than_their_json(tmp_path):
+    rollouts = list(random_rollouts())
     size = len(json.dumps(rollouts))
     with expdb.open(tmp_path / "tau.db") as db:
         buffer = db.buffer("airline")
@@ -374,7 +375,7 @@ def test_rollouts_come_back_as_they_are_and_each_message_is_stored_once(tmp_path
 
 @pytest.fixture
 def traces(tmp_path):
-    """A conversation with a tool call and a late reward, and a step of every kind of field."""
+    """Return a database with a conversation, a late reward and fields of every type."""
     with expdb.open(tmp_path / "traces.db", run="r") as db:
         buffer, messages = (
             db.buffer("traces"),
@@ -434,7 +435,7 @@ def test_show_prints_an_episode_as_a_conversation(traces):
     )
 
 
-def test_show_prints_no_code_for_a_terminal_and_takes_any_tool_call(tmp_path):
+def test_show_removes_terminal_codes_and_accepts_any_tool_call(tmp_path):
     about = {"agent_id": "a\nforged", "episode_tags": {"k": "\x07"}}
     with (
         expdb.open(tmp_path / "traces.db") as db,
@@ -457,7 +458,7 @@ def test_show_prints_no_code_for_a_terminal_and_takes_any_tool_call(tmp_path):
     assert 'assistant calls search({"q": 1})' in output
 
 
-def test_export_keeps_texts_and_numbers_in_json_apart(tmp_path):
+def test_export_distinguishes_texts_and_numbers_in_json(tmp_path):
     import pyarrow.parquet
 
     with expdb.open(tmp_path / "runs.db") as db:
@@ -471,7 +472,7 @@ def test_export_keeps_texts_and_numbers_in_json_apart(tmp_path):
     ]
 
 
-def test_export_writes_what_matches_as_parquet_that_others_read(traces, tmp_path):
+def test_export_writes_matching_steps_as_standard_parquet(traces, tmp_path):
     import pandas
     import pyarrow.parquet
 
@@ -530,7 +531,7 @@ def test_export_is_written_batch_by_batch_with_one_schema(tmp_path, monkeypatch)
     assert table["late"].to_pylist() == [None] * 5 + [f'{{"a":[{n}]}}' for n in range(5, 9)]
 
 
-def test_reading_verbs_leave_no_log_behind(path, tmp_path):
+def test_commands_that_only_read_leave_no_wal_file(path, tmp_path):
     for arguments in (
         ("info", path),
         ("sql", path, "SELECT 1 AS one"),
@@ -549,7 +550,7 @@ def test_reading_verbs_leave_no_log_behind(path, tmp_path):
         assert db.check() == []
 
 
-def test_why_tells_of_the_only_buffer_or_the_one_named(path):
+def test_why_uses_the_only_buffer_or_the_named_buffer(path):
     assert "stored as step 0" in run("why", path, "0")
     assert json.loads(run("why", path, "0", "--json"))[0] in run("why", path, "0")
     with expdb.open(path) as db:
@@ -558,14 +559,14 @@ def test_why_tells_of_the_only_buffer_or_the_one_named(path):
     assert "stored as step 0" in run("why", path, "0", "--buffer", "train")
 
 
-def test_a_copy_of_a_buffer_that_is_not_there_leaves_no_target(path, tmp_path):
+def test_copying_an_unknown_buffer_creates_no_target(path, tmp_path):
     assert "did you mean 'train'" in run(
         "copy", path, tmp_path / "target.db", "--buffer", "trian", status=1
     )
     assert not (tmp_path / "target.db").exists()
 
 
-def test_a_run_is_shared_by_the_environment(tmp_path, monkeypatch):
+def test_the_name_of_a_run_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("EXPDB_RUN", "training-7")
     with expdb.open(tmp_path / "runs.db") as db:
         assert db.run == "training-7"

@@ -1,4 +1,4 @@
-"""Pictures: which curves, in characters, PNG and SVG, whatever the names hold."""
+"""Tests of learning curves in the terminal and in PNG, SVG and PDF files."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ def call(*arguments):
     return done.exit_code, done.output
 
 
-def test_curves_are_of_complete_episodes_in_the_order_they_ended(path):
+def test_curves_contain_complete_episodes_in_the_order_of_their_ends(path):
     with expdb.open(path) as db:
         by_task, count = plot.curves(db.buffer("train"), "task", smooth=1)
         by_run, _ = plot.curves(db.buffer("train"), "run", smooth=2)
@@ -56,7 +56,7 @@ def test_curves_are_of_complete_episodes_in_the_order_they_ended(path):
     assert [curve.name for curve in few] == ["a1", "a4"]
 
 
-def test_pictures_are_what_their_names_say(path, tmp_path):
+def test_the_file_name_determines_the_picture_format(path, tmp_path):
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
         code, output = call(path, "--to", tmp_path / name)
         assert (code, output) == (0, f"{tmp_path / name}: 3 curves\n")
@@ -80,7 +80,7 @@ def test_the_terminal_shows_every_panel(path):
     assert "\x1b[31m" not in call(path)[1]
 
 
-def test_machines_read_curves_and_people_what_is_wrong(path, tmp_path):
+def test_plot_prints_curves_as_json_and_explains_errors(path, tmp_path):
     code, output = call(path, "--json", "--smooth", 1)
     assert code == 0
     assert [(curve["name"], curve["return"]) for curve in json.loads(output)][1:] == [
@@ -113,7 +113,7 @@ def test_a_missing_package_is_named(path, monkeypatch, package, arguments):
     assert "pip install 'expdb[plot]'" in output
 
 
-def test_values_are_drawn_as_they_are(tmp_path):
+def test_curves_contain_exact_returns(tmp_path):
     with expdb.open(tmp_path / "a.db") as db:
         for value in (1e17, 1.0, None, 4.0):
             db.buffer("b").store(reward=value, terminated=True)
@@ -130,14 +130,14 @@ def test_values_are_drawn_as_they_are(tmp_path):
     )
 
 
-def test_a_single_episode_can_be_seen(tmp_path):
+def test_a_curve_of_one_episode_has_a_marker(tmp_path):
     with expdb.open(tmp_path / "a.db") as db:
         db.buffer("b").store(reward=1.0, terminated=True)
         figure = plot.draw(plot.curves(db.buffer("b"))[0], "title")
     assert figure.axes[0].get_lines()[0].get_marker() == "o"
 
 
-def test_curves_by_policy_version_are_in_the_order_of_versions(tmp_path):
+def test_curves_by_policy_version_are_sorted_by_version(tmp_path):
     with expdb.open(tmp_path / "versions.db") as db:
         buffer = db.buffer("train")
         for version in (10, 9, None, 100):

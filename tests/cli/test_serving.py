@@ -1,4 +1,4 @@
-"""The command `serve`."""
+"""Tests of the command `serve`."""
 
 import re
 import signal

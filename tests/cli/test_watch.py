@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    """A database whose process has reported, and is still open."""
+    """Yield the path of an open database whose process has reported its metrics."""
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
@@ -114,7 +114,7 @@ def test_actors_lists_live_processes_by_role(path):
     assert row["counts"]["steps"] == 30
 
 
-def test_actors_hides_those_that_have_ended(tmp_path, monkeypatch):
+def test_actors_hides_ended_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
     with expdb.open(path) as db:
@@ -216,7 +216,7 @@ def test_prometheus_text_has_types_labels_and_numbers(path):
     assert run("metrics", path, "train", "--prometheus")[0] == 2
 
 
-def test_prometheus_text_leaves_out_rates_and_means():
+def test_prometheus_text_omits_rates_and_means():
     assert {*metrics_history.RATES_AND_MEANS, "tokens_per_second"} == set(RATES_AND_MEANS)
 
 
@@ -273,7 +273,7 @@ def test_wrong_arguments_of_score_are_refused(path, arguments, message):
     assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
 
 
-def test_evict_plan_shows_what_is_due_and_evicts_nothing(path):
+def test_evict_plan_lists_due_steps_without_evicting_them(path):
     with expdb.open(path) as db:
         buffer = db.buffer("train")
         buffer.eviction = expdb.Eviction(whole_episodes=True, by="archiver")

@@ -1,4 +1,4 @@
-"""Cancelled coroutines: what their thread obtains afterwards is released at once."""
+"""Cancelled coroutines: leases and admissions that their threads obtain are released."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ def threads_end(buffer):
 
 
 def cancel_while(gate, coroutine):
-    """Run a coroutine whose thread waits at the gate, cancel it, and end its event loop."""
+    """Cancel a coroutine whose thread waits at the gate, end its event loop, open the gate."""
 
     async def run():
         task = asyncio.create_task(coroutine)
@@ -43,7 +43,7 @@ def wait_until(condition):
 
 
 def ended_task(coroutine):
-    """Run a coroutine in a loop that is closed while it waits."""
+    """Run a coroutine and close its event loop while the coroutine waits."""
     loop = asyncio.new_event_loop()
     task = loop.create_task(coroutine)
     loop.run_until_complete(asyncio.sleep(0.05))
@@ -60,7 +60,7 @@ ENDINGS = {
 
 @pytest.fixture(params=[False, True], ids=["before the work", "after the work"])
 def held_back(request, monkeypatch):
-    """Return a function that makes a method wait at a gate, before or after its work."""
+    """Return a function that makes a method wait at a gate before or after it runs."""
 
     def hold(owner, name):
         gate, work = threading.Event(), getattr(owner, name)
@@ -80,7 +80,7 @@ def held_back(request, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_lease_that_is_made_after_a_cancellation_is_given_back(buffer, held_back, ending):
+def test_a_lease_obtained_after_a_cancellation_is_released(buffer, held_back, ending):
     buffer.store_batch([{"task_id": "t", "n": k, "truncated": True} for k in range(4)])
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     leasing = consumer._leasing
@@ -91,7 +91,7 @@ def test_a_lease_that_is_made_after_a_cancellation_is_given_back(buffer, held_ba
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_an_admission_after_a_cancellation_is_taken_back(buffer, held_back, ending):
+def test_an_admission_obtained_after_a_cancellation_is_cancelled(buffer, held_back, ending):
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(0, 1)
     gate = held_back(admissions, "try_to_admit")
@@ -106,8 +106,8 @@ def test_an_admission_after_a_cancellation_is_taken_back(buffer, held_back, endi
     wait_until(may_begin)
 
 
-def test_what_a_finished_thread_obtained_is_released_if_nobody_received_it(buffer):
-    """The result is on its way through the event loop when the coroutine is cancelled."""
+def test_a_lease_is_released_if_its_coroutine_is_cancelled_before_delivery(buffer):
+    """The thread has finished, but the coroutine is cancelled before it gets the result."""
     buffer.store_batch([{"task_id": "t", "n": k, "truncated": True} for k in range(4)])
     consumer = buffer.consumer("trainer", max_times_sampled=1)
 
@@ -116,7 +116,7 @@ def test_what_a_finished_thread_obtained_is_released_if_nobody_received_it(buffe
         await asyncio.sleep(0)
         deadline = time.monotonic() + 100
         while not consumer._leasing._issued and time.monotonic() < deadline:
-            time.sleep(0.01)  # keeps the loop from passing the result on
+            time.sleep(0.01)  # blocks the loop, which cannot deliver the result
         time.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Consumers: each row is handed out to one learner at a time, as often as the limits say."""
+"""Consumers lease each item to one learner at a time, up to `max_times_sampled` times."""
 
 import asyncio
 import collections
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from behind import reading, writing
+from processes import FORKSERVER
 
 import expdb
 from expdb.consumers import lease as lease_module
@@ -31,7 +32,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 def fill(buffer, episodes=20, length=10, groups=5):
-    """Store whole episodes, of a few tasks and groups."""
+    """Store complete episodes of three tasks and several groups."""
     for number in range(episodes):
         with buffer.episode(f"task {number % 3}", group_id=f"group {number % groups}") as episode:
             for step in range(length):
@@ -43,7 +44,7 @@ def fill(buffer, episodes=20, length=10, groups=5):
 
 
 def items(batch, unit=None):
-    """Return the positions that a batch counts as handed out: of steps, or of first steps."""
+    """Return the position of each leased item: of the step or of the item's first step."""
     positions = batch["position"]
     if positions.dtype == object:
         positions = np.array([window[0] for window in positions])
@@ -55,12 +56,12 @@ def items(batch, unit=None):
 
 
 def counted(batches, unit=None):
-    """Return how often each was handed out."""
+    """Return how often each item was leased, by position."""
     return collections.Counter(position for batch in batches for position in items(batch, unit))
 
 
 def consume(consumer, size, unit=None, **arguments):
-    """Lease and acknowledge until there is nothing left; return the batches."""
+    """Lease and acknowledge batches until no items remain; return the batches."""
     batches = []
     unit = expdb.Step() if unit is None else unit
     while True:
@@ -72,7 +73,7 @@ def consume(consumer, size, unit=None, **arguments):
 
 
 def same(first, other):
-    """Return whether two batches hold the same bits, in the same order."""
+    """Return True if two batches have the same keys, in the same order, and equal bits."""
     return list(first) == list(other) and all(
         first[name].dtype == other[name].dtype
         and (
@@ -86,7 +87,7 @@ def same(first, other):
 
 @dataclass(frozen=True)
 class Longest(expdb.Sampler):
-    """A sampler of somebody else's, with a column of its own."""
+    """A user-defined sampler that adds a column to the batch."""
 
     def keys(self):
         return ("score",)
@@ -121,7 +122,7 @@ UNITS = [
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-def test_each_step_is_handed_out_exactly_as_often_as_the_limit_says(buffer, sampler):
+def test_each_step_is_leased_exactly_max_times_sampled_times(buffer, sampler):
     fill(buffer)
     buffer.update_priorities(np.arange(200), np.arange(200) % 7 * 3.0)
     batches = consume(buffer.consumer("trainer", max_times_sampled=2), 16, sampler=sampler)
@@ -132,7 +133,7 @@ def test_each_step_is_handed_out_exactly_as_often_as_the_limit_says(buffer, samp
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_each_thing_that_a_unit_draws_is_handed_out_once(buffer, unit):
+def test_items_of_every_unit_are_leased_once_with_max_times_sampled_1(buffer, unit):
     fill(buffer)
     whole = isinstance(unit, (expdb.Episode, expdb.Group))
     batches = consume(buffer.consumer("trainer", max_times_sampled=1), 3 if whole else 16, unit)
@@ -148,7 +149,7 @@ def test_each_thing_that_a_unit_draws_is_handed_out_once(buffer, unit):
 
 
 @pytest.mark.parametrize("unit", [expdb.Group(2), expdb.Episode()], ids=repr)
-def test_whatever_is_drawn_again_within_a_batch_is_drawn_once(unit):
+def test_a_batch_does_not_repeat_episodes_or_groups_above_the_limit(unit):
     for seed in range(12):
         with expdb.open(":memory:") as db:
             buffer = db.buffer("train")
@@ -157,7 +158,7 @@ def test_whatever_is_drawn_again_within_a_batch_is_drawn_once(unit):
             assert counted(batches, unit) == dict.fromkeys(range(0, 60, 3), 1)
 
 
-def test_what_one_learner_holds_no_other_gets(open_db):
+def test_leased_items_are_not_leased_to_another_learner(open_db):
     fill(open_db().buffer("train"))
     ours, theirs = (open_db().buffer("train").consumer("trainer") for _ in range(2))
     leases = [
@@ -173,7 +174,7 @@ def test_what_one_learner_holds_no_other_gets(open_db):
     assert drawn[0] < set(items(lease.batch))
 
 
-def test_an_exception_gives_back_and_the_batch_is_drawn_again_the_same(buffer):
+def test_an_exception_releases_the_lease_and_the_same_batch_is_drawn_again(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     with pytest.raises(ZeroDivisionError), consumer.lease(20) as lost:
@@ -184,7 +185,7 @@ def test_an_exception_gives_back_and_the_batch_is_drawn_again_the_same(buffer):
     assert [same(replay, lost) for replay in buffer.replay("trainer", [7])] == [True]
 
 
-def test_the_seed_decides_what_is_drawn(db):
+def test_the_seed_determines_the_drawn_batches(db):
     drawn = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         buffer = db.buffer(name)
@@ -201,7 +202,7 @@ def expiry(db):
         return session.ask("SELECT expires FROM leases ORDER BY id DESC LIMIT 1")[0][0]
 
 
-def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
+def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
     db = open_db()
     fill(db.buffer("train"))
     ours, theirs = (
@@ -226,7 +227,7 @@ def test_a_lease_expires_and_cannot_be_acknowledged_then(open_db):
         late.renew()
 
 
-def test_a_lease_is_renewed_while_it_is_held(open_db, monkeypatch):
+def test_a_lease_with_renew_is_renewed_until_it_is_released_or_deleted(open_db, monkeypatch):
     db = open_db()
     fill(db.buffer("train"))
     ours, theirs = (
@@ -249,7 +250,7 @@ def test_a_lease_is_renewed_while_it_is_held(open_db, monkeypatch):
     assert theirs.lease(**everything, wait=100).batch.size == 200
 
 
-def test_a_batch_is_acknowledged_once(buffer):
+def test_a_lease_can_be_acknowledged_only_once(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     lease = consumer.lease(5)
@@ -275,14 +276,12 @@ def die_holding(location, asked, sender):
 
 
 @pytest.mark.slow
-def test_what_a_killed_learner_held_is_drawn_again_at_once(location, open_db):
+def test_items_of_a_killed_learner_are_leased_again_immediately(location, open_db):
     buffer = open_db().buffer("train")
     fill(buffer)
     buffer.consumer("trainer", max_times_sampled=1)
     ours, theirs = FORK.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=die_holding, args=(location, theirs, theirs)
-    )
+    process = FORKSERVER.Process(target=die_holding, args=(location, theirs, theirs))
     process.start()
     positions = ours.recv()
     os.kill(process.pid, signal.SIGKILL)
@@ -312,20 +311,20 @@ def train_until(location, last, sender):
 
 
 @pytest.mark.slow
-def test_a_stale_rollout_does_not_hold_a_resumed_training_back(location, open_db):
-    """What TRL #7274 tells of: a stale drop pinned the position that a restart resumes from."""
+def test_stale_rollouts_do_not_block_training_after_a_restart(location, open_db):
+    """In TRL #7274, a dropped stale rollout blocked the position to resume from."""
     buffer = open_db().buffer("train")
-    for version in (0, 3, 3, 3, 3, 3):  # the first one is stale already
+    for version in (0, 3, 3, 3, 3, 3):  # the first episode is already stale
         with buffer.episode("t", policy_version=version) as episode:
             for step in range(5):
                 episode.append(obs=0.0, reward=1.0, terminated=step == 4)
     buffer.policy_version = 3
     consumer = buffer.consumer("trainer", max_staleness=1, max_times_sampled=1)
     ours, theirs = FORK.Pipe()
-    spawn = multiprocessing.get_context("spawn")
+    spawn = FORKSERVER
     trainer = spawn.Process(target=train_until, args=(location, 2, theirs))
     trainer.start()
-    theirs.close()  # so that its death is told
+    theirs.close()  # so that recv() raises EOFError if the trainer dies
     trained = dict(iter(ours.recv, None))
     trainer.kill()
     trainer.join()
@@ -338,7 +337,7 @@ def test_a_stale_rollout_does_not_hold_a_resumed_training_back(location, open_db
     )
 
 
-def test_settings_stay_as_they_were_stored(buffer, open_db):
+def test_settings_of_an_existing_consumer_cannot_be_changed(buffer, open_db):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=3, min_size=10, seed=5)
     other = open_db().buffer("train")
@@ -360,7 +359,7 @@ def test_settings_stay_as_they_were_stored(buffer, open_db):
         buffer.drop_consumer("trainer")
 
 
-def test_nothing_is_handed_out_before_there_is_enough(buffer):
+def test_lease_raises_until_min_size_steps_are_stored(buffer):
     consumer = buffer.consumer("trainer", min_size=15)
     fill(buffer, episodes=1)
     with pytest.raises(expdb.TooFewRows, match="10 steps are stored"):
@@ -369,7 +368,7 @@ def test_nothing_is_handed_out_before_there_is_enough(buffer):
     assert consumer.lease(5).batch.size == 5
 
 
-def test_a_consumer_of_new_experience_sees_what_came_since(buffer):
+def test_a_consumer_with_new_only_leases_only_steps_stored_later(buffer):
     fill(buffer, episodes=3)
     consumer = buffer.consumer("trainer", new_only=True, max_times_sampled=1)
     with pytest.raises(expdb.TooFewRows, match="new_only excludes"):
@@ -378,7 +377,7 @@ def test_a_consumer_of_new_experience_sees_what_came_since(buffer):
     assert sorted(counted(consume(consumer, 7))) == list(range(30, 50))
 
 
-def test_queries_and_consumers_go_together(buffer):
+def test_a_query_restricts_the_steps_of_a_lease(buffer):
     fill(buffer)
     where = {"task_id": "task 1"}
     batches = consume(buffer.consumer("trainer", max_times_sampled=1), 16, where=where)
@@ -392,7 +391,7 @@ def test_queries_and_consumers_go_together(buffer):
     "unit", [expdb.Step(), expdb.NStep(1), expdb.Episode(), expdb.Group(1)], ids=repr
 )
 @pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()], ids=repr)
-def test_nothing_stale_is_handed_out(buffer, unit, sampler):
+def test_items_above_max_staleness_are_not_leased(buffer, unit, sampler):
     for version in (None, 1, 2, 3, 3, 5):
         with buffer.episode(f"t{version}", policy_version=version) as episode:
             for step in range(10):
@@ -420,7 +419,7 @@ def test_nothing_stale_is_handed_out(buffer, unit, sampler):
     assert versions() == {6}
 
 
-def test_a_replay_names_what_was_evicted(buffer):
+def test_replay_of_evicted_steps_raises_an_error_that_names_the_batch(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     for step in range(4):
@@ -435,7 +434,7 @@ def test_a_replay_names_what_was_evicted(buffer):
         assert list(buffer.replay("trainer", [99])) == []
 
 
-def test_a_replay_says_that_rewards_have_changed(buffer):
+def test_replay_raises_if_rewards_have_changed(buffer):
     fill(buffer)
     with buffer.consumer("trainer").lease(200, sampler=expdb.Uniform(replace=False)) as batch:
         pass
@@ -445,7 +444,7 @@ def test_a_replay_says_that_rewards_have_changed(buffer):
         next(buffer.replay("trainer", last=1))
 
 
-def test_a_replay_gives_the_steps_asked_for(buffer):
+def test_replay_returns_only_the_requested_trainer_steps(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     batches = {}
@@ -462,7 +461,7 @@ def test_a_replay_gives_the_steps_asked_for(buffer):
     assert same(next(buffer.replay("trainer", last=2)), batches[40])
 
 
-def test_a_learner_waits_for_what_is_stored_meanwhile(buffer):
+def test_lease_waits_until_enough_steps_are_stored(buffer):
     consumer = buffer.consumer("trainer")
     began = time.monotonic()
     with pytest.raises(expdb.TooFewRows):
@@ -479,7 +478,7 @@ def test_a_learner_waits_for_what_is_stored_meanwhile(buffer):
     assert consumer.last_step == 1
 
 
-def test_a_cancelled_lease_holds_nothing(buffer):
+def test_a_cancelled_lease_leaves_no_items_leased(buffer):
     consumer = buffer.consumer("trainer")
 
     async def learn():
@@ -494,7 +493,7 @@ def test_a_cancelled_lease_holds_nothing(buffer):
     assert consumer.lease(10, sampler=expdb.Uniform(replace=False)).batch.size == 10
 
 
-def test_a_damaged_row_of_the_ledger_is_named(db, buffer):
+def test_replay_reports_a_corrupted_row_of_the_ledger(db, buffer):
     fill(buffer)
     with buffer.consumer("trainer", max_times_sampled=1).lease(5):
         pass
@@ -513,7 +512,7 @@ def learn(location, most, size, report):
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.slow
-def test_many_learners_share_what_there_is(location, buffer, most):
+def test_concurrent_learners_lease_each_step_as_often_as_allowed(location, buffer, most):
     fill(buffer, episodes=100)
     report = FORK.Queue()
     learners = [FORK.Process(target=learn, args=(location, most, 16, report)) for _ in range(4)]
@@ -528,7 +527,7 @@ def test_many_learners_share_what_there_is(location, buffer, most):
     assert times == dict.fromkeys(range(1000), most)
 
 
-def test_batches_are_acknowledged_as_the_next_is_asked_for(buffer):
+def test_batches_acknowledges_each_batch_when_the_next_is_requested(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     seen = []
@@ -540,7 +539,7 @@ def test_batches_are_acknowledged_as_the_next_is_asked_for(buffer):
     assert all(map(same, buffer.replay("trainer"), seen))
 
 
-def test_a_loop_that_is_left_gives_its_batch_back(buffer):
+def test_leaving_a_batches_loop_releases_the_last_batch(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     for batch in consumer.batches(150):
@@ -600,7 +599,7 @@ def test_a_batch_is_acknowledged_if_the_next_cannot_be_drawn(buffer, open_db, pi
     assert consumer.stats()["acknowledged"] == 1
 
 
-def test_a_pinned_batch_that_was_evicted_while_it_was_drawn_is_drawn_again(buffer, monkeypatch):
+def test_a_pinned_batch_is_drawn_again_if_it_is_evicted_during_the_draw(buffer, monkeypatch):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     batches = consumer.batches(10, pin=True)
@@ -617,7 +616,7 @@ def test_a_pinned_batch_that_was_evicted_while_it_was_drawn_is_drawn_again(buffe
     assert consumer.stats()["acknowledged"] == 1
 
 
-def test_a_batch_that_was_lost_is_not_acknowledged_with_the_next(buffer):
+def test_batches_raises_if_the_lease_of_the_last_batch_has_expired(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     batches = consumer.batches(20, seconds=0.1)
@@ -629,7 +628,7 @@ def test_a_batch_that_was_lost_is_not_acknowledged_with_the_next(buffer):
     assert counted(consume(consumer, 20)) == dict.fromkeys(range(200), 1)
 
 
-def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
+def test_a_forked_child_cannot_acknowledge_a_lease_of_its_parent(location, buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     lease = consumer.lease(150, sampler=expdb.Uniform(replace=False))
@@ -652,11 +651,11 @@ def test_a_forked_child_holds_nothing_of_its_parent(location, buffer):
     assert sorted(counted(consume(consumer, 50))) == sorted(theirs)
 
 
-# -- what an adversary found -----------------------------------------------------------------------
+# -- edge cases ------------------------------------------------------------------------------------
 
 
 def changed_after(buffer, change, unit, where, fields=None):
-    """Lease, change what is stored, and replay."""
+    """Lease a batch, change the stored steps, and return the replayed batch."""
     with buffer.consumer("trainer").lease(
         len(where), where, unit=unit, fields=fields, sampler=expdb.Uniform(replace=False)
     ):
@@ -666,7 +665,7 @@ def changed_after(buffer, change, unit, where, fields=None):
 
 
 @pytest.mark.parametrize("unit", [expdb.NStep(1), expdb.Sequence(2), expdb.Stack(3)], ids=repr)
-def test_a_step_that_came_late_is_told_by_the_replay(buffer, unit):
+def test_replay_raises_if_a_step_was_inserted_into_the_episode(buffer, unit):
     for step in (0, 2, 3):
         buffer.store(task_id="t", episode_id="e", step=step, obs=np.float32(step), reward=0.0)
     where = [2] if isinstance(unit, expdb.Stack) else [0]
@@ -686,7 +685,7 @@ def test_a_step_that_came_late_is_told_by_the_replay(buffer, unit):
     ],
     ids=repr,
 )
-def test_a_step_that_was_deleted_is_told_by_the_replay(buffer, unit, where, gone):
+def test_replay_raises_if_a_step_of_the_batch_was_deleted(buffer, unit, where, gone):
     fill(buffer, episodes=1, length=12)
     for fields in (None, ["obs"]):
         with pytest.raises(expdb.ExpDBError, match=r"batch 0|differs"):
@@ -698,7 +697,7 @@ def test_a_step_that_was_deleted_is_told_by_the_replay(buffer, unit, where, gone
         gone += 12
 
 
-def test_tags_that_were_changed_are_told_by_the_replay(buffer):
+def test_replay_raises_if_tags_have_changed(buffer):
     buffer.store(task_id="t", obs=0.0, tags={"changed": 1})
     with pytest.raises(expdb.ReplayMismatch, match="other columns"):
         changed_after(
@@ -710,7 +709,7 @@ def test_tags_that_were_changed_are_told_by_the_replay(buffer):
         )
 
 
-def test_a_consumer_that_is_made_again_is_another_one(open_db):
+def test_a_dropped_consumer_does_not_continue_as_its_replacement(open_db):
     ours, theirs = (open_db().buffer("train") for _ in range(2))
     fill(ours, episodes=2)
     old = ours.consumer("trainer", max_times_sampled=1, seed=1)
@@ -740,7 +739,7 @@ def test_clearing_a_buffer_keeps_its_consumers(buffer):
         next(buffer.replay("trainer"))
 
 
-def test_a_forked_child_gives_nothing_back(buffer):
+def test_a_forked_child_does_not_release_leases_of_its_parent(buffer):
     fill(buffer, episodes=1)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     batches = consumer.batches(3)
@@ -762,7 +761,7 @@ def test_a_forked_child_gives_nothing_back(buffer):
 
 
 @pytest.mark.parametrize("most", [None, 1])
-def test_a_unit_that_leaves_out_most_does_not_stop_a_consumer(buffer, most):
+def test_a_consumer_succeeds_if_the_unit_drops_most_drawn_items(buffer, most):
     fill(buffer, episodes=10, length=2)
     consumer = buffer.consumer("trainer", seed=2, max_times_sampled=most)
     for _ in range(10):
@@ -774,7 +773,7 @@ def test_a_unit_that_leaves_out_most_does_not_stop_a_consumer(buffer, most):
             consumer.lease(1, unit=expdb.NStep(2, end="drop"))
 
 
-def test_a_group_that_is_not_full_blocks_nothing_else(buffer):
+def test_leasing_incomplete_groups_does_not_affect_other_leases(buffer):
     for group, length in (("big", 1022), ("one", 1), ("last", 1)):
         with buffer.episode("t", group_id=group) as episode:
             for step in range(length):
@@ -791,7 +790,7 @@ def test_a_group_that_is_not_full_blocks_nothing_else(buffer):
     lease.give_back()
 
 
-def test_replays_come_in_the_order_of_acknowledgement(buffer):
+def test_replay_returns_batches_in_the_order_of_acknowledgement(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     first, second = consumer.lease(2), consumer.lease(2)
@@ -801,19 +800,19 @@ def test_replays_come_in_the_order_of_acknowledgement(buffer):
     assert same(next(buffer.replay("trainer", last=1)), first.batch)
 
 
-def test_beta_is_annealed_by_the_number_of_the_batch(buffer, open_db):
+def test_beta_is_annealed_by_batch_number(buffer, open_db):
     fill(buffer)
     buffer.update_priorities(np.arange(200), np.arange(200.0))
     sampler = expdb.Prioritized(anneal_steps=3)
     lease = buffer.consumer("trainer").lease(5, sampler=sampler)
     lease.give_back()
-    buffer.sampling_state()  # which saves priorities
+    buffer.sampling_state()  # saves the priorities
     again = open_db().buffer("train").consumer("trainer").lease(5, sampler=sampler)
     assert same(lease.batch, again.batch)
 
 
 @pytest.mark.parametrize("over", ["episode", "task"])
-def test_as_many_as_there_are_without_replacement(buffer, over):
+def test_at_least_returns_every_item_once_without_replacement(buffer, over):
     fill(buffer, episodes=5, length=6)
     lease = buffer.consumer("trainer").lease(
         80, sampler=expdb.Uniform(replace=False, over=over), at_least=1, fields=[f"{over}_id"]
@@ -822,13 +821,13 @@ def test_as_many_as_there_are_without_replacement(buffer, over):
     assert len(drawn) == len(set(drawn)) == (5 if over == "episode" else 3)
 
 
-def test_all_there_is_takes_no_more_memory_than_that(buffer):
+def test_a_huge_lease_size_does_not_allocate_memory_for_missing_items(buffer):
     fill(buffer, episodes=2)
     lease = buffer.consumer("trainer", max_times_sampled=1).lease(2**40, at_least=1)
     assert lease.batch.size == 20
 
 
-def test_mistakes_are_told_in_one_line(buffer, db):
+def test_invalid_arguments_raise_invalid_value(buffer, db):
     fill(buffer, episodes=2)
     consumer = buffer.consumer("trainer")
     for wrong in (
@@ -869,7 +868,7 @@ def test_mistakes_are_told_in_one_line(buffer, db):
         "UPDATE consumers SET handed_out = 7",
     ],
 )
-def test_check_finds_damage_of_the_ledger(tmp_path, damage):
+def test_check_finds_corruption_of_the_ledger(tmp_path, damage):
     with expdb.open(tmp_path / "runs.db") as db:
         fill(db.buffer("train"), episodes=2)
         with db.buffer("train").consumer("trainer").lease(4):
@@ -883,7 +882,7 @@ def test_check_finds_damage_of_the_ledger(tmp_path, damage):
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 @pytest.mark.slow
-def test_ranks_share_what_the_first_one_has_leased(buffer, open_db, unit):
+def test_ranks_share_the_lease_of_rank_0(buffer, open_db, unit):
     fill(buffer)
     lease = buffer.consumer("trainer").lease(5, unit=unit)
     ranks = [open_db().buffer("train").consumer("trainer") for _ in range(2)]
@@ -899,7 +898,7 @@ def test_ranks_share_what_the_first_one_has_leased(buffer, open_db, unit):
         ranks[0].shared(lease.id)
 
 
-def test_why_tells_what_has_become_of_a_step(buffer):
+def test_why_returns_the_history_of_a_step(buffer):
     fill(buffer, episodes=4)
     buffer.update_priorities([3], [0.25])
     buffer.update({"position": 3}, reward=7.0)
@@ -944,7 +943,7 @@ def train(path):
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
+def test_a_killed_and_resumed_training_ends_with_the_same_parameters(tmp_path):
     rng = random.Random(3)
     ended, log = [], ""
     for name, kills in (("unbroken", 0), ("killed", 3)):
@@ -964,7 +963,7 @@ def test_a_training_that_is_killed_ends_with_the_same_parameters(tmp_path):
     assert "replayed" in log
 
 
-def test_what_is_deleted_may_leave_what_leases_pin(buffer):
+def test_delete_with_keep_pinned_does_not_delete_pinned_episodes(buffer):
     for name in "abc":
         with buffer.episode("t", episode_id=name) as episode:
             for n in range(3):
@@ -975,14 +974,14 @@ def test_what_is_deleted_may_leave_what_leases_pin(buffer):
     assert buffer.delete(everything, keep_pinned=True) == 6
     assert buffer.episodes()["episode_id"].to_pylist() == ["b"]
     lease.acknowledge()
-    consumer.lease(1, unit=expdb.Episode())  # which pins nothing
+    consumer.lease(1, unit=expdb.Episode())  # pins nothing
     assert buffer.delete(everything, keep_pinned=True) == 3
     assert buffer.delete(everything, keep_pinned=True) == 0
     with pytest.raises(expdb.InvalidValue, match="keep_pinned"):
         buffer.delete(everything, keep_pinned=1)
 
 
-def test_consumers_that_nobody_holds_take_no_memory(buffer):
+def test_unreferenced_consumers_are_removed_from_memory(buffer):
     buffer.store(x=1)
     consumer = buffer.consumer("held")
     lease = consumer.lease(1)
@@ -1001,11 +1000,11 @@ def test_consumers_that_nobody_holds_take_no_memory(buffer):
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 100 * 4000  # bytes: 12 kB each where all are kept
+    assert kept < 100 * 4000  # bytes; 12 kB per consumer if all were kept
     assert consumer.acknowledge(lease) is None
 
 
-def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
+def test_a_read_only_handle_cannot_create_a_consumer(db, open_db):
     db.buffer("b").store(x=1)
     reader = open_db(read_only=True).buffer("b")
     with pytest.raises(expdb.UnknownConsumer, match="read_only=True to create the consumer"):
@@ -1026,7 +1025,7 @@ def test_a_handle_that_only_reads_says_that_it_creates_no_consumer(db, open_db):
         lambda consumer, lease: lease.give_back(),
     ],
 )
-def test_a_consumer_of_a_dropped_buffer_names_the_buffer(db, act):
+def test_the_error_for_a_consumer_of_a_dropped_buffer_names_the_buffer(db, act):
     buffer = db.buffer("train")
     buffer.store_batch({"x": np.zeros(10), "task_id": "t"})
     consumer = buffer.consumer("learner", max_times_sampled=1)
@@ -1036,7 +1035,7 @@ def test_a_consumer_of_a_dropped_buffer_names_the_buffer(db, act):
         act(consumer, lease)
 
 
-def test_a_lease_that_was_acknowledged_says_so(db):
+def test_shared_raises_for_an_acknowledged_lease(db):
     buffer = db.buffer("train")
     buffer.store_batch({"x": np.zeros(10), "task_id": "t"})
     consumer = buffer.consumer("learner")
@@ -1046,7 +1045,7 @@ def test_a_lease_that_was_acknowledged_says_so(db):
         consumer.shared(lease.id)
 
 
-def test_a_consumer_that_mixes_episodes_and_steps_is_warned_of_once(buffer):
+def test_a_consumer_that_leases_both_episodes_and_steps_warns_once(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     consumer.lease(2, unit=expdb.Episode()).acknowledge()

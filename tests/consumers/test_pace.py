@@ -1,4 +1,4 @@
-"""The pace of a buffer: groups that would be stale when they are trained on begin later."""
+"""The pace of a buffer delays groups that would be stale by the time of training."""
 
 import asyncio
 import heapq
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from behind import writing
+from processes import FORKSERVER
 
 import expdb
 from expdb.consumers import admission
@@ -35,7 +36,7 @@ def refused(buffer, match="does not admit a new group"):
     return True
 
 
-def test_as_many_groups_begin_as_are_trained_on_in_time(paced, open_db):
+def test_the_pace_admits_only_groups_that_can_be_trained_on_in_time(paced, open_db):
     assert open_db().buffer("train").pace == expdb.Pace(1, 2)
     for _ in range(4):
         with paced.admit(wait=0) as group:
@@ -52,7 +53,7 @@ def test_as_many_groups_begin_as_are_trained_on_in_time(paced, open_db):
         )
 
 
-def test_no_more_begin_than_are_trained_on_before_the_oldest_under_way_is_stale(paced):
+def test_admissions_stop_before_the_oldest_active_group_becomes_stale(paced):
     slow = paced.admit(wait=0)
     for version in (6, 7, 8):
         paced.policy_version = version
@@ -65,7 +66,7 @@ def test_no_more_begin_than_are_trained_on_before_the_oldest_under_way_is_stale(
     paced.admit(wait=0).finish()
 
 
-def test_a_group_that_is_taken_back_makes_room(paced, open_db):
+def test_a_cancelled_group_is_not_counted(paced, open_db):
     for _ in range(3):
         paced.admit(wait=0).finish()
     with pytest.raises(expdb.RateLimited), paced.admit(wait=0):
@@ -79,14 +80,14 @@ def test_a_group_that_is_taken_back_makes_room(paced, open_db):
     assert refused(paced)
 
 
-def test_a_group_ends_with_its_seconds(paced):
+def test_an_admission_expires_after_its_seconds(paced):
     first = paced.admit(wait=0, seconds=10.0)
     first.renew(100)
     groups = [first, *(paced.admit(wait=0, seconds=0.2) for _ in range(3))]
     time.sleep(0.25)
     paced.admit(wait=0).finish()
     with pytest.warns(expdb.ExpDBWarning, match=r"longer than the 0.2 seconds"):
-        groups[1].finish()  # it was generated after all, and counts
+        groups[1].finish()  # the group was generated, so it counts
     groups[0].finish()
     with pytest.raises(expdb.LeaseLost):
         groups[2].renew()
@@ -101,11 +102,11 @@ def hold(location, sender):
         time.sleep(60)
 
 
-def test_a_group_ends_with_its_process(paced, location):
+def test_an_admission_ends_when_its_process_dies(paced, location):
     for _ in range(3):
         paced.admit(wait=0).finish()
     ours, theirs = FORK.Pipe()
-    actor = multiprocessing.get_context("spawn").Process(target=hold, args=(location, theirs))
+    actor = FORKSERVER.Process(target=hold, args=(location, theirs))
     actor.start()
     assert ours.recv()
     assert refused(paced, "1 of them under way")
@@ -114,7 +115,7 @@ def test_a_group_ends_with_its_process(paced, location):
     paced.admit(wait=100).finish()
 
 
-def test_who_waits_goes_on_with_the_next_version(paced, open_db):
+def test_a_waiting_actor_is_admitted_at_the_next_policy_version(paced, open_db):
     for _ in range(4):
         paced.admit(wait=0).finish()
     versions = []
@@ -131,7 +132,7 @@ def test_who_waits_goes_on_with_the_next_version(paced, open_db):
     assert versions == [6]
 
 
-def test_a_coroutine_that_is_cancelled_holds_nothing(paced):
+def test_a_cancelled_coroutine_leaves_no_admission(paced):
     async def run():
         assert (await paced.admit_async()).policy_version == 5
         for _ in range(3):
@@ -149,7 +150,7 @@ def test_a_coroutine_that_is_cancelled_holds_nothing(paced):
     assert refused(paced, "4 groups have begun, and no other group may begin before")
 
 
-def test_without_a_pace_every_group_begins(buffer):
+def test_without_a_pace_every_group_is_admitted(buffer):
     with buffer.admit() as group:
         assert group.policy_version is None
     buffer.policy_version = 3
@@ -174,12 +175,12 @@ def test_without_a_pace_every_group_begins(buffer):
         lambda scratch: scratch.admit(required=3),
     ],
 )
-def test_what_makes_no_sense_is_refused(scratch, wrong):
+def test_invalid_settings_and_arguments_are_rejected(scratch, wrong):
     with pytest.raises(expdb.InvalidValue):
         wrong(scratch)
 
 
-# -- the lengths that are trained on ---------------------------------------------------------------
+# -- distribution of the trained lengths -----------------------------------------------------------
 
 LENGTHS = np.array([1, 2, 4, 16])
 WORKERS, GROUPS, PER_VERSION, STALENESS = 12, 480, 4, 2
@@ -188,10 +189,10 @@ CRITICAL = 16.27
 
 
 def train(buffer, consumer):
-    """Roll out episodes that take as long as they have steps; return lengths and staleness.
+    """Simulate rollouts whose duration is their length; return lengths and staleness.
 
-    Actors and trainer take turns as a clock says that only the simulation moves: a rollout is
-    stored when it ends, and the trainer trains as soon as there is a batch.
+    A simulated clock orders the events. A rollout is stored when it ends, and the trainer trains
+    as soon as a batch is available.
     """
     rng = np.random.default_rng(3)
     generated = rng.choice(LENGTHS, GROUPS)
@@ -231,7 +232,7 @@ def train(buffer, consumer):
 
 
 def differ(first, other):
-    """Whether two samples of lengths are not of one distribution: a chi-squared test, at 0.001."""
+    """Return True if two samples of lengths differ by a chi-squared test at level 0.001."""
     table = np.array(
         [[np.sum(sample == length) for length in LENGTHS] for sample in (first, other)]
     )
@@ -241,13 +242,13 @@ def differ(first, other):
 
 @pytest.fixture
 def simulated(tmp_path):
-    """A buffer of a file: what is simulated is the same on every database."""
+    """Return a buffer of a SQLite file; the simulation is the same on every database."""
     with expdb.open(tmp_path / "simulated.db", durability="normal") as db:
         yield db.buffer("train")
 
 
 @pytest.mark.slow
-def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated(simulated):
+def test_a_pace_preserves_the_distribution_of_the_trained_lengths(simulated):
     buffer = simulated
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(STALENESS, PER_VERSION)
@@ -258,7 +259,7 @@ def test_at_a_pace_the_lengths_that_are_trained_on_are_those_that_were_generated
 
 
 @pytest.mark.slow
-def test_without_one_stale_rollouts_are_the_long_ones(simulated):
+def test_without_a_pace_max_staleness_biases_the_trained_lengths(simulated):
     buffer = simulated
     buffer.policy_version = 0
     consumer = buffer.consumer("trainer", max_times_sampled=1, max_staleness=STALENESS)
@@ -270,11 +271,11 @@ def test_without_one_stale_rollouts_are_the_long_ones(simulated):
 # -- ordinary mistakes -----------------------------------------------------------------------------
 
 
-def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
+def test_setting_the_pace_again_keeps_the_count_of_groups(paced):
     group = paced.admit(wait=0)
     for _ in range(3):
         paced.admit(wait=0).finish()
-    paced.pace = expdb.Pace(1, 2)  # by a program that was started again
+    paced.pace = expdb.Pace(1, 2)  # as a restarted program does
     assert refused(paced, "4 groups have begun .1 of them under way")
     paced.pace = expdb.Pace(2, 2)
     paced.admit(wait=0).finish()
@@ -283,14 +284,14 @@ def test_a_pace_that_is_set_again_goes_on_with_what_has_begun(paced):
     assert refused(paced, "6 groups have begun")
 
 
-def test_an_admission_serves_one_group(paced):
+def test_an_admission_can_be_used_for_one_group_only(paced):
     with paced.admit(wait=0) as group:
         pass
     with pytest.raises(expdb.LeaseLost, match=r"has ended; call .* for every group"), group:
         pass
 
 
-def test_who_waits_for_long_is_told_why(paced, monkeypatch):
+def test_a_long_wait_for_admission_warns_with_the_reason(paced, monkeypatch):
     monkeypatch.setattr("expdb.consumers.admission.PATIENCE", 0.05)
     for _ in range(4):
         paced.admit(wait=0).finish()
@@ -311,14 +312,14 @@ def test_who_waits_for_long_is_told_why(paced, monkeypatch):
     learner.join()
 
 
-def test_a_misspelt_setting_is_refused(scratch):
+def test_assigning_a_misspelt_buffer_setting_raises(scratch):
     with pytest.raises(AttributeError, match="did you mean 'policy_version'"):
         scratch.policy_verison = 7
     with pytest.raises(AttributeError, match="settings are policy_version"):
         scratch.something = 7
 
 
-def test_many_coroutines_that_wait_leave_others_their_threads(paced):
+def test_waiting_coroutines_do_not_exhaust_the_thread_pool(paced):
     async def roll_out():
         with await paced.admit_async() as group:
             paced.store(task_id="t", truncated=True, policy_version=group.policy_version)
@@ -337,7 +338,7 @@ def test_many_coroutines_that_wait_leave_others_their_threads(paced):
     assert len(paced) == 20
 
 
-def test_an_end_that_the_database_refuses_can_be_tried_again(paced, open_db, monkeypatch):
+def test_a_cancel_that_failed_can_be_repeated(paced, open_db, monkeypatch):
     group = paced.admit(wait=0)
     with monkeypatch.context() as patch:
         patch.setattr("expdb.consumers.admission.admissions.end", lambda *_, **__: 1 / 0)
@@ -435,7 +436,7 @@ def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
     assert admissions.read_pace_state(store, others).admitted == 2
 
 
-def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
+def test_a_group_is_admitted_once_if_its_commit_is_retried(paced):
     store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
     assert [admit_with_limit_of(store, look) for _ in range(2)] == [admissions.Admitted(7, 5)] * 2
@@ -449,7 +450,7 @@ def test_a_group_whose_commit_was_in_doubt_begins_once(paced):
     assert refused(paced, "6 groups have begun")
 
 
-def test_waiting_for_the_pace_looks_at_most_once_per_pause(paced, open_db, monkeypatch):
+def test_waiting_for_the_pace_reads_its_state_at_most_once_per_pause(paced, open_db, monkeypatch):
     for _ in range(4):
         paced.admit(wait=0).finish()
     buffer, looks = open_db(max_lag=0.0).buffer("train"), []
@@ -466,4 +467,4 @@ def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
     with other._store.writing() as (session, _):
         session.rows(sa.select(sa.literal(1)))  # sends the request for the lock
         assert paced.admit(wait=0, required=False) is None
-    assert time.monotonic() - began < 20.0  # it would wait for 30
+    assert time.monotonic() - began < 20.0  # a wait for the lock would take 30 s

@@ -1,4 +1,4 @@
-"""Pins: the steps of a lease stay in the buffer, whatever its capacity, within bounds."""
+"""Pins keep the steps of a lease in the buffer, up to twice the capacity of the buffer."""
 
 import time
 
@@ -21,7 +21,7 @@ def store(buffer, count):
         buffer.store_batch({"n": n, "truncated": True, "task_id": [str(k) for k in n]})
 
 
-def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
+def test_pinned_steps_are_kept_until_the_lease_is_acknowledged(buffer, db):
     store(buffer, 100)
     consumer = buffer.consumer("trainer")
     lease = consumer.lease(4, where=[20, 30, 40, 50], sampler=expdb.Ordered("position"), pin=True)
@@ -42,7 +42,7 @@ def test_what_is_pinned_stays_until_the_lease_is_over(buffer, db):
     assert (drawn.min(), drawn.max()) == (60, 159)
 
 
-def test_the_oldest_of_several_pins_counts(buffer, db):
+def test_the_oldest_pin_determines_the_oldest_step_that_is_kept(buffer, db):
     store(buffer, 100)
     consumers = [buffer.consumer(name) for name in "ab"]
     leases = [
@@ -59,18 +59,18 @@ def test_the_oldest_of_several_pins_counts(buffer, db):
     assert db.check() == []
 
 
-def test_a_pin_ends_with_its_lease(buffer):
+def test_a_pin_ends_when_its_lease_expires(buffer):
     store(buffer, 100)
     consumer = buffer.consumer("trainer")
     consumer.lease(1, where=[0], pin=True, seconds=1.0)
     store(buffer, 20)
     assert buffer.stats()["oldest"] == 0
     time.sleep(1.02)
-    consumer.lease(1).give_back()  # which looks for leases that have expired
+    consumer.lease(1).give_back()  # also removes expired leases
     assert buffer.stats()["oldest"] == 20
 
 
-def test_all_rows_that_a_batch_is_made_of_are_pinned(buffer):
+def test_a_pin_covers_every_step_that_a_batch_contains(buffer):
     for number in range(10):
         with buffer.episode(f"t{number}") as episode:
             for step in range(10):
@@ -84,7 +84,7 @@ def test_all_rows_that_a_batch_is_made_of_are_pinned(buffer):
         lease.give_back()
 
 
-def test_a_pin_that_would_fill_the_buffer_twice_over_is_broken(buffer, db):
+def test_a_pin_is_dropped_when_the_buffer_exceeds_twice_its_capacity(buffer, db):
     store(buffer, 100)
     consumer = buffer.consumer("trainer")
     lease = consumer.lease(4, where=[0, 1, 2, 3], sampler=expdb.Ordered("position"), pin=True)
@@ -102,7 +102,7 @@ def test_a_pin_that_would_fill_the_buffer_twice_over_is_broken(buffer, db):
     assert len(buffer) == 100
 
 
-def test_gaps_in_what_is_pinned_are_counted(buffer, db):
+def test_a_pinned_buffer_with_deleted_steps_counts_its_steps_correctly(buffer, db):
     store(buffer, 100)
     buffer.delete(list(range(5, 25)))
     lease = buffer.consumer("trainer").lease(1, where=[30], pin=True)

@@ -1,4 +1,4 @@
-"""Rate limiters: writers and learners wait for each other, over all processes."""
+"""Rate limiters make the writers and learners of all processes wait for each other."""
 
 import multiprocessing
 import sqlite3
@@ -35,7 +35,7 @@ def impatient(open_db):
     return open_db(timeout=0.2).buffer("train")
 
 
-def test_learners_wait_for_the_minimum(buffer):
+def test_min_size_rejects_leases_until_enough_steps_are_stored(buffer):
     buffer.rate_limiter = expdb.MinSize(10)
     consumer = buffer.consumer("trainer")
     store(buffer, 9)
@@ -48,7 +48,7 @@ def test_learners_wait_for_the_minimum(buffer):
     store(buffer, 100)
 
 
-def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_db, db):
+def test_a_full_queue_blocks_writers_until_learners_lease(impatient, open_db, db):
     impatient.rate_limiter = expdb.Queue(5)
     assert open_db().buffer("train").rate_limiter == expdb.Queue(5)
     consumer = impatient.consumer("trainer", max_times_sampled=1)
@@ -65,7 +65,7 @@ def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_d
     lease.give_back()
     with pytest.raises(expdb.RateLimited):
         impatient.store(n=1)
-    consumer.lease(2)  # the same batch once more: it was counted
+    consumer.lease(2)  # the same batch again, which is already counted
     assert counts(db, impatient) == (7, 2)
     consumer.lease(3)
     assert counts(db, impatient) == (7, 5)
@@ -73,7 +73,7 @@ def test_a_queue_holds_writers_back_until_learners_have_leased(impatient, open_d
     store(impatient, 100)
 
 
-def test_a_writer_goes_on_as_soon_as_a_learner_has_leased(buffer):
+def test_a_blocked_writer_continues_when_a_learner_leases(buffer):
     buffer.rate_limiter = expdb.Queue(3)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     seen = []
@@ -92,7 +92,7 @@ def test_a_writer_goes_on_as_soon_as_a_learner_has_leased(buffer):
     assert sorted(seen) == list(range(20))
 
 
-def test_who_waits_is_seen_and_named(db, buffer):
+def test_waiting_lists_blocked_writers_and_learners(db, buffer):
     buffer.rate_limiter = expdb.Queue(2)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     store(buffer, 2)
@@ -135,13 +135,13 @@ def test_who_waits_is_seen_and_named(db, buffer):
         (lambda: expdb.MinSize(True), "size must be an integer of at least 1, got True"),
     ],
 )
-def test_a_limit_that_cannot_be_met_is_refused(wrong, message):
+def test_invalid_limiter_settings_are_rejected(wrong, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         wrong()
 
 
 @pytest.mark.one_database
-def test_a_minimum_above_the_capacity_is_refused(db):
+def test_min_size_above_the_capacity_is_rejected(db):
     buffer = db.buffer("small", capacity=10)
     with pytest.raises(expdb.InvalidValue, match=r"min_size is 11, but .* capacity of 10"):
         buffer.rate_limiter = expdb.MinSize(11)
@@ -152,8 +152,8 @@ def test_a_minimum_above_the_capacity_is_refused(db):
     buffer.consumer("trainer", min_size=10)
 
 
-def test_a_lease_that_was_waited_for_is_handed_out_while_others_write(tmp_path):
-    """That nobody can be told of the wait is no reason to lose what was leased."""
+def test_a_wait_succeeds_if_it_cannot_be_recorded(tmp_path):
+    """A waiting thread cannot record its wait while another process holds the write lock."""
     with expdb.open(tmp_path / "runs.db", timeout=0.2) as db:
         buffer = db.buffer("train")
         consumer = buffer.consumer("trainer", max_times_sampled=1)
@@ -168,7 +168,7 @@ def test_a_lease_that_was_waited_for_is_handed_out_while_others_write(tmp_path):
         assert buffer.waiting() == []
 
 
-def test_only_rate_limiters_are_taken(buffer):
+def test_rate_limiter_rejects_values_of_other_types(buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"rate_limiter must be a RateLimiter such as Queue\(1000\)"
     ):
@@ -181,7 +181,7 @@ def test_only_rate_limiters_are_taken(buffer):
     spare=st.floats(0, 20),
     data=st.data(),
 )
-def test_writers_and_learners_never_wait_for_each_other(ratio, min_size, spare, data):
+def test_a_ratio_never_blocks_writers_and_learners_at_the_same_time(ratio, min_size, spare, data):
     limiter = expdb.SampleToInsertRatio(ratio, min_size, 2 * max(1.0, ratio) + spare)
     inserts = samples = 0
     for _ in range(40):
@@ -216,7 +216,7 @@ def learn(location, seconds, leased):
 
 
 @pytest.mark.slow
-def test_the_ratio_holds_at_every_instant_over_many_processes(location, db, buffer):
+def test_the_ratio_stays_within_its_bounds_across_processes(location, db, buffer):
     limiter = expdb.SampleToInsertRatio(2.0, 20, 30.0)
     buffer.rate_limiter = limiter
     buffer.consumer("trainer")
@@ -240,7 +240,7 @@ def test_the_ratio_holds_at_every_instant_over_many_processes(location, db, buff
 
 
 def refill(buffer, count=10):
-    """Store steps one by one, as writers that wait up to 5 s."""
+    """Store steps one by one; each write waits up to 5 s for the rate limiter."""
     for _ in range(count):
         store(buffer, 1)
 
@@ -253,7 +253,7 @@ LIMITERS = {
 
 @pytest.fixture(params=LIMITERS)
 def full(request, open_db):
-    """Return a buffer whose rate limiter lets no more steps in."""
+    """Return a buffer whose rate limiter does not allow more steps."""
     buffer = open_db(timeout=5.0).buffer("train")
     buffer.rate_limiter = LIMITERS[request.param]
     buffer.policy_version = 0
@@ -262,7 +262,7 @@ def full(request, open_db):
     return buffer
 
 
-def test_deleted_steps_hold_no_writer_back(full):
+def test_deleted_steps_do_not_block_writers(full):
     full.consumer("trainer", max_times_sampled=1)
     full.delete({"step": 0})
     refill(full)
@@ -271,14 +271,14 @@ def test_deleted_steps_hold_no_writer_back(full):
     assert full.consumer("trainer").lease(10).batch.size == 10
 
 
-def test_evicted_steps_hold_no_writer_back(full):
+def test_evicted_steps_do_not_block_writers(full):
     full.consumer("trainer", max_times_sampled=1)
     full.set_capacity(4)
     refill(full, 6)
     assert full.consumer("trainer").lease(4).batch.size == 4
 
 
-def test_stale_steps_hold_no_writer_back(full):
+def test_stale_steps_do_not_block_writers(full):
     consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=1)
     full.policy_version = 5
     with pytest.raises(expdb.TooFewRows):
@@ -288,7 +288,7 @@ def test_stale_steps_hold_no_writer_back(full):
     assert consumer.lease(10).batch.size == 10
 
 
-def test_steps_without_a_version_hold_no_writer_back(full):
+def test_steps_without_a_policy_version_do_not_block_writers(full):
     consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=1)
     consumer.lease(10).acknowledge()
     refill(full, 20)
@@ -296,7 +296,7 @@ def test_steps_without_a_version_hold_no_writer_back(full):
         consumer.lease(1)
 
 
-def test_a_buffer_without_consumers_forgets_only_what_is_gone(full, open_db):
+def test_without_consumers_writers_are_blocked_until_steps_are_deleted(full, open_db):
     impatient = open_db(timeout=0.5).buffer("train")
     with pytest.raises(expdb.RateLimited, match="10 items can be leased now"):
         store(impatient, 1)
@@ -304,15 +304,15 @@ def test_a_buffer_without_consumers_forgets_only_what_is_gone(full, open_db):
     store(impatient, 1)
 
 
-def test_what_was_forgiven_counts_again_for_a_consumer_that_can_lease_it(full):
+def test_stale_steps_count_again_for_a_consumer_that_can_lease_them(full):
     full.consumer("strict", max_times_sampled=1, max_staleness=0)
     full.policy_version = 5
-    full.store(task_id="t", n=10, truncated=True, policy_version=5)  # forgives ten stale steps
+    full.store(task_id="t", n=10, truncated=True, policy_version=5)  # ten stale steps stop counting
     consumer = full.consumer("any", max_times_sampled=1)
     assert [consumer.lease(size).batch.size for size in (10, 1)] == [10, 1]
 
 
-def test_a_writer_and_a_learner_that_waits_never_block_each_other(full):
+def test_a_writer_and_a_waiting_learner_do_not_deadlock(full):
     consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=0)
     full.policy_version = 3
     leased = []
@@ -329,7 +329,7 @@ def test_a_writer_and_a_learner_that_waits_never_block_each_other(full):
     assert sorted(leased[0]) == list(range(100, 110))
 
 
-def test_a_lease_that_a_limiter_can_never_allow_fails_at_once(buffer):
+def test_a_lease_larger_than_the_limiter_allows_fails_immediately(buffer):
     buffer.rate_limiter = expdb.Queue(10)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     began = time.monotonic()
@@ -341,7 +341,7 @@ def test_a_lease_that_a_limiter_can_never_allow_fails_at_once(buffer):
 
 
 @pytest.mark.one_database
-def test_a_capacity_below_a_minimum_is_refused(db):
+def test_a_capacity_below_min_size_is_rejected(db):
     buffer = db.buffer("small", capacity=100)
     buffer.consumer("trainer", min_size=50)
     with pytest.raises(expdb.InvalidValue, match="min_size of consumer 'trainer' is 50"):
@@ -366,12 +366,12 @@ def test_a_capacity_below_a_minimum_is_refused(db):
         lambda: expdb.SampleToInsertRatio(1.0, 1, 1e300),
     ],
 )
-def test_a_limit_beyond_the_counters_is_refused(make):
+def test_limits_outside_the_range_of_the_counters_are_rejected(make):
     with pytest.raises(expdb.InvalidValue, match=r"must be (at most|a number|an integer)"):
         make()
 
 
-def test_the_largest_limits_work(buffer):
+def test_the_largest_valid_limits_can_be_used(buffer):
     for limiter in (
         expdb.Queue(10**15),
         expdb.SampleToInsertRatio(1e6, 10**15, 1e15),
@@ -381,10 +381,8 @@ def test_the_largest_limits_work(buffer):
         store(buffer, 3)
 
 
-def test_a_lease_never_brings_back_a_limiter_that_was_replaced_meanwhile(
-    postgresql_url, monkeypatch
-):
-    """On a server the limiter may change after the lease has read it and before it counts."""
+def test_a_lease_does_not_restore_a_limiter_replaced_during_the_draw(postgresql_url, monkeypatch):
+    """On PostgreSQL, another handle may replace the limiter after the lease has read it."""
     with expdb.open(postgresql_url) as db, expdb.open(postgresql_url) as other:
         first, second = db.buffer("train"), other.buffer("train")
         first.rate_limiter = expdb.Queue(100)
@@ -403,7 +401,7 @@ def test_a_lease_never_brings_back_a_limiter_that_was_replaced_meanwhile(
         assert db.check() == []
 
 
-def test_writers_go_on_where_fewer_steps_are_held_than_learners_wait_for(open_db):
+def test_writers_are_not_blocked_while_fewer_steps_than_min_size_are_stored(open_db):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.SampleToInsertRatio(1.0, min_size=100, error_buffer=10)
     consumer = buffer.consumer("c")
@@ -416,7 +414,7 @@ def test_writers_go_on_where_fewer_steps_are_held_than_learners_wait_for(open_db
 
 
 @pytest.mark.parametrize("unit", [expdb.Episode(), expdb.Group(2), expdb.Pairs()])
-def test_steps_of_whole_episodes_that_were_leased_are_not_waited_for(open_db, unit):
+def test_steps_of_leased_episodes_do_not_block_writers(open_db, unit):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.Queue(50)
     consumer = buffer.consumer("c", max_times_sampled=1)
@@ -432,7 +430,7 @@ def test_steps_of_whole_episodes_that_were_leased_are_not_waited_for(open_db, un
     assert len(buffer) == 100
 
 
-def test_episodes_that_are_stale_by_their_first_step_are_not_waited_for(open_db):
+def test_episodes_with_a_stale_first_step_do_not_block_writers(open_db):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.Queue(10)
     buffer.policy_version = 0
@@ -440,7 +438,7 @@ def test_episodes_that_are_stale_by_their_first_step_are_not_waited_for(open_db)
     buffer.store(x=0, policy_version=0, terminated=True)
     with consumer.lease(1, unit=expdb.Episode()):
         pass
-    buffer.store(x=0, episode_id="e", policy_version=0)  # the episode is stale by this step
+    buffer.store(x=0, episode_id="e", policy_version=0)  # makes the episode stale
     buffer.policy_version = 1
     for k in range(20):
         buffer.store(x=k, episode_id="e", policy_version=1)

@@ -1,4 +1,4 @@
-"""A trainer that restarts from an older checkpoint leases again what it leased since."""
+"""After a rewind to an older checkpoint, a trainer leases the later items again."""
 
 import collections
 import itertools
@@ -46,7 +46,7 @@ def test_everything_leased_after_a_step_can_be_leased_again(buffer):
     assert [again[k] for k in range(3, 6)] == [first[k] for k in range(3, 6)]  # the same batches
 
 
-def test_active_leases_are_returned_and_cannot_be_acknowledged(buffer):
+def test_rewind_releases_active_leases(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     train(trainer, [0])
@@ -74,7 +74,7 @@ def test_handles_of_other_processes_follow_a_rewind(open_db):
             handle.lease(1)
 
 
-def test_batches_without_a_step_belong_to_the_step_before_them(buffer):
+def test_batches_without_a_step_belong_to_the_previous_trainer_step(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     for step in (0, None, 1, None, None, 2, None):
@@ -99,7 +99,7 @@ def test_learners_may_acknowledge_their_steps_in_any_order(buffer):
     assert replayed == [*kept, *later.values()]
 
 
-def test_evicted_items_are_reported_with_numbers(db):
+def test_rewind_reports_the_number_of_evicted_items(db):
     buffer = db.buffer("small", capacity=40)
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
@@ -117,7 +117,7 @@ def test_evicted_items_are_reported_with_numbers(db):
     assert len(train(trainer, [0], 40)[0]) == 40
 
 
-def test_archived_items_are_reported_with_numbers(db, tmp_path):
+def test_rewind_reports_the_number_of_archived_items(db, tmp_path):
     buffer = db.buffer("small", capacity=8)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "old")
     fill(buffer, 2)
@@ -132,7 +132,7 @@ def test_archived_items_are_reported_with_numbers(db, tmp_path):
         assert trainer.rewind(0) == {"leases": 1, "items": 2, "evicted": 1, "archived": 1}
 
 
-def test_groups_are_returned_whole(buffer):
+def test_rewind_releases_whole_groups(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     first = [trainer.lease(1, unit=Group(2), sampler=ALL, step=step) for step in range(3)]
@@ -144,7 +144,7 @@ def test_groups_are_returned_whole(buffer):
 
 
 @pytest.mark.one_database
-def test_a_rewind_without_trainer_steps_is_refused(buffer):
+def test_rewind_requires_acknowledged_trainer_steps(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer")
     assert trainer.rewind(3) == {"leases": 0, "items": 0, "evicted": 0, "archived": 0}
@@ -167,7 +167,7 @@ def test_a_rewind_to_the_last_step_changes_nothing(buffer):
     assert trainer.stats()["acknowledged"] == 4
 
 
-def test_groups_without_spread_are_used_up_and_counted_on_request(buffer):
+def test_discard_uses_up_and_counts_groups_below_min_spread(buffer):
     for group in range(6):
         for rollout in range(2):
             with buffer.episode("task", group_id=f"g{group}") as episode:
@@ -191,7 +191,7 @@ def test_groups_without_spread_are_used_up_and_counted_on_request(buffer):
     assert trainer.discard(unit) == 4
 
 
-def test_a_group_that_may_be_leased_again_is_counted_once(buffer):
+def test_discard_counts_a_group_once_if_max_times_sampled_is_above_1(buffer):
     for _ in range(2):
         with buffer.episode("task", group_id="g") as episode:
             episode.append(x=0, reward=1.0)
@@ -203,7 +203,7 @@ def test_a_group_that_may_be_leased_again_is_counted_once(buffer):
 
 
 @pytest.mark.one_database
-def test_discard_names_what_it_requires(buffer):
+def test_discard_requires_min_spread_and_max_times_sampled(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     with pytest.raises(expdb.InvalidValue, match="unit must be a Group with min_spread above 0"):

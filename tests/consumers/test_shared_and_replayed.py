@@ -1,12 +1,12 @@
-"""Leases in one process, `shared` and `replay` in another: equal for every unit and column."""
+"""`shared` and `replay` in another process equal the lease, for every unit and column."""
 
-import multiprocessing
 import pickle
 import sqlite3
 import zlib
 
 import numpy as np
 import pytest
+from processes import FORKSERVER
 
 import expdb
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
@@ -14,7 +14,6 @@ from expdb.sampling import repeatable
 
 pytestmark = pytest.mark.both_databases
 
-SPAWN = multiprocessing.get_context("spawn")
 COLUMNS = [*dict.fromkeys((*STEP_COLUMNS, *EPISODE_COLUMNS))]
 FIELDS = ["obs", "text", "data", "tokens"]
 UNITS = {
@@ -55,7 +54,7 @@ def plain(batch):
 
 
 def read_again(location, leases, replies):
-    """Read shared leases, and then replay them once they are acknowledged."""
+    """Read the leases with `shared`, and with `replay` after they are acknowledged."""
     with expdb.open(location) as db:
         buffer = db.buffer("train")
         for name, id in leases.items():
@@ -67,14 +66,14 @@ def read_again(location, leases, replies):
 
 
 class Both:
-    """Two queues: what one process puts, the other one gets."""
+    """A connection between two processes, with one queue for each direction."""
 
     def __init__(self, sent, received):
         self.put, self.get = sent.put, received.get
 
 
 @pytest.mark.parametrize("fields", [None, "columns", "both"])
-def test_every_unit_with_every_column_is_equal_in_another_process(db, location, fields):
+def test_shared_and_replay_in_another_process_equal_the_lease(db, location, fields):
     buffer = db.buffer("train")
     fill(buffer)
     names = {None: None, "columns": COLUMNS, "both": [*FIELDS, *COLUMNS]}[fields]
@@ -82,9 +81,9 @@ def test_every_unit_with_every_column_is_equal_in_another_process(db, location, 
         name: buffer.consumer(name).lease(3, unit=unit, fields=names, pin=True)
         for name, unit in UNITS.items()
     }
-    there, back = SPAWN.Queue(), SPAWN.Queue()
+    there, back = FORKSERVER.Queue(), FORKSERVER.Queue()
     ids = {name: lease.id for name, lease in leases.items()}
-    other = SPAWN.Process(target=read_again, args=(location, ids, Both(back, there)))
+    other = FORKSERVER.Process(target=read_again, args=(location, ids, Both(back, there)))
     other.start()
     expected = {name: plain(lease.batch) for name, lease in leases.items()}
     for _ in ids:
@@ -101,7 +100,7 @@ def test_every_unit_with_every_column_is_equal_in_another_process(db, location, 
 
 
 @pytest.mark.parametrize("name", ["episode_id", "task_id", "pre_agent", "tags"])
-def test_a_changed_text_column_is_noticed(buffer, db, name):
+def test_shared_raises_if_tags_have_changed(buffer, db, name):
     fill(buffer)
     lease = buffer.consumer("c").lease(2, unit=expdb.Group(3), fields=["position", name])
     positions = lease.batch["position"]
@@ -114,7 +113,7 @@ def test_a_changed_text_column_is_noticed(buffer, db, name):
         assert buffer.consumer("c").shared(lease).size == 2
 
 
-def test_rows_of_an_older_ledger_are_compared_where_they_can_be(tmp_path, monkeypatch):
+def test_replay_verifies_checksums_of_an_older_ledger_where_possible(tmp_path, monkeypatch):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         buffer = db.buffer("train")

@@ -1,4 +1,4 @@
-"""One of the threads that wait for leases of a consumer watches the database."""
+"""If several threads wait for leases of a consumer, only one watches the database."""
 
 import threading
 import time
@@ -45,13 +45,13 @@ def await_true(condition):
         time.sleep(0.01)
 
 
-def test_one_thread_watches_for_all(db, consumer, monkeypatch):
+def test_only_one_waiting_thread_watches_the_database(db, consumer, monkeypatch):
     buffer, inside, most, calls = db.buffer("b"), [0], [0], [0]
     watch = waiting._wait_for_counters
 
     def counted(*arguments):
         calls[0] += 1
-        if arguments[2] is None:  # a first look
+        if arguments[2] is None:  # the initial check
             return watch(*arguments)
         inside[0] += 1
         most[0] = max(most[0], inside[0])
@@ -69,7 +69,7 @@ def test_one_thread_watches_for_all(db, consumer, monkeypatch):
     assert most == [1]
 
 
-def test_threads_take_turns_in_watching(db, consumer, monkeypatch):
+def test_waiting_threads_alternate_in_watching_the_database(db, consumer, monkeypatch):
     watch, inside, most, watchers = waiting._wait_for_counters, [0], [0], set()
 
     def counted(*arguments):

@@ -1,7 +1,4 @@
-"""AWorld's replay buffer by another import.
-
-Its page runs, its samplers work, its bugs are not there.
-"""
+"""Tests of AWorld's replay buffer on expdb: its page, samplers, converters and storages."""
 
 import multiprocessing
 import pickle
@@ -102,7 +99,7 @@ def test_every_block_of_aworlds_page_runs(number):
             (stored,) = buffer.storage.get_by_task_id("task_1")[1:]
             assert stored.exp_data == Experience(state=Observation(), actions=[ActionModel()])
         case 1:
-            assert space["data"] == []  # a ReplayBuffer() of its own has no rows
+            assert space["data"] == []  # a new ReplayBuffer() has no rows
         case 2:
             for process in space["processes"]:
                 process.start()
@@ -119,7 +116,7 @@ def test_every_block_of_aworlds_page_runs(number):
             assert buffer.sample_task(query_condition=space["found"]) == []
 
 
-def test_rows_come_back_as_they_went_in(storage):
+def test_rows_round_trip_unchanged(storage):
     rows = [
         row("t", k, state=Observation(content=f"saw {k}", numbers=[k]),
             actions=[ActionModel(tool_name="x", params={"k": k}), {"plain": k}], reward_t=k / 2,
@@ -137,7 +134,7 @@ def test_rows_come_back_as_they_went_in(storage):
     assert rows[0].to_dict()["exp_data"]["actions"][0]["params"] == {"k": 0}
 
 
-def test_action_and_actions_and_no_pre_agent():
+def test_action_is_an_alias_of_actions_and_pre_agent_is_optional():
     assert Experience(state=None, action=ActionModel()) == Experience(
         state=None, actions=[ActionModel()]
     )
@@ -147,7 +144,7 @@ def test_action_and_actions_and_no_pre_agent():
     assert ExpMeta("t", "n", "a", 1, 2.0).pre_agent is None
 
 
-def test_a_model_whose_module_is_not_loaded_comes_back_as_a_dict(tmp_path):
+def test_a_model_is_returned_as_a_dict_if_its_module_is_not_loaded(tmp_path):
     with expdb.open(tmp_path / "rows.db") as db:
         db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")}).store(
             state={"model": "os:system", "value": {"a": 1}}, tags={"id": "1"}
@@ -160,7 +157,7 @@ def test_a_model_whose_module_is_not_loaded_comes_back_as_a_dict(tmp_path):
     storage.close()
 
 
-def test_storages_refuse_what_is_no_row(storage):
+def test_storages_refuse_invalid_rows_and_pages(storage):
     for wrong in (None, DataRow(None, Experience(state=None))):
         with pytest.raises(ValueError, match="exp_meta"):
             storage.add(wrong)
@@ -174,7 +171,7 @@ def test_storages_refuse_what_is_no_row(storage):
             storage.get_paginated(page, size)
 
 
-def test_pages_sizes_and_missing_tasks(storage):
+def test_storages_return_pages_sizes_and_rows_of_tasks(storage):
     storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
     assert [
         [data_row.exp_meta.step for data_row in storage.get_paginated(page, 4)]
@@ -190,7 +187,7 @@ def test_pages_sizes_and_missing_tasks(storage):
     assert [data_row.exp_meta.step for data_row in storage.get_by_task_id("t1")] == [1, 4, 7]
 
 
-def test_capacity_counts_rows_and_the_oldest_go_first(storage):
+def test_the_oldest_rows_over_the_capacity_are_evicted(storage):
     for k in range(150):
         storage.add(row(f"t{k % 2}", k))
     assert storage.size() == 100
@@ -201,7 +198,7 @@ def test_capacity_counts_rows_and_the_oldest_go_first(storage):
     assert storage.size() == 1
 
 
-def test_a_task_may_change_its_name_and_many_tasks_leave_no_open_episodes(storage):
+def test_a_task_may_change_its_name_and_few_episodes_stay_open(storage):
     for k in range(300):
         storage.add(row("t" if k < 3 else f"t{k}", k, name=f"name {k}"))
     assert [data_row.exp_meta.task_name for data_row in storage.get_all()][-1] == "name 299"
@@ -231,7 +228,7 @@ CONDITIONS = [
 ]  # fmt: skip
 
 
-def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
+def test_conditions_find_the_same_rows_in_sql_and_in_python(storage):
     rows = []
     for k in range(12):
         data_row = row(
@@ -258,13 +255,13 @@ def test_conditions_find_in_sql_what_the_filter_finds_in_python(storage):
         assert sorted(part[0].exp_meta.task_id for part in tasks_drawn) == sorted(tasks)
         assert all(
             len(part) == 3 for part in tasks_drawn
-        )  # the condition chooses tasks, and all of their rows come
+        )  # the condition selects tasks, and all their rows are returned
     assert QueryFilter(None).filter(rows) == rows
     with pytest.raises(ValueError, match="unknown comparison"):
         QueryFilter({"field": "id", "op": "near", "value": 1}).check_condition(rows[0])
 
 
-def test_fewer_rows_than_asked_for_are_sampled_and_tasks_come_in_order_of_step():
+def test_small_buffers_are_sampled_completely_in_order_of_steps():
     buffer = ReplayBuffer()
     for step in (3, 1, 2):
         buffer.store(row("t", step))
@@ -276,7 +273,7 @@ def test_fewer_rows_than_asked_for_are_sampled_and_tasks_come_in_order_of_step()
     assert ReplayBuffer().sample_task() == []
 
 
-def test_tasks_are_drawn_uniformly_whatever_their_length():
+def test_tasks_are_drawn_uniformly_regardless_of_their_length():
     random.seed(5)
     buffer = ReplayBuffer()
     for task in range(4):
@@ -290,7 +287,7 @@ def test_tasks_are_drawn_uniformly_whatever_their_length():
 
 
 class FirstTask(TaskSampler):
-    """As written for AWorld: by way of pages."""
+    """A sampler that was written for AWorld and reads pages of rows."""
 
     def sample_task_ids(self, storage, batch_size, query_condition=None):
         return [
@@ -306,7 +303,7 @@ class Steps(Converter):
 
 
 class ListStorage(Storage):
-    """A storage of a user's own."""
+    """A storage that a user wrote."""
 
     def __init__(self):
         self.rows = []
@@ -345,7 +342,7 @@ def test_samplers_converters_and_storages_written_for_aworld_work(own):
     assert len(buffer.sample_task()) == 2
 
 
-def test_each_replay_buffer_alone_has_rows_of_its_own():
+def test_replay_buffers_without_a_storage_share_no_rows():
     first, second = ReplayBuffer(), ReplayBuffer()
     first.store(row())
     assert (first.storage.size(), second.storage.size()) == (1, 0)
@@ -356,7 +353,7 @@ def test_each_replay_buffer_alone_has_rows_of_its_own():
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
 @pytest.mark.parametrize("kind", ["file", "postgresql", "processes"])
 @pytest.mark.slow
-def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
+def test_other_processes_can_write_to_a_buffer(request, tmp_path, context, kind):
     manager = context.Manager()
     shared = manager.dict(), manager.list(), manager.Lock()
     if kind == "processes":
@@ -386,7 +383,7 @@ def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
     if kind == "processes":
         again = MultiProcMemoryStorage(
             *shared, max_capacity=500
-        )  # as another process would name it
+        )  # as another process would open it
         assert again.size() == 81
         again.close()
     assert storage.buffer.check() == []
@@ -394,11 +391,11 @@ def test_a_buffer_handed_to_other_processes(request, tmp_path, context, kind):
     manager.shutdown()
 
 
-def test_every_name_of_the_package_is_there():
+def test_dir_lists_every_name_of_the_package():
     assert set(aworld.__all__) <= set(dir(aworld))
 
 
-def test_the_package_can_be_replaced_in_imports_from_its_modules():
+def test_modules_of_the_package_export_the_same_names():
     from expdb.integrations import aworld
     from expdb.integrations.aworld import base, query_filter, storage
 

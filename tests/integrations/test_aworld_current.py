@@ -1,4 +1,4 @@
-"""The storage of AWorld 0.3 over a database: blocks, items, conditions, sizes."""
+"""Tests of the storage of AWorld 0.3 on a database: blocks, items, conditions and sizes."""
 
 import asyncio
 import os
@@ -8,13 +8,13 @@ import pytest
 
 import expdb
 
-# AWorld writes logs into the working directory, from its import on.
+# From its import, AWorld writes logs into the working directory by default.
 os.environ.setdefault("AWORLD_LOG_PATH", tempfile.mkdtemp(prefix="expdb-aworld-logs-"))
 
 WHY = "AWorld 0.3 is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("aworld.core.storage.base", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     from aworld.core.storage.data import Data
     from aworld.core.storage.inmemory_store import (
         InmemoryConditionBuilder,
@@ -30,7 +30,7 @@ if True:  # what needs it
         score: float | None = None
 
 
-pytestmark = pytest.mark.filterwarnings("default")  # of AWorld's own
+pytestmark = pytest.mark.filterwarnings("default")  # AWorld itself emits warnings
 
 
 @pytest.fixture
@@ -61,11 +61,11 @@ def texts(items):
 
 @pytest.fixture(params=["theirs", "ours"])
 def storage(request, make):
-    """Their storage in memory and ours in a database, of which the same is expected."""
+    """Return AWorld's storage in memory or expdb's storage; both must behave alike."""
     return InmemoryStorage(InmemoryConfig()) if request.param == "theirs" else make()
 
 
-def test_items_are_in_the_order_they_came_and_replaced_where_they_are(storage):
+def test_items_keep_their_order_when_they_are_replaced(storage):
     async def work():
         assert await storage.create_datas([item(k) for k in range(3)])
         assert not await storage.create_data(item(1), overwrite=False)
@@ -84,7 +84,7 @@ def test_items_are_in_the_order_they_came_and_replaced_where_they_are(storage):
     run(work())
 
 
-def test_blocks_are_made_and_deleted_with_their_items(storage):
+def test_blocks_are_created_and_deleted_with_their_items(storage):
     async def work():
         assert await storage.create_block("b")
         assert not await storage.create_block("b", overwrite=False)
@@ -101,7 +101,7 @@ def test_blocks_are_made_and_deleted_with_their_items(storage):
     run(work())
 
 
-def test_conditions_ask_for_the_values(storage):
+def test_conditions_select_items_by_their_values(storage):
     def where():
         return InmemoryConditionBuilder(None)
 
@@ -121,7 +121,7 @@ def test_conditions_ask_for_the_values(storage):
     run(work())
 
 
-def test_raw_data_comes_back(make):
+def test_raw_data_round_trips(make):
     async def work(storage):
         value = {"list": [1, {"a": None}], "text": "ä"}
         await storage.create_data(Data(id="x", block_id="raw", value=value, meta_info={"k": 1}))
@@ -136,7 +136,7 @@ def test_raw_data_comes_back(make):
     run(work(make()))
 
 
-def test_the_oldest_blocks_and_items_make_room(make):
+def test_the_oldest_blocks_and_items_are_evicted(make):
     async def work(storage):
         for block in range(3):
             await storage.create_datas([item(k, f"b{block}") for k in range(4)])
@@ -146,7 +146,7 @@ def test_the_oldest_blocks_and_items_make_room(make):
     run(work(make(max_capacity=2, max_items_per_block=3)))
 
 
-def test_what_was_not_written_for_the_longest_time_makes_room(make):
+def test_lru_evicts_the_least_recently_written_item(make):
     async def work(storage):
         await storage.create_datas([item(k) for k in range(2)])
         await storage.update_data(item(0))
@@ -156,7 +156,7 @@ def test_what_was_not_written_for_the_longest_time_makes_room(make):
     run(work(make(max_items_per_block=2, eviction_policy="lru")))
 
 
-def test_another_process_and_sql_see_it(make, tmp_path):
+def test_another_handle_and_sql_read_stored_items(make, tmp_path):
     run(make().create_data(item(7)))
     assert texts(run(make().get_data_items("b"))) == ["answer 7"]
     with expdb.open(tmp_path / "runs.db") as db:
@@ -164,7 +164,7 @@ def test_another_process_and_sql_see_it(make, tmp_path):
         assert db.sql(query).to_pylist() == [{"task_id": "b"}]
 
 
-def test_aworld_takes_it_where_it_takes_its_own(make):
+def test_an_eval_recorder_of_aworld_accepts_the_storage(make):
     from aworld.evaluations.recoder.base import EvalRecorder
 
     class Recorder(EvalRecorder):

@@ -10,7 +10,7 @@ WHY = "Datasette is not installed: run `python3 dev.py test --ecosystems`"
 datasette = pytest.importorskip("datasette.app", reason=WHY)
 
 
-def test_fields_and_priorities_are_shown_of_expdb_files_only(tmp_path):
+def test_datasette_reads_fields_and_priorities_of_expdb_files(tmp_path):
     path, other = tmp_path / "runs.db", tmp_path / "other.db"
     with expdb.open(path) as db:
         buffer = db.buffer("train")

@@ -1,4 +1,4 @@
-"""DI-engine's buffers on a database: what their documentation says, sentence by sentence."""
+"""Tests of DI-engine's buffers on a database, based on DI-engine's documentation."""
 
 import collections
 
@@ -57,7 +57,7 @@ def numbers(items):
 # -- the older generation --------------------------------------------------------------------------
 
 
-def test_the_newest_items_are_held_and_drawn_without_replacement(make):
+def test_the_newest_items_are_kept_and_drawn_without_replacement(make):
     buffer = make()
     buffer.push([item(k) for k in range(12)], 0)
     buffer.push(item(12), 0)
@@ -70,7 +70,7 @@ def test_the_newest_items_are_held_and_drawn_without_replacement(make):
     )
 
 
-def test_too_few_items_are_none_and_no_items_an_empty_list(make):
+def test_sample_returns_none_for_too_few_items_and_a_list_for_size_zero(make):
     buffer = make()
     assert buffer.sample(1, 0) is None
     buffer.push([item(0), item(1)], 0)
@@ -79,14 +79,14 @@ def test_too_few_items_are_none_and_no_items_an_empty_list(make):
     assert buffer.sample(0, 0) == []
 
 
-def test_a_range_counts_by_age_also_after_the_ring_has_wrapped(make):
+def test_sample_range_counts_by_age_after_the_buffer_has_wrapped(make):
     buffer = make()
     buffer.push([item(k) for k in range(13)], 0)
     assert sorted(numbers(buffer.sample(3, 0, sample_range=slice(-3, None)))) == [10, 11, 12]
     assert sorted(numbers(buffer.sample(2, 0, sample_range=slice(0, 2)))) == [3, 4]
 
 
-def test_items_that_are_drawn_are_copies(make):
+def test_sampled_items_are_copies(make):
     buffer = make()
     buffer.push(item(0), 0)
     first, second = buffer.sample(2, 0, replace=True)
@@ -95,7 +95,7 @@ def test_items_that_are_drawn_are_copies(make):
     assert numbers(buffer.sample(1, 0)) == [0]
 
 
-def test_items_are_anything_that_comes_back_as_it_was(make):
+def test_items_of_several_types_round_trip_and_others_are_refused(make):
     buffer = make()
     items = [5, "text", (1, torch.ones(2)), None, np.arange(3)]
     for value in items:
@@ -107,7 +107,7 @@ def test_items_are_anything_that_comes_back_as_it_was(make):
     assert buffer.count() == 5
 
 
-def test_a_buffer_goes_on_where_it_was_and_sql_reads_it(make, tmp_path):
+def test_a_reopened_buffer_keeps_its_items_and_sql_reads_them(make, tmp_path):
     first = make()
     first.push([item(k, reward=torch.tensor([k / 2])) for k in range(5)], 0)
     first.close()
@@ -119,7 +119,7 @@ def test_a_buffer_goes_on_where_it_was_and_sql_reads_it(make, tmp_path):
         assert db.sql(query).to_pylist() == [{"reward": 5.0}]
 
 
-def test_clear_deletes_and_close_does_not(make):
+def test_clear_deletes_all_items(make):
     buffer = make()
     buffer.push([item(0)], 0)
     buffer.clear()
@@ -128,7 +128,7 @@ def test_clear_deletes_and_close_does_not(make):
     assert numbers(buffer.sample(1, 0)) == [1]
 
 
-def test_state_and_files(make, tmp_path):
+def test_states_and_saved_files_can_be_loaded(make, tmp_path):
     buffer = make()
     buffer.push([item(k) for k in range(3)], 0)
     state = buffer.state_dict()
@@ -146,20 +146,20 @@ def test_state_and_files(make, tmp_path):
         other.load_data(tmp_path / "foreign.hkl")
 
 
-def test_saving_refuses_a_database_of_anything_else(make, deque, tmp_path):
+def test_save_data_refuses_to_overwrite_another_database(make, deque, tmp_path):
     runs = tmp_path / "runs.db"
     with expdb.open(runs) as db:
         db.buffer("items").store(reward=1.0)
     buffer, newer = make(location=runs), deque(1)
     buffer.push([item(0)], 0)
-    for source in (buffer, newer):  # the user's own database, which the first one is in as well
+    for source in (buffer, newer):  # the user's database, which also contains the first buffer
         with pytest.raises(expdb.TargetExists, match="save the items to another file"):
             source.save_data(runs)
     with expdb.open(runs) as db:
         assert len(db.buffer("items")) == 1
 
 
-def test_a_save_that_is_interrupted_leaves_the_file_of_the_one_before(deque, tmp_path, monkeypatch):
+def test_an_interrupted_save_keeps_the_previous_file(deque, tmp_path, monkeypatch):
     buffer, target = deque(3), tmp_path / "saved.db"
     buffer.save_data(target)
     buffer.push(item(3))
@@ -176,7 +176,7 @@ def test_a_save_that_is_interrupted_leaves_the_file_of_the_one_before(deque, tmp
     assert data(other) == [0, 1, 2, 3]
 
 
-def test_a_load_that_is_interrupted_keeps_the_items_held(deque, tmp_path, monkeypatch):
+def test_an_interrupted_load_keeps_the_stored_items(deque, tmp_path, monkeypatch):
     deque(3).save_data(tmp_path / "saved.db")
     other = deque()
     other.push(item(7))
@@ -196,7 +196,7 @@ def test_a_load_that_is_interrupted_keeps_the_items_held(deque, tmp_path, monkey
     assert data(other) == [0, 1, 2]
 
 
-def test_only_files_are_saved_to_and_loaded_from(deque, tmp_path, monkeypatch):
+def test_save_and_load_accept_only_file_names(deque, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     buffer = deque(2)
@@ -211,7 +211,7 @@ def test_only_files_are_saved_to_and_loaded_from(deque, tmp_path, monkeypatch):
     assert (data(buffer), (tmp_path / "home" / "items.db").exists()) == ([0, 1], True)
 
 
-def test_an_item_of_a_full_buffer_is_changed_and_no_other_goes(deque):
+def test_updating_an_item_of_a_full_buffer_evicts_no_other_item(deque):
     buffer = deque(5, size=5)
     assert buffer.update(buffer[3].index, item(9))
     assert data(buffer) == [0, 1, 2, 9, 4]
@@ -219,7 +219,7 @@ def test_an_item_of_a_full_buffer_is_changed_and_no_other_goes(deque):
     assert data(buffer) == [1, 2, 9, 4, 10]
 
 
-def test_priorities_refuse_groups_and_leave_indices_alone(deque):
+def test_priority_sampling_refuses_groups_and_accepts_indices(deque):
     buffer = deque(4)
     buffer.use(PriorityExperienceReplay(buffer))
     with pytest.raises(ValueError, match="groupby cannot be combined with priorities"):
@@ -230,7 +230,7 @@ def test_priorities_refuse_groups_and_leave_indices_alone(deque):
         buffer.update(index, meta={"group": 1})
 
 
-def test_priorities_are_saved_and_a_smaller_buffer_loads_the_newest(make, deque, tmp_path):
+def test_saved_priorities_are_loaded_and_a_small_buffer_loads_the_newest(make, deque, tmp_path):
     newer = deque()
     for k in range(3):
         newer.push(item(k), priority=float(k))
@@ -250,7 +250,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_files_of_items_that_went_are_removed(make, tmp_path):
+def test_files_of_evicted_items_are_removed(make, tmp_path):
     buffer = make(size=2, enable_track_used_data=True)
     buffer.start()
     paths = [tmp_path / f"{k}.data" for k in range(4)]
@@ -273,7 +273,7 @@ def test_an_elastic_buffer_draws_from_its_newest_items(make):
         ElasticReplayBuffer({})
 
 
-def test_a_sequence_buffer_draws_neighbours_and_every_window(make):
+def test_a_sequence_buffer_draws_every_window_of_consecutive_items(make):
     buffer = make(SequenceReplayBuffer, size=6)
     buffer.push([item(k) for k in range(9)], 0)
     starts = set()
@@ -285,10 +285,10 @@ def test_a_sequence_buffer_draws_neighbours_and_every_window(make):
     assert buffer.sample(1, 7, 0) is None
 
 
-def test_an_episode_buffer_holds_whole_episodes(make):
+def test_an_episode_buffer_stores_whole_episodes(make):
     buffer = make(EpisodeReplayBuffer, size=3)
     buffer.push([item(0), item(1)], 0)  # one episode
-    buffer.push([[item(2)], [item(3), item(4), item(5)]], 0)  # two
+    buffer.push([[item(2)], [item(3), item(4), item(5)]], 0)  # two episodes
     assert (buffer.count(), buffer.episode_len) == (3, [2, 1, 3])
     assert sorted(map(numbers, buffer.sample(3, 0))) == [[0, 1], [2], [3, 4, 5]]
 
@@ -296,11 +296,11 @@ def test_an_episode_buffer_holds_whole_episodes(make):
 # -- priorities, use, staleness --------------------------------------------------------------------
 
 
-def test_items_are_drawn_by_priority_with_what_is_known_of_them(make):
+def test_items_are_drawn_by_priority_with_their_metadata(make):
     buffer = make(AdvancedReplayBuffer, size=100, alpha=1.0)
     pushed = [item(k, priority=float(k == 3)) for k in range(4)]
     buffer.push(pushed, 0)
-    assert set(pushed[0]) == {"obs", "k", "priority"}  # nothing is written into what is given
+    assert set(pushed[0]) == {"obs", "k", "priority"}  # push() does not modify its argument
     drawn = buffer.sample(4, 7)
     assert numbers(drawn) == [3] * 4
     assert [transition["use"] for transition in drawn] == [1, 2, 3, 4]
@@ -309,7 +309,7 @@ def test_items_are_drawn_by_priority_with_what_is_known_of_them(make):
     assert drawn[0]["priority"] == 1.0
 
 
-def test_importance_weights_are_of_the_whole_buffer(make):
+def test_importance_weights_are_normalised_over_the_whole_buffer(make):
     buffer = make(AdvancedReplayBuffer, alpha=0.5, beta=0.3, anneal_step=2)
     priorities = np.array([0.5, 1.0, 4.0])
     buffer.push([item(k, priority=priority) for k, priority in enumerate(priorities)], 0)
@@ -336,7 +336,7 @@ def test_a_new_item_has_the_greatest_priority_so_far(make):
 IDS = ("replay_unique_id", "replay_buffer_idx")
 
 
-def test_a_late_update_never_reaches_the_item_that_took_the_slot(make):
+def test_a_late_update_does_not_change_the_item_that_replaced_its_item(make):
     buffer = make(AdvancedReplayBuffer, size=2)
     buffer.push([item(0), item(1)], 0)
     drawn = buffer.sample(2, 0)
@@ -362,7 +362,7 @@ def test_no_item_is_used_more_often_than_max_use(make):
     assert max(used.values()) == 2
 
 
-def test_max_use_holds_over_a_restart(make):
+def test_max_use_counts_uses_before_a_restart(make):
     buffer = make(AdvancedReplayBuffer, max_use=3)
     buffer.push([item(0)], 0)
     for _ in range(2):
@@ -383,7 +383,7 @@ def test_stale_items_are_removed_before_a_sample(make):
     assert sorted(numbers(buffer.state_dict()["data"])) == [0, 2, 3]
 
 
-def test_rates_are_limited_as_the_config_says(make):
+def test_the_config_limits_the_rates_of_push_and_sample(make):
     limits = {"push_sample_rate_limit": {"max": 2.0, "min": 0.5}, "sample_min_limit_ratio": 2}
     buffer = make(AdvancedReplayBuffer, thruput_controller=limits)
     buffer.push([item(k) for k in range(8)], 0)
@@ -397,7 +397,7 @@ def test_rates_are_limited_as_the_config_says(make):
     assert buffer.count() == 8  # (8 + 20) / 12 is more than 2
 
 
-def test_what_is_no_dict_is_left_out_of_a_prioritized_buffer(make, caplog):
+def test_a_prioritized_buffer_rejects_items_that_are_not_dicts(make, caplog):
     buffer = make(AdvancedReplayBuffer)
     with caplog.at_level("INFO", logger="expdb.di_engine"):
         buffer.push([item(0), 5], 0)
@@ -405,7 +405,7 @@ def test_what_is_no_dict_is_left_out_of_a_prioritized_buffer(make, caplog):
     assert "rejected a" in caplog.text
 
 
-def test_a_prioritized_buffer_goes_on_with_its_priorities(make):
+def test_a_reopened_prioritized_buffer_keeps_its_priorities(make):
     buffer = make(AdvancedReplayBuffer, alpha=1.0)
     buffer.push([item(k, priority=float(k == 1)) for k in range(3)], 0)
     buffer.close()
@@ -413,7 +413,7 @@ def test_a_prioritized_buffer_goes_on_with_its_priorities(make):
     assert numbers(again.sample(3, 0)) == [1, 1, 1]
 
 
-def test_monitors_tell_averages_and_rates(caplog):
+def test_monitors_report_averages_and_counts(caplog):
     monitor = di_engine.SampledDataAttrMonitor(expire=2)
     for use in (1, 2, 4):
         monitor.add_sample([use], [0.5, 1.5], [3])
@@ -426,7 +426,7 @@ def test_monitors_tell_averages_and_rates(caplog):
     assert periodic.push_data_count == 0
 
 
-def test_buffers_are_made_by_their_type(make, tmp_path):
+def test_create_buffer_selects_the_class_by_its_type(make, tmp_path):
     cfg = AdvancedReplayBuffer.default_config()
     cfg.location = str(tmp_path / "x.db")
     assert cfg.cfg_type == "AdvancedReplayBufferDict"
@@ -475,7 +475,7 @@ def test_items_have_an_index_and_a_meta_dict(deque):
         buffer.get(2)
 
 
-def test_sampling_by_size_range_and_indices(deque):
+def test_items_are_sampled_by_size_range_or_indices(deque):
     buffer = deque(12)
     assert sorted(data(buffer.sample(10))) == list(range(2, 12))
     assert sorted(data(buffer.sample(2, sample_range=slice(-2, None)))) == [10, 11]
@@ -492,7 +492,7 @@ def test_sampling_by_size_range_and_indices(deque):
             buffer.sample(**wrong)
 
 
-def test_groups_and_windows_of_them(deque):
+def test_groups_and_windows_of_groups_are_sampled(deque):
     buffer = deque(9)
     groups = sorted(map(data, buffer.sample(3, groupby="group")))
     assert groups == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
@@ -509,7 +509,7 @@ def test_groups_and_windows_of_them(deque):
     assert len(buffer.sample(2, groupby="group")) == 2
 
 
-def test_aligned_windows_of_groups(deque):
+def test_sliced_buffers_sample_aligned_windows_of_groups(deque):
     buffer = deque(9, sliced=True)
     seen = {tuple(data(buffer.sample(1, groupby="group", unroll_len=2)[0])) for _ in range(60)}
     assert seen == {(k, k + 3) for k in range(3)} | {(k + 3, k + 6) for k in range(3)}
@@ -526,7 +526,7 @@ def test_update_merges_the_meta_dict_and_replaces_the_data(deque):
     assert not buffer.update("gone", meta={"a": 1})
 
 
-def test_delete_leaves_the_others_where_they_were(deque):
+def test_delete_keeps_the_order_of_other_items(deque):
     buffer = deque(5)
     buffer.delete(buffer[1].index)
     buffer.delete(["gone"])
@@ -536,7 +536,7 @@ def test_delete_leaves_the_others_where_they_were(deque):
     assert buffer.count() == 0
 
 
-def test_middleware_is_called_outermost_first_and_a_view_has_its_own(deque):
+def test_middleware_runs_in_order_of_use_and_not_in_views(deque):
     buffer, calls = deque(3), []
 
     def tell(name):
@@ -554,7 +554,7 @@ def test_middleware_is_called_outermost_first_and_a_view_has_its_own(deque):
     assert (len(calls), buffer.count()) == (2, 4)
 
 
-def test_use_is_counted_and_bounded(deque):
+def test_use_time_check_counts_and_limits_uses(deque):
     buffer = deque(4)
     buffer.use(use_time_check(buffer, max_use=2))
     used = collections.Counter()
@@ -563,7 +563,7 @@ def test_use_is_counted_and_bounded(deque):
             used[entry.data["k"]] += 1
             assert entry.meta["use_count"] == used[entry.data["k"]]
     assert max(used.values()) == 2
-    assert sum(used.values()) >= 6  # of one item two uses may be left, which are no sample
+    assert sum(used.values()) >= 6  # one item may have two uses left, too few to sample two
 
 
 def test_stale_items_are_deleted(deque):
@@ -578,14 +578,14 @@ def test_stale_items_are_deleted(deque):
         buffer.push(item(9))
 
 
-def test_a_range_is_forced_and_other_arguments_are_kept(deque):
+def test_sample_range_view_sets_the_range_and_keeps_other_arguments(deque):
     buffer = deque(6)
     buffer.use(sample_range_view(buffer, start=-2))
     assert sorted(data(buffer.sample(size=2))) == [4, 5]
     assert set(data(buffer.sample(5, replace=True))) <= {4, 5}
 
 
-def test_priorities_are_set_together_and_kept(deque):
+def test_items_are_drawn_by_updated_priorities(deque):
     buffer = deque()
     per = PriorityExperienceReplay(buffer, priority_power_factor=1.0)
     buffer.use(per)
@@ -607,7 +607,7 @@ def test_priorities_are_set_together_and_kept(deque):
     }  # fmt: skip
 
 
-def test_a_priority_is_returned_as_it_was_given(deque):
+def test_a_priority_round_trips_exactly(deque):
     buffer = deque()
     buffer.use(PriorityExperienceReplay(buffer))
     buffer.push(item(0), meta={"priority": 0.1})
@@ -643,7 +643,7 @@ def data_of(entries):
     return [entry.data for entry in entries]
 
 
-def test_public_attributes_are_those_of_the_original(deque):
+def test_public_attributes_equal_those_of_the_original(deque):
     buffer = deque(size=3)
     buffer.meta_index = {"label": []}
     pushed = [buffer.push(k, {"label": k}) for k in range(5)]
@@ -654,9 +654,7 @@ def test_public_attributes_are_those_of_the_original(deque):
     assert per.buffer_idx == {k: entry.index for k, entry in enumerate(pushed[2:])}
 
 
-def test_a_process_killed_while_it_replaces_an_item_leaves_a_whole_buffer(
-    deque, tmp_path, monkeypatch
-):
+def test_a_kill_during_an_update_leaves_a_consistent_buffer(deque, tmp_path, monkeypatch):
     monkeypatch.setattr("expdb.integrations.di_engine.items.UPDATE_SECONDS", 0.1)
     path = tmp_path / "killed.db"
     buffer = deque(8, size=8, location=path)
@@ -678,7 +676,7 @@ def test_a_process_killed_while_it_replaces_an_item_leaves_a_whole_buffer(
 
 
 def set_once():
-    """Return a `set_capacity` that works once, as in a process that is killed after it."""
+    """Return a `set_capacity` that works only once, as in a process that is then killed."""
     original, calls = expdb.ReplayBuffer.set_capacity, []
 
     def set_capacity(buffer, capacity):
@@ -689,7 +687,7 @@ def set_once():
     return set_capacity
 
 
-def test_groups_follow_what_other_handles_update(deque, tmp_path):
+def test_groups_include_updates_by_other_handles(deque, tmp_path):
     first, other = (deque(size=8, location=tmp_path / "shared.db") for _ in range(2))
     pushed = [first.push(item(k), {"g": "a" if k < 2 else "b"}) for k in range(4)]
     first.items.flush()
@@ -699,7 +697,7 @@ def test_groups_follow_what_other_handles_update(deque, tmp_path):
     assert sorted(data(group) for group in groups) == [[0, 2, 3], [1]]
 
 
-def test_the_priority_of_an_evicted_item_is_left_out(deque):
+def test_priority_updates_of_evicted_items_are_ignored(deque):
     buffer = deque(size=2)
     per = PriorityExperienceReplay(buffer)
     buffer.use(per)
@@ -711,7 +709,7 @@ def test_the_priority_of_an_evicted_item_is_left_out(deque):
     assert per.max_priority == 1.0
 
 
-def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
+def test_errors_for_another_size_or_max_use_have_a_remedy(make, deque, tmp_path):
     make(size=10)
     with pytest.raises(expdb.CapacityMismatch, match=r"has a capacity of 10 items.*exp_name"):
         make(size=5)
@@ -720,7 +718,7 @@ def test_another_size_or_max_use_says_what_to_do(make, deque, tmp_path):
         make(AdvancedReplayBuffer, name="bounded", max_use=3)
 
 
-def test_use_and_priority_work_together(deque):
+def test_use_limits_and_priorities_can_be_combined(deque):
     buffer = deque()
     buffer.use(PriorityExperienceReplay(buffer)).use(use_time_check(buffer, max_use=2))
     for k in range(4):
@@ -729,7 +727,7 @@ def test_use_and_priority_work_together(deque):
     assert max(used.values()) == 2
 
 
-def test_groups_are_cut_and_padded(deque):
+def test_groups_are_truncated_and_padded(deque):
     buffer = deque(7)
     buffer.use(padding("none")).use(group_sample(2))
     for group in buffer.sample(3, groupby="group"):
@@ -746,7 +744,7 @@ def test_groups_are_cut_and_padded(deque):
     )
 
 
-def test_a_deque_buffer_is_there_next_week(deque, tmp_path):
+def test_a_reopened_or_loaded_deque_buffer_keeps_its_items(deque, tmp_path):
     first = deque(3, location=tmp_path / "d.db")
     first.save_data(str(tmp_path / "saved.db"))
     index = first[0].index

@@ -56,7 +56,7 @@ def sample_until(buffer, is_seen, size=3, key="k"):
 def test_items_are_sampled_before_they_are_written(deque):
     buffer, other = deque(), deque()
     buffer.push(item(0))
-    assert numbers(buffer.sample(1)) == [0]  # writes it: a sample needs a stored item
+    assert numbers(buffer.sample(1)) == [0]  # writes the item, because a sample needs a stored item
     for k in range(1, 5):
         pushed = buffer.push(item(k), meta={"group": k % 2})
         (entry,) = [
@@ -198,7 +198,7 @@ def test_data_may_have_any_key(deque, key):
         buffer.push({key: np.array([9, 9]), "k": 9}, meta={"m": 9})
 
 
-def test_an_interrupt_after_a_write_leaves_no_item_twice(deque, monkeypatch):
+def test_an_interrupt_after_a_write_does_not_duplicate_items(deque, monkeypatch):
     buffer = deque()
     buffer.push(item(0))
     buffer.items.flush()
@@ -250,7 +250,7 @@ def test_flush_stores_the_priorities_of_pushed_items(deque):
     assert [entry.meta["priority"] for entry in other] == [0.5, 1.5, 2.5] * 2
 
 
-def test_an_item_has_a_reward_that_another_handle_stored_first(deque):
+def test_a_handle_reads_items_with_a_reward_added_by_another_handle(deque):
     buffer, other = deque(), deque()
     buffer.push({"obs": 1})
     buffer.items.flush()

@@ -1,11 +1,11 @@
-"""A DQN pipeline of DI-engine trains from a database, and goes on with it."""
+"""Test that a DQN pipeline of DI-engine trains on a stored buffer and continues with it."""
 
 import pytest
 
 WHY = "DI-engine is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("ding.framework", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     import gym
     from ding.config import compile_config
     from ding.envs import BaseEnvManagerV2, DingEnvWrapper
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 def train(folder, prioritized, iterations):
-    """Train for some iterations; return how many items the buffer held before, and after."""
+    """Train, and return the numbers of items before and after, and of training iterations."""
     main_config.exp_name = str(folder / "experiment")
     main_config.policy.priority = main_config.policy.priority_IS_weight = prioritized
     cfg = compile_config(main_config, create_cfg=create_config, auto=True, save_cfg=False)
@@ -60,7 +60,7 @@ def train(folder, prioritized, iterations):
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_a_pipeline_trains_and_goes_on_with_its_buffer(tmp_path, monkeypatch, prioritized):
+def test_a_pipeline_trains_and_continues_with_its_buffer(tmp_path, monkeypatch, prioritized):
     monkeypatch.chdir(tmp_path)
     before, stored, updates = train(tmp_path, prioritized, 20)
     assert before == 0

@@ -1,7 +1,4 @@
-"""Recording environments.
-
-Single, and vectors in three autoreset modes, spaces with parts, and episodes cut off.
-"""
+"""Tests of `record` for single and vector environments, nested spaces and aborted episodes."""
 
 import gymnasium as gym
 import numpy as np
@@ -15,11 +12,10 @@ from expdb.integrations.gymnasium import record
 
 
 class Counter(gym.Env):
-    """Ends after `length` steps.
+    """An environment that ends each episode after `length` steps.
 
-    Each observation tells the episode and the step, in a space with parts.
-
-    The arrays of an observation are the same every time, written over, if `reuse`.
+    Each observation is nested and contains the numbers of the episode and the step. With `reuse`,
+    every observation overwrites the array of the observation before it.
     """
 
     action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
@@ -34,7 +30,7 @@ class Counter(gym.Env):
         self.at = np.zeros(2, np.int64)
 
     def observe(self):
-        if not self.reuse:  # gymnasium's own final_obs would be written over
+        if not self.reuse:  # otherwise the final_obs of gymnasium would be overwritten
             self.at = np.zeros(2, np.int64)
         self.at[:] = self.episode, self.t
         return {"at": self.at, "more": (self.t, {"b": np.array([1, 0, self.t % 2], np.int8)})}
@@ -64,7 +60,7 @@ def buffer(tmp_path):
 
 
 def assert_recorded(buffer, agent, lengths):
-    """The complete episodes of an agent are as the counter counted."""
+    """Assert that the complete episodes of an agent match those of `Counter`."""
     complete = [
         row
         for row in buffer.episodes({"agent_id": agent}).to_pylist()
@@ -95,7 +91,7 @@ def assert_recorded(buffer, agent, lengths):
         assert batch["truncated"].tolist() == [end and row["length"] % 2 == 0 for end in ends]
 
 
-def test_a_single_environment_is_recorded_as_it_is_played(buffer):
+def test_a_single_environment_is_recorded(buffer):
     with record(
         Counter(),
         buffer,
@@ -129,7 +125,7 @@ def test_a_single_environment_is_recorded_as_it_is_played(buffer):
         buffer.sample(4, unit=Episode(), sampler=Uniform(replace=False))
 
 
-def test_a_reset_cuts_an_episode_off_and_an_empty_one_leaves_nothing(buffer):
+def test_reset_aborts_an_open_episode_and_stores_no_empty_episode(buffer):
     env = record(Counter(5), buffer, flush_steps=1)
     env.reset()
     env.reset()
@@ -180,7 +176,7 @@ def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, 
     assert times == (list(range(0, 12, 2)) if lost else list(range(12)))
 
 
-def test_mistakes_with_vector_environments_say_what_to_do(buffer):
+def test_errors_for_vector_environments_have_a_remedy(buffer):
     envs = record(SyncVectorEnv([Counter] * 2, autoreset_mode=AutoresetMode.DISABLED), buffer)
     envs.reset()
     with pytest.raises(expdb.InvalidValue, match="an entry for each of the 2 environments"):
@@ -193,7 +189,7 @@ def test_mistakes_with_vector_environments_say_what_to_do(buffer):
         record(Counter(), "runs.db")
 
 
-def test_a_registered_environment_is_a_task_by_its_id(buffer):
+def test_the_id_of_a_registered_environment_is_the_task_id(buffer):
     with record(gym.make("CartPole-v1"), buffer) as env:
         env.reset(seed=0)
         while not any(env.step(env.action_space.sample())[2:4]):
@@ -210,7 +206,7 @@ def test_a_registered_environment_is_a_task_by_its_id(buffer):
 
 
 class Speaker(gym.Env):
-    """Says which step of which environment it is."""
+    """An environment whose observations name the environment and the step."""
 
     observation_space, action_space = (
         gym.spaces.Text(20),
@@ -230,7 +226,7 @@ class Speaker(gym.Env):
         return f"{self.name} {self.t}", 1.0, self.t == 3, False, {}
 
 
-def test_each_environment_has_its_own_part_of_spaces_that_are_not_batched(buffer):
+def test_text_and_tuple_spaces_are_split_between_environments(buffer):
     envs = record(
         SyncVectorEnv(
             [lambda: Speaker("a"), lambda: Speaker("b")], autoreset_mode=AutoresetMode.SAME_STEP
@@ -262,7 +258,7 @@ def test_spaces_without_fixed_fields_are_refused(buffer, space):
         record(env, buffer)
 
 
-def test_an_environment_that_resets_itself_is_wrapped_the_other_way(buffer):
+def test_autoreset_must_wrap_the_recorded_environment(buffer):
     with pytest.raises(expdb.InvalidValue, match="Autoreset\\(record\\(env, buffer\\)\\)"):
         record(gym.wrappers.Autoreset(Speaker()), buffer)
     env = gym.wrappers.Autoreset(record(Speaker(), buffer))
@@ -273,7 +269,7 @@ def test_an_environment_that_resets_itself_is_wrapped_the_other_way(buffer):
     assert [row["length"] for row in buffer.episodes().to_pylist()] == [3, 3]
 
 
-def test_mistakes_with_single_environments_say_what_to_do(buffer):
+def test_errors_for_single_environments_have_a_remedy(buffer):
     env = record(Counter(), buffer)
     with pytest.raises(expdb.InvalidValue, match=r"call reset\(\)"):
         env.step(env.action_space.sample())

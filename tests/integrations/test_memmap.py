@@ -1,4 +1,4 @@
-"""memmap-replay-buffer's code runs on a database with only the import changed."""
+"""Tests that code for memmap-replay-buffer runs on a database after a change of its import."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ torch = pytest.importorskip(
     "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
 )
 
-if True:  # what needs it
+if True:  # these imports need the package
     from expdb.integrations import memmap
     from expdb.integrations.memmap import (
         ConcatReplayBuffer,
@@ -50,7 +50,7 @@ def tasks(buffer):
     return buffer.get_all_data(meta_fields=("task",))["task"].tolist()
 
 
-def test_the_page_runs_with_the_import_changed(tmp_path, monkeypatch):
+def test_the_memmap_page_runs_with_the_import_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[1] / "data" / "memmap_page.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
@@ -62,7 +62,7 @@ def test_the_page_runs_with_the_import_changed(tmp_path, monkeypatch):
     namespace["buffer_rehydrated"].close()
 
 
-def test_steps_come_back_with_their_types_and_defaults(make):
+def test_steps_round_trip_with_types_and_defaults(make):
     buffer = make()
     with buffer.one_episode(task=7) as last:
         stored = buffer.store(obs=torch.tensor([1.5, 2.0]), action=torch.tensor(3))
@@ -78,7 +78,7 @@ def test_steps_come_back_with_their_types_and_defaults(make):
     assert (data["task"].item(), data["goal"].tolist()) == (7, [[1.0, 1.0]])
 
 
-def test_values_that_do_not_fit_are_refused_and_nothing_is_stored(make):
+def test_invalid_values_are_refused_and_no_step_is_stored(make):
     buffer = make()
     with buffer.one_episode():
         for wrong, named in (
@@ -94,7 +94,7 @@ def test_values_that_do_not_fit_are_refused_and_nothing_is_stored(make):
     assert buffer.episode_lens.tolist() == [1, 0, 0, 0]
 
 
-def test_a_ring_of_episodes_keeps_the_newest_in_their_slots(make):
+def test_a_circular_buffer_overwrites_the_slots_of_the_oldest_episodes(make):
     buffer = make(circular=True)
     for task in range(6):
         episode(buffer, task)
@@ -102,7 +102,7 @@ def test_a_ring_of_episodes_keeps_the_newest_in_their_slots(make):
     assert (buffer.num_episodes, buffer.episode_index, len(buffer)) == (4, 2, 4)
 
 
-def test_an_episode_under_way_takes_its_slot_when_it_ends_and_not_before(make):
+def test_an_open_episode_takes_its_slot_only_when_it_ends(make):
     buffer = make(circular=True)
     for task in range(4):
         episode(buffer, task)
@@ -112,7 +112,7 @@ def test_an_episode_under_way_takes_its_slot_when_it_ends_and_not_before(make):
     assert tasks(buffer) == [9, 1, 2, 3]
 
 
-def test_a_full_buffer_that_is_no_ring_refuses(make):
+def test_a_full_buffer_that_is_not_circular_refuses_episodes(make):
     buffer = make(episodes=1)
     episode(buffer, 0)
     with pytest.raises(ValueError, match="full"), buffer.one_episode():
@@ -121,7 +121,7 @@ def test_a_full_buffer_that_is_no_ring_refuses(make):
         buffer.store_episode(action=[1])
 
 
-def test_an_exception_takes_the_episode_back(make):
+def test_an_exception_discards_the_episode(make):
     buffer = make()
     with pytest.raises(RuntimeError), buffer.batched_episode(2, task=[1, 2]):  # noqa: PT012
         buffer.store_batch(action=[1, 2])
@@ -131,7 +131,7 @@ def test_an_exception_takes_the_episode_back(make):
     assert buffer.episode_lens.tolist() == [2, 0, 0, 0]
 
 
-def test_what_is_refused_leaves_the_buffer_as_it_was(make):
+def test_refused_values_do_not_change_the_buffer(make):
     buffer = make()
     with pytest.raises(ValueError, match="scroe"), buffer.one_episode(scroe=1):
         pytest.fail("it began")
@@ -148,7 +148,7 @@ def test_what_is_refused_leaves_the_buffer_as_it_was(make):
     assert buffer.num_episodes == 2
 
 
-def test_episodes_beside_each_other(make):
+def test_batched_episodes_are_stored_side_by_side(make):
     buffer = make(steps=2)
     with buffer.batched_episode(3, task=[1, 2, 3]):
         buffer.store_batch(action=torch.tensor([1, 2, 3]))
@@ -181,23 +181,23 @@ def test_update_sets_fields_and_meta_fields_of_stored_episodes(make):
         buffer.update(3, reward=np.zeros(3))
 
 
-def test_it_is_there_next_week(make):
+def test_a_reopened_buffer_keeps_its_episodes(make):
     buffer = make()
     episode(buffer, 1)
-    buffer.store(action=5)  # of an episode that nobody ends
+    buffer.store(action=5)  # a step of an episode that is never ended
     buffer.close()
     again = ReplayBuffer.from_folder(buffer.folder)
     assert (again.num_episodes, again.episode_lens.tolist()) == (1, [3, 1, 0, 0])
     episode(again, 2)
     assert again.episode_lens.tolist() == [3, 1, 3, 0]
     again.close()
-    make().close()  # without overwrite it goes on with what is there
+    make().close()  # without overwrite, the buffer keeps its episodes
     with pytest.raises(ValueError, match="different config"):
         make(episodes=5)
     assert len(make(overwrite=True)) == 0
 
 
-def test_reading_only(make, tmp_path):
+def test_a_read_only_buffer_refuses_writes(make, tmp_path):
     buffer = make()
     episode(buffer, 1)
     reader = ReplayBuffer.from_folder(buffer.folder, read_only=True)
@@ -249,7 +249,7 @@ def test_timesteps_are_filtered_by_fields_and_meta_fields(filled):
         filled.dataset(fields=("nothing",))
 
 
-def test_transitions_of_several_steps(filled):
+def test_the_loader_returns_n_step_transitions(filled):
     (batch,) = filled.dataloader(
         10, n_steps=2, current_fields=("action",), next_fields=("action",),
         sequence_fields=("reward",), fieldname_map={"seq_reward": "rewards"},
@@ -261,7 +261,7 @@ def test_transitions_of_several_steps(filled):
     assert batch["task"].tolist() == [1, 1, 1, 3, 3]
 
 
-def test_windows_are_within_their_episodes(filled):
+def test_windows_do_not_cross_the_ends_of_episodes(filled):
     dataset = ReplayDatasetTimeWindow(filled, 2, return_indices=True)
     seen = set()
     for _ in range(60):
@@ -274,7 +274,7 @@ def test_windows_are_within_their_episodes(filled):
     assert (dataset[1]["_lens"].item(), dataset[1]["action"].tolist()) == (1, [0, 0])
 
 
-def test_a_dataset_keeps_to_the_episodes_it_was_made_of(make):
+def test_a_dataset_contains_only_the_episodes_at_its_creation(make):
     buffer = make(circular=True)
     for task in range(4):
         episode(buffer, task)
@@ -285,7 +285,7 @@ def test_a_dataset_keeps_to_the_episodes_it_was_made_of(make):
         dataset[0]
 
 
-def test_workers_of_a_loader_read_the_file_themselves(filled):
+def test_workers_of_a_loader_open_the_file_themselves(filled):
     loader = filled.dataloader(
         3, timestep_level=True, num_workers=2, multiprocessing_context="spawn"
     )
@@ -307,7 +307,7 @@ def test_several_folders_are_read_as_one(make):
     both.close()
 
 
-def test_rollouts_are_gathered_and_stored(make):
+def test_a_collector_gathers_and_stores_rollouts(make):
     buffer = make()
     collector = buffer.create_collector(2)
     for t in range(3):
@@ -327,7 +327,7 @@ def test_rollouts_are_gathered_and_stored(make):
     assert len(collector) == 0
 
 
-# -- what the database adds ------------------------------------------------------------------------
+# -- features of the database ----------------------------------------------------------------------
 
 ACTOR = """
 import sys
@@ -342,7 +342,7 @@ buffer.close()
 
 
 @pytest.mark.slow
-def test_several_processes_store_and_sql_reads(tmp_path):
+def test_sql_reads_steps_stored_by_several_processes(tmp_path):
     actors = [
         subprocess.Popen([sys.executable, "-W", "error", "-c", ACTOR, str(tmp_path), str(k)])
         for k in range(3)
@@ -373,7 +373,7 @@ with buffer.one_episode():
 """
 
 
-def test_a_killed_process_leaves_every_step_that_was_stored(tmp_path):
+def test_steps_stored_before_a_kill_are_kept(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True
     )
@@ -383,7 +383,7 @@ def test_a_killed_process_leaves_every_step_that_was_stored(tmp_path):
     buffer.close()
 
 
-def test_a_folder_of_the_original_is_imported_without_unpickling(tmp_path):
+def test_a_folder_of_the_original_package_is_imported_without_unpickling(tmp_path):
     original = pytest.importorskip(
         "memmap_replay_buffer",
         reason="memmap-replay-buffer is not installed: run `python3 dev.py test --torch`",
@@ -411,7 +411,7 @@ def test_a_folder_of_the_original_is_imported_without_unpickling(tmp_path):
 
 
 @pytest.mark.parametrize("size", [None, 1])
-def test_an_episode_without_steps_is_none(make, size):
+def test_an_episode_without_steps_is_not_stored(make, size):
     buffer = make(fields={"a": "int"}, meta={"task": "int"})
     if size is None:
         with buffer.one_episode(task=9):

@@ -1,4 +1,4 @@
-"""MineStudio's replay buffer on a database: chunks, staleness, reuse, sessions, ranks."""
+"""Tests of MineStudio's replay buffer: chunks, staleness, reuse, sessions and ranks."""
 
 import collections
 import gc
@@ -58,11 +58,11 @@ def add(buffer, numbers, worker="w", version=0, session="s"):
         )
 
 
-def fetched(buffer, count):
+def fetch_indices(buffer, count):
     return [(index.worker_uuid, index.fid_in_worker) for index, _ in buffer.fetch_fragments(count)]
 
 
-def test_a_fragment_comes_back_as_it_was(make):
+def test_a_fragment_round_trips_unchanged(make):
     buffer = make()
     add(buffer, [3])
     ((index, id),) = buffer.fetch_fragments(1)
@@ -80,13 +80,13 @@ def test_a_fragment_comes_back_as_it_was(make):
             assert value == other
 
 
-def test_a_chunk_is_fragments_of_one_worker_that_follow_each_other(make):
+def test_a_chunk_contains_consecutive_fragments_of_one_worker(make):
     buffer = make(fragments_per_chunk=3)
     for number in range(6):
         add(buffer, [number], "a")
         add(buffer, [number + 10], "b")
     for _ in range(3):
-        fragments = fetched(buffer, 6)
+        fragments = fetch_indices(buffer, 6)
         for chunk in (fragments[:3], fragments[3:]):
             worker, first = chunk[0]
             assert chunk == [(worker, first + k) for k in range(3)]
@@ -97,11 +97,11 @@ def test_a_chunk_is_fragments_of_one_worker_that_follow_each_other(make):
         buffer.fetch_fragments(303)
 
 
-def test_a_chunk_begins_anew_where_a_fragment_is_missing(make, caplog):
+def test_a_missing_fragment_starts_a_new_chunk(make, caplog):
     buffer = make(fragments_per_chunk=2)
     add(buffer, [0, 2, 3])
     assert "new chunk begins" in caplog.text
-    assert fetched(buffer, 2) == [("w", 2), ("w", 3)]
+    assert fetch_indices(buffer, 2) == [("w", 2), ("w", 3)]
     assert len(buffer.buffer) == 2
 
 
@@ -110,27 +110,27 @@ def test_no_chunk_is_used_more_often_than_max_reuse(make):
     add(buffer, range(5))
     used = collections.Counter()
     for _ in range(3):
-        used.update(fetched(buffer, 5))
+        used.update(fetch_indices(buffer, 5))
     assert set(used.values()) == {3}
     with pytest.raises(expdb.TooFewRows):
         buffer.fetch_fragments(1, timeout=0.2)
     assert len(buffer.buffer) == 0  # used up, and deleted
 
 
-def test_staleness_is_a_hard_bound_whatever_the_order(make):
+def test_stale_fragments_are_never_fetched_in_any_order(make):
     buffer = make(max_staleness=1)
     buffer.update_model_version("s", 1)
     add(buffer, [0], "fast", 1)
     add(buffer, [0], "slow", 0)
     buffer.update_model_version("s", 2)
-    assert fetched(buffer, 1) == [("fast", 0)]
-    add(buffer, [1], "slow", 0)  # too stale by now, and left out
+    assert fetch_indices(buffer, 1) == [("fast", 0)]
+    add(buffer, [1], "slow", 0)  # already too stale, so it is not stored
     assert len(buffer.buffer) == 1
     with pytest.raises(ValueError, match="must not decrease"):
         buffer.update_model_version("s", 1)
 
 
-def test_fragments_of_another_session_are_left_out_and_deleted(make):
+def test_fragments_of_another_session_are_ignored_and_deleted(make):
     buffer = make()
     add(buffer, [0, 1])
     add(buffer, [2], session="other")
@@ -140,24 +140,24 @@ def test_fragments_of_another_session_are_left_out_and_deleted(make):
     with pytest.raises(KeyError, match="another session"):
         buffer.load_fragment(id)
     add(buffer, [5], session="other")
-    assert fetched(buffer, 1) == [("w", 5)]
+    assert fetch_indices(buffer, 1) == [("w", 5)]
 
 
-def test_the_oldest_chunks_make_room(make):
+def test_the_oldest_chunks_are_evicted(make):
     buffer = make(max_chunks=3)
     add(buffer, range(7))
-    assert sorted(fetched(buffer, 3)) == [("w", 4), ("w", 5), ("w", 6)]
+    assert sorted(fetch_indices(buffer, 3)) == [("w", 4), ("w", 5), ("w", 6)]
 
 
-def test_a_stale_chunk_takes_no_good_one_s_place(make):
+def test_a_stale_chunk_does_not_evict_a_current_chunk(make):
     buffer = make(max_chunks=2, max_staleness=0)
     buffer.update_model_version("s", 3)
     add(buffer, [0, 1], version=3)
     add(buffer, [2], version=1)
-    assert sorted(fetched(buffer, 2)) == [("w", 0), ("w", 1)]
+    assert sorted(fetch_indices(buffer, 2)) == [("w", 0), ("w", 1)]
 
 
-def test_fetching_waits_until_there_are_enough(make, tmp_path):
+def test_fetching_waits_for_enough_fragments(make, tmp_path):
     buffer = make()
     add(buffer, [0])
     worker = ReplayBufferInterface(location=tmp_path / "buffer")
@@ -178,12 +178,12 @@ def test_every_rank_reads_the_plan_of_the_last_fetch(make, tmp_path):
     for index, id in rank.prepared_fragments()[1::2]:
         assert rank.load_fragment(id).index == index
     buffer.fetch_fragments(4)
-    with pytest.raises(KeyError):  # used up, and only kept until then
+    with pytest.raises(KeyError):  # used up, and kept only until the next fetch
         rank.load_fragment(plan[0][1])
     rank.close()
 
 
-def test_what_was_fetched_can_be_loaded_until_the_next_fetch(make, tmp_path):
+def test_fragments_of_a_fetch_can_be_loaded_until_the_next_fetch(make, tmp_path):
     buffer = make(max_chunks=2, max_staleness=0)
     add(buffer, range(3))
     plan = buffer.fetch_fragments(2)
@@ -199,7 +199,7 @@ def test_what_was_fetched_can_be_loaded_until_the_next_fetch(make, tmp_path):
     worker.close()
 
 
-def test_a_chunk_of_which_a_part_has_become_stale_begins_anew(make):
+def test_a_partly_stale_chunk_is_started_again(make):
     buffer = make(fragments_per_chunk=2, max_staleness=0)
     for worker in "ABC":
         add(buffer, [0], worker)
@@ -208,11 +208,11 @@ def test_a_chunk_of_which_a_part_has_become_stale_begins_anew(make):
         for worker in "ABC":
             add(buffer, [number], worker, version=1)
     assert buffer.buffer.stats()["episodes"]["complete"] == 3
-    fragments = fetched(buffer, 6)
+    fragments = fetch_indices(buffer, 6)
     assert sorted(fragments) == [(worker, number) for worker in "ABC" for number in (1, 2)]
 
 
-def test_one_process_makes_the_buffer_and_others_attach(make, tmp_path):
+def test_one_process_creates_the_buffer_and_others_attach(make, tmp_path):
     with pytest.raises(ValueError, match="not initialized"):
         ReplayBufferInterface()
     with pytest.raises(ValueError, match="not initialized"):
@@ -244,7 +244,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_a_killed_trainer_goes_on_with_every_fragment(make, tmp_path):
+def test_fragments_survive_a_kill_of_the_trainer(make, tmp_path):
     from pathlib import Path
 
     path = tmp_path / "killed"
@@ -257,7 +257,7 @@ def test_a_killed_trainer_goes_on_with_every_fragment(make, tmp_path):
     assert len(buffer.buffer) == 7
     assert len(buffer.prepared_fragments()) == 6
     add(buffer, [10, 11], "w2", version=4)
-    assert fetched(buffer, 2) is not None
+    assert fetch_indices(buffer, 2) is not None
     buffer.close()
 
 
@@ -276,7 +276,7 @@ def test_derived_data_is_joined_by_the_index():
     assert [tensor.tolist() for tensor in batch["list"]] == [[2, 1, 0], [0.5, 0.5, 0.5]]
 
 
-def test_fragments_are_in_sql(make, tmp_path):
+def test_sql_reads_fragments(make, tmp_path):
     buffer = make()
     add(buffer, range(4))
     with expdb.open(tmp_path / "buffer" / minestudio.locating.FILE) as db:
@@ -287,10 +287,10 @@ def test_fragments_are_in_sql(make, tmp_path):
         assert db.sql(query).to_pylist() == [{"agent_id": "w", "policy_version": 0, "n": 4}]
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- errors and races ------------------------------------------------------------------------------
 
 
-def test_a_fragment_that_is_refused_changes_nothing(make):
+def test_a_refused_fragment_does_not_change_the_buffer(make):
     buffer = make(fragments_per_chunk=2)
     add(buffer, [0])
     odd = fragment(1)
@@ -300,11 +300,11 @@ def test_a_fragment_that_is_refused_changes_nothing(make):
     with pytest.raises(ValueError, match="metadata"):
         buffer.add_fragment(fragment(1), FragmentMetadata(0, "s", "other", 1))
     add(buffer, [1])
-    assert fetched(buffer, 2) == [("w", 0), ("w", 1)]
+    assert fetch_indices(buffer, 2) == [("w", 0), ("w", 1)]
 
 
 @pytest.mark.parametrize("moment", ["before the plan is kept", "after the worker has looked"])
-def test_no_worker_deletes_what_is_fetched_at_that_moment(make, tmp_path, monkeypatch, moment):
+def test_workers_do_not_delete_fragments_during_a_fetch(make, tmp_path, monkeypatch, moment):
     buffer = make(max_chunks=2, max_reuse=9)
     add(buffer, range(2))
     worker = ReplayBufferInterface(location=tmp_path / "buffer")
@@ -334,7 +334,7 @@ def test_no_worker_deletes_what_is_fetched_at_that_moment(make, tmp_path, monkey
     worker.close()
 
 
-def test_what_is_in_the_plan_can_be_loaded(make, tmp_path, monkeypatch):
+def test_fragments_in_the_plan_can_always_be_loaded(make, tmp_path, monkeypatch):
     buffer = make(max_reuse=1)
     add(buffer, range(4))
     buffer.fetch_fragments(2)
@@ -357,7 +357,7 @@ def test_what_is_in_the_plan_can_be_loaded(make, tmp_path, monkeypatch):
     rank.close()
 
 
-def test_a_handle_that_is_dropped_or_never_made_owns_nothing(make, tmp_path):
+def test_a_dropped_or_failed_handle_does_not_block_a_new_handle(make, tmp_path):
     (tmp_path / "buffer").mkdir()
     (tmp_path / "buffer" / "fragments.db").write_bytes(b"not a database, but a kilobyte" * 40)
     with pytest.raises(expdb.ExpDBError):
@@ -375,25 +375,25 @@ def test_a_handle_that_is_dropped_or_never_made_owns_nothing(make, tmp_path):
         gc.collect()
 
 
-def test_another_handle_may_tell_of_a_new_session(make, tmp_path):
+def test_a_handle_follows_a_session_started_by_another_handle(make, tmp_path):
     buffer = make()
     add(buffer, range(3))
     buffer.fetch_fragments(2)
     other = ReplayBufferInterface(location=tmp_path / "buffer")
     other.update_model_version("t", 0)
     add(other, [7], session="t")
-    assert fetched(buffer, 1) == [("w", 7)]
+    assert fetch_indices(buffer, 1) == [("w", 7)]
     other.update_model_version("u", 0)
     buffer.update_model_version("u", 1)
     add(buffer, [8], version=1, session="u")
-    assert fetched(buffer, 1) == [("w", 8)]
+    assert fetch_indices(buffer, 1) == [("w", 8)]
     other.update_model_version("v", 0)
     buffer.close()
     other.close()
     assert make("buffer", max_reuse=2).prepared_fragments() == []
 
 
-def test_chunks_that_are_used_up_go_after_a_restart_too(make):
+def test_used_up_chunks_are_deleted_after_a_restart(make):
     buffer = make(max_chunks=4)
     add(buffer, range(4))
     for _ in range(2):

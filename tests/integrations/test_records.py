@@ -1,4 +1,4 @@
-"""Values of other libraries come back as what they were, or are refused by name."""
+"""Tests of records: values of other libraries round-trip, or an error names the value."""
 
 from collections import OrderedDict, namedtuple
 
@@ -16,7 +16,7 @@ def buffer(db):
     return db.buffer("items")
 
 
-def kept(db, buffer, values):
+def round_trip(db, buffer, values):
     records = Records(db, buffer)
     buffer.store_batch([records.step(value) for value in values])
     return Records(db, buffer).values(buffer.get(range(len(values))))
@@ -59,8 +59,8 @@ VALUES = [
 ]  # fmt: skip
 
 
-def test_values_come_back_as_they_were(db, buffer):
-    results = kept(db, buffer, VALUES)
+def test_values_round_trip_unchanged(db, buffer):
+    results = round_trip(db, buffer, VALUES)
     for value, result in zip(VALUES, results, strict=True):
         assert_same(value, result)
 
@@ -71,7 +71,7 @@ def test_value_reverses_step_without_storing(db, buffer):
         assert_same(value, records.value(records.step(value)))
 
 
-def test_tensors_come_back_as_tensors(db, buffer):
+def test_tensors_round_trip_as_tensors(db, buffer):
     torch = pytest.importorskip(
         "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
     )
@@ -82,7 +82,7 @@ def test_tensors_come_back_as_tensors(db, buffer):
         {"reward": torch.tensor(3), "obs": torch.zeros(0, 2, dtype=torch.bool)},
         {"obs": torch.randn(2, 3).T, "many": [torch.tensor(1, dtype=torch.int8)]},
     ]
-    for value, result in zip(values, kept(db, buffer, values), strict=True):
+    for value, result in zip(values, round_trip(db, buffer, values), strict=True):
         assert value.keys() == result.keys()
         for name, tensor in value.items():
             expected, actual = (
@@ -111,20 +111,20 @@ def test_tensors_come_back_as_tensors(db, buffer):
      ({"n": 2**70}, "'n' is .* does not fit"), ({"o": np.array([None])}, "'o': dtype object"),
      (np.zeros(2, ">f4"), "the value: big-endian"), ({1, 2}, "the value is a builtins.set")],
 )  # fmt: skip
-def test_what_could_not_come_back_is_refused_by_name(db, buffer, value, named):
+def test_errors_name_the_values_that_cannot_be_stored(db, buffer, value, named):
     with pytest.raises(expdb.InvalidValue, match=named):
         Records(db, buffer).step(value)
     assert len(buffer) == 0
 
 
-def test_shapes_that_differ_share_a_structure(db, buffer):
+def test_values_of_different_shapes_share_a_structure(db, buffer):
     values = [np.zeros(k) for k in range(50)]
-    for value, result in zip(values, kept(db, buffer, values), strict=True):
+    for value, result in zip(values, round_trip(db, buffer, values), strict=True):
         assert_same(value, result)
     assert len(db.buffer("items.structures")) <= 2
 
 
-def test_another_handle_learns_what_is_new(open_db):
+def test_a_handle_reads_structures_added_by_another_handle(open_db):
     first, other = open_db(), open_db()
     writer = Records(first, first.buffer("items"))
     reader = Records(other, other.buffer("items"))
@@ -133,14 +133,14 @@ def test_another_handle_learns_what_is_new(open_db):
     assert_same(reader.values(batch), [{"a": 1}, {"b": np.ones(2)}])
 
 
-def test_keys_that_are_equal_are_not_the_same(db, buffer):
+def test_equal_keys_of_different_types_are_refused(db, buffer):
     records = Records(db, buffer)
     records.step({1: np.zeros(2)})
     with pytest.raises(expdb.InvalidValue, match="key True"):
         records.step({True: np.zeros(2)})
 
 
-def test_deep_values_take_no_longer_than_they_are_deep(db, buffer):
+def test_the_cost_of_nested_values_is_linear_in_their_depth(db, buffer):
     value = np.zeros(1)
     for _ in range(60):
         value = (value, np.int32(1))
@@ -148,12 +148,12 @@ def test_deep_values_take_no_longer_than_they_are_deep(db, buffer):
     assert_same(value, Records(db, buffer).values(buffer.get([0]))[0])
 
 
-def test_values_of_a_class_are_kept_as_its_kind_says(db, buffer):
+def test_a_kind_defines_how_values_of_a_class_are_stored(db, buffer):
     kind = Kind("fraction", complex, lambda z: (z.real, z.imag), lambda parts: complex(*parts))
     buffer.store(**Records(db, buffer, kind).step({"z": 1 + 2j}))
     batch = buffer.get([0])
     assert Records(db, buffer, kind).values(batch) == [{"z": 1 + 2j}]
-    assert Records(db, buffer).values(batch) == [{"z": (1.0, 2.0)}]  # where nobody knows the class
+    assert Records(db, buffer).values(batch) == [{"z": (1.0, 2.0)}]  # without the kind
 
 
 def test_values_share_no_memory(db, buffer):
@@ -164,8 +164,8 @@ def test_values_share_no_memory(db, buffer):
     assert second.tolist() == [0, 0, 0]
 
 
-def test_ordered_dictionaries_come_back_as_such(db, buffer):
+def test_ordered_dictionaries_round_trip(db, buffer):
     inner = OrderedDict(b=np.arange(3), a=OrderedDict(c="text"))
     values = [{"info": inner, "k": 1}, OrderedDict(x=1.5)]
-    for result, value in zip(kept(db, buffer, values), values, strict=True):
+    for result, value in zip(round_trip(db, buffer, values), values, strict=True):
         assert_same(result, value)

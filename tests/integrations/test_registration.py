@@ -1,4 +1,4 @@
-"""Other programs read fields and priorities on connections of the module sqlite3."""
+"""Tests of `register`: sqlite3 connections of other programs read fields and priorities."""
 
 import sqlite3
 
@@ -41,7 +41,7 @@ def test_fields_and_priorities_are_read(path):
     connection.close()
 
 
-def test_steps_that_are_written_later_are_read(path):
+def test_a_registered_connection_reads_later_steps(path):
     connection = connect(path)
     connection.execute(QUERY).fetchall()
     with expdb.open(path) as db:
@@ -70,7 +70,7 @@ def test_other_connections_are_refused(path, tmp_path):
     connection.close()
 
 
-def test_factories_of_the_connection_do_not_matter(path):
+def test_row_and_text_factories_do_not_affect_the_functions(path):
     connection = sqlite3.connect(path)
     connection.row_factory = lambda cursor, row: {
         column[0]: value for column, value in zip(cursor.description, row, strict=True)

@@ -1,4 +1,4 @@
-"""RLlib's buffers on a database: what their documentation says, and whole trainings."""
+"""Tests of RLlib's buffers on a database, based on RLlib's documentation, and of training."""
 
 import collections
 import pickle
@@ -13,7 +13,7 @@ import expdb
 WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("ray.rllib", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     import gymnasium
     import ray
     from ray.rllib.algorithms.dqn import DQNConfig
@@ -34,7 +34,7 @@ if True:  # what needs it
         StorageUnit,
     )
 
-pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+pytestmark = pytest.mark.filterwarnings("default")  # Ray itself emits warnings
 
 
 def steps(*numbers, **columns):
@@ -50,7 +50,7 @@ def close():
         buffer.close()
 
 
-def test_the_page_runs_with_the_import_changed(capsys):
+def test_the_rllib_page_runs_with_the_import_changed(capsys):
     page = (Path(__file__).parents[1] / "data" / "rllib_page.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     theirs = "ray.rllib.utils.replay_buffers.replay_buffer"
@@ -62,7 +62,7 @@ def test_the_page_runs_with_the_import_changed(capsys):
 # -- batches ---------------------------------------------------------------------------------------
 
 
-def test_timesteps_are_held_up_to_the_capacity_and_drawn_as_one_batch(close):
+def test_timesteps_are_kept_up_to_the_capacity_and_drawn_as_one_batch(close):
     buffer = close(ReplayBuffer(capacity=5))
     buffer.add(steps(0, 1, 2))
     buffer.add(SampleBatch({}))
@@ -78,7 +78,7 @@ def test_timesteps_are_held_up_to_the_capacity_and_drawn_as_one_batch(close):
     assert stats["eviction_started"]
 
 
-def test_a_subclass_may_say_how_an_item_is_added(close):
+def test_a_subclass_can_override_how_items_are_added(close):
     class Odd(ReplayBuffer):
         def _add_single_batch(self, item, **options):
             if item["a"][0] % 2:
@@ -89,7 +89,7 @@ def test_a_subclass_may_say_how_an_item_is_added(close):
     assert set(buffer.sample(50)["a"].tolist()) == {1, 3}
 
 
-def test_columns_of_anything_are_cut_into_steps(close):
+def test_columns_of_objects_are_split_into_steps(close):
     buffer = close(ReplayBuffer(capacity=10))
     buffer.add(steps(0, 1, infos=[{"k": 0}, {"k": 1}]))
     batch = buffer.sample(20)
@@ -97,7 +97,7 @@ def test_columns_of_anything_are_cut_into_steps(close):
 
 
 @pytest.mark.parametrize("unit", ["timesteps", "fragments"])
-def test_rewards_are_known_to_sql_and_those_that_are_nan_are_refused(unit, close, tmp_path):
+def test_sql_reads_rewards_and_nan_rewards_are_refused(unit, close, tmp_path):
     buffer = close(ReplayBuffer(capacity=10, storage_unit=unit, location=tmp_path / "r.db"))
     buffer.add(steps(0, 1, 2, rewards=np.array([1, 2, 4], np.float32)))
     with pytest.raises(expdb.InvalidValue, match="reward"):
@@ -108,12 +108,12 @@ def test_rewards_are_known_to_sql_and_those_that_are_nan_are_refused(unit, close
     assert set(buffer.sample(50)["rewards"].tolist()) == {1, 2, 4}
 
 
-def test_a_column_that_cannot_be_stored_by_its_name_is_refused(close):
+def test_a_column_with_a_reserved_name_is_refused(close):
     with pytest.raises(expdb.InvalidValue, match="timesteps"):
         close(ReplayBuffer(capacity=10)).add(steps(0, timesteps=np.array([7])))
 
 
-def test_items_that_could_not_be_evicted_go_later(close, monkeypatch):
+def test_a_failed_eviction_is_repeated_later(close, monkeypatch):
     buffer = close(ReplayBuffer(capacity=4, storage_unit="fragments"))
     buffer.add(steps(0, 1))
     buffer.add(steps(2, 3))
@@ -127,21 +127,21 @@ def test_items_that_could_not_be_evicted_go_later(close, monkeypatch):
     assert set(buffer.sample(50)["a"].tolist()) == {2, 3, 4, 5}
 
 
-def test_no_more_than_the_capacity_is_held_of_long_items(close):
+def test_long_items_do_not_exceed_the_capacity(close):
     buffer = close(ReplayBuffer(capacity=4, storage_unit="fragments"))
     for k in range(20):
         buffer.add(steps(2 * k, 2 * k + 1))
         assert len(buffer) <= 3
 
 
-def test_a_state_of_another_place_is_taken_with_a_warning(close, tmp_path):
+def test_a_state_of_another_location_is_accepted_with_a_warning(close, tmp_path):
     state = close(ReplayBuffer(capacity=4, location=tmp_path / "a.db")).get_state()
     other = close(ReplayBuffer(capacity=4, location=tmp_path / "b.db"))
     with pytest.warns(expdb.ExpDBWarning, match=r"\(0 items or episodes\)"):
         other.set_state(state)
 
 
-def test_an_empty_buffer_and_no_number_are_refused(close):
+def test_samples_of_an_empty_buffer_and_wrong_options_are_refused(close):
     buffer = close(ReplayBuffer())
     with pytest.raises(ValueError, match="empty"):
         buffer.sample(1)
@@ -160,7 +160,7 @@ def test_sequences_are_split_and_drawn_whole(close):
     assert seen == {(0,), (1, 2), (3, 4, 5)}
 
 
-def test_only_whole_episodes_are_held(close):
+def test_only_whole_episodes_are_stored(close):
     buffer = close(ReplayBuffer(storage_unit=StorageUnit.EPISODES))
     ends = [False, True, False, False, True]
     buffer.add(steps(0, 1, 2, 3, 4, t=[0, 1, 0, 3, 4], terminateds=ends, eps_id=[0, 0, 1, 2, 2]))
@@ -168,7 +168,7 @@ def test_only_whole_episodes_are_held(close):
     assert buffer.sample(2)["a"].tolist() == [0, 1, 0, 1]
 
 
-def test_fragments_are_held_as_they_are_and_the_capacity_counts_their_timesteps(close):
+def test_fragments_are_stored_whole_and_the_capacity_counts_timesteps(close):
     buffer = close(ReplayBuffer(capacity=6, storage_unit="fragments"))
     for k in range(5):
         buffer.add(steps(*range(3 * k, 3 * k + 3)))
@@ -177,7 +177,7 @@ def test_fragments_are_held_as_they_are_and_the_capacity_counts_their_timesteps(
     assert {tuple(buffer.sample(1)["a"].tolist()) for _ in range(30)} == {(9, 10, 11), (12, 13, 14)}
 
 
-def test_priorities_decide_and_weights_correct(close):
+def test_items_are_drawn_by_priority_with_importance_weights(close):
     buffer = close(PrioritizedReplayBuffer(100, alpha=0.5))
     for k, weight in enumerate((0.25, 1.0, 4.0)):
         buffer.add(steps(k), weight=weight)
@@ -193,7 +193,7 @@ def test_priorities_decide_and_weights_correct(close):
         buffer.update_priorities([0], [0.0])
 
 
-def test_a_late_priority_never_reaches_another_item(close):
+def test_late_priorities_of_evicted_items_are_ignored(close):
     buffer = close(PrioritizedReplayBuffer(2))
     buffer.add(steps(0, 1))
     old = buffer.sample(2, beta=0.0)["batch_indexes"]
@@ -203,7 +203,7 @@ def test_a_late_priority_never_reaches_another_item(close):
     assert set(buffer.sample(50, beta=0.0)["a"].tolist()) == {2, 3}
 
 
-def test_a_reservoir_is_a_uniform_sample_of_all(close):
+def test_a_reservoir_is_a_uniform_sample_of_all_added_items(close):
     numbers = []
     for _ in range(30):
         buffer = close(ReservoirReplayBuffer(capacity=5))
@@ -214,7 +214,7 @@ def test_a_reservoir_is_a_uniform_sample_of_all(close):
     assert 8 < np.mean(numbers) < 16  # 12 on average, five standard deviations
 
 
-def test_a_reservoir_counts_on_after_a_restart(close, tmp_path):
+def test_a_reservoir_keeps_its_count_after_a_restart(close, tmp_path):
     for calls in (200, 400):
         buffer = close(ReservoirReplayBuffer(capacity=5, location=tmp_path / "r.db"))
         for k in range(200):
@@ -223,7 +223,7 @@ def test_a_reservoir_counts_on_after_a_restart(close, tmp_path):
         buffer.close()
 
 
-def test_a_queue_hands_each_batch_out_once(close, tmp_path):
+def test_a_fifo_buffer_returns_each_batch_once(close, tmp_path):
     first = close(FifoReplayBuffer(location=tmp_path / "q.db"))
     second = close(FifoReplayBuffer(location=tmp_path / "q.db"))
     for k in range(4):
@@ -237,7 +237,7 @@ def test_a_queue_hands_each_batch_out_once(close, tmp_path):
     assert first.sample()["weights"].tolist() == [1.0]
 
 
-def test_each_policy_has_its_items(close, tmp_path):
+def test_each_policy_has_its_own_items(close, tmp_path):
     location = tmp_path / "m.db"
     batch = MultiAgentBatch({"p": steps(1, 2, 3), "q": steps(7)}, 3)
     buffer = close(MultiAgentReplayBuffer(capacity=100, location=location))
@@ -251,7 +251,7 @@ def test_each_policy_has_its_items(close, tmp_path):
     assert again.sample(2, policy_id="q")["q"]["a"].tolist() == [7, 7]
 
 
-def test_policies_are_drawn_by_priority(close, tmp_path):
+def test_items_of_a_policy_are_drawn_by_priority(close, tmp_path):
     buffer = close(
         MultiAgentPrioritizedReplayBuffer(
             capacity=100, storage_unit="timesteps", location=tmp_path / "p.db"
@@ -263,7 +263,7 @@ def test_policies_are_drawn_by_priority(close, tmp_path):
     assert buffer.sample(20)["p"]["a"].tolist() == [2] * 20
 
 
-def test_new_batches_are_mixed_with_old_ones_once(close, tmp_path):
+def test_each_new_batch_is_mixed_once_with_old_batches(close, tmp_path):
     buffer = close(
         MultiAgentMixInReplayBuffer(
             capacity=100, storage_unit="timesteps", replay_ratio=0.5, location=tmp_path / "x.db"
@@ -279,7 +279,7 @@ def test_new_batches_are_mixed_with_old_ones_once(close, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options"), [(ReplayBuffer, {}), (PrioritizedReplayBuffer, {"beta": 0.4})]
 )
-def test_an_empty_buffer_says_so(kind, options, close):
+def test_sampling_an_empty_or_cleared_buffer_is_an_error(kind, options, close):
     buffer = close(kind(capacity=10))
     with pytest.raises(ValueError, match="empty buffer"):
         buffer.sample(3, **options)
@@ -299,7 +299,7 @@ SPACES = {
 
 
 def episode(number, length, *, terminated=True, start=0, id_=None, extra=None):
-    """Return an episode of which step t shows (number, t), does t and earns t."""
+    """Return an episode whose step t has observation (number, t), action t and reward t."""
     times = range(start, start + length + 1)
     return SingleAgentEpisode(
         id_=id_ or f"e{number}", t_started=start, len_lookback_buffer=0, terminated=terminated,
@@ -316,7 +316,7 @@ def kind(request):
     return request.param
 
 
-def test_oldest_episodes_go_whole(kind, close):
+def test_the_oldest_episodes_are_evicted_whole(kind, close):
     buffer = close(kind(capacity=25))
     buffer.add([episode(k, 10) for k in range(4)])
     assert (len(buffer), buffer.get_num_episodes(), buffer.get_num_episodes_evicted()) == (20, 2, 2)
@@ -344,7 +344,7 @@ def test_parts_of_an_episode_are_joined(kind, close):
     assert starts == {(0, t) for t in range(6)} | {(1, 0), (1, 1)}
 
 
-def test_random_numbers_of_steps_exclude_the_upper_bound(kind, close):
+def test_a_random_n_step_excludes_the_upper_bound(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 20))
     options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
@@ -355,7 +355,7 @@ def test_random_numbers_of_steps_exclude_the_upper_bound(kind, close):
         buffer.sample(1, n_step=30, **options)
 
 
-def test_outputs_and_infos_are_those_of_the_step_that_is_drawn(kind, close):
+def test_sampled_steps_have_their_own_outputs_and_infos(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 10))
     options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
@@ -369,7 +369,7 @@ def test_outputs_and_infos_are_those_of_the_step_that_is_drawn(kind, close):
         ]
 
 
-def test_an_episode_that_is_refused_leaves_nothing(kind, close):
+def test_a_refused_episode_stores_no_steps(kind, close):
     buffer = close(kind(capacity=100))
     bad = episode(0, 5)
     bad.infos[3]["object"] = object()
@@ -379,7 +379,7 @@ def test_an_episode_that_is_refused_leaves_nothing(kind, close):
     assert len(buffer) == 5
 
 
-def test_rows_of_steps_with_different_structures(close):
+def test_rows_may_contain_steps_with_different_structures(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
     first = episode(0, 5)
     first.infos[2].clear()
@@ -394,7 +394,7 @@ def test_rows_of_steps_with_different_structures(close):
     assert batch["obs"].dtype == np.float32
 
 
-def test_rows_of_dict_observations(close):
+def test_rows_may_contain_dict_observations(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
     buffer.add(
         SingleAgentEpisode(
@@ -434,7 +434,7 @@ def test_a_restored_state_replaces_the_episodes(close):
     assert set(first.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
 
 
-def test_an_eviction_between_two_of_another_handle_is_learned(close, tmp_path):
+def test_a_handle_sees_an_eviction_during_its_own_eviction(close, tmp_path):
     first, other = (
         close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
     )
@@ -479,7 +479,7 @@ def test_rows_skip_an_episode_that_is_evicted_meanwhile(close, tmp_path):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [2, 3])
-def test_rows_of_observations_that_differ_from_the_first(close, dtype, size):
+def test_rows_have_the_dtype_and_shape_of_all_their_observations(close, dtype, size):
     buffer = close(EpisodeReplayBuffer(capacity=20, seed=0))
     for kind in (np.float32, dtype):
         shape = 2 if kind is np.float32 and dtype is not np.float32 else size
@@ -493,7 +493,7 @@ def test_rows_of_observations_that_differ_from_the_first(close, dtype, size):
     assert (batch["obs"].dtype, batch["obs"].shape) == (dtype, (6, 3, size))
 
 
-def test_two_handles_follow_each_other(close, tmp_path):
+def test_two_handles_see_each_others_episodes(close, tmp_path):
     first, other = (
         close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
     )
@@ -520,7 +520,7 @@ def test_a_private_buffer_is_pickled_with_its_episodes(kind, close):
     assert [stored.id_ for stored in other.episodes] == ["e0", "e1", "e2", "e3", "e9"]
 
 
-def test_the_episodes_that_are_held_are_those_that_were_added(kind, close):
+def test_stored_episodes_equal_the_added_episodes(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add([episode(k, 5) for k in range(3)])
     for k, stored in enumerate(buffer.episodes):
@@ -543,7 +543,7 @@ def test_keys_of_extra_model_outputs_may_be_numbers(close):
 
 @pytest.mark.parametrize("unit", ["timesteps", "fragments"])
 @pytest.mark.parametrize("made", [ReplayBuffer, PrioritizedReplayBuffer, ReservoirReplayBuffer])
-def test_a_state_with_data_makes_the_same_buffer(made, unit, close, tmp_path):
+def test_a_state_with_data_restores_an_equal_buffer(made, unit, close, tmp_path):
     buffer = close(made(8, unit, location=tmp_path / "a.db", state_includes_data=True))
     for k in range(7):
         buffer.add(steps(2 * k, 2 * k + 1))
@@ -554,21 +554,21 @@ def test_a_state_with_data_makes_the_same_buffer(made, unit, close, tmp_path):
     other.set_state(state)
     private = close(pickle.loads(pickle.dumps(close(made(8, unit)))))
     private.add(steps(99))
-    private.set_state(state)  # replaces what a private database holds, as RLlib's buffers do
+    private.set_state(state)  # replaces the items of a private database, as in RLlib's buffers
     for restored in (other, private):
         assert restored.stats() | {"est_size_bytes": 0, "sampled_count": 0} == buffer.stats() | {
             "est_size_bytes": 0, "sampled_count": 0
         }  # fmt: skip
         expected = set(buffer.sample(99, **options)["a"].tolist())
         assert set(restored.sample(99, **options)["a"].tolist()) == expected
-    if made is not ReservoirReplayBuffer:  # which may leave the next item out
+    if made is not ReservoirReplayBuffer:  # a reservoir may skip the next item
         other.add(steps(5))
         with pytest.raises(ValueError, match="restore the state with another location="):
             other.set_state(state)
 
 
 @pytest.mark.parametrize("made", [ReplayBuffer, EpisodeReplayBuffer])
-def test_data_that_do_not_fit_leave_the_buffer_as_it_was(made, close):
+def test_an_unusable_state_does_not_change_the_buffer(made, close):
     def filled(capacity):
         buffer = close(made(capacity=capacity))
         buffer.add([episode(0, 4)] if made is EpisodeReplayBuffer else steps(1, 2, 3, 4))
@@ -606,7 +606,7 @@ def test_a_sample_of_no_items_is_empty(made, close):
     assert buffer.sample(0, **options).count == 0
 
 
-def test_an_item_replaces_the_oldest_one_once_the_capacity_was_reached(close):
+def test_an_item_replaces_the_oldest_item_of_a_full_buffer(close):
     buffer = close(ReplayBuffer(capacity=10, storage_unit="sequences"))
     lengths = [1, 2, 3, 2, 2]
     buffer.add(SampleBatch({"a": np.repeat(np.arange(5), lengths), "seq_lens": np.array(lengths)}))
@@ -617,7 +617,7 @@ def test_an_item_replaces_the_oldest_one_once_the_capacity_was_reached(close):
     assert buffer.stats()["added_count"] == 15
 
 
-def test_priorities_of_items_that_were_just_added_are_set(close):
+def test_priorities_of_new_items_can_be_set(close):
     buffer = close(PrioritizedReplayBuffer(10))
     buffer.add(steps(0, 1, 2))
     buffer.update_priorities([0, 1, 2], [1e-9, 1e-9, 1.0])
@@ -644,7 +644,7 @@ def test_a_sequence_of_a_policy_is_one_item(close):
     assert (batch.count, batch["batch_indexes"].tolist()) == (4, batch["a"].tolist())
 
 
-def test_rows_are_filled_up_with_other_episodes(close):
+def test_rows_are_filled_with_steps_of_further_episodes(close):
     buffer = close(EpisodeReplayBuffer(capacity=100))
     buffer.add([episode(k, 5) for k in range(4)])
     batch = buffer.sample(6, batch_length_T=9)
@@ -663,7 +663,7 @@ def test_rows_are_filled_up_with_other_episodes(close):
     assert batch["is_last"][:, -1].all()
 
 
-def test_slices_have_the_steps_before_them(close):
+def test_slices_have_lookback_steps(close):
     buffer = close(EpisodeReplayBuffer(capacity=100))
     buffer.add([episode(k, 12) for k in range(3)])
     for sample in buffer.sample(30, batch_length_T=4, n_step=1, sample_episodes=True, lookback=1):
@@ -679,7 +679,7 @@ def test_slices_have_the_steps_before_them(close):
         buffer.sample(1, sample_episodes=True)
 
 
-def test_priorities_of_the_last_sample_are_set(close):
+def test_update_priorities_applies_to_the_last_sample(close):
     buffer = close(PrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0, seed=0))
     buffer.add(episode(0, 10))
     samples = buffer.sample(50, beta=0.5)
@@ -695,7 +695,7 @@ def test_priorities_of_the_last_sample_are_set(close):
     assert {int(sample.observations[0][0]) for sample in buffer.sample(30)} == {1}
 
 
-def test_episodes_are_there_next_week_and_in_sql(kind, close, tmp_path):
+def test_a_reopened_buffer_keeps_its_episodes_and_sql_reads_them(kind, close, tmp_path):
     location = tmp_path / "e.db"
     buffer = close(kind(capacity=100, location=location))
     buffer.add([episode(k, 5) for k in range(3)])
@@ -734,7 +734,7 @@ def cluster():
 @pytest.mark.parametrize(
     ("config", "env"), [(DQNConfig, "CartPole-v1"), (SACConfig, "Pendulum-v1")]
 )
-def test_algorithms_train_stop_and_go_on_with_their_buffer(cluster, config, env, tmp_path):
+def test_algorithms_resume_training_with_their_buffer(cluster, config, env, tmp_path):
     def algorithm():
         return (
             config()

@@ -1,4 +1,4 @@
-"""RLlib's multi-agent episode buffers in a database: as RLlib's own, and kept."""
+"""Tests of RLlib's multi-agent episode buffers on a database, compared with the originals."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import expdb
 WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("ray.rllib", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     import gymnasium
     import ray
     from ray.rllib.algorithms.dqn import DQNConfig
@@ -22,7 +22,7 @@ if True:  # what needs it
         MultiAgentPrioritizedEpisodeReplayBuffer,
     )
 
-pytestmark = pytest.mark.filterwarnings("default")  # of RLlib's own
+pytestmark = pytest.mark.filterwarnings("default")  # RLlib itself emits warnings
 
 OURS = [MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer]
 BOTH = [*OURS, original.MultiAgentEpisodeReplayBuffer,
@@ -44,7 +44,7 @@ def close():
 
 
 def game(number, length, *, agents=(0, 1), end=True, begun=None):
-    """Return an episode in which agent a sees (number, a, t), does t and earns t + 100 a."""
+    """Return an episode: agent a has observation (number, a, t), action t, reward t + 100 a."""
     episode = begun
     if episode is None:
         episode = MultiAgentEpisode(
@@ -69,7 +69,7 @@ def seen(number, agent, t):
 
 
 def turns(number, rounds):
-    """Return an episode in which two agents take turns: each sees every second timestep."""
+    """Return an episode with two agents that act in alternate timesteps."""
     episode = MultiAgentEpisode(
         id_=f"t{number}", agent_to_module_mapping_fn=lambda agent, *_, **__: "both"
     )
@@ -84,7 +84,7 @@ def turns(number, rounds):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_each_module_is_sampled_on_its_own(kind, close):
+def test_each_module_is_sampled_separately(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add([game(k, 10) for k in range(4)])
     assert (buffer.get_num_episodes(), buffer.get_num_timesteps()) == (4, 40)
@@ -107,7 +107,7 @@ def test_each_module_is_sampled_on_its_own(kind, close):
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_whole_games_are_evicted_and_parts_are_joined(kind, close):
+def test_episodes_are_evicted_whole_and_their_parts_are_joined(kind, close):
     buffer = close(kind(capacity=25))
     first = game(0, 4, end=False)
     buffer.add(first)
@@ -123,7 +123,7 @@ def test_whole_games_are_evicted_and_parts_are_joined(kind, close):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_transition_goes_on_in_the_next_part(kind, close):
+def test_transitions_continue_in_the_next_part_of_an_episode(kind, close):
     buffer = close(kind(capacity=100))
     first = game(0, 4, end=False)
     buffer.add(first)
@@ -133,7 +133,7 @@ def test_a_transition_goes_on_in_the_next_part(kind, close):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_agents_at_the_same_time(kind, close):
+def test_synchronized_samples_have_the_same_timesteps_for_all_agents(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add([game(k, 6) for k in range(3)])
     batches = buffer.sample(40, n_step=2, gamma=0.5, replay_mode="synchronized")
@@ -149,7 +149,7 @@ def test_agents_at_the_same_time(kind, close):
     assert (set(only), len(only["m1"]["n_step"])) == ({"m1"}, 10)
 
 
-def test_agents_that_take_turns_are_found_where_they_act_and_see(close):
+def test_synchronized_samples_support_agents_in_alternate_timesteps(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     buffer.add(turns(0, 5))
     batch = buffer.sample(30, n_step=2, replay_mode="synchronized")["both"]
@@ -160,7 +160,7 @@ def test_agents_that_take_turns_are_found_where_they_act_and_see(close):
 
 
 @pytest.mark.parametrize("made", [lambda k: game(k, 7), lambda k: turns(k, 3)])
-def test_the_episodes_that_are_held_are_those_that_were_added(made, close):
+def test_stored_episodes_equal_the_added_episodes(made, close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=1000))
     added = [made(k) for k in range(3)]
     buffer.add(added)
@@ -180,7 +180,7 @@ def test_the_episodes_that_are_held_are_those_that_were_added(made, close):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_a_state_with_data_makes_the_same_buffer(kind, close, tmp_path):
+def test_a_state_with_data_restores_an_equal_buffer(kind, close, tmp_path):
     buffer = close(kind(capacity=30, location=tmp_path / "a.db", state_includes_data=True))
     buffer.add([game(k, 10) for k in range(5)])
     buffer.sample(4)
@@ -202,7 +202,7 @@ def test_a_state_with_data_makes_the_same_buffer(kind, close, tmp_path):
         filled.set_state(state)
 
 
-def test_modules_have_priorities_of_their_own(close):
+def test_each_module_has_its_own_priorities(close):
     buffer = close(MultiAgentPrioritizedEpisodeReplayBuffer(capacity=100, alpha=1.0))
     buffer.add(game(0, 10), weight={"m0": 1000.0, "m1": 1.0})
     drawn = buffer.sample(200, beta=1.0)
@@ -222,7 +222,7 @@ def test_modules_have_priorities_of_their_own(close):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
+def test_a_reopened_buffer_keeps_its_episodes_and_sql_reads_them(kind, close, tmp_path):
     first = kind(capacity=100, location=tmp_path / "games.db")
     first.add([game(k, 5) for k in range(3)])
     first.sample(4)
@@ -246,20 +246,20 @@ def test_games_are_there_next_week_and_in_sql(kind, close, tmp_path):
 
 
 @pytest.mark.parametrize("kind", OURS)
-def test_handles_know_of_each_other(kind, close, tmp_path):
+def test_two_handles_see_each_others_episodes(kind, close, tmp_path):
     first, other = (close(kind(capacity=12, location=tmp_path / "games.db")) for _ in range(2))
     first.add([game(k, 5) for k in range(2)])
     first.flush()
     assert (len(other), other.get_num_episodes(), len(other.sample(3))) == (10, 2, 6)
     other.add(game(2, 5))
     other.flush()
-    first.add(game(3, 1))  # not flushed when the figures are asked for
+    first.add(game(3, 1))  # not flushed when the figures are read
     assert (first.get_num_timesteps(), first.get_num_episodes()) == (11, 3)
     first.flush()
     assert (other.get_num_timesteps(), other.get_num_timesteps("m0")) == (11, 11)
 
 
-def test_what_means_nothing_is_refused(close):
+def test_unknown_modules_and_replay_modes_are_refused(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     buffer.add(game(0, 5))
     with pytest.raises(ValueError, match="no steps of the module 'nope'; expected one of m0, m1"):
@@ -268,7 +268,7 @@ def test_what_means_nothing_is_refused(close):
         buffer.sample(3, replay_mode="together")
 
 
-def test_other_episodes_and_agents_without_a_name_are_refused(close):
+def test_single_agent_episodes_and_invalid_agent_ids_are_refused(close):
     buffer = close(MultiAgentEpisodeReplayBuffer(capacity=100))
     with pytest.raises(expdb.InvalidValue, match="expected instances of MultiAgentEpisode"):
         buffer.add(SingleAgentEpisode())
@@ -308,7 +308,7 @@ class Walk(MultiAgentEnv):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", OURS)
-def test_dqn_of_two_policies_trains_stops_and_goes_on_with_its_buffer(kind, tmp_path):
+def test_dqn_with_two_policies_resumes_training_with_its_buffer(kind, tmp_path):
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
              ignore_reinit_error=True)  # fmt: skip
 

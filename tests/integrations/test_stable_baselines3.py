@@ -1,4 +1,4 @@
-"""Stable-Baselines3 trains from a database as it does from its own arrays, and goes on with it."""
+"""Tests of Stable-Baselines3 buffers on a database, compared with the originals."""
 
 import copy
 import functools
@@ -19,7 +19,7 @@ import expdb
 WHY = "stable-baselines3 is not installed: run `python3 dev.py test --torch`"
 sb3 = pytest.importorskip("stable_baselines3", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     import torch
     from gymnasium import spaces
     from stable_baselines3.common import buffers
@@ -96,7 +96,7 @@ def test_the_same_seed_draws_the_same_batches(envs, rows, handled):
 
 
 @pytest.mark.parametrize("rows", [13, 47])
-def test_dictionaries_of_observations_are_the_same_batches(rows):
+def test_dict_observations_give_the_same_batches_as_the_original(rows):
     theirs = buffers.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2)
     buffer = ours.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2, location=":memory:")
     for made in (theirs, buffer):
@@ -113,7 +113,7 @@ def test_dictionaries_of_observations_are_the_same_batches(rows):
 
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("rows", [13, 47])
-def test_returns_over_several_steps_are_the_same_batches(envs, rows):
+def test_n_step_returns_give_the_same_batches_as_the_original(envs, rows):
     options = {"n_envs": envs, "device": "cpu", "n_steps": 3, "gamma": 0.9}
     theirs = buffers.NStepReplayBuffer(20 * envs, BOX, DISCRETE, **options)
     buffer = ours.NStepReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
@@ -122,7 +122,7 @@ def test_returns_over_several_steps_are_the_same_batches(envs, rows):
     buffer.close()
 
 
-def test_vec_normalize_normalises_what_is_sampled():
+def test_vec_normalize_normalises_samples():
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
     env.obs_rms.mean, env.ret_rms.var = np.full(4, 0.5), np.array(4.0)
     theirs = buffers.ReplayBuffer(50, BOX, DISCRETE, "cpu")
@@ -137,7 +137,7 @@ def test_vec_normalize_normalises_what_is_sampled():
     several.close()
 
 
-def test_extend_adds_row_by_row_and_reset_empties():
+def test_extend_adds_rows_and_reset_deletes_them():
     buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
     obs = np.zeros((3, 1, 4), np.float32)
     buffer.extend(obs, obs, np.zeros((3, 1)), np.ones((3, 1)), np.zeros((3, 1)), [[{}]] * 3)
@@ -150,7 +150,7 @@ def test_extend_adds_row_by_row_and_reset_empties():
     buffer.close()
 
 
-def trained(kind, env, steps=300, **options):
+def train_model(kind, env, steps=300, **options):
     model = kind(
         "MlpPolicy", env, seed=3, learning_starts=50, batch_size=16, buffer_size=200,
         policy_kwargs={"net_arch": [8]}, device="cpu", **options,
@@ -163,10 +163,10 @@ def trained(kind, env, steps=300, **options):
                       pytest.param("TD3", "Pendulum-v1", marks=pytest.mark.slow),
                       pytest.param("DDPG", "Pendulum-v1", marks=pytest.mark.slow)],
 )  # fmt: skip
-def test_training_is_the_same_to_the_last_bit(kind, env, tmp_path):
+def test_training_gives_the_same_parameters_bit_for_bit(kind, env, tmp_path):
     kind = getattr(sb3, kind)
-    theirs = trained(kind, env)
-    model = trained(
+    theirs = train_model(kind, env)
+    model = train_model(
         kind, env, replay_buffer_class=ours.ReplayBuffer,
         replay_buffer_kwargs={"location": str(tmp_path / "runs.db")},
     )  # fmt: skip
@@ -175,18 +175,18 @@ def test_training_is_the_same_to_the_last_bit(kind, env, tmp_path):
     model.replay_buffer.close()
 
 
-def test_training_goes_on_with_its_buffer(tmp_path):
+def test_a_loaded_model_continues_training_with_its_buffer(tmp_path):
     options = {
         "replay_buffer_class": ours.ReplayBuffer,
         "replay_buffer_kwargs": {"location": str(tmp_path / "runs.db"), "task_id": "CartPole-v1"},
     }
-    model = trained(sb3.DQN, "CartPole-v1", 150, **options)
+    model = train_model(sb3.DQN, "CartPole-v1", 150, **options)
     model.save(tmp_path / "model")
     model.replay_buffer.close()
     again = sb3.DQN.load(tmp_path / "model", env=model.get_env())
     assert again.replay_buffer.size() == 152
     again.learn(100, reset_num_timesteps=False)
-    assert again.replay_buffer.size() == 200  # of 250, as many as there is room for
+    assert again.replay_buffer.size() == 200  # of 250 transitions, limited by the capacity
     again.replay_buffer.close()
     with expdb.open(tmp_path / "runs.db") as db:
         query = (
@@ -197,8 +197,8 @@ def test_training_goes_on_with_its_buffer(tmp_path):
         ]
 
 
-def test_a_buffer_that_is_saved_by_itself_is_opened_again(tmp_path):
-    model = trained(
+def test_a_saved_replay_buffer_can_be_loaded(tmp_path):
+    model = train_model(
         sb3.DQN, DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2), 120,
         replay_buffer_class=ours.ReplayBuffer,
         replay_buffer_kwargs={"location": tmp_path / "runs.db"},
@@ -233,7 +233,7 @@ sb3.DQN("MlpPolicy", "CartPole-v1", learning_starts=50, batch_size=16, device="c
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_with_every_acknowledged_step(tmp_path):
+def test_acknowledged_steps_survive_a_kill_of_the_training(tmp_path):
     path, acknowledged = tmp_path / "runs.db", 0
     for _ in range(2):
         process = subprocess.Popen(
@@ -260,7 +260,7 @@ def bits(n_bits=4):
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_hindsight_gives_goals_that_the_episode_came_to(strategy):
+def test_hindsight_samples_only_achieved_goals(strategy):
     env = bits()
     buffer = ours.HerReplayBuffer(
         200, env.observation_space, env.action_space, env, "cpu", n_envs=2,
@@ -300,7 +300,7 @@ def test_hindsight_gives_goals_that_the_episode_came_to(strategy):
 
 
 def goal_transitions(buffer, episodes, length, infos=False):
-    """Add episodes of which step t of episode e achieves the goal (e, t)."""
+    """Add episodes; step t of episode e achieves the goal (e, t)."""
     for e in range(episodes):
         for t in range(length):
 
@@ -334,13 +334,13 @@ class Rewards:
     [("future", lambda own, goal: goal >= own), ("final", lambda own, goal: goal == 6),
      ("episode", lambda own, goal: goal <= 6)],
 )  # fmt: skip
-def test_goals_are_of_the_same_episode_and_where_the_strategy_says(strategy, allowed):
+def test_goals_come_from_steps_of_the_episode_that_the_strategy_allows(strategy, allowed):
     env = Rewards()
     buffer = ours.HerReplayBuffer(
         100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", goal_selection_strategy=strategy,
         location=":memory:", n_sampled_goal=9, copy_info_dict=True,
     )  # fmt: skip
-    goal_transitions(buffer, 20, 7, infos=True)  # 140 steps: the oldest are gone
+    goal_transitions(buffer, 20, 7, infos=True)  # 140 steps: the oldest are evicted
     samples = buffer.sample(1000)
     own = samples.observations["achieved_goal"][100:].numpy()
     goals = samples.observations["desired_goal"][100:].numpy()
@@ -375,7 +375,7 @@ def test_hindsight_keeps_the_last_observations_in_infos():
     buffer.close()
 
 
-def test_hindsight_trains_and_goes_on(tmp_path):
+def test_hindsight_training_continues_with_a_loaded_buffer(tmp_path):
     def options():
         return {
             "replay_buffer_class": ours.HerReplayBuffer,
@@ -409,7 +409,7 @@ def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
             (her_replay_buffer.HerReplayBuffer, {}), (ours.HerReplayBuffer, {"location": None}),
         )
     ]  # fmt: skip
-    for t in range(steps):  # the episodes are whole numbers of rounds: none is partly overwritten
+    for t in range(steps):  # episodes of 7 steps divide the capacity: none is partly overwritten
         seen, action = {key: rng.normal(size=(1, 2)) for key in GOALS}, rng.normal(size=(1, 1))
         for buffer in made:
             buffer.add(seen, seen, action, np.ones(1), np.array([t % 7 == 6]), [{}])
@@ -539,7 +539,7 @@ def test_a_private_buffer_is_pickled_with_its_transitions(kind):
     buffer.close()
 
 
-def test_episodes_under_way_end_in_a_pickle_and_can_be_drawn():
+def test_open_episodes_end_in_a_pickle_and_can_be_sampled():
     env = Rewards()
     buffer = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu")
     goal_transitions(buffer, 1, 3)
@@ -553,7 +553,7 @@ def test_episodes_under_way_end_in_a_pickle_and_can_be_drawn():
         handle.close()
 
 
-def test_data_that_cannot_be_read_leave_the_buffer_as_it_was():
+def test_an_unreadable_state_does_not_change_the_buffer():
     buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
     fill((buffer,), 5, 1)
     with pytest.raises(ValueError, match="the data of the state cannot be read"):
@@ -563,7 +563,7 @@ def test_data_that_cannot_be_read_leave_the_buffer_as_it_was():
     buffer.close()
 
 
-def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
+def test_a_private_hindsight_buffer_can_be_saved_and_loaded(tmp_path):
     model = sb3.SAC(
         "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
         policy_kwargs={"net_arch": [8]}, device="cpu", replay_buffer_class=ours.HerReplayBuffer,
@@ -579,12 +579,12 @@ def test_hindsight_of_a_private_database_is_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [ours.DictReplayBuffer, ours.HerReplayBuffer])
-def test_buffers_of_dictionaries_refuse_other_observations(kind):
+def test_dict_buffers_refuse_other_observation_spaces(kind):
     with pytest.raises(AssertionError, match="must be used with Dict obs space only"):
         kind(10, BOX, DISCRETE)
 
 
-def test_chosen_rows_are_those_of_the_original():
+def test_get_samples_returns_the_same_rows_as_the_original():
     theirs, buffer = buffers.ReplayBuffer(20, BOX, DISCRETE, "cpu"), ours.ReplayBuffer(
         20, BOX, DISCRETE, "cpu"
     )  # fmt: skip
@@ -596,7 +596,7 @@ def test_chosen_rows_are_those_of_the_original():
     buffer.close()
 
 
-def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
+def test_missing_rows_are_sampled_as_zeros_if_full_is_set():
     buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
     with pytest.raises(expdb.TooFewRows, match="has no transitions; add transitions"):
         buffer.sample(4)
@@ -611,7 +611,7 @@ def test_rows_that_were_never_added_are_sampled_as_zeros_if_full_is_set():
     buffer.close()
 
 
-def test_a_truncation_counts_whether_or_not_the_episode_is_done():
+def test_a_truncation_ends_n_step_returns_even_if_done_is_false():
     options = {"n_steps": 3, "device": "cpu"}
     theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, **options)
     buffer = ours.NStepReplayBuffer(20, BOX, DISCRETE, **options)
@@ -626,10 +626,10 @@ def test_a_truncation_counts_whether_or_not_the_episode_is_done():
     buffer.close()
 
 
-# -- priorities, and mistakes ----------------------------------------------------------------------
+# -- priorities and errors -------------------------------------------------------------------------
 
 
-def test_priorities_decide_what_is_drawn_and_are_kept(tmp_path):
+def test_transitions_are_drawn_by_priority_also_after_reopening(tmp_path):
     options = {"location": tmp_path / "p.db", "alpha": 1.0, "device": "cpu"}
     buffer = ours.PrioritizedReplayBuffer(100, BOX, DISCRETE, **options)
     fill((buffer,), 50, 1)
@@ -643,7 +643,7 @@ def test_priorities_decide_what_is_drawn_and_are_kept(tmp_path):
     again.close()
 
 
-def test_what_cannot_be_honoured_is_refused_at_once(tmp_path):
+def test_unsupported_and_mismatched_options_are_refused(tmp_path):
     options = {"location": tmp_path / "runs.db", "device": "cpu"}
     with pytest.raises(ValueError, match="optimize_memory_usage"):
         ours.ReplayBuffer(10, BOX, DISCRETE, optimize_memory_usage=True, **options)
@@ -682,7 +682,7 @@ def test_a_row_is_added_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("rows", [0, 13, 20, 47], ids=["none", "some", "full", "wrapped"])
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["array", "dict"])
-def test_its_arrays_are_those_of_the_original(envs, rows, space):
+def test_arrays_equal_those_of_the_original(envs, rows, space):
     kind = "DictReplayBuffer" if space is DICT else "ReplayBuffer"
     arguments = 20 * envs, space, DISCRETE, "cpu", envs
     theirs = getattr(buffers, kind)(*arguments)
@@ -701,7 +701,7 @@ def test_its_arrays_are_those_of_the_original(envs, rows, space):
     buffer.close()
 
 
-def test_arrays_outlive_another_number_of_environments(tmp_path):
+def test_arrays_are_correct_after_the_number_of_environments_changes(tmp_path):
     for envs in (1, 2):
         buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
         fill((buffer,), 12, envs)
@@ -719,12 +719,12 @@ def test_one_step_returns_have_a_tensor_of_discounts():
     buffer.close()
 
 
-def test_nothing_is_allocated_for_the_capacity(tmp_path):
+def test_a_large_capacity_allocates_no_memory(tmp_path):
     buffer = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
     buffer.close()
 
 
-def test_other_numbers_of_environments_go_on_with_a_buffer(tmp_path):
+def test_a_buffer_can_be_reopened_with_another_number_of_environments(tmp_path):
     for envs in (1, 3, 4, 1):
         buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
         fill((buffer,), 40, envs)
@@ -732,7 +732,7 @@ def test_other_numbers_of_environments_go_on_with_a_buffer(tmp_path):
         buffer.close()
 
 
-def test_a_pickle_means_the_same_in_another_folder(tmp_path, monkeypatch):
+def test_a_pickle_opens_the_same_file_in_another_folder(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     monkeypatch.chdir(tmp_path / "a")
@@ -746,7 +746,7 @@ def test_a_pickle_means_the_same_in_another_folder(tmp_path, monkeypatch):
     buffer.close()
 
 
-def test_a_pickle_whose_file_is_gone_is_refused(tmp_path):
+def test_a_pickle_without_its_database_file_is_refused(tmp_path):
     buffer = ours.ReplayBuffer(10, BOX, DISCRETE, "cpu", location=tmp_path / "runs.db")
     fill([buffer], 3, 1)
     stored = pickle.dumps(buffer)

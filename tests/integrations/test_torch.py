@@ -1,4 +1,4 @@
-"""PyTorch: datasets, loaders with workers by fork and spawn, and what is copied."""
+"""Tests of PyTorch datasets, of loaders with workers, and of copies of arrays."""
 
 import pickle
 
@@ -37,7 +37,7 @@ def seen(batches):
     return [tuple(batch["position"].reshape(-1).tolist()) for batch in batches]
 
 
-def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
+def test_samples_are_tensors_and_depend_on_the_torch_seed(buffer):
     samples = Samples(
         buffer,
         8,
@@ -87,7 +87,7 @@ def test_samples_are_tensors_that_the_seed_of_torch_decides(buffer):
     ],
     ids=str,
 )
-def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sampler):
+def test_workers_have_their_own_random_numbers_and_episodes(buffer, kind, sampler):
     options = {"batch_size": None} if kind is DataLoader else {}
 
     def drawn(persistent=False, **sample_options):
@@ -126,7 +126,7 @@ def test_workers_draw_each_from_numbers_and_episodes_of_its_own(buffer, kind, sa
 
 
 @pytest.mark.slow
-def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(open_db):
+def test_spawned_workers_open_the_database_and_see_new_steps(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     loader = Loader(
         Samples(buffer, 4, unit=Episode(), wait=60),
@@ -148,7 +148,7 @@ def test_spawned_workers_open_the_database_themselves_and_see_what_is_written(op
     del batches, loader
 
 
-def test_a_loader_sends_what_a_plain_one_sends(buffer):
+def test_a_loader_returns_the_same_batches_as_a_data_loader(buffer):
     options = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
     torch.manual_seed(5)
     plain = list(
@@ -176,7 +176,7 @@ def test_a_loader_sends_what_a_plain_one_sends(buffer):
     assert seen(Loader(Samples(buffer, 3, **options)))
 
 
-def test_large_batches_are_shared_rather_than_sent(db):
+def test_large_batches_are_passed_in_shared_memory(db):
     buffer = db.buffer("b")
     for k in range(40):
         buffer.store(obs=np.full((100, 100), k, np.uint8), action=k)
@@ -187,7 +187,7 @@ def test_large_batches_are_shared_rather_than_sent(db):
         assert (batch["obs"][:, 99, 99] == batch["action"]).all()
 
 
-def test_a_training_loop_with_a_plain_loader(buffer):
+def test_a_training_loop_works_with_a_data_loader(buffer):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     before = model.weight.detach().clone()
@@ -204,7 +204,7 @@ def test_a_training_loop_with_a_plain_loader(buffer):
     assert not torch.equal(before, model.weight)
 
 
-def test_episodes_are_a_dataset_that_a_loader_shuffles(buffer):
+def test_a_loader_shuffles_and_pads_a_dataset_of_episodes(buffer):
     for t in range(3):
         buffer.store(task_id="open", obs=np.array([99, t], np.float32), action=t, text="")
     episodes = Episodes(buffer)
@@ -281,7 +281,7 @@ def test_workers_divide_the_shard_of_their_learner(buffer):
     assert seen[0] | seen[1] == whole
 
 
-def test_mistakes_with_loaders_say_what_to_do(buffer, db):
+def test_errors_for_loaders_have_a_remedy(buffer, db):
     for call in (
         lambda: Samples(db, 4),
         lambda: Episodes(None),
@@ -305,7 +305,7 @@ def test_mistakes_with_loaders_say_what_to_do(buffer, db):
      ({}, 2, False, 1), ({}, 2, True, 100), ({"unit": Episode()}, 2, False, 7),
      ({"sampler": Prioritized()}, 2, True, 13)],
 )  # fmt: skip
-def test_a_pass_that_was_interrupted_yields_the_rest_of_its_batches(
+def test_an_interrupted_pass_continues_with_its_remaining_batches(
     buffer, options, workers, disjoint, consumed
 ):
     def loader():
@@ -335,7 +335,7 @@ def test_a_pass_that_was_interrupted_yields_the_rest_of_its_batches(
     if consumed or workers:  # no worker has a state before the first batch
         assert again == rest
     assert seen(third) == again[2:]
-    assert len(seen(loader())) == len(first)  # the next pass is a whole one
+    assert len(seen(loader())) == len(first)  # the next pass is complete
 
 
 def test_a_state_of_other_samples_is_refused(buffer):

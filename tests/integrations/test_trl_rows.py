@@ -1,4 +1,4 @@
-"""Rows of `Tokens` against the builder of TRL 1.16."""
+"""Tests of rows of `Tokens`, compared with the builder of TRL 1.16."""
 
 import os
 import re

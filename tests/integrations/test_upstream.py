@@ -1,4 +1,4 @@
-"""The suites of the originals, from their source packages, with only the import changed."""
+"""Run the test suites of the original packages with only the imports changed."""
 
 import os
 import re
@@ -54,11 +54,11 @@ def run(tests, excluded, *files):
 
 def test_the_suite_of_memmap_replay_buffer_passes(tmp_path):
     tests = suite_of("memmap-replay-buffer==0.2.3", tmp_path)
-    # Not of what a database has: films, web pages, HDF5.
+    # These test features that a database does not have: videos, web pages and HDF5.
     for name in ("test_frontend.py", "test_video.py", "test_replay_buffer_h5py.py"):
         (tests / name).unlink()
     (tests / "conftest.py").write_text(ALIAS)
-    # One sets the index of the step, one reads the file of the array.
+    # The first sets the index of the step, and the second reads the file of the array.
     done = run(tests, ("test_store_batch_circular", "test_uint8_storage"))
     assert done.returncode == 0, done.stdout[-3000:]
     assert "35 passed" in done.stdout
@@ -84,7 +84,7 @@ def test_the_suites_of_stable_baselines3_pass(tmp_path):
     for name in files:
         lines = (tests / name).read_text().splitlines()
         (tests / name).write_text("\n".join(map(with_our_import, lines)))
-    # SB3 makes a buffer of its own class; a test writes to `dones`; one needs `_current_ep_start`.
+    # These tests create SB3's own class, write to `dones`, and use `_current_ep_start`.
     private = "test_run", "test_nstep_no_terminations", "test_truncate_last_trajectory"
     done = run(tests, private, *files)
     assert done.returncode == 0, done.stdout[-3000:]

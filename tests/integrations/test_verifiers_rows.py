@@ -1,4 +1,4 @@
-"""Rows of `Tokens` against the branches of verifiers 0.4."""
+"""Tests of rows of `Tokens`, compared with the branches of verifiers 0.4."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,13 @@ from expdb import Tokens, Uniform
 WHY = "verifiers is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("verifiers.v1.trace", reason=WHY)
 
-if True:  # what needs it
+if True:  # these imports need the package
     from verifiers.v1.graph import MessageNode
     from verifiers.v1.trace import Trace
 
 
 def node(parent, rng, sampled):
-    """A message of random tokens; that of a model begins with tokens of the template."""
+    """Return a message of random tokens; a model's message begins with template tokens."""
     count, scaffold = int(rng.integers(1, 9)), int(rng.integers(0, 3)) if sampled else 0
     mask = [False] * scaffold + [sampled] * count
     role = "assistant" if sampled else "user"
@@ -30,7 +30,7 @@ def node(parent, rng, sampled):
 
 
 def random_nodes(rng, forks):
-    """Messages of a user and a model by turns; with `forks`, some continue an earlier message."""
+    """Return alternating user and model messages; with `forks`, some continue earlier ones."""
     nodes, tip = [], None
     for _ in range(int(rng.integers(1, 7))):
         nodes.append(node(tip, rng, False))

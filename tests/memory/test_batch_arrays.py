@@ -1,4 +1,4 @@
-"""The memory of large batches is used again, once nobody can reach it any more."""
+"""The memory of a large batch is reused when no references to it remain."""
 
 import gc
 import sys
@@ -33,7 +33,7 @@ def buffer(tmp_path):
 
 
 def frames_of(batch, unit):
-    """Return one number for each of the frames, which are all of one value."""
+    """Return the value of each frame; all pixels of a frame have the same value."""
     obs = batch["obs"]
     assert (obs == obs[..., :1, :1]).all()
     newest = obs[:, -1] if isinstance(unit, expdb.Stack) or getattr(unit, "stack", 1) > 1 else obs
@@ -42,7 +42,7 @@ def frames_of(batch, unit):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_batch_that_is_held_stays_what_it_is(buffer, unit):
+def test_a_referenced_batch_is_not_overwritten(buffer, unit):
     rng, batches = np.random.default_rng(0), []
     for _ in range(150):
         batch = buffer.sample(int(rng.integers(20, 40)), unit=unit)
@@ -61,7 +61,7 @@ def test_a_batch_that_is_held_stays_what_it_is(buffer, unit):
      lambda a: np.lib.stride_tricks.sliding_window_view(a, 2, 0), lambda a: [a.data.cast("B")],
      lambda a: np.frombuffer(a, np.uint8), lambda a: np.broadcast_to(a, (2, *a.shape))],
 )  # fmt: skip
-def test_whatever_was_made_of_an_array_holds_its_memory(buffer, made):
+def test_objects_that_share_the_memory_of_an_array_prevent_its_reuse(buffer, made):
     batch = buffer.sample(32, fields=["obs"])
     at, derived = batch["obs"].ctypes.data, made(batch["obs"])
     del batch
@@ -70,7 +70,7 @@ def test_whatever_was_made_of_an_array_holds_its_memory(buffer, made):
     del derived, others
 
 
-def test_a_tensor_holds_the_memory_of_its_array(buffer):
+def test_a_torch_tensor_prevents_reuse_of_its_memory(buffer):
     torch = pytest.importorskip("torch")
     batch = buffer.sample(32, fields=["obs", "n"]).to_torch()
     for _ in range(9):
@@ -79,7 +79,7 @@ def test_a_tensor_holds_the_memory_of_its_array(buffer):
 
 
 @pytest.mark.skipif(not batch_arrays._COUNTS, reason="references are not counted here")
-def test_what_nobody_holds_is_used_again(buffer):
+def test_the_memory_of_unreferenced_batches_is_reused(buffer):
     addresses = {
         buffer.sample(size, fields=["obs"])["obs"].ctypes.data
         for size in (40, 39, 38)
@@ -88,7 +88,7 @@ def test_what_nobody_holds_is_used_again(buffer):
     assert len(addresses) == 1
 
 
-def test_no_more_than_so_much_is_kept():
+def test_retained_arrays_stay_within_the_count_and_size_limits():
     arrays, rng = BatchArrays(), np.random.default_rng(0)
     recent = []
     for _ in range(3000):
@@ -107,7 +107,7 @@ def test_no_more_than_so_much_is_kept():
     assert not any(ref() is not None for ref in gone[:-1])
 
 
-def test_arrays_of_any_shape_and_dtype():
+def test_empty_returns_writable_arrays_of_any_shape_and_dtype():
     arrays = BatchArrays()
     for dtype in ("f8", "f4", "i1", "bool", "c16", [("a", "f8"), ("b", "i1")], "V64", "O", "M8[s]"):
         for shape in ((300, 300), (90_000,), (1, 2, 90_000), (), (0, 9), (70_000, 0)):
@@ -118,13 +118,13 @@ def test_arrays_of_any_shape_and_dtype():
             array[...] = np.zeros((), dtype)
 
 
-def test_the_memory_is_told_by_stats(buffer):
+def test_stats_count_the_memory_retained_for_reuse(buffer):
     before = buffer.stats()["resident_bytes"]
     buffer.sample(100, fields=["obs"])
     assert buffer.stats()["resident_bytes"] - before >= 100 * 64 * 64 * batch_arrays._COUNTS
 
 
-def test_threads_that_draw_at_the_same_time(buffer):
+def test_concurrent_samples_do_not_overwrite_each_other(buffer):
     wrong, interval = [], sys.getswitchinterval()
 
     def draw(unit):

@@ -1,4 +1,4 @@
-"""Rows in memory depend on the number of steps, not on the range of their positions."""
+"""The memory for rows depends on the number of steps, not on the range of positions."""
 
 import contextlib
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
     assert set(draw(buffer)["position"]) == {20}
 
 
-def test_an_unordered_episode_loses_its_links_with_its_first_step(open_db):
+def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=20)
     with buffer.episode("unordered") as episode:
         for step in (0, 2, 1, 3, 4, 5):

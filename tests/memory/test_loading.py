@@ -1,4 +1,4 @@
-"""Loading into memory: steps of many chunks at once, whatever the chunks look like."""
+"""Loading steps of many chunks into memory at once, for chunks of any layout."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def write(buffer, first, counts, wide=True):
 
 @pytest.fixture
 def joined(monkeypatch):
-    """Return how many chunks were joined at each load, by layout."""
-    monkeypatch.setattr(new_steps, "MAX_RANGES", 0)  # few new steps are loaded like many
+    """Return a list with, for each load, the joined chunks per layout and the other chunks."""
+    monkeypatch.setattr(new_steps, "MAX_RANGES", 0)  # load a few new steps in the same way as many
     joins, original = [], bulk._by_layout
 
     def noting(chunks, spans):
@@ -39,11 +39,11 @@ def joined(monkeypatch):
 
 
 def assert_right(buffer, low, high, wide):
-    """Draw so often that nearly every step is looked at, and compare each with how it was made.
+    """Draw nearly every step and compare its values with those that were written.
 
-    The seed is fixed: of 60 steps, 8 draws each leave one out in 2 % of the runs.
+    The seed is fixed because 8 draws per step miss at least one of 60 steps in 2 % of the runs.
     """
-    buffer.sample(1, unit=expdb.NStep(1, next_fields=()))  # the first `Step` alone loads nothing
+    buffer.sample(1, unit=expdb.NStep(1, next_fields=()))  # a first `Step` sample loads no rows
     batch = buffer.sample(8 * (high - low), rng=5)
     n = batch["n"]
     assert len(set(n.tolist())) > 0.99 * (high - low)
@@ -58,16 +58,16 @@ def assert_right(buffer, low, high, wide):
     assert np.isnan(batch["obs"][~there]).all()
 
 
-LONG = 200  # steps of an episode, of which a chunk holds fewer
+LONG = 200  # steps per episode, more than fit in one chunk
 
 
-def test_chunks_of_one_layout(open_db, joined):
+def test_chunks_of_one_layout_are_joined(open_db, joined):
     write(open_db().buffer("b"), 0, [30] * 8)
     assert_right(open_db().buffer("b"), 0, 8 * 30, lambda n: n >= 0)
     assert joined == [([8], 0)]
 
 
-def test_chunks_of_several_layouts_and_some_that_are_alone(open_db, joined):
+def test_chunks_are_joined_by_layout_and_single_chunks_load_separately(open_db, joined):
     high = write(open_db().buffer("b"), 0, [LONG, 7, *[LONG] * 9, 3, 5])
     assert_right(open_db().buffer("b"), 0, high, lambda n: n >= 0)
     ((alike, others),) = joined
@@ -75,7 +75,7 @@ def test_chunks_of_several_layouts_and_some_that_are_alone(open_db, joined):
     assert others == 3
 
 
-def test_few_chunks_of_which_some_have_a_final_observation(open_db, joined):
+def test_layouts_with_few_chunks_are_loaded_without_joining(open_db, joined):
     buffer = open_db().buffer("b")
     for k in range(6):
         with buffer.episode(f"t{k}") as episode:
@@ -86,7 +86,7 @@ def test_few_chunks_of_which_some_have_a_final_observation(open_db, joined):
     assert joined == [([], 6)]
 
 
-def test_chunks_without_a_field(open_db, joined):
+def test_steps_of_chunks_without_a_field_have_missing_values(open_db, joined):
     buffer = open_db().buffer("b")
     middle = write(buffer, 0, [20] * 6)
     high = write(buffer, middle, [20] * 7, wide=False)
@@ -95,7 +95,7 @@ def test_chunks_without_a_field(open_db, joined):
     assert joined == [([6, 7], 1)]
 
 
-def test_chunks_with_a_field_that_some_steps_lack(open_db, joined):
+def test_a_field_missing_from_some_steps_of_a_chunk_is_loaded_correctly(open_db, joined):
     buffer = open_db().buffer("b")
     high = write(buffer, 0, [20] * 6)
     for k in range(6):
@@ -108,7 +108,7 @@ def test_chunks_with_a_field_that_some_steps_lack(open_db, joined):
     assert joined == [([6], 6)]
 
 
-def test_steps_that_were_evicted_or_deleted(open_db, joined):
+def test_partly_evicted_chunks_are_loaded_separately(open_db, joined):
     buffer = open_db().buffer("b", capacity=10 * LONG)
     high = write(buffer, 0, [LONG] * 12)
     low = high - 10 * LONG
@@ -116,11 +116,11 @@ def test_steps_that_were_evicted_or_deleted(open_db, joined):
     buffer.set_capacity(10 * LONG - 37)
     assert_right(open_db().buffer("b"), low + 37, high, lambda n: n >= 0)
     assert all(alike for alike, _ in joined)
-    assert joined[1][1] > joined[0][1]  # a chunk that is not whole any more
+    assert joined[1][1] > joined[0][1]  # one chunk is partly evicted
 
 
-def test_a_ring_that_begins_anew_within_a_load(open_db, joined):
-    """What is loaded in one go lies at the end of the arrays and at their beginning."""
+def test_a_load_may_wrap_around_the_end_of_the_row_arrays(open_db, joined):
+    """A single load fills rows at the end and at the beginning of the arrays."""
     writer, buffer = open_db().buffer("b", capacity=300), open_db(max_lag=0.0).buffer("b")
     high = write(writer, 0, [30] * 10)
     buffer.sample(1, unit=expdb.NStep(1))

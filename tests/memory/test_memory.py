@@ -1,7 +1,4 @@
-"""Memory for sampling: every byte of it is counted.
-
-It does not grow while the buffer does not.
-"""
+"""Memory for sampling: expdb counts every byte, and a buffer of constant size uses no more."""
 
 import subprocess
 import sys
@@ -14,7 +11,7 @@ import expdb
 TURNS = 24
 
 
-# SQLite keeps up to 4 MB of the file for each connection, and the allocator some of what is freed.
+# SQLite caches up to 4 MB of pages per connection, and the allocator keeps some freed memory.
 PAGES = 9 << 20
 
 
@@ -31,7 +28,7 @@ def play(buffer, first, steps=40, repeats=20):
             )
 
 
-def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(open_db):
+def test_resident_bytes_do_not_grow_while_the_buffer_size_is_constant(open_db):
     actor, learner = open_db().buffer("b", capacity=400), open_db(max_lag=0.0).buffer("b")
     sizes = []
     for turn in range(TURNS):
@@ -49,7 +46,7 @@ def test_what_is_held_in_memory_stays_as_it_is_while_the_buffer_has_its_size(ope
     assert max(sizes[-TURNS // 4 :]) <= 1.1 * max(sizes[TURNS // 4 : TURNS // 2])
 
 
-def test_chunks_of_evicted_steps_are_not_kept(open_db):
+def test_chunks_of_evicted_steps_are_removed_from_memory(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=320)
     for turn in range(10):
         play(buffer, 40 * turn, repeats=200)
@@ -72,7 +69,7 @@ def memory():
 limit = int(sys.argv[2]) or None
 with expdb.open(sys.argv[1], resident_bytes=limit) as db:
     small, buffer = db.buffer("small"), db.buffer("b")
-    # What importing, connecting and the first chunks take.
+    # Exclude the memory of imports, connections and the first chunks.
     for unit in (expdb.Step(), expdb.NStep(1)):
         for _ in range(20):
             small.sample(32, unit=unit)
@@ -88,7 +85,7 @@ with expdb.open(sys.argv[1], resident_bytes=limit) as db:
 @pytest.mark.parametrize("limit", [0, 20_000_000], ids=["no limit", "20 MB"])
 @pytest.mark.parametrize("kind", ["text", "messages", "frames"])
 def test_resident_bytes_bound_the_growth_of_a_learner(tmp_path, kind, limit):
-    """Within a fifth, beside the pages that SQLite keeps of the file."""
+    """The process may exceed the limit by 20 %, plus the page cache of SQLite."""
     path, rng = str(tmp_path / "runs.db"), np.random.default_rng(0)
 
     def value():

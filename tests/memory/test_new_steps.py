@@ -1,4 +1,4 @@
-"""Steps that a process has committed join its rows in memory as if they had been read."""
+"""A handle adds its own commits to its rows in memory without reading them back."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def fail_if_read(*arguments):
 
 
 def write_steps(buffer, episode, first):
-    """Write some steps in every way there is."""
+    """Write 20 steps with every method that stores steps."""
     steps = np.arange(first, first + 20)
     for k in steps[:4]:
         episode.append(action=int(k), reward=0.5)
@@ -127,7 +127,7 @@ def test_commit_queue_counts_texts_of_steps(db, monkeypatch, texts):
     assert not buffer._store.commit_queue.queued
 
 
-def test_new_steps_of_another_handle_have_their_late_values(open_db):
+def test_updates_to_new_steps_of_another_handle_are_loaded(open_db):
     ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     ours.store_batch({"x": np.arange(50)})
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_new_steps_of_another_handle_have_their_late_values(open_db):
     assert r.columns["reward"][position % r.slots] == 7.0
 
 
-def test_an_episode_whose_chunks_were_merged_goes_on_where_it_was(open_db):
+def test_rows_of_an_episode_stay_correct_after_its_chunks_are_merged(open_db):
     ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     ours.store_batch({"x": np.arange(50)})
     with theirs.episode("e", flush_steps=1000) as episode:
@@ -155,10 +155,10 @@ def test_an_episode_whose_chunks_were_merged_goes_on_where_it_was(open_db):
     assert ours.get(np.arange(50, 57))["x"].tolist() == list(range(100, 107))
 
 
-def test_a_final_observation_in_a_chunk_of_its_own_is_read(open_db):
+def test_a_final_observation_in_a_separate_chunk_is_read(open_db):
     buffer, reader = open_db().buffer("b"), open_db().buffer("b")
     frame = np.zeros((40, 40), np.uint8)
-    for count in range(1, 14):  # one of these fills a chunk, so that the next one has the last row
+    for count in range(1, 14):  # one count fills a chunk; its final row is in the next
         with buffer.episode("e", flush_steps=1000) as episode:
             for k in range(count):
                 episode.append(obs=frame, action=k)
@@ -166,7 +166,7 @@ def test_a_final_observation_in_a_chunk_of_its_own_is_read(open_db):
         assert_matches_new_reader(buffer, reader, count)
 
 
-def test_a_commit_between_ours_and_the_look_at_it_is_seen(tmp_path, monkeypatch):
+def test_a_commit_of_another_handle_right_after_our_own_is_detected(tmp_path, monkeypatch):
     with (
         expdb.open(tmp_path / "a.db", max_lag=0.0) as own_db,
         expdb.open(tmp_path / "a.db") as other_db,
@@ -190,7 +190,7 @@ def test_a_commit_between_ours_and_the_look_at_it_is_seen(tmp_path, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore:.*k:expdb.ExpDBWarning")
-def test_a_step_that_changes_its_episode_is_read(open_db):
+def test_episode_tags_set_by_a_later_step_apply_to_filters(open_db):
     buffer = open_db().buffer("b")
     where = expdb.QueryBuilder().eq("episode_tags.k", 2)
     with buffer.writer() as writer:

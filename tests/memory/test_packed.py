@@ -1,4 +1,4 @@
-"""The narrow columns of rows lie side by side, and are taken together."""
+"""RecordArray stores the narrow columns of a row side by side and copies them together."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ COLUMNS = {
 }
 
 
-def test_a_record_is_a_cache_line_with_each_column_where_it_is_aligned():
+def test_a_record_fills_one_cache_line_with_aligned_columns():
     made = RecordArray(10, COLUMNS)
     assert made.names == set(COLUMNS)
     assert made.dtype.itemsize == LINE
@@ -27,21 +27,21 @@ def test_a_record_is_a_cache_line_with_each_column_where_it_is_aligned():
 @pytest.mark.parametrize(
     ("width", "size"), [(0, LINE), (8, LINE), (56, LINE), (LINE, 72), (LINE + 1, LINE)]
 )
-def test_wide_columns_are_left_out_and_lines_are_filled_where_it_costs_little(width, size):
+def test_records_exclude_wide_columns_and_are_padded_if_padding_is_small(width, size):
     made = RecordArray(3, {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))})
     assert ("obs" in made.names) == (0 < width <= LINE)
     assert made.dtype.itemsize == size
 
 
 @pytest.mark.parametrize(("width", "fills"), [(52, True), (53, False), (56, False), (60, True)])
-def test_what_is_not_drawn_fills_room_that_is_left(width, fills):
+def test_filler_columns_are_added_only_if_the_record_does_not_grow(width, fills):
     columns = {"after": COLUMNS["after"], "obs": (np.dtype("u1"), (width,))}
     made = RecordArray(3, columns, {"ordinal": np.dtype("i4")})
     assert ("ordinal" in made.names) == fills
     assert made.dtype.itemsize == RecordArray(3, columns).dtype.itemsize
 
 
-def test_no_record_is_longer_than_some_lines():
+def test_a_record_does_not_exceed_its_maximum_size():
     many = {f"c{k}": (np.dtype("f8"), (8,)) for k in range(9)}
     made = RecordArray(3, many)
     assert len(made.names) == MOST // LINE
@@ -49,7 +49,7 @@ def test_no_record_is_longer_than_some_lines():
 
 
 @pytest.mark.parametrize("shape", [(6,), (2, 3), (0,)])
-def test_taken_rows_are_copies_of_any_shape(shape):
+def test_take_returns_copies_for_row_indices_of_any_shape(shape):
     made, rng = RecordArray(50, COLUMNS), np.random.default_rng(0)
     for name, (_, inner) in COLUMNS.items():
         made[name][:] = rng.integers(0, 2, (50, *inner))
@@ -67,10 +67,10 @@ def test_taken_rows_are_copies_of_any_shape(shape):
     assert (made["after"] <= 1).all()
 
 
-def test_a_field_that_fits_no_more_is_read_again(tmp_path):
+def test_fields_that_no_longer_fit_in_memory_are_read_from_the_database(tmp_path):
     with expdb.open(tmp_path / "runs.db", resident_bytes=4000) as db:
         buffer = db.buffer("b")
-        for first, stop in ((0, 50), (50, 450)):  # of which two fields do not fit any more
+        for first, stop in ((0, 50), (50, 450)):  # two fields of 450 steps do not fit
             n = np.arange(first, stop)
             buffer.store_batch({"n": n, "x": n.astype(np.float64), "m": n * 2})
             for _ in range(3):

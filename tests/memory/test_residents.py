@@ -1,18 +1,16 @@
-"""What is held in memory is what is stored, whatever other handles write, relabel.
-
-Delete and evict meanwhile.
-"""
+"""Rows in memory match the database while other handles write, update, delete and evict."""
 
 import numpy as np
 import pytest
 from behind import writing
+from processes import FORKSERVER
 
 import expdb
 from expdb import NStep, QueryBuilder, Sequence, Uniform
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:update.. sets the reward:expdb.ExpDBWarning"
-)  # it is meant for every step here
+)  # these tests update the reward of every step on purpose
 
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized()
@@ -22,7 +20,7 @@ LENGTHS = 40
 
 
 def actor(location, number):
-    """Write episodes, relabel and delete some, as a process of its own."""
+    """Write episodes in a separate process, update their rewards and delete some steps."""
     with expdb.open(location) as db:
         buffer = db.buffer("b")
         for k in range(12):
@@ -38,14 +36,10 @@ def actor(location, number):
 
 
 @pytest.mark.slow
-def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, location):
-    import multiprocessing
+def test_a_learner_samples_consistent_steps_while_other_processes_write(open_db, location):
 
     learner = open_db(max_lag=0.0).buffer("b", capacity=700)
-    processes = [
-        multiprocessing.get_context("spawn").Process(target=actor, args=(location, number))
-        for number in (1, 2)
-    ]
+    processes = [FORKSERVER.Process(target=actor, args=(location, number)) for number in (1, 2)]
     for process in processes:
         process.start()
     rounds, sampler = 0, expdb.Prioritized()
@@ -87,7 +81,7 @@ def test_a_learner_beside_other_processes_never_draws_what_was_not(open_db, loca
 
 
 @pytest.mark.parametrize("resident_bytes", [0, 1500, 10**9])
-def test_fields_come_late_and_leave_memory_as_the_buffer_grows(open_db, resident_bytes):
+def test_new_fields_are_loaded_and_the_widest_leaves_memory_at_its_limit(open_db, resident_bytes):
     buffer = open_db().buffer("b")
     other = open_db(resident_bytes=resident_bytes, max_lag=0.0).buffer("b")
     for k in range(30):
@@ -112,7 +106,7 @@ def test_fields_come_late_and_leave_memory_as_the_buffer_grows(open_db, resident
         assert set(other._sampling.resident.fields) == {"late", "n", "obs"}, "the widest field left"
 
 
-def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
+def test_sampling_a_corrupted_chunk_raises_an_error_with_its_id(tmp_path):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         for k in range(3):
@@ -135,7 +129,7 @@ def test_a_damaged_chunk_is_an_error_that_names_it(tmp_path):
         assert set(buffer.sample(100, sampler=ALL)["x"].tolist()) == set(range(50))
 
 
-def test_a_field_may_be_called_as_what_is_kept_about_steps(db):
+def test_fields_may_have_the_names_of_internal_columns(db):
     buffer = db.buffer("b")
     names = ("after", "before", "ordinal", "whole", "present", "unsaved", "zero")
     for t in range(6):
@@ -148,7 +142,7 @@ def test_a_field_may_be_called_as_what_is_kept_about_steps(db):
     assert buffer.update_priorities([1], [2.0]) == 1
 
 
-def test_buffers_share_the_memory_they_are_given(open_db):
+def test_buffers_of_one_handle_share_the_resident_bytes_limit(open_db):
     db = open_db(resident_bytes=30_000)
     for name in ("a", "b"):
         db.buffer(name).store_batch({"x": np.zeros((100, 25)), "k": np.arange(100)})
@@ -162,19 +156,16 @@ def test_buffers_share_the_memory_they_are_given(open_db):
     ]
 
 
-# -- what a tester found ---------------------------------------------------------------------------
+# -- regressions -----------------------------------------------------------------------------------
 
 
 def positions(buffer, **options):
-    """All positions that 300 draws give."""
+    """Return the distinct positions of 300 draws, in ascending order."""
     return sorted(set(buffer.sample(300, rng=0, **options)["position"].reshape(-1).tolist()) - {-1})
 
 
 def agree(open_db, buffer, **options):
-    """Assert that a handle that has seen it all draws as one does that comes now.
-
-    Return what both draw.
-    """
+    """Assert that `buffer` and a new handle draw the same batch; return the batch."""
     fresh = open_db(max_lag=0.0).buffer(buffer.name)
     draws = []
     for source in (buffer, fresh):
@@ -193,7 +184,7 @@ def agree(open_db, buffer, **options):
     [Sequence(2, burn_in=1, pad=False), NStep(3, end="redraw"), Sequence(2, stride=2)],
     ids=str,
 )
-def test_rows_without_a_step_lead_nowhere(db, unit):
+def test_multi_step_samples_ignore_rows_in_memory_without_a_step(db, unit):
     buffer = db.buffer("b")
     for _ in range(5):
         junk = [np.full(200 * j, 2**60 + 7) for j in range(1, 40)]
@@ -205,7 +196,7 @@ def test_rows_without_a_step_lead_nowhere(db, unit):
         assert buffer.sample(200, unit=unit, rng=0).size == 200
 
 
-def test_sum_trees_start_anew_after_a_failed_refresh(open_db, tmp_path):
+def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
     path = tmp_path / "runs.db"
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
     with expdb.open(path) as own_db, expdb.open(path) as other_db:
@@ -227,7 +218,7 @@ def test_sum_trees_start_anew_after_a_failed_refresh(open_db, tmp_path):
         assert batch["probability"].max() == pytest.approx(1000 / 2003)
 
 
-def test_a_step_that_terminates_later_ends_the_ways_that_led_over_it(open_db):
+def test_updating_terminated_changes_the_valid_n_step_start_positions(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     buffer.store_batch([{"obs": float(i), "episode_id": "e"} for i in range(10)])
     unit = NStep(3, end="redraw")
@@ -243,7 +234,7 @@ def test_a_step_that_terminates_later_ends_the_ways_that_led_over_it(open_db):
     agree(open_db, buffer, unit=NStep(2))
 
 
-def test_a_handle_that_has_seen_more_draws_the_same(open_db):
+def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     sampler = expdb.Prioritized()
     for k in range(37):
@@ -271,7 +262,7 @@ def test_a_handle_that_has_seen_more_draws_the_same(open_db):
         )
 
 
-def test_new_steps_begin_with_the_greatest_priority_of_any_process(open_db):
+def test_new_steps_get_the_maximum_priority_of_all_handles(open_db):
     first, second = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
     first.store_batch({"x": np.arange(4)})
@@ -287,7 +278,7 @@ def test_new_steps_begin_with_the_greatest_priority_of_any_process(open_db):
 
 
 @pytest.mark.parametrize("resident_bytes", [None, 0])
-def test_what_is_not_there_is_told_so(open_db, resident_bytes):
+def test_missing_and_padded_values_are_marked_in_every_unit(open_db, resident_bytes):
     buffer = open_db(resident_bytes=resident_bytes).buffer("b")
     buffer.store(obs=1.0, episode_id="a")
     buffer.store(episode_id="a", q=1)
@@ -311,7 +302,7 @@ def test_what_is_not_there_is_told_so(open_db, resident_bytes):
         buffer.sample(1, sampler=expdb.Prioritized())
 
 
-def test_episodes_out_of_order_that_lost_steps_are_the_same_for_all(open_db):
+def test_handles_agree_on_unordered_episodes_after_eviction(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     for position, step in enumerate((0, 2, 1)):
         buffer.store(

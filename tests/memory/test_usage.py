@@ -1,4 +1,4 @@
-"""The memory of `Usage` grows with the stored steps, not with the evicted ones."""
+"""The memory of `Usage` depends on the number of stored steps, not of evicted steps."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Asynchronous forms: they do what the methods do, and a cancelled call says what it did."""
+"""Async methods behave like the sync methods, and a cancelled write reports its outcome."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("cls", "name"), FORMS, ids=lambda item: getattr(item, "__name__", item))
-def test_a_form_has_the_parameters_of_its_method_and_says_so(cls, name):
+def test_async_methods_have_the_signature_and_summary_of_the_sync_methods(cls, name):
     method, form = getattr(cls, name.removesuffix("_async")), getattr(cls, name)
     assert inspect.iscoroutinefunction(form) or inspect.isasyncgenfunction(form)
     assert inspect.signature(form) == inspect.signature(method)
@@ -33,7 +33,7 @@ def test_a_form_has_the_parameters_of_its_method_and_says_so(cls, name):
     assert "Examples" not in form.__doc__
 
 
-def test_forms_return_and_raise_what_their_methods_do(db):
+def test_async_methods_return_and_raise_the_same_as_sync_methods(db):
     buffer = db.buffer("b")
 
     async def run():
@@ -56,7 +56,7 @@ def test_forms_return_and_raise_what_their_methods_do(db):
 
 
 @pytest.mark.both_databases
-def test_other_tasks_run_while_a_call_waits(buffer, monkeypatch):
+def test_other_tasks_run_while_an_async_call_waits(buffer, monkeypatch):
     gate, delete = threading.Event(), change.delete
 
     def held_back(*arguments, **named):
@@ -78,7 +78,7 @@ def test_other_tasks_run_while_a_call_waits(buffer, monkeypatch):
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_cancelled_change_waits_for_its_outcome(buffer, monkeypatch, fails):
+def test_a_cancelled_delete_waits_and_reports_its_outcome(buffer, monkeypatch, fails):
     gate, delete = threading.Event(), change.delete
 
     def held_back(*arguments, **named):
@@ -117,7 +117,7 @@ def test_a_cancelled_read_returns_at_once(buffer, monkeypatch):
         with pytest.raises(asyncio.CancelledError):
             await task
         gate.set()
-        await asyncio.sleep(0.05)  # the error of the thread is not logged
+        await asyncio.sleep(0.05)  # an error in the thread is not logged
 
     asyncio.run(run())
 
@@ -127,7 +127,7 @@ def episodes(buffer):
     return {row["episode_id"]: (row["status"], row["length"]) for row in table.to_pylist()}
 
 
-def test_an_asynchronous_block_ends_an_episode(buffer):
+def test_async_with_completes_or_aborts_an_episode(buffer):
     async def run():
         async with buffer.episode("t", episode_id="complete") as episode:
             episode.append(n=0)
@@ -158,7 +158,7 @@ def test_an_asynchronous_block_ends_an_episode(buffer):
     }.items()  # fmt: skip
 
 
-def test_a_block_of_a_closed_loop_aborts_its_episode(buffer):
+def test_an_episode_left_open_by_a_closed_event_loop_causes_a_warning(buffer):
     async def wait_in_block():
         async with buffer.episode("t", episode_id="closed") as episode:
             episode.append(n=5)
@@ -176,7 +176,7 @@ def test_a_block_of_a_closed_loop_aborts_its_episode(buffer):
         buffer._database.close()
 
 
-def test_an_asynchronous_block_begins_and_finishes_a_group(buffer):
+def test_async_with_admit_begins_and_finishes_a_group(buffer):
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(0, 1)
 
@@ -194,7 +194,7 @@ def test_an_asynchronous_block_begins_and_finishes_a_group(buffer):
     asyncio.run(run())
 
 
-def test_an_asynchronous_block_acknowledges_or_releases_a_lease(buffer):
+def test_async_with_acknowledges_or_releases_a_lease(buffer):
     buffer.store_batch([{"task_id": "t", "n": k} for k in range(4)])
     consumer = buffer.consumer("c", max_times_sampled=1)
 
@@ -214,7 +214,7 @@ def test_an_asynchronous_block_acknowledges_or_releases_a_lease(buffer):
     assert consumer.stats()["acknowledged"] == 2
 
 
-def test_an_asynchronous_iteration_over_epochs_does_not_block_the_loop(buffer, monkeypatch):
+def test_async_iteration_over_epochs_does_not_block_the_event_loop(buffer, monkeypatch):
     threads, step = [], Epochs.__next__
 
     def recorded(epochs):
@@ -231,7 +231,7 @@ def test_an_asynchronous_iteration_over_epochs_does_not_block_the_loop(buffer, m
     assert threading.main_thread() not in threads
 
 
-def test_asynchronous_iterators_yield_what_their_methods_do(open_db, location):
+def test_async_iterators_yield_the_same_batches_as_sync_iterators(open_db, location):
     buffer = open_db().buffer("b")
     buffer.store_batch([{"task_id": "t", "n": k, "reward": 1.0} for k in range(10)])
 
@@ -256,7 +256,7 @@ def test_asynchronous_iterators_yield_what_their_methods_do(open_db, location):
 
 
 @pytest.mark.parametrize("way", ["break", "error", "cancel"])
-def test_a_batch_is_released_if_a_loop_ends_early(buffer, way):
+def test_batches_async_releases_the_current_batch_if_the_loop_ends_early(buffer, way):
     buffer.store_batch([{"n": k} for k in range(6)])
     trainer = buffer.consumer("trainer", max_times_sampled=1)
 
@@ -291,7 +291,7 @@ def test_a_batch_is_released_if_a_loop_ends_early(buffer, way):
         assert batch.size == 4
 
 
-def test_a_database_is_closed_if_its_opening_is_cancelled(location, monkeypatch):
+def test_a_cancelled_open_async_closes_the_database(location, monkeypatch):
     opened, gate = [], threading.Event()
     plain = database.open
 
@@ -317,9 +317,9 @@ def test_a_database_is_closed_if_its_opening_is_cancelled(location, monkeypatch)
     asyncio.run(run())
 
 
-def test_an_episode_that_a_coroutine_began_names_the_line(buffer):
+def test_begun_at_is_the_line_of_the_episode_async_call(buffer):
     async def run():
-        return await buffer.episode_async("t")  # the line
+        return await buffer.episode_async("t")  # begun_at is this line
 
     line = run.__code__.co_firstlineno + 1
     assert asyncio.run(run()).begun_at == f"{__file__}:{line}"

@@ -1,7 +1,4 @@
-"""Interrupts: whatever is raised, wherever it comes.
-
-What was taken is stored once and the handle goes on.
-"""
+"""Interrupts at any line: accepted steps are stored once and the handle stays usable."""
 
 import asyncio
 import gc
@@ -22,7 +19,7 @@ INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 
 class Raising:
-    """An array whose conversion is interrupted."""
+    """An array-like object that raises an interrupt when NumPy converts it."""
 
     dtype, shape = np.dtype("f8"), (2,)
 
@@ -35,7 +32,7 @@ class Raising:
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
 @pytest.mark.parametrize("first", [True, False], ids=["in a new field", "in a known field"])
-def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, kind, first):
+def test_an_interrupt_while_converting_a_value_stores_no_part_of_the_step(buffer, kind, first):
     def steps():
         for k in range(100):
             yield {
@@ -71,17 +68,15 @@ def test_an_interrupt_while_a_value_is_taken_leaves_no_part_of_its_step(buffer, 
     assert buffer.sample(20, rng=0).size == 20
 
 
-# -- at every line ---------------------------------------------------------------------------------
+# -- interrupts at every line ----------------------------------------------------------------------
 
 PACKAGE = str(Path(expdb.__file__).parent)
 
 
 class Strike:
-    """Raises an interrupt at the n-th line of the package that runs in the block.
+    """Context manager that raises an interrupt at the n-th executed line of the package.
 
-    `line` says which that was.
-
-    Of a line that runs many times only the first `repeats` count.
+    `line` is the interrupted line. Each line counts at most `repeats` times.
     """
 
     def __init__(self, kind, at, repeats):
@@ -111,9 +106,9 @@ class Strike:
 
 
 def everywhere(kind, stride, scenario, repeats=10**9):
-    """Run a scenario again and again, interrupted `stride` lines later each time.
+    """Run a scenario repeatedly and interrupt it `stride` lines later each time.
 
-    Until it is not interrupted any more.
+    Stop when a run completes without an interrupt.
     """
     for at in itertools.count(1, stride):
         strike = Strike(kind, at, repeats)
@@ -126,7 +121,7 @@ def everywhere(kind, stride, scenario, repeats=10**9):
 
 
 def by_another_thread(work):
-    """Do something in another thread: no lock is held by this one."""
+    """Run `work` in another thread to check that this thread holds no lock."""
     failed = []
 
     def run():
@@ -153,10 +148,7 @@ def check_taken(stored, taken, under_way):
 
 @pytest.fixture(autouse=True)
 def _collected_here():
-    """Have connections that were interrupted as they were made tell of themselves here.
-
-    Not in a later test.
-    """
+    """Collect garbage, so that this test emits the warnings about its interrupted connections."""
     yield
     gc.collect()
 
@@ -166,8 +158,8 @@ every_line = pytest.mark.filterwarnings(
     "ignore::expdb.ExpDBWarning",
     "ignore::ResourceWarning",
 )
-# By default, an interrupt at every 101st line; with --slow also at others. EXPDB_EVERY_LINE=1 takes
-# every line, which lasts a quarter of an hour.
+# By default, the tests interrupt every 101st line. With --slow, they also use other strides.
+# With EXPDB_EVERY_LINE=1, they interrupt every line, which takes about 15 minutes.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
     pytest.param(KeyboardInterrupt, 1 if EACH else 101),
@@ -179,7 +171,7 @@ kinds = pytest.mark.parametrize(("kind", "stride"), [
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["append", "flush", "end", "block"])
-def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db, kind, stride, how):
+def test_a_writer_interrupted_at_any_line_stores_each_step_once(open_db, kind, stride, how):
     db = open_db(timeout=5.0)
     buffer = db.buffer("b")
 
@@ -210,7 +202,7 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
         by_another_thread(lambda: buffer.store(task_id="others", n=-1, terminated=True))
         if (
             writer.is_open and writer._in_doubt is not None and writer._in_doubt.ended
-        ):  # on a server: nobody knows whether it has ended
+        ):  # on a server: the outcome of the commit is unknown
             with pytest.raises(expdb.EpisodeEnded):
                 append()
             writer.end()
@@ -232,9 +224,7 @@ def test_a_writer_that_is_interrupted_at_any_line_stores_each_step_once(open_db,
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["store", "store_batch", "new field"])
-def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
-    open_db, kind, stride, how
-):
+def test_a_store_interrupted_at_any_line_stores_its_steps_at_most_once(open_db, kind, stride, how):
     buffer = open_db(timeout=5.0).buffer("b")
 
     def scenario(at, strike):
@@ -269,7 +259,7 @@ def test_a_store_that_is_interrupted_at_any_line_is_done_once_or_not_at_all(
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["steps", "n-step", "sequences", "query", "episodes"])
-def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
+def test_samples_are_correct_after_a_sample_is_interrupted_at_any_line(
     open_db, location, kind, stride, how
 ):
     db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b", capacity=40)
@@ -304,7 +294,7 @@ def test_a_sample_that_is_interrupted_at_any_line_is_followed_by_the_right_ones(
 
 @every_line
 @kinds
-def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, location, kind, stride):
+def test_close_can_be_repeated_after_an_interrupt_at_any_line(open_db, location, kind, stride):
     open_db()
 
     def scenario(at, strike):
@@ -338,9 +328,7 @@ def test_a_close_that_is_interrupted_at_any_line_can_be_made_again(open_db, loca
 @pytest.mark.both_databases
 @every_line
 @kinds
-def test_a_report_that_is_interrupted_at_any_line_leaves_no_lock(
-    open_db, kind, stride, monkeypatch
-):
+def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stride, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
     db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b")

@@ -1,4 +1,4 @@
-"""Log messages: silent by default, and told to programs that configure logging."""
+"""expdb logs nothing by default; programs that configure logging receive its messages."""
 
 import logging
 import shutil
@@ -36,7 +36,7 @@ def test_upgrades_are_logged(tmp_path, caplog):
     assert "was 0010" in caplog.text
 
 
-def test_released_leases_are_logged(buffer, caplog):
+def test_releasing_expired_leases_is_logged(buffer, caplog):
     buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})
     consumer = buffer.consumer("learner", max_times_sampled=1)
     consumer.lease(3, seconds=0.01)
@@ -59,7 +59,7 @@ def test_evictions_are_logged(db, caplog, tmp_path):
     assert "buffer 'train': archiving 1 steps to" in caplog.text
 
 
-def test_a_report_that_fails_is_logged_and_raises_nothing(buffer, caplog, monkeypatch):
+def test_a_failed_activity_report_is_logged_and_does_not_raise(buffer, caplog, monkeypatch):
     def fail(*_):
         raise expdb.DatabaseBusy("locked by another process")
 
@@ -83,7 +83,7 @@ def test_doctor_gives_advice_on_long_waits(db, seconds):
     assert ("start actors" in finding["advice"]) == (seconds > 60)
 
 
-def test_doctor_counts_workers_and_names_silent_ones(db, monkeypatch):
+def test_doctor_counts_workers_and_reports_silent_workers(db, monkeypatch):
     from expdb.storage.upkeep import reporting
 
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)

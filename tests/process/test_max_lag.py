@@ -1,20 +1,25 @@
-"""How far a sample may lag behind what others have written to a file."""
+"""`max_lag` limits the delay until samples include the commits of other processes."""
 
-import subprocess
-import sys
 import time
 
 import pytest
+from processes import FORKSERVER
 
 import expdb
 
 pytestmark = pytest.mark.both_databases
 
-STORE = "import expdb, sys; expdb.open(sys.argv[1]).buffer('b').store(n=int(sys.argv[2]))"
+
+def store(path, number):
+    with expdb.open(path) as db:
+        db.buffer("b").store(n=number)
 
 
 def store_in_another_process(path, number):
-    subprocess.run([sys.executable, "-c", STORE, path, str(number)], check=True, timeout=60)
+    process = FORKSERVER.Process(target=store, args=(path, number))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def drawn(buffer):
@@ -31,33 +36,33 @@ def path(tmp_path):
 
 def learner(path, **options):
     buffer = expdb.open(path, **options).buffer("b")
-    for _ in range(3):  # from the second one on they come from memory
+    for _ in range(3):  # from the second sample on, rows come from memory
         assert drawn(buffer) == {0}
     return buffer
 
 
-def test_what_other_processes_write_is_seen_after_max_lag(path):
+def test_samples_include_commits_of_other_processes_after_max_lag(path):
     buffer = learner(path)
     store_in_another_process(path, 1)
     time.sleep(0.006)  # the default is 0.005
     assert drawn(buffer) == {0, 1}
 
 
-def test_with_0_every_commit_is_seen(path):
+def test_samples_include_every_commit_with_max_lag_0(path):
     buffer = learner(path, max_lag=0)
     for number in (1, 2):
         store_in_another_process(path, number)
         assert number in drawn(buffer)
 
 
-def test_the_file_is_not_asked_within_max_lag(path):
+def test_samples_within_max_lag_do_not_check_for_new_commits(path):
     buffer = learner(path, max_lag=1000)
     store_in_another_process(path, 1)
     assert drawn(buffer) == {0}
 
 
 @pytest.mark.parametrize("handle", ["the same", "another"])
-def test_what_this_process_writes_is_seen_at_once(path, handle):
+def test_samples_immediately_include_commits_of_the_same_process(path, handle):
     buffer = learner(path, max_lag=1000)
     writer = buffer if handle == "the same" else expdb.open(path).buffer("b")
     for number in range(1, 20):
@@ -66,11 +71,11 @@ def test_what_this_process_writes_is_seen_at_once(path, handle):
     store_in_another_process(path, 20)
     writer.store(n=21)
     assert {20, 21} <= drawn(buffer)
-    writer.delete([20])  # its position
+    writer.delete([20])  # the position of n=20
     assert 20 not in drawn(buffer)
 
 
-def test_a_lease_sees_every_commit(path):
+def test_a_lease_includes_every_commit(path):
     buffer = learner(path, max_lag=1000)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     store_in_another_process(path, 1)
@@ -79,6 +84,6 @@ def test_a_lease_sees_every_commit(path):
 
 
 @pytest.mark.parametrize("lag", [-1, "soon", float("nan")])
-def test_what_is_no_lag_is_refused(path, lag):
+def test_open_rejects_invalid_max_lag(path, lag):
     with pytest.raises(expdb.InvalidValue, match="max_lag"):
         expdb.open(path, max_lag=lag)

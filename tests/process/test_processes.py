@@ -1,6 +1,6 @@
-"""Many processes and threads on one file.
+"""Several processes and threads use one file.
 
-Nothing acknowledged is lost, nothing wrong is read, forks are safe or refused.
+No acknowledged step is lost, no reader sees wrong values, and an unsafe fork raises an error.
 """
 
 import multiprocessing
@@ -39,10 +39,7 @@ def sound(path):
 
 
 def write(path, worker, count, capacity=None):
-    """Write steps that say who wrote them, in every way there is.
-
-    Positions are printed to nobody but kept by the queue.
-    """
+    """Store `count` steps that contain the worker number, with `episode()` and `store()`."""
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         done = 0
@@ -63,7 +60,7 @@ def write(path, worker, count, capacity=None):
 
 
 @pytest.mark.parametrize("context", [FORK, SPAWN], ids=["fork", "spawn"])
-def test_several_processes_write_one_file(path, context):
+def test_several_processes_write_to_one_file_without_losing_steps(path, context):
     processes = [context.Process(target=write, args=(path, worker, 200)) for worker in range(4)]
     for process in processes:
         process.start()
@@ -100,7 +97,7 @@ def read(path, capacity, stop, problems):
                 seen = int(batch["position"][-1])
 
 
-def test_readers_never_see_more_than_the_capacity_nor_a_wrong_value(path):
+def test_readers_never_see_wrong_values_or_more_steps_than_the_capacity(path):
     with expdb.open(path) as db:
         db.buffer("b").set_capacity(100)
     stop, problems = FORK.Event(), FORK.Queue()
@@ -119,7 +116,7 @@ def test_readers_never_see_more_than_the_capacity_nor_a_wrong_value(path):
 
 
 def write_until_killed(path, worker, log):
-    """Write, and say what was acknowledged through a pipe-like file that a kill cannot tear."""
+    """Store steps until killed, and append each acknowledged position to the file `log`."""
     acknowledged = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     with expdb.open(path) as db:
         buffer = db.buffer("b")
@@ -145,7 +142,7 @@ def write_until_killed(path, worker, log):
             number += 1
 
 
-def test_the_rows_of_a_killed_program_stay_apart_from_those_of_the_next(path):
+def test_a_store_after_a_killed_program_begins_a_new_episode(path):
     process = FORK.Process(target=write_until_killed, args=(path, 0, os.devnull))
     process.start()
     time.sleep(0.5)
@@ -164,7 +161,7 @@ def test_the_rows_of_a_killed_program_stay_apart_from_those_of_the_next(path):
 
 
 def in_child(function):
-    """Run something in a forked child; return what it returned, or the error's name and text."""
+    """Call `function` in a forked child; return its result or the name and text of its error."""
     results = FORK.Queue()
 
     def run():
@@ -179,11 +176,11 @@ def in_child(function):
         return results.get(timeout=40)
     finally:
         process.join(timeout=5)
-        process.kill()  # one that is locked out would hang for ever
+        process.kill()  # a child that waits for a lock would hang
         process.join()
 
 
-def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(path):
+def test_a_forked_child_can_store_steps_through_the_inherited_handle(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store(x=-1)
@@ -198,7 +195,7 @@ def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(
         buffer.store(x=99)
     with sqlite3.connect(
         path
-    ) as connection:  # another opener, which would have truncated the log of an unguarded child
+    ) as connection:  # without the fork guard, this connection would truncate the child's WAL
         assert connection.execute("SELECT count(*) FROM steps").fetchone() == (52,)
     connection.close()
     with expdb.open(path) as db:
@@ -206,14 +203,14 @@ def test_a_forked_child_writes_through_the_inherited_handle_and_nothing_is_lost(
         assert sorted(episodes["length"].to_pylist()) == [
             2,
             50,
-        ]  # the child did not go on with the parent's episode
+        ]  # the child began its own episode
     assert sound(path) == 52
 
 
-def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
-    """Without the guard every row is gone.
+def test_steps_stored_by_a_forked_child_survive_a_close_in_the_parent(path):
+    """Without the fork guard, the child relies on a lock that the parent has released.
 
-    The child believes that it holds the lock that the parent has dropped.
+    All of its steps would be lost.
     """
     db = expdb.open(path)
     buffer = db.buffer("b")
@@ -234,7 +231,7 @@ def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
     db.close()
     other = SPAWN.Process(
         target=sound, args=(path,)
-    )  # the last to close folds the log in, and deletes it
+    )  # the last process to close the file checkpoints and deletes the WAL
     other.start()
     other.join()
     closed.set()
@@ -244,7 +241,7 @@ def test_what_a_child_has_acknowledged_survives_the_parents_closing(path):
 
 
 @pytest.mark.parametrize("kind", ["same handle", "another handle", "opened anew"])
-def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind):
+def test_a_child_forked_while_a_thread_uses_the_file_gets_an_error(path, kind):
     with expdb.open(path) as db, expdb.open(path) as other:
         db.buffer("b").store(x=1)
         other.buffer("b").store(x=1)
@@ -276,7 +273,7 @@ def test_a_fork_while_a_thread_uses_the_file_is_refused_in_the_child(path, kind)
     assert sound(path) == 3
 
 
-def test_a_forked_child_samples_the_rows_that_its_parent_has_in_memory(path):
+def test_a_forked_child_inherits_the_rows_in_memory_of_its_parent(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store_batch([{"x": k, "reward": 1.0} for k in range(3_000)])
@@ -301,11 +298,11 @@ def test_a_forked_child_samples_the_rows_that_its_parent_has_in_memory(path):
         assert set(buffer.sample(200, sampler=expdb.Prioritized())["x"].tolist()) == {
             5,
             -7,
-        }  # a new step has the greatest
+        }  # a new step has the maximum priority
     assert sound(path) == 3_001
 
 
-def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in_memory(path):
+def test_a_child_forked_during_a_sample_starts_without_rows_in_memory(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store_batch([{"x": k} for k in range(100)])
@@ -336,7 +333,7 @@ def test_a_child_forked_during_a_sample_of_another_thread_begins_with_nothing_in
         assert buffer.sample(8).size == 8
 
 
-def test_an_episode_belongs_to_the_process_that_began_it(path):
+def test_a_forked_child_cannot_append_to_an_episode_of_its_parent(path):
     with expdb.open(path) as db:
         writer = db.buffer("b").episode("t")
         writer.append(x=1)
@@ -352,7 +349,7 @@ def test_an_episode_belongs_to_the_process_that_began_it(path):
 
 
 @pytest.mark.filterwarnings("ignore:two threads:expdb.ExpDBWarning")
-def test_threads_that_fork_at_once_take_turns(path):
+def test_concurrent_forks_in_several_threads_do_not_deadlock(path):
     with expdb.open(path) as db:
         buffers = [db.buffer("b")] + [expdb.open(path).buffer("b") for _ in range(2)]
 
@@ -378,7 +375,7 @@ def test_threads_that_fork_at_once_take_turns(path):
 # -- threads
 
 
-def test_threads_share_a_handle(path):
+def test_threads_can_share_a_handle(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b", fields={"number": "int64"})
         errors = []
@@ -409,19 +406,17 @@ def test_threads_share_a_handle(path):
     assert sound(path) == 960
 
 
-def test_a_writer_that_is_held_up_gets_a_typed_error_in_time(path):
+def test_a_blocked_write_raises_timeout_error_after_the_timeout(path):
     with expdb.open(path) as db, expdb.open(path, timeout=0.3) as other:
         with writing(db), pytest.raises(TimeoutError, match="another writer"):
             other.buffer("b").store(x=1)
         assert other.buffer("b").store(x=1) == 0
 
 
-def test_a_sample_is_one_snapshot(path):
+def test_a_read_transaction_sees_one_snapshot(path):
     with expdb.open(path) as db, expdb.open(path) as other:
         buffer = db.buffer("b")
-        for k in range(
-            10
-        ):  # a chunk each, so that evicted ones are gone and not only out of the window
+        for k in range(10):  # one chunk each, so that eviction deletes whole chunks
             buffer.store_batch({"task_id": f"t{k}", "x": [k]})
         with reading(db) as session:
             before = store_of(buffer).state(session)
@@ -435,26 +430,26 @@ def test_a_sample_is_one_snapshot(path):
     sound(path)
 
 
-def test_expdb_does_not_open_its_own_files():
-    """Reading the file beside SQLite drops SQLite's locks in this process.
+def test_expdb_does_not_open_database_files_outside_sqlite():
+    """Closing a file that was opened outside SQLite releases the locks of SQLite on it.
 
-    Acknowledged rows with them.
+    Acknowledged steps could then be lost.
     """
     import ast
     from pathlib import Path
 
     package = Path(expdb.__file__).parent
     harmless = {
-        # SQLite has no lock on the log itself
+        # SQLite does not lock the WAL file itself
         ("files.py", "os.open", "folder"), ("files.py", "open", "path + '-wal'"),
-        # Not closed while it has a name: see its tests.
+        # Stays open until the file is deleted; see test_wal_index.py.
         ("wal_index.py", "os.open", "path"),
         ("temporary.py", "os.open", "lock"),
-        ("retention.py", "os.open", "path"),  # a file of an archive, or its folder
+        ("retention.py", "os.open", "path"),  # an archive file or its folder
         ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
-        ("locating.py", "os.open", "Path(where) / 'owner.lock'"),  # no part of the database
-        ("locations.py", "open", "path"),  # a copy in a folder of its own, which nothing has open
-        ("printing.py", "open", "path"), ("printing.py", "open", "draft"),  # results of queries
+        ("locating.py", "os.open", "Path(where) / 'owner.lock'"),  # not part of the database
+        ("locations.py", "open", "path"),  # a copy in a separate folder, not open elsewhere
+        ("printing.py", "open", "path"), ("printing.py", "open", "draft"),  # query results
     }  # fmt: skip
     for source in package.rglob("*.py"):
         for node in ast.walk(ast.parse(source.read_text())):
@@ -472,11 +467,11 @@ def test_expdb_does_not_open_its_own_files():
                 ), source
                 assert not name.endswith((".read_bytes", ".open_binary")), source
                 if name == "open":
-                    assert source.name == "database.py"  # expdb's own open
+                    assert source.name == "database.py"  # this is expdb.open()
 
 
-def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_the_child(path):
-    """The hook stands for a thread that ends its write between our own hook and the fork."""
+def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
+    """The hook lets a thread end its write between the fork hook of expdb and the fork."""
     code = """if True:
         import os, sys, threading
         go, done, inside = threading.Event(), threading.Event(), threading.Event()
@@ -514,7 +509,7 @@ def test_a_session_that_a_thread_gives_back_just_before_a_fork_is_not_used_by_th
     assert done.returncode == 0, done.stderr
 
 
-def test_a_handle_closed_by_another_thread_during_a_fork_holds_up_no_fork(path):
+def test_closing_a_handle_during_a_fork_does_not_block_later_forks(path):
     db = expdb.open(path)
     buffer = db.buffer("b")
     buffer.store(n=0)
@@ -523,7 +518,7 @@ def test_a_handle_closed_by_another_thread_during_a_fork_holds_up_no_fork(path):
     lock = buffer._sampling.resident.lock
     database._fork.before()
     try:
-        db.close()  # as a thread may, between the hooks
+        db.close()  # another thread may close the handle between the hooks
     finally:
         database._fork.in_parent()
     taken = []

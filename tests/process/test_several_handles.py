@@ -1,4 +1,4 @@
-"""Handles that change the same buffer: what one of them knew is not taken for what is."""
+"""Several handles change the same buffer, and no handle relies on outdated cached state."""
 
 import json
 import threading
@@ -21,14 +21,12 @@ def statuses(buffer):
     )
 
 
-# -- episodes that others have ended, cleared or deleted -------------------------------------------
+# -- episodes ended, cleared or deleted by another handle ------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["clear", "end_episode", "delete"])
 @pytest.mark.parametrize("named", [False, True])
-def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
-    open_db, how, named
-):
+def test_store_begins_a_new_episode_if_another_handle_ended_or_cleared_it(open_db, how, named):
     first, other = open_db().buffer("b"), open_db().buffer("b")
     name = {"episode_id": "e"} if named else {}
     first.store(task_id="t", n=0, **name)
@@ -38,7 +36,7 @@ def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
         other.end_episode(other.episodes()["episode_id"].to_pylist()[0])
         other.delete({"task_id": "t"})
     elif named:
-        return  # an episode of a name that has ended takes no more steps, and says so
+        return  # store() raises EpisodeEnded for a named episode that has ended
     else:
         other.end_episode(other.episodes()["episode_id"].to_pylist()[0])
     position = first.store(task_id="t", n=1, terminated=True, **name)
@@ -46,7 +44,7 @@ def test_a_last_step_after_somebody_else_ended_or_cleared_its_episode_is_stored(
     assert statuses(first)[-1] == ("t", "complete", 1)
 
 
-def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
+def test_store_batch_continues_the_others_if_another_handle_ended_an_episode(open_db):
     first, other = open_db().buffer("b"), open_db().buffer("b")
     tasks = [f"t{k}" for k in range(5)]
     first.store_batch([{"task_id": task, "n": 0} for task in tasks])
@@ -66,7 +64,7 @@ def test_one_stale_episode_of_a_batch_leaves_the_others_whole(open_db):
     ]
 
 
-def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
+def test_an_episode_id_can_be_reused_after_its_episode_was_evicted(open_db):
     first, other = open_db().buffer("b", capacity=2), open_db().buffer("b")
     first.store(task_id="t", episode_id="e", n=0)
     other.end_episode("e")
@@ -75,15 +73,12 @@ def test_a_name_that_ended_elsewhere_and_was_evicted_may_be_used_again(open_db):
     assert ("another", "open", 1) in statuses(first)
 
 
-# -- episodes that nobody ends ---------------------------------------------------------------------
+# -- episodes that are never ended -----------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
-    """Each task takes four turns, and 150 others come between them.
-
-    All of its steps are evicted every time.
-    """
+def test_a_slow_agent_continues_its_episode_after_its_steps_are_evicted(open_db):
+    """Between two steps of a task, 150 other tasks store steps and evict the earlier step."""
     buffer = open_db().buffer("b", capacity=100)
     for k in range(1000):
         for turn in range(4):
@@ -101,7 +96,7 @@ def test_an_agent_that_is_slow_beside_many_goes_on_with_its_episode(open_db):
         buffer.sample(1, unit=expdb.Episode())
 
 
-def test_what_is_remembered_of_episodes_that_were_swept_away_is_bounded(open_db, monkeypatch):
+def test_the_number_of_cached_open_episodes_is_bounded(open_db, monkeypatch):
     monkeypatch.setattr(intake, "MANY_OPEN", 300)
     buffer = open_db().buffer("b", capacity=20)
     for start in range(0, 2000, 20):
@@ -109,7 +104,7 @@ def test_what_is_remembered_of_episodes_that_were_swept_away_is_bounded(open_db,
     assert len(buffer._open_episodes._open) < 700
 
 
-def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
+def test_open_episodes_are_deleted_after_their_steps_are_evicted(open_db):
     db = open_db()
     buffer = db.buffer("b", capacity=100)
     for start in range(0, 4000, 100):
@@ -119,9 +114,7 @@ def test_episodes_that_nobody_ends_go_once_their_steps_are_evicted(open_db):
 
 
 @pytest.mark.parametrize("how", ["writer", "store", "store by name"])
-def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
-    open_db, how, monkeypatch
-):
+def test_a_writer_can_continue_an_open_episode_deleted_after_eviction(open_db, how, monkeypatch):
     monkeypatch.setattr(episodes, "SWEEP_EVERY", 4)
     buffer, other = open_db().buffer("b", capacity=10), open_db().buffer("b")
     writer = buffer.episode("slow", episode_id="e") if how == "writer" else None
@@ -156,18 +149,18 @@ def test_a_writer_that_goes_on_with_an_episode_that_was_swept_away_continues_it(
     assert [row["step"] for row in buffer.page(1, 100, {"task_id": "slow"})] == [3, 4]
 
 
-def test_the_episodes_of_thousands_of_tasks_are_completed_at_once_when_a_handle_is_closed(open_db):
+def test_close_completes_the_episodes_of_thousands_of_tasks(open_db):
     db = open_db()
     db.buffer("b").store_batch([{"task_id": f"t{k}", "n": k} for k in range(1500)])
     db.close()
     assert set(open_db().buffer("b").episodes()["status"].to_pylist()) == {"complete"}
 
 
-# -- what is in memory -----------------------------------------------------------------------------
+# -- rows in memory --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["clear", "evict", "delete"])
-def test_an_episode_that_came_out_of_order_may_go(open_db, how):
+def test_sampling_works_after_an_out_of_order_episode_is_removed(open_db, how):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=4)
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1)
@@ -190,7 +183,7 @@ def test_an_episode_that_came_out_of_order_may_go(open_db, how):
 
 
 @pytest.mark.parametrize("order", ["deleted, then terminated", "terminated, then deleted"])
-def test_a_step_ends_its_episode_for_all_handles_alike(open_db, order):
+def test_all_handles_agree_on_the_last_step_after_delete_and_update(open_db, order):
     buffer = open_db(max_lag=0.0).buffer("b")
     with buffer.episode("t", episode_id="e") as episode:
         for n in range(3):
@@ -210,7 +203,7 @@ def test_a_step_ends_its_episode_for_all_handles_alike(open_db, order):
         np.testing.assert_array_equal(batches[0][key], batches[1][key])
 
 
-def test_sampling_resumes_bit_identically_beyond_the_populations_that_are_remembered(open_db):
+def test_sampling_resumes_bit_for_bit_with_more_samplers_than_are_cached(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=300)
     samplers = [expdb.Prioritized(alpha=0.3 + 0.01 * k) for k in range(20)]
 
@@ -229,7 +222,7 @@ def test_sampling_resumes_bit_identically_beyond_the_populations_that_are_rememb
     train(buffer, 90, stores=True)
     state = json.loads(json.dumps(buffer.sampling_state()))
     wanted = train(buffer, 45, stores=False)
-    buffer.sampling_state()  # writes the priorities, which the other handle reads
+    buffer.sampling_state()  # also saves the priorities, so that the other handle reads them
     again = open_db(max_lag=0.0).buffer("b")
     again.sample(8, unit=expdb.NStep(1, end="shorten"))
     again.restore_sampling(state)
@@ -238,7 +231,7 @@ def test_sampling_resumes_bit_identically_beyond_the_populations_that_are_rememb
     assert train(buffer, 45, stores=False) == wanted
 
 
-def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_db):
+def test_reads_with_unsaved_priorities_do_not_wait_for_a_writer(open_db):
     db, other = open_db(timeout=30.0), open_db()
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(20), "reward": np.ones(20)})
@@ -269,7 +262,7 @@ def test_reading_does_not_wait_for_a_writer_though_priorities_are_unsaved(open_d
     assert buffer.get([3, 19], fields=["priority"])["priority"].tolist() == [5.0, 19.0]
 
 
-def test_priorities_that_are_not_saved_yet_outlast_a_field_that_some_steps_lack(open_db):
+def test_unsaved_priorities_are_kept_if_a_new_step_lacks_a_field(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     buffer.store_batch([{"n": k, "obs": np.zeros(2)} for k in range(4)])
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0, initial=4.0)
@@ -283,7 +276,7 @@ def test_priorities_that_are_not_saved_yet_outlast_a_field_that_some_steps_lack(
     assert buffer.get(range(4), fields=["priority"])["priority"].tolist() == [1.0, 2.0, 3.0, 10.0]
 
 
-def test_a_step_that_came_and_went_unseen_has_put_its_episode_out_of_order_for_all_handles(open_db):
+def test_a_deleted_out_of_order_step_excludes_its_episode_in_all_handles(open_db):
     first, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     other.store(episode_id="e", step=5, obs=5.0)
     first.sample(1, unit=expdb.Stack(2))
@@ -294,7 +287,7 @@ def test_a_step_that_came_and_went_unseen_has_put_its_episode_out_of_order_for_a
             buffer.sample(1, unit=expdb.Stack(2))
 
 
-def test_the_end_of_an_episode_that_was_swept_away_is_no_error(open_db):
+def test_ending_an_open_episode_deleted_after_eviction_raises_no_error(open_db):
     buffer = open_db().buffer("b", capacity=10)
     with buffer.episode("slow") as writer:
         for n in range(3):
@@ -306,7 +299,7 @@ def test_the_end_of_an_episode_that_was_swept_away_is_no_error(open_db):
     assert "slow" not in buffer.tasks()
 
 
-def test_handles_share_the_signature_of_their_chunks(open_db):
+def test_two_handles_store_a_common_chunk_signature_once(open_db):
     db, other = open_db(), open_db()
     db.buffer("b").store(x=1.0)
     other.buffer("b").store(x=2.0)
@@ -315,7 +308,9 @@ def test_handles_share_the_signature_of_their_chunks(open_db):
 
 
 @pytest.mark.parametrize("how", ["rows", "writer"])
-def test_names_that_another_handle_begins_one_after_another_meanwhile(location, monkeypatch, how):
+def test_steps_are_stored_if_another_handle_begins_their_episodes_meanwhile(
+    location, monkeypatch, how
+):
     names, write = ["a", "b", "c", "d"], transaction.write
     with expdb.open(location) as db, expdb.open(location) as another:
         buffer, theirs = db.buffer("b"), another.buffer("b")
@@ -340,7 +335,7 @@ def test_names_that_another_handle_begins_one_after_another_meanwhile(location, 
         assert db.check() == []
 
 
-def test_a_check_does_not_make_a_buffer_that_another_process_drops(open_db, monkeypatch):
+def test_check_does_not_recreate_a_buffer_dropped_by_another_handle(open_db, monkeypatch):
     first, other = open_db(), open_db()
     for name in ("kept", "dropped"):
         first.buffer(name).store(x=1)

@@ -1,4 +1,4 @@
-"""What tells of commits without SQLite being asked, and that no lock of SQLite's is lost by it."""
+"""The WAL index reveals commits without a query, and reading it keeps the locks of SQLite."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ def path(tmp_path):
 
 
 def asked(monkeypatch):
-    """Return a list that grows each time that SQLite is asked."""
+    """Return a list that grows with every query of `data_version`."""
     versions, ask = [], expdb.sql.dialects.sqlite.connection.data_version
 
     def counting(connection):
@@ -38,7 +38,7 @@ def asked(monkeypatch):
     return versions
 
 
-def test_sqlite_is_asked_only_after_a_commit(path, monkeypatch):
+def test_sqlite_is_queried_only_after_a_commit(path, monkeypatch):
     buffer, count = learner(path, max_lag=0), asked(monkeypatch)
     for _ in range(5):
         drawn(buffer)
@@ -48,7 +48,7 @@ def test_sqlite_is_asked_only_after_a_commit(path, monkeypatch):
     assert count != []
 
 
-def test_sqlite_is_asked_each_time_where_the_index_may_not_be_read(path, monkeypatch):
+def test_sqlite_is_queried_for_each_sample_if_the_wal_index_is_unreadable(path, monkeypatch):
     def refused(*_, **__):
         raise PermissionError
 
@@ -61,9 +61,9 @@ def test_sqlite_is_asked_each_time_where_the_index_may_not_be_read(path, monkeyp
     assert drawn(buffer) == {0, 1}
 
 
-def test_the_index_of_a_connection_that_was_closed_is_not_trusted(path):
+def test_commits_are_detected_after_a_fork_closed_the_connection(path):
     buffer = learner(path, max_lag=0)
-    pid = os.fork()  # before a fork what nobody uses is closed, and the log's index deleted
+    pid = os.fork()  # a fork closes unused connections, which deletes the WAL index
     if not pid:
         os._exit(0)
     os.waitpid(pid, 0)
@@ -72,7 +72,7 @@ def test_the_index_of_a_connection_that_was_closed_is_not_trusted(path):
         assert number in drawn(buffer)
 
 
-def test_no_descriptor_is_left_behind(tmp_path):
+def test_closing_a_handle_leaves_no_file_descriptor_open(tmp_path):
     def once(number):
         with expdb.open(tmp_path / f"{number}.db") as db:
             buffer = db.buffer("b")
@@ -87,7 +87,7 @@ def test_no_descriptor_is_left_behind(tmp_path):
     assert len(os.listdir("/dev/fd")) <= before  # other handles may have been closed meanwhile
 
 
-def test_what_is_deleted_is_closed_with_the_handle(path):
+def test_the_descriptor_of_a_deleted_wal_index_is_closed_with_the_handle(path):
     before = set(wal_index._descriptors)
     with expdb.open(path) as db:
         db.buffer("b").store(n=1)
@@ -98,7 +98,7 @@ def test_what_is_deleted_is_closed_with_the_handle(path):
 
 
 def locks(path):
-    """Return the bytes of a file that this process has locks on."""
+    """Return the byte ranges of a file that this process has locked."""
     status = os.stat(path)
     name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -106,8 +106,8 @@ def locks(path):
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell of locks")
-def test_no_lock_of_a_connection_of_the_users_is_lost(path):
-    """A process that closes a file loses all its locks on it: then others take it for gone."""
+def test_the_locks_of_a_user_connection_are_kept(path):
+    """If a process closes any descriptor of a file, it loses all its locks on that file."""
     theirs = sqlite3.connect(path, isolation_level=None)
     theirs.execute("SELECT count(*) FROM steps").fetchone()
     before = {part: locks(f"{path}{part}") for part in ("", "-shm")}
@@ -121,7 +121,7 @@ def test_no_lock_of_a_connection_of_the_users_is_lost(path):
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell of locks")
-def test_no_lock_is_lost_by_an_interrupt(path):
+def test_an_interrupt_does_not_release_locks(path):
     theirs = sqlite3.connect(path, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
     before = locks(f"{path}-shm")
@@ -131,7 +131,7 @@ def test_no_lock_is_lost_by_an_interrupt(path):
             wal_index.WalIndex(str(path)).header()
         gc.collect()
         assert locks(f"{path}-shm") == before
-        wal_index._descriptors.clear()  # as if it had not been open: it is opened again
+        wal_index._descriptors.clear()  # makes the next run open the file again
 
     assert everywhere(KeyboardInterrupt, 1, scenario) > 5
     theirs.execute("ROLLBACK")

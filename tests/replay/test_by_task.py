@@ -1,4 +1,4 @@
-"""Tasks are drawn by the success rates of their episodes, and their statistics are read."""
+"""ByTask draws tasks by success rate, and task_statistics() reports the success rates."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ RATES = {"never": 0.0, "seldom": 0.25, "half": 0.5, "always": 1.0}
 
 
 def fill(buffer, episodes=8):
-    """Store complete episodes of each task; a share of them succeeds, and the lengths differ."""
+    """Store complete episodes of each task, with its success rate and with varying lengths."""
     for task, rate in RATES.items():
         for k in range(episodes):
             with buffer.episode(task, policy_version=k) as episode:
@@ -50,7 +50,7 @@ def test_tasks_are_drawn_by_their_success_rates(buffer, weight, formula, unit):
         assert probability == pytest.approx(expected[task] / items[task])
 
 
-def test_a_function_weighs_the_rates(buffer):
+def test_a_weight_function_maps_success_rates_to_weights(buffer):
     fill(buffer)
     received = []
 
@@ -63,7 +63,7 @@ def test_a_function_weighs_the_rates(buffer):
     assert received == [sorted(RATES.values())]
 
 
-def test_scores_take_the_place_of_returns_and_unknown_rates_come_first(buffer):
+def test_scores_replace_returns_and_unknown_rates_get_the_greatest_weight(buffer):
     for task in ("a", "b", "c"):
         for k in range(2):
             with buffer.episode(task, episode_id=f"{task}{k}") as episode:
@@ -85,7 +85,7 @@ def test_scores_take_the_place_of_returns_and_unknown_rates_come_first(buffer):
         ({"score": "no such name!"}, "score"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         ByTask(**settings)
 
@@ -93,20 +93,20 @@ def test_settings_are_checked(settings, message):
 @pytest.mark.parametrize(
     "weights", [lambda p: p[:-1], lambda p: -p - 1, lambda p: np.full(4, np.inf)]
 )
-def test_weights_of_a_function_are_checked(scratch, weights):
+def test_invalid_results_of_a_weight_function_are_rejected(scratch, weights):
     fill(scratch)
     with pytest.raises(expdb.InvalidValue, match="the function weight of ByTask must return 4"):
         scratch.sample(4, sampler=ByTask(weight=weights))
 
 
-def test_tasks_without_weight_are_named(scratch):
+def test_sampling_raises_if_every_task_has_weight_0(scratch):
     scratch.store(task_id="a", reward=1.0, terminated=True)
     with pytest.raises(expdb.InvalidValue, match="weight is 0 for each success rate"):
         scratch.sample(1, sampler=ByTask(least=0.0))
     assert scratch.sample(1, sampler=ByTask()).size == 1
 
 
-def test_an_empty_buffer_has_nothing_to_draw(buffer):
+def test_sampling_an_empty_buffer_raises(buffer):
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, sampler=ByTask())
 
@@ -114,7 +114,7 @@ def test_an_empty_buffer_has_nothing_to_draw(buffer):
 # -- statistics ------------------------------------------------------------------------------------
 
 
-def test_statistics_of_tasks(buffer):
+def test_task_statistics_report_rates_and_policy_versions(buffer):
     fill(buffer)
     buffer.store(task_id="open", reward=1.0)
     with buffer.episode("unknown") as episode:
@@ -138,7 +138,7 @@ def test_statistics_of_tasks(buffer):
     assert unknown["success_rate"] is unknown["mean"] is unknown["staleness"] is None
 
 
-def test_statistics_of_a_query_and_a_threshold(buffer):
+def test_task_statistics_accept_a_query_and_a_success_threshold(buffer):
     fill(buffer)
     query = QueryBuilder().in_("task_id", ["half", "always"]).and_().gte("policy_version", 4)
     rows = buffer.task_statistics(query, success=2.0).to_pylist()
@@ -151,7 +151,7 @@ def test_statistics_of_a_query_and_a_threshold(buffer):
     assert counts == {"seldom": 2, "half": 4, "always": 8}
 
 
-def test_statistics_of_scores(buffer):
+def test_task_statistics_can_use_scores_instead_of_returns(buffer):
     for k, (value, status) in enumerate([(0.9, None), (0.1, None), (None, "timeout")]):
         with buffer.episode("a", episode_id=f"e{k}") as episode:
             episode.append(obs=0.0)
@@ -162,7 +162,7 @@ def test_statistics_of_scores(buffer):
     assert row["mean"] == pytest.approx(0.5)
 
 
-def test_statistics_of_an_empty_buffer(buffer):
+def test_task_statistics_of_an_empty_buffer_have_no_rows(buffer):
     table = buffer.task_statistics()
     assert table.num_rows == 0
     assert "success_rate" in table.column_names
@@ -170,7 +170,7 @@ def test_statistics_of_an_empty_buffer(buffer):
         buffer.task_statistics(success=None)
 
 
-def test_a_new_result_changes_the_rates(buffer):
+def test_new_episodes_and_updates_change_the_success_rates(buffer):
     for task in ("a", "b"):
         for k in range(2):
             buffer.store(task_id=task, episode_id=f"{task}{k}", reward=float(k), terminated=True)
@@ -183,14 +183,14 @@ def test_a_new_result_changes_the_rates(buffer):
     assert drawn_shares(buffer, sampler, 400)[0].keys() == {"a"}
 
 
-def test_equal_samplers_share_and_others_do_not(buffer):
+def test_samplers_with_different_weights_do_not_share_results(buffer):
     fill(buffer)
     assert drawn_shares(buffer, ByTask(least=0.0), 400)[0].keys() == {"seldom", "half"}
     failure = drawn_shares(buffer, ByTask(least=0.0, weight="failure"), 4000)[0]
     assert failure.keys() == {"never", "seldom", "half"}
 
 
-def test_an_episode_counts_once_although_others_interrupt_it(buffer):
+def test_interleaved_episodes_are_counted_once(buffer):
     for _ in range(6):
         for task in ("a", "b"):
             buffer.store(task_id=task, episode_id=f"{task}0", reward=0.0)

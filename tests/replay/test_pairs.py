@@ -18,7 +18,7 @@ def rollout(buffer, name, value, group="g", task="t", score=None):
 
 
 def pairs_of(buffer, unit):
-    """Return the names of the better and of the worse rollout of all pairs."""
+    """Return the margin of every pair, keyed by the ids of the better and the worse rollout."""
     size = 1
     while True:
         try:
@@ -33,7 +33,7 @@ def pairs_of(buffer, unit):
 
 
 def plain_pairs(values, margin):
-    """Return the pairs of one group by the rule, given the value of each rollout, oldest first."""
+    """Return the margins of the pairs of one group, given its rollout values, oldest first."""
     ranked = sorted(range(len(values)), key=lambda k: (-values[k], k))
     out = {}
     while len(ranked) > 1:
@@ -45,7 +45,7 @@ def plain_pairs(values, margin):
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_pairs_equal_a_plain_rule(buffer, margin):
+def test_pairs_match_a_reference_implementation(buffer, margin):
     rng = np.random.default_rng(1)
     expected = {}
     for group in range(6):
@@ -65,7 +65,7 @@ def test_pairs_of_a_task_ignore_groups(buffer):
     assert pairs_of(buffer, Pairs(per="task")) == {("b", "a"): 1.0}
 
 
-def test_scores_take_the_place_of_returns(buffer):
+def test_pairs_with_a_score_ignore_returns(buffer):
     rollout(buffer, "a", 1.0, score=0.1)
     rollout(buffer, "b", 0.0, score=0.9)
     rollout(buffer, "c", 0.5)
@@ -107,6 +107,6 @@ def test_tokens_have_the_chosen_rollout_before_the_rejected_one(db):
         ({"max_length": 0}, "max_length must be"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         Pairs(**settings)

@@ -1,4 +1,4 @@
-"""The sum tree draws in proportion, never what weighs nothing, and is a function of its weights."""
+"""The sum tree draws rows in proportion to their weights and never a row of weight 0."""
 
 import numpy as np
 from hypothesis import given
@@ -13,7 +13,7 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=50))
-def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, shares):
+def test_find_maps_each_share_to_its_row_and_skips_rows_of_weight_0(weights, shares):
     tree = SumTree(len(weights))
     tree.set(np.arange(len(weights)), np.array(weights))
     rows, _ = tree.find(np.array([*shares, 0.0, np.nextafter(1.0, 0.0)]))
@@ -32,19 +32,19 @@ def test_a_share_falls_on_its_row_and_never_on_one_without_weight(weights, share
         max_size=200,
     )
 )
-def test_sums_depend_on_the_weights_and_not_on_how_they_came(updates):
+def test_sums_do_not_depend_on_how_the_weights_were_set(updates):
     stepwise, whole = SumTree(1000), SumTree(1000)
     for row, weight in updates:
         stepwise.set(np.array([row]), np.array([weight]))
     rows, weights = (np.array(part) for part in zip(*updates, strict=True))
-    whole.set(rows, weights)  # of a row given twice, the last one counts
+    whole.set(rows, weights)  # if a row occurs twice, the last weight wins
     assert (stepwise.weights == whole.weights).all()
     whole.sum_up()
     assert all((a == b).all() for a, b in zip(stepwise._levels, whole._levels, strict=True))
     assert stepwise.total == whole.total
 
 
-def test_more_levels_draw_the_same(monkeypatch):
+def test_the_number_of_levels_does_not_change_the_draws(monkeypatch):
     weights = np.random.default_rng(0).random(5000)
     flat = SumTree(5000)
     monkeypatch.setattr(sumtree, "TOP", 4)
@@ -65,7 +65,7 @@ def test_more_levels_draw_the_same(monkeypatch):
         max_size=20,
     )
 )
-def test_the_least_weight_follows_every_change(updates):
+def test_minimum_returns_the_smallest_positive_weight_after_each_update(updates):
     tree = SumTree(100)
     for update in updates:
         rows, weights = (np.array(part) for part in zip(*update, strict=True))

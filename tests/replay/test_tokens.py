@@ -1,4 +1,4 @@
-"""Rows of tokens for the training of language models."""
+"""Rows of tokens for training language models."""
 
 import pickle
 import warnings
@@ -23,7 +23,7 @@ def train(db):
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
-    """No warning about lost tokens, which other tests may have caused already."""
+    """Suppress the warning about lost tokens, which is emitted once per process."""
     monkeypatch.setattr(tokens_module, "_warned", [True])
 
 
@@ -48,7 +48,7 @@ def rows_of(batch):
     )
 
 
-def test_rows_equal_a_reference_token_by_token(train):
+def test_rows_match_a_reference_implementation(train):
     rng = np.random.default_rng(1)
     conversations = [random_conversation(rng, THRESHOLD) for _ in range(200)]
     expected = []
@@ -105,7 +105,7 @@ def test_packed_rows_hold_whole_rollouts(train):
 
 
 @pytest.mark.parametrize("overlong", ["cut", "mask", "drop", "error"])
-def test_rows_that_are_too_long(train, overlong):
+def test_rows_above_max_tokens_are_cut_masked_dropped_or_rejected(train, overlong):
     store(train, [turn([1, 2], [3, 4, 5, 6])], episode_id="long")
     store(train, [turn([1], [2, 3])], episode_id="short")
     unit = Tokens(max_tokens=4, overlong=overlong)
@@ -122,7 +122,7 @@ def test_rows_that_are_too_long(train, overlong):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_rollout_without_a_token_to_train_on_does_not_stop_a_consumer(train, pack):
+def test_a_rollout_without_trainable_tokens_does_not_block_a_consumer(train, pack):
     for k in range(3):
         store(train, [turn([1, 2], [3], [k == 1])], episode_id=f"e{k}")
     consumer, sizes = train.consumer("c", max_times_sampled=1), []
@@ -144,7 +144,7 @@ def test_a_rollout_without_a_token_to_train_on_does_not_stop_a_consumer(train, p
         assert [batch.size for batch in train.replay("c")] == [1, 1, 1]
 
 
-def test_versions_and_values_of_turns_are_spread_to_tokens(train):
+def test_versions_and_values_of_turns_are_repeated_for_their_tokens(train):
     train.store(episode_id="e", policy_version=3, **turn([1], [2, 3]), quality=0.5)
     train.store(
         episode_id="e", policy_version=4, truncated=True, **turn([1, 2, 3, 9], [5, 6, 7]),
@@ -160,7 +160,7 @@ def test_versions_and_values_of_turns_are_spread_to_tokens(train):
     assert batch["token_index"].tolist() == [[-1, 0, 1, -1, 0, 1, 2]]
 
 
-def test_only_the_turns_of_an_agent_are_taken(train):
+def test_agent_selects_only_the_turns_of_that_agent(train):
     for k, agent in enumerate(["white", "black", "white"]):
         train.store(episode_id="e", agent_id=agent, truncated=k == 2, **turn([k], [10 + k]))
     batch = everything(train, Tokens(agent="white"), 1)
@@ -186,7 +186,7 @@ def test_a_turn_without_log_probabilities_has_nan(train):
     np.testing.assert_array_equal(batch["logprobs"], np.array([[0, np.nan, -1]], np.float32))
 
 
-def test_rollouts_without_a_field_are_read_with_rollouts_that_have_it(train):
+def test_a_batch_may_mix_rollouts_with_and_without_a_field(train):
     for k in range(4):
         step = turn([1], [2, 3 + k])
         if k % 2 == 0:
@@ -208,14 +208,14 @@ def test_rollouts_without_a_field_are_read_with_rollouts_that_have_it(train):
         ("skyrl", ("sequences", "rollout_logprobs", "advantages")),
     ],
 )
-def test_keys_have_the_names_of_other_libraries(train, names, keys):
+def test_names_selects_the_batch_keys_of_other_libraries(train, names, keys):
     for k in range(2):
         store(train, [turn([1], [2 + k], reward=float(k))], group_id="g")
     batch = everything(train, Tokens(of=Group(2), advantage="rloo", names=names), 1)
     assert set(keys) <= set(batch)
 
 
-def test_lost_tokens_are_warned_of_once(train, monkeypatch):
+def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
     monkeypatch.setattr(tokens_module, "_warned", [False])
     store(train, [turn([1], [2, 3]), turn([1, 2, 4], [5])])
     with pytest.warns(expdb.ExpDBWarning, match="1 generated tokens of this batch"):
@@ -230,7 +230,7 @@ def test_lost_tokens_are_warned_of_once(train, monkeypatch):
 
 
 def plain_advantages(name, groups, lengths):
-    """Advantages by the formulas, rollout by rollout."""
+    """Return the advantage of each rollout, computed directly from its formula."""
     out = []
     scores = np.array([score for group in groups for score in group])
     weights = np.array([length for group in lengths for length in group])
@@ -284,7 +284,7 @@ def test_advantages_equal_their_formulas(train, name):
     np.testing.assert_allclose(values[order], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_group_without_spread_has_no_advantage(train):
+def test_groups_with_equal_scores_have_an_advantage_of_0(train):
     for k in range(3):
         store(train, [turn([1], [2], reward=0.3)], group_id="g", episode_id=f"e{k}")
     for name in ("grpo", "dr_grpo", "rloo", "reinforce++"):
@@ -294,7 +294,7 @@ def test_a_group_without_spread_has_no_advantage(train):
     assert not single["advantage"].any()
 
 
-def test_scores_take_the_place_of_returns(train):
+def test_advantages_with_a_score_ignore_returns(train):
     for k in range(2):
         name = store(train, [turn([1], [2 + k])], group_id="g", episode_id=f"e{k}")
         train.score(episode_id=name, name="judge", value=float(k))
@@ -322,12 +322,12 @@ def test_scores_take_the_place_of_returns(train):
         ({"agent": 3}, "agent must be"),
     ],
 )
-def test_settings_are_checked(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         Tokens(**settings)
 
 
-def test_tokens_that_are_not_trained_on_have_no_advantage(train):
+def test_masked_tokens_have_an_advantage_of_0(train):
     for k in range(2):
         store(
             train, [turn([1], [2, 3, 4], mask=[True, False, True], reward=float(k))], group_id="g"
@@ -382,7 +382,7 @@ def test_interleaved_rollouts_are_read_once_per_chunk(train, monkeypatch):
 
 @pytest.mark.parametrize("name", ["text", "vectors"])
 @pytest.mark.parametrize("setting", ["output_mask", "versions"])
-def test_a_mask_has_one_value_per_token(db, setting, name):
+def test_masks_and_versions_must_be_one_dimensional_arrays(db, setting, name):
     vectors = expdb.Field("int32", (None, 3))
     buffer = db.buffer("masks", fields={**expdb.TOKEN_FIELDS, "vectors": vectors})
     values = {"text": "ab", "vectors": np.ones((1, 3), np.int32)}
@@ -425,7 +425,7 @@ def test_prompts_without_the_earlier_tokens_are_reported(train):
         (None, Tokens(agent="White"), "no turn has the agent 'White'"),
     ],
 )
-def test_a_batch_without_rows_names_the_reason(train, missing, unit, reason):
+def test_the_warning_for_a_batch_without_rows_names_the_reason(train, missing, unit, reason):
     step = turn([1], [2])
     if missing == "output_ids":
         step = {"prompt_ids": [1]}
@@ -436,7 +436,7 @@ def test_a_batch_without_rows_names_the_reason(train, missing, unit, reason):
         everything(train, unit, 1)
 
 
-def test_rollouts_without_a_score_have_no_advantage(train):
+def test_advantages_of_rollouts_with_an_unknown_score_raise(train):
     store(train, [turn([1], [2])])
     with pytest.raises(expdb.InvalidValue, match="score of 1 of 1 drawn rollouts is unknown"):
         everything(train, Tokens(advantage="reinforce++"), 1)
@@ -461,13 +461,13 @@ def test_columns_of_episodes_have_one_value_per_rollout(train, pack):
     assert tasks[0] == tasks[1]
 
 
-def test_text_of_turns_cannot_be_spread_to_tokens(train):
+def test_text_fields_cannot_be_requested_for_tokens(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), text="hello")
     with pytest.raises(expdb.InvalidValue, match="'text' is not numeric"):
         everything(train, Tokens(), 1, fields=["text"])
 
 
-def test_the_rollouts_of_a_pair_stay_together(train):
+def test_both_rollouts_of_a_pair_are_dropped_or_sharded_together(train):
     rng = np.random.default_rng(8)
     for g in range(8):
         for k in range(2):
@@ -484,7 +484,7 @@ def test_the_rollouts_of_a_pair_stay_together(train):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_field_of_another_length_is_refused(db, length):
+def test_a_field_whose_length_differs_from_the_output_is_rejected(db, length):
     words = expdb.Field("float64", (None,))
     buffer = db.buffer("words", fields={**expdb.TOKEN_FIELDS, "words": words})
     buffer.store(episode_id="e", truncated=True, **turn([1, 2], [3, 4]), words=np.zeros(length))
@@ -493,7 +493,7 @@ def test_a_field_of_another_length_is_refused(db, length):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_a_leased_batch_is_repeated_bit_for_bit(train, pack):
+def test_shared_and_replay_repeat_a_leased_batch_bit_for_bit(train, pack):
     rng = np.random.default_rng(5)
     for g in range(4):
         for k in range(3):
@@ -515,7 +515,7 @@ def test_a_leased_batch_is_repeated_bit_for_bit(train, pack):
 
 
 @pytest.mark.parametrize("pack", [False, True])
-def test_annotations_of_a_batch_come_back_turn_by_turn(train, pack):
+def test_annotations_of_a_token_batch_are_stored_per_turn(train, pack):
     rng = np.random.default_rng(6)
     for k in range(40):
         store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
@@ -540,7 +540,7 @@ def test_annotations_of_a_batch_come_back_turn_by_turn(train, pack):
     )
 
 
-def test_tokens_that_are_not_in_the_batch_have_no_annotation(train):
+def test_tokens_outside_the_batch_are_annotated_with_nan(train):
     store(train, [turn([1], [2, 3, 4])])
     batch = everything(train, Tokens(max_tokens=3), 1)
     batch.annotate(entropies=np.ones((1, 3)))
@@ -570,7 +570,7 @@ def fill_groups(buffer, groups=8, size=4, seed=7):
 
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_together_have_the_whole_batch(location, ranks, pack):
+def test_shards_of_all_ranks_add_up_to_the_whole_batch(location, ranks, pack):
     with expdb.open(location) as db:
         buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
         fill_groups(buffer)
@@ -578,7 +578,7 @@ def test_ranks_together_have_the_whole_batch(location, ranks, pack):
         whole = buffer.consumer("c").lease(8, unit=unit, sampler=ALL, step=1, pin=True)
         parts = []
         for rank in range(ranks):
-            with expdb.open(location) as other:  # as another process would
+            with expdb.open(location) as other:  # like a handle of another process
                 consumer = other.buffer("tokens").consumer("c")
                 parts.append(consumer.shared(whole.id, shard=(rank, ranks), rows_multiple=4))
     batch = whole.batch
@@ -586,7 +586,7 @@ def test_ranks_together_have_the_whole_batch(location, ranks, pack):
     assert parts[0].size % 4 == 0
     tokens = [int(part["attention_mask"].sum()) for part in parts]
     assert sum(tokens) == batch["attention_mask"].sum()
-    # Packed rows are equally long, so their numbers may differ by one.
+    # Packed rows have equal lengths, so the ranks may differ by one row.
     assert max(tokens) - min(tokens) <= (200 if pack else 0.05 * np.mean(tokens))
     names = {name for name in batch if name != "loss_tokens"}
     rows = []
@@ -611,7 +611,7 @@ def test_ranks_together_have_the_whole_batch(location, ranks, pack):
             assert own.isdisjoint(other)
 
 
-def test_a_lease_may_have_the_rows_of_its_rank(train):
+def test_lease_with_a_shard_returns_the_rows_of_its_rank(train):
     fill_groups(train, groups=2)
     consumer = train.consumer("c", max_times_sampled=1)
     unit = Tokens(of=Group(4), advantage="rloo")
@@ -626,7 +626,7 @@ def test_a_lease_may_have_the_rows_of_its_rank(train):
     lease.acknowledge()
 
 
-def test_ranks_must_agree_with_the_lease(train):
+def test_shared_rejects_a_shard_that_differs_from_the_lease(train):
     for k in range(4):
         store(train, [turn([1], [2 + k])])
     consumer = train.consumer("trainer")
@@ -654,7 +654,7 @@ def test_rows_multiple_requires_tokens(train):
     assert consumer.stats()["leased"] == 0
 
 
-def test_a_rollout_may_be_in_a_batch_several_times(train):
+def test_a_rollout_drawn_several_times_can_be_annotated(train):
     store(train, [turn([1], list(range(20)))])
     batch = train.sample(8, unit=Tokens(max_tokens=11))
     values = np.tile(np.arange(11.0), (8, 1))
@@ -698,14 +698,14 @@ def test_a_rank_without_rollouts_annotates_nothing(train):
 
 
 @pytest.mark.parametrize("version", ["q", 1.5, 2**70, True, -1])
-def test_the_version_of_an_annotation_is_checked(train, version):
+def test_invalid_annotation_versions_are_rejected(train, version):
     store(train, [turn([1], [2])])
     batch = everything(train, Tokens(), 1)
     with pytest.raises(expdb.InvalidValue, match="version"):
         batch.annotate(version, x=np.ones((1, 2)))
 
 
-def test_a_field_cannot_have_the_name_that_a_key_gets(train):
+def test_a_field_with_the_name_of_a_renamed_key_is_rejected(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), completion_mask=7.0)
     with pytest.raises(expdb.InvalidValue, match="must not contain 'completion_mask'"):
         everything(train, Tokens(names="trl"), 1, fields=["completion_mask"])
@@ -713,7 +713,7 @@ def test_a_field_cannot_have_the_name_that_a_key_gets(train):
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_an_output_mask_of_another_length_is_refused(db, length):
+def test_an_output_mask_must_have_the_length_of_the_output(db, length):
     kinds = {name: expdb.Field("int32", (None,)) for name in ("p", "o")}
     buffer = db.buffer("masks", fields={**kinds, "m": expdb.Field("bool", (None,))})
     arrays = np.array([1], np.int32), np.array([2, 3], np.int32)
@@ -723,7 +723,7 @@ def test_an_output_mask_of_another_length_is_refused(db, length):
 
 
 @pytest.mark.parametrize("pad_id", [2**40, -(2**31) - 1 + 1])
-def test_a_pad_id_must_fit_the_tokens(train, pad_id):
+def test_pad_id_must_fit_the_token_type(train, pad_id):
     store(train, [turn([1], [2])])
     if pad_id < 2**31:
         assert everything(train, Tokens(pad_id=pad_id), 1).size == 1
@@ -732,7 +732,7 @@ def test_a_pad_id_must_fit_the_tokens(train, pad_id):
         everything(train, Tokens(pad_id=pad_id), 1)
 
 
-def test_a_step_without_tokens_of_fixed_shape_is_left_out(db):
+def test_steps_without_tokens_are_skipped_for_fields_of_fixed_shape(db):
     buffer = db.buffer("fixed")
     ids = np.array([1, 2], np.int32)
     buffer.store(episode_id="e", prompt=ids, answer=ids + 2, x=0.0)
@@ -743,7 +743,7 @@ def test_a_step_without_tokens_of_fixed_shape_is_left_out(db):
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 3, 4], [1, 2, 5, 6]]
 
 
-def test_tokens_must_be_arrays_of_one_dimension(db):
+def test_prompts_must_be_one_dimensional_arrays(db):
     buffer = db.buffer("wrong", fields={"o": expdb.Field("int32", (None,))})
     output = np.array([1], np.int32)
     buffer.store(episode_id="e", p="text", o=output, q=np.zeros((2, 2), np.int32), truncated=True)
@@ -752,7 +752,7 @@ def test_tokens_must_be_arrays_of_one_dimension(db):
             everything(buffer, Tokens(prompt=prompt, output="o"), 1)
 
 
-def test_annotations_that_some_turns_lack_have_a_mask(train):
+def test_annotations_missing_from_some_turns_have_a_has_mask(train):
     store(train, [turn([1], [2]), turn([1, 2], [3])])
     train.annotate([0], entropies=[np.array([5])])
     batch = everything(train, Tokens(), 1, fields=["entropies"])
@@ -760,14 +760,14 @@ def test_annotations_that_some_turns_lack_have_a_mask(train):
     assert batch["has_entropies"].tolist() == [[False, True, False]]
 
 
-def test_advantages_that_do_not_fit_are_refused(train):
+def test_advantages_that_overflow_float32_are_rejected(train):
     for k in range(2):
         store(train, [turn([1], [k], reward=(-1) ** k * 1e300)], group_id="g")
     with pytest.raises(expdb.InvalidValue, match="does not fit float32"):
         everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
 
 
-def test_equal_scores_have_no_advantage_at_all(train):
+def test_equal_scores_give_an_advantage_of_exactly_0(train):
     for k in range(7):
         store(train, [turn([1], [k], reward=1e9 + 0.1)], group_id="g")
     for name in ("grpo", "dr_grpo", "rloo"):
@@ -777,7 +777,7 @@ def test_equal_scores_have_no_advantage_at_all(train):
     assert not np.signbit(everything(train, negative, 1)["advantage"][:, 0]).any()
 
 
-def test_only_rank_0_leases(train):
+def test_only_rank_0_can_lease(train):
     fill_groups(train, groups=1)
     consumer = train.consumer("c")
     with pytest.raises(
@@ -790,14 +790,14 @@ def test_only_rank_0_leases(train):
 @pytest.mark.parametrize(
     ("rank", "ranks", "multiple"), [(2, 2, 1), (-1, 2, 1), (0, 0, 1), (0, 2, 0)]
 )
-def test_the_numbers_of_a_shard_are_checked(train, rank, ranks, multiple):
+def test_invalid_shard_arguments_are_rejected(train, rank, ranks, multiple):
     store(train, [turn([1], [2])])
     unit = Tokens()
     with pytest.raises(expdb.InvalidValue):
         unit.shard(everything(train, unit, 1), rank, ranks, multiple)
 
 
-def test_arrays_of_other_batches_stay_writable_and_separate(train):
+def test_batches_of_prompts_contain_writable_copies(train):
     prompt = np.arange(50, dtype=np.int32)
     for step in range(3):
         train.store(episode_id="e", truncated=step == 2, **turn(prompt[: 20 + 10 * step], [step]))
@@ -843,7 +843,7 @@ def test_items_above_the_budget_are_leased_later(train, pack):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_budget_takes_the_oldest_of_the_drawn_items(train, seed):
+def test_a_budget_keeps_the_oldest_drawn_items(train, seed):
     for _ in range(8):
         store(train, [turn([1], [2, 3])])
     batch = everything(train, Tokens(budget=9), 8, rng=seed)
@@ -861,7 +861,7 @@ def test_an_oldest_item_above_the_budget_is_returned_alone(train):
     assert everything(train, Tokens(budget=5, max_tokens=3), 2)["attention_mask"].sum() == 5
 
 
-def test_a_lease_with_a_budget_is_repeated_without_the_items_that_were_left_out(train):
+def test_shared_and_replay_omit_items_that_exceeded_the_budget(train):
     for k in range(6):
         store(train, [turn([1], [2, 3]), turn([9], [k] * 6)], episode_id=f"e{k}")
     unit, oldest = Tokens(budget=25), expdb.Ordered("position")
@@ -871,7 +871,7 @@ def test_a_lease_with_a_budget_is_repeated_without_the_items_that_were_left_out(
         left_out = np.unique(others["position"])
     assert len(np.unique(lease.batch["episode"])) == 2
     train.delete(left_out)
-    train.delete(np.array([7]))  # the rest of an item that was drawn, and would now fit
+    train.delete(np.array([7]))  # the rest of this drawn item would fit the budget
     shared = consumer.shared(lease.id)
     lease.acknowledge()
     first, *_ = train.replay("trainer", last=1)
@@ -880,7 +880,7 @@ def test_a_lease_with_a_budget_is_repeated_without_the_items_that_were_left_out(
             np.testing.assert_array_equal(again[key], array)
 
 
-def test_an_overlong_item_that_the_budget_leaves_out_is_no_error(train):
+def test_overlong_items_outside_the_budget_do_not_raise(train):
     for size in (4, 4, 80):
         store(train, [turn([1], [2] * size)])
     unit = Tokens(budget=10, max_tokens=20, overlong="error")

@@ -14,6 +14,8 @@ from expdb.replay.sumtree import SumTree
 from expdb.sampling import by_priority
 from expdb.storage.writing import transaction
 
+pytestmark = pytest.mark.slow
+
 
 def run_at_every_line(module, call, handler, check):
     """Run `call` once per line of a module, with `handler` at that line, and run `check`."""

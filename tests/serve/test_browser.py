@@ -1,4 +1,4 @@
-"""The pages in headless Chromium: no message, no request to other hosts, keys, small windows."""
+"""Tests of the pages in headless Chromium: accessibility, layout, keys and requests."""
 
 import shutil
 import threading

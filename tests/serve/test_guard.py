@@ -1,4 +1,4 @@
-"""Which requests are answered."""
+"""Tests of the checks of hosts, origins and tokens of requests."""
 
 import logging
 import socket
@@ -23,7 +23,7 @@ def test_foreign_host_names_are_refused(site, host):
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "LOCALHOST", "10.1.2.3"])
-def test_names_of_this_machine_and_addresses_are_served(site, host):
+def test_requests_to_local_names_and_addresses_are_served(site, host):
     assert site.get("/b/train", host=f"{host}:{site.port}").status == 200
 
 
@@ -42,7 +42,7 @@ def test_allowed_hosts_are_served(filled, location, serve):
      {"origin": "null"},
      {"origin": "http://localhost:1"}],
 )  # fmt: skip
-def test_requests_of_other_sites_are_refused(site, headers):
+def test_requests_from_other_sites_are_refused(site, headers):
     assert site.get("/b/train", **headers).status == 403
     assert site.get("/b/train/history.json", **headers).status == 403
 
@@ -52,7 +52,7 @@ def test_links_from_other_sites_are_followed(site):
     assert site.get("/b/train", sec_fetch_site="cross-site", **navigation).status == 200
 
 
-def test_every_response_has_a_strict_policy(site):
+def test_every_response_has_a_strict_content_security_policy(site):
     for path in ("/b/train", "/nope", "/static/app.js", "/metrics", "/b/train/history.json"):
         answer = site.get(path)
         policy = answer.headers["content-security-policy"]
@@ -83,7 +83,7 @@ def test_a_missing_or_wrong_token_is_refused(locked):
     assert locked.get("/static/app.js").status == 401
 
 
-def test_the_token_of_an_address_becomes_a_cookie(locked):
+def test_the_token_in_a_url_becomes_a_cookie(locked):
     answer = locked.get(f"/b/train/episodes?q=n&token={TOKEN}")
     assert answer.status == 303
     assert answer.headers["location"] == "/b/train/episodes?q=n"
@@ -101,13 +101,13 @@ def test_a_redirect_after_the_token_stays_on_this_server(locked):
     assert not answer.headers["location"].startswith("//")
 
 
-def test_a_header_of_a_proxy_replaces_the_token(filled, location, serve):
+def test_a_user_header_of_a_proxy_replaces_the_token(filled, location, serve):
     site = serve(location, user_header="x-forwarded-user")
     assert site.get("/b/train").status == 401
     assert site.get("/b/train", x_forwarded_user="ann").status == 200
 
 
-def test_requests_that_write_are_refused_without_write(site):
+def test_write_requests_are_refused_without_the_write_option(site):
     answer = site.post("/b/train/e/e0/label", {"name": "quality", "value": "1"})
     assert (answer.status, "--write" in answer.text) == (403, True)
 
@@ -145,7 +145,7 @@ def test_nul_characters_are_refused(site):
     assert site.get("/b/train%00/ledger").status == 400
 
 
-def test_internal_errors_have_the_policy_too(site, monkeypatch):
+def test_internal_errors_have_the_content_security_policy(site, monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("a bug")
 

@@ -1,4 +1,4 @@
-"""Scores and tags from the pages."""
+"""Tests of scores and tags that the pages store."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pages follow the database."""
+"""Tests of the event stream that updates open pages."""
 
 import http.client
 import socket
@@ -61,7 +61,7 @@ def test_an_event_follows_each_change(filled, events):
         events.wait_for(2 + number)
 
 
-def test_nothing_is_sent_if_nothing_changes(events):
+def test_no_event_is_sent_without_a_change(events):
     events.wait_for(1)
     time.sleep(1.2)
     assert events.count == 1

@@ -1,4 +1,4 @@
-"""The contents of the pages, on SQLite and PostgreSQL."""
+"""Tests of the contents of the pages, on SQLite and PostgreSQL."""
 
 import csv
 import io
@@ -17,7 +17,7 @@ from expdb.serve import transcript
 from expdb.serve.views import episode, episodes, overview
 
 
-def test_the_only_buffer_is_the_first_page(site):
+def test_the_start_page_redirects_to_the_only_buffer(site):
     answer = site.get("/")
     assert (answer.status, answer.headers["location"]) == (303, "/b/train")
 
@@ -126,7 +126,7 @@ def test_facets_have_their_own_time_limit(site, monkeypatch):
     assert "The counts cover the newest 2 matching episodes." in text
 
 
-def test_text_in_transcripts_finds_a_failed_tool_call(site):
+def test_a_text_search_finds_a_failed_tool_call(site):
     text = site.get("/b/train/episodes?text=NO+SUCH+FILE").text
     assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e3"]
 
@@ -139,7 +139,7 @@ def test_facets_count_values_and_show_the_worst_tasks_first(site):
     assert site.get("/b/train/facets?q=nope+%3D+1", accept="*/*").status == 400
 
 
-def test_an_episode_is_a_transcript(site):
+def test_an_episode_page_shows_a_transcript(site):
     text = site.get("/b/train/e/e3").text
     assert "Question <strong>3</strong>" in text
     assert text.count("Question") == 1  # only new messages of each step
@@ -150,7 +150,7 @@ def test_an_episode_is_a_transcript(site):
     assert "quality" in site.get("/b/train/e/e0").text
 
 
-def test_an_unknown_episode_is_not_found(site):
+def test_unknown_episodes_and_buffers_return_404(site):
     answer = site.get("/b/train/e/nope")
     assert answer.status == 404
     assert "nope" in answer.text
@@ -159,7 +159,7 @@ def test_an_unknown_episode_is_not_found(site):
     assert site.get("/b/train/p/99/tokens.json").status == 404  # no such step
 
 
-def test_steps_that_were_stored_in_another_order_are_all_shown(filled, location, serve):
+def test_an_episode_page_shows_all_steps_stored_out_of_order(filled, location, serve):
     buffer = filled.buffer("train")
     for step in reversed(range(100)):
         buffer.store(task_id="t", episode_id="late", step=step, n=step)
@@ -173,7 +173,7 @@ def test_steps_that_were_stored_in_another_order_are_all_shown(filled, location,
     assert seen == list(range(100))
 
 
-def test_numbers_of_an_episode_are_drawn(site):
+def test_numeric_fields_of_an_episode_are_plotted(site):
     data = site.get("/b/train/e/e1/series.json").json
     assert data["step"] == [0, 1, 2]
     plots = {plot["title"]: plot["series"][0]["values"] for plot in data["plots"]}
@@ -239,7 +239,7 @@ def test_leases_link_to_episodes_and_episodes_to_leases(site):
     assert site.get("/b/train/ledger/unknown/0").status == 404
 
 
-def test_random_transcripts_are_of_the_newest_trainer_step(site):
+def test_random_transcripts_come_from_the_newest_trainer_step(site):
     text = site.get("/b/train/random").text
     assert "from the batches of trainer step 7" in text
     lease = site.get("/b/train/ledger/learner/0").text
@@ -370,7 +370,7 @@ def test_malformed_messages_are_shown(open_db, location, serve, message):
         assert site.get(path).status == 200
 
 
-def test_steps_with_the_same_number_stay_together(open_db, location, serve, monkeypatch):
+def test_steps_with_the_same_number_stay_on_one_page(open_db, location, serve, monkeypatch):
     monkeypatch.setattr(transcript, "PAGE_CHARACTERS", 10)
     buffer = open_db().buffer("train")
     for step in (0, 0, 0, 1, 1, 2):
@@ -383,7 +383,7 @@ def test_steps_with_the_same_number_stay_together(open_db, location, serve, monk
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b/1", "50%", "a b?c#d", "%2F"])
-def test_names_in_addresses_may_have_any_character(open_db, location, serve, name):
+def test_names_in_urls_may_contain_any_character(open_db, location, serve, name):
     db = open_db()
     db.buffer(name).store(task_id="t", episode_id=name, terminated=True)
     site = serve(location)
@@ -394,30 +394,30 @@ def test_names_in_addresses_may_have_any_character(open_db, location, serve, nam
     assert site.get(path + "/draws").status == 200
 
 
-def test_an_episode_with_slashes_is_found_under_its_plain_name(open_db, location, serve):
+def test_an_episode_id_with_slashes_works_unescaped_in_a_url(open_db, location, serve):
     open_db().buffer("train").store(task_id="t", episode_id="order-7/0", terminated=True)
     assert serve(location).get("/b/train/e/order-7/0").status == 200
 
 
-def test_a_text_search_leads_to_the_first_step_with_the_text(site):
+def test_a_text_search_links_to_the_first_matching_step(site):
     text = site.get("/b/train/episodes?text=no+such+file").text
     assert 'href="/b/train/e/e3?from=2#step-2"' in text
 
 
-def test_the_overview_shows_progress_after_a_returned_lease(filled, location, serve):
+def test_the_overview_shows_progress_after_a_released_lease(filled, location, serve):
     filled.buffer("train").consumer("learner").lease(2).give_back()
     text = serve(location).get("/b/train").text
     row = re.search(r"consumer=learner.*?</tr>", text, re.DOTALL)[0]
     assert re.findall(r'<td class="n">(\d+)</td>', row)[0] == "7"
 
 
-def test_queries_may_be_joined_by_or(site):
+def test_conditions_may_be_joined_with_or(site):
     query = quote("scores.quality = 0.5 or reward > 0 and task_id = 't1'")
     text = site.get(f"/b/train/episodes?q={query}").text
     assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e5", "e3", "e0"]
 
 
-def test_long_episodes_say_what_is_left_out(site, monkeypatch):
+def test_pages_of_long_episodes_mention_omitted_steps(site, monkeypatch):
     monkeypatch.setattr(episode, "MAX_STEPS", 2)
     data = site.get("/b/train/e/e1/series.json").json
     assert (data["step"], data["is_cut"]) == ([0, 1], True)
@@ -456,7 +456,7 @@ def test_an_open_episode_without_stored_steps_has_no_page(open_db, location, ser
     assert 'rel="next"' not in site.get("/b/train/e/e0").text
 
 
-def test_the_overview_adds_the_age_of_the_measurement(filled, location, serve, monkeypatch):
+def test_the_newest_step_age_includes_the_measurement_age(filled, location, serve, monkeypatch):
     filled.buffer("train")._reporter.report()
     site, now = serve(location), time.time()
     monkeypatch.setattr(overview, "time", SimpleNamespace(time=lambda: now + 600))

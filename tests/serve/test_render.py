@@ -1,4 +1,4 @@
-"""Stored values become text, HTML and pictures without active content."""
+"""Tests that stored values become text, HTML and pictures without active content."""
 
 import io
 import math
@@ -34,7 +34,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_markdown_of_hostile_text_has_no_code_and_no_request(text):
+def test_markdown_of_hostile_text_has_no_active_content(text):
     html = str(render.markdown(text)).lower()
     for tag in ("<script", "<img", "<svg", "<iframe", "<style", "<link", "<base", "<meta", "<form",
                 "<video", "<math", "<details"):  # fmt: skip
@@ -90,7 +90,7 @@ def test_encoded_pictures_are_recognised_by_their_first_bytes():
      (4360.4, "4,360"), (0.12345, "0.1235"), (12345.6, "12,346"), (math.inf, "inf"),
      (1e300, "1e+300"), (np.float32(0.5), "0.5")],
 )  # fmt: skip
-def test_numbers_are_short(value, text):
+def test_numbers_are_formatted_briefly(value, text):
     assert render.number(value) == text
 
 

@@ -1,4 +1,4 @@
-"""Searches in short transactions, within a time limit."""
+"""Tests of searches in short transactions within a time limit."""
 
 import itertools
 
@@ -80,7 +80,7 @@ def test_texts_are_found_in_nested_values():
     assert list(search.texts_of({"a": ["b", {"c": "d"}], "e": 1})) == ["b", "d"]
 
 
-def test_few_transcripts_are_read_together(many):
+def test_transcripts_are_read_in_small_batches(many):
     sizes = []
 
     def keep(rows):

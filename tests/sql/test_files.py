@@ -1,7 +1,4 @@
-"""Files that something happens to.
-
-Replaced, on a read-only medium, a stranger's, read beside a writer, held by a reader.
-"""
+"""Tests of SQLite files: replacement, read-only media, untrusted files, locks and copies."""
 
 import os
 import pickle
@@ -37,7 +34,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "moved away"])
-def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(
+def test_a_handle_is_refused_after_its_file_was_deleted_or_replaced(
     path, tmp_path, how, monkeypatch
 ):
     monkeypatch.setattr(sqlite_engine, "WATCH_SECONDS", 0.0)
@@ -65,8 +62,8 @@ def test_a_file_that_is_replaced_under_a_handle_takes_no_more_writes(
                 use()
 
 
-def test_a_read_by_an_old_handle_leaves_the_file_in_its_place_alone(path, tmp_path):
-    """A new connection would apply the log of the file that was there to the one that is."""
+def test_an_old_handle_does_not_modify_a_replacement_file(path, tmp_path):
+    """A new connection would apply the WAL of the old file to the new file."""
     other = str(tmp_path / "other.db")
     with expdb.open(other) as db:
         db.buffer("b").store_batch({"x": list(range(3000))})
@@ -92,7 +89,7 @@ def test_a_read_by_an_old_handle_leaves_the_file_in_its_place_alone(path, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["truncated", "without its log"])
-def test_a_file_that_is_truncated_or_loses_its_log_takes_no_more_writes(path, how):
+def test_writes_are_refused_if_the_file_is_truncated_or_its_wal_is_deleted(path, how):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store(x=100, terminated=True)
@@ -151,11 +148,8 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
 
 
 @pytest.mark.slow
-def test_interrupts_at_any_moment_lose_and_double_nothing(path):
-    """A process that writes an episode is interrupted at random.
-
-    What it then holds is what it wrote, once.
-    """
+def test_interrupts_at_any_moment_neither_lose_nor_repeat_steps(path):
+    """Interrupt a process that writes an episode, and check that each step is stored once."""
     code = """if True:
         import os, random, signal, sys, expdb
         with expdb.open(sys.argv[1], durability="full") as db:
@@ -183,7 +177,7 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(path):
             db.drop("i")
 
 
-def test_an_interrupt_is_told_as_one(path, monkeypatch):
+def test_an_interrupt_in_field_raises_keyboard_interrupt(path, monkeypatch):
     with expdb.open(path) as db:
 
         def interrupt(*_):
@@ -200,10 +194,7 @@ def test_an_interrupt_is_told_as_one(path, monkeypatch):
 
 @pytest.fixture
 def medium(tmp_path):
-    """A function that makes a folder with a file in it a read-only file system.
-
-    One that undoes it.
-    """
+    """Yield a small mounted file system and a function that remounts it with other options."""
     folder = tmp_path / "medium"
     folder.mkdir()
     done = subprocess.run(
@@ -215,7 +206,7 @@ def medium(tmp_path):
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_file_on_a_read_only_medium_is_read(path, medium):
+def test_a_file_on_a_read_only_file_system_can_be_read(path, medium):
     folder, remount = medium
     shutil.copy(path, folder / "runs.db")
     remount("ro")
@@ -235,13 +226,13 @@ def test_a_file_on_a_read_only_medium_is_read(path, medium):
     assert os.listdir(folder) == ["runs.db"]
 
 
-def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
+def test_a_file_with_a_wal_on_a_read_only_file_system_is_refused(path, medium):
     folder, remount = medium
     with expdb.open(path) as db:
         db.buffer("b").store(x=100)
         subprocess.run(
             ["cp", path, path + "-wal", folder], check=True
-        )  # as a crash would leave it, by another process
+        )  # cp runs in another process, so the copy has its WAL as after a crash
     remount("ro")
     with pytest.raises(expdb.DatabaseReadOnly, match="open it once on a writable file system"):
         expdb.open(folder / "runs.db", read_only=True)
@@ -250,7 +241,7 @@ def test_a_log_on_a_read_only_medium_is_not_left_out(path, medium):
         assert len(db.buffer("b")) == 101
 
 
-def test_a_reader_beside_a_writer_sees_what_is_written(path):
+def test_a_read_only_handle_sees_steps_of_a_concurrent_writer(path):
     with expdb.open(path, read_only=True) as reader, expdb.open(path) as writer:
         seen = reader.buffer("b")
         assert seen.sample(2_000, rng=0)["x"].max() == 99
@@ -260,7 +251,7 @@ def test_a_reader_beside_a_writer_sees_what_is_written(path):
             seen.store(x=1)
 
 
-def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
+def test_a_handle_continues_after_a_full_disk_has_space_again(medium):
     folder, remount = medium
     with expdb.open(folder / "runs.db") as db:
         buffer, positions = db.buffer("b"), []
@@ -280,7 +271,7 @@ def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
         assert len(buffer) == count + 1
 
 
-# -- strangers' files ------------------------------------------------------------------------------
+# -- untrusted files -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +285,7 @@ def test_a_disk_that_is_full_is_left_and_gone_on_with(medium):
         "DROP VIEW experience; CREATE TABLE experience(x)",
     ],
 )
-def test_a_file_that_would_run_or_read_something_of_its_own_is_refused(path, statement):
+def test_a_file_with_foreign_triggers_or_shadowing_tables_is_refused(path, statement):
     connection = sqlite3.connect(path)
     connection.executescript(statement)
     connection.close()
@@ -304,7 +295,7 @@ def test_a_file_that_would_run_or_read_something_of_its_own_is_refused(path, sta
         expdb.open(path, read_only=True)
 
 
-def test_tables_and_indexes_of_ones_own_are_left_alone(path):
+def test_tables_views_and_indexes_of_users_are_allowed(path):
     connection = sqlite3.connect(path)
     connection.executescript(
         "CREATE TABLE notes(text); CREATE VIEW mine AS SELECT position FROM experience; CREATE "
@@ -316,10 +307,10 @@ def test_tables_and_indexes_of_ones_own_are_left_alone(path):
         assert db.check() == []
 
 
-# -- another SQLite --------------------------------------------------------------------------------
+# -- other SQLite libraries ------------------------------------------------------------------------
 
 
-def test_a_newer_sqlite_does_all_that_python_s_own_does(tmp_path):
+def test_all_operations_work_with_another_sqlite_module(tmp_path):
     path = tmp_path / "new.db"
     with expdb.open(path, sqlite_module=pysqlite3.dbapi2) as db:
         buffer = db.buffer("b", capacity=50)
@@ -395,11 +386,11 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
         ((3, 53, 4), True),
     ],
 )
-def test_which_versions_have_the_wal_reset_bug(version, fixed):
+def test_sqlite_versions_without_the_wal_reset_bug_are_recognised(version, fixed):
     assert sqlite_files.wal_reset_is_fixed(version) is fixed
 
 
-# -- who holds what --------------------------------------------------------------------------------
+# -- locks and checkpoints -------------------------------------------------------------------------
 
 HOLD = """
 import sqlite3, sys
@@ -413,7 +404,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def holder(path):
-    """A function that has another process begin something on the file; it ends with the test."""
+    """Yield a function that opens a transaction in another process until the test ends."""
     processes = []
 
     def hold(statement):
@@ -431,7 +422,7 @@ def holder(path):
         process.communicate()
 
 
-def test_the_doctor_names_who_reads_and_who_writes(path, holder):
+def test_doctor_lists_the_reading_and_writing_processes(path, holder):
     with expdb.open(path) as db:
         assert {finding["what"]: finding["found"] for finding in db.doctor()}["writer"] == "none"
         reader, writer = holder("BEGIN"), holder("BEGIN IMMEDIATE")
@@ -443,7 +434,7 @@ def test_the_doctor_names_who_reads_and_who_writes(path, holder):
         assert findings["file system"] == (sqlite_files.file_system(path) or unknown)
 
 
-def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder, monkeypatch):
+def test_a_warning_names_the_process_that_blocks_checkpoints(path, holder, monkeypatch):
     monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 1 << 20)
     monkeypatch.setattr(sqlite_log, "PINNED_BYTES", 1 << 20)
     monkeypatch.setattr(sqlite_log, "CHECKPOINT_WAIT_MS", 50)
@@ -453,7 +444,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
         with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* keeps reading"):
             db.buffer("b").store(
                 y=b""
-            )  # before anything of it is written, as a filter may make an error of it
+            )  # it warns before the write, because a filter may turn the warning into an error
         assert os.stat(path + "-wal").st_size > 2 << 20
         reader.communicate()
         monkeypatch.setattr(sqlite_log, "CHECKPOINT_SECONDS", 0.0)
@@ -462,7 +453,7 @@ def test_a_reader_that_keeps_the_log_from_being_folded_in_is_named(path, holder,
 
 
 @pytest.mark.slow
-def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
+def test_the_wal_stays_short_under_constant_reads(path, monkeypatch):
     monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 1 << 20)
     stop, longest = threading.Event(), 0
 
@@ -484,17 +475,17 @@ def test_the_log_stays_short_under_readers_that_never_stop(path, monkeypatch):
     assert longest < 6 << 20, "12 MB were written"
 
 
-def test_the_kind_of_a_file_system_is_told():
+def test_the_type_of_a_file_system_is_detected():
     assert sqlite_files.file_system("/proc/self/stat") == "proc"
 
 
-def test_a_file_on_a_network_file_system_is_warned_of(path, monkeypatch):
+def test_opening_a_file_on_a_network_file_system_warns(path, monkeypatch):
     monkeypatch.setattr(sqlite_files, "file_system", lambda path: "nfs4")
     with pytest.warns(expdb.ExpDBWarning, match="use a local disk, or PostgreSQL"):
         expdb.open(path).close()
 
 
-def test_the_doctor_speaks_to_people_and_machines(path):
+def test_doctor_prints_text_or_json_and_its_exit_status_shows_advice(path):
     for arguments in ([path], [path, "--json"]):
         result = CliRunner().invoke(main, ["doctor", *arguments])
         assert "WAL-reset" in result.output or sqlite_files.wal_reset_is_fixed(
@@ -507,7 +498,7 @@ def test_the_doctor_speaks_to_people_and_machines(path):
     assert result.exit_code == any(finding["advice"] for finding in findings)
 
 
-def test_the_doctor_examines_a_server(postgresql_url):
+def test_doctor_reports_the_settings_of_a_server(postgresql_url):
     with expdb.open(postgresql_url) as db:
         findings = {finding["what"]: finding for finding in db.doctor()}
     assert findings["role"]["found"] == "primary"
@@ -518,16 +509,16 @@ def test_the_doctor_examines_a_server(postgresql_url):
     )
 
 
-# -- copies by hand --------------------------------------------------------------------------------
+# -- copies made with cp ---------------------------------------------------------------------------
 
 
 def live_copy(path, target, *suffixes):
-    """Copy a file while it is open, as `cp` does; from another process, which drops no lock."""
+    """Copy an open file by `cp` in another process, so that this process keeps its locks."""
     for suffix in suffixes:
         subprocess.run(["cp", f"{path}{suffix}", f"{target}{suffix}"], check=True)
 
 
-def test_the_log_of_another_file_is_refused_before_anything_of_it_is_read(path, tmp_path):
+def test_the_wal_of_another_database_is_refused_before_it_is_applied(path, tmp_path):
     other = tmp_path / "other.db"
     with expdb.open(other) as theirs, expdb.open(path):
         theirs.buffer("b").store_batch([{"y": os.urandom(5000)} for _ in range(50)])
@@ -541,7 +532,7 @@ def test_the_log_of_another_file_is_refused_before_anything_of_it_is_read(path, 
         assert db.check() == []
 
 
-def test_a_backup_does_not_take_the_log_of_the_file_it_was_made_of(path, tmp_path):
+def test_a_backup_refuses_the_wal_of_its_source(path, tmp_path):
     with expdb.open(path) as db:
         db.backup(tmp_path / "backup.db")
         db.buffer("b").store_batch([{"y": os.urandom(5000)} for _ in range(50)])
@@ -550,7 +541,7 @@ def test_a_backup_does_not_take_the_log_of_the_file_it_was_made_of(path, tmp_pat
         expdb.open(tmp_path / "backup.db")
 
 
-def test_a_copy_with_its_own_log_is_whole_and_one_without_says_what_may_be_missing(tmp_path):
+def test_a_copy_is_complete_with_its_wal_and_reports_a_missing_wal(tmp_path):
     path = tmp_path / "live.db"
     with expdb.open(path) as db:
         db.buffer("train").store(x=1)

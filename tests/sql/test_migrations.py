@@ -1,7 +1,4 @@
-"""The schema's life: made by migrations alone, atomic, serialised.
-
-What the code believes it to be.
-"""
+"""Tests of migrations: the resulting schema, upgrades, kills and concurrent processes."""
 
 import multiprocessing
 import os
@@ -23,7 +20,7 @@ from expdb.sql import opening, schema, tables
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def path(request, tmp_path):
-    """Where there is nothing yet."""
+    """Yield the location of a database without a schema."""
     if request.param == "sqlite":
         yield str(tmp_path / "runs.db")
         return
@@ -38,7 +35,7 @@ def is_server(path):
 
 
 def execute(path, statement):
-    """Run a statement past expdb."""
+    """Run a statement without expdb."""
     engine = sa.create_engine(
         opening.location_of(path) if is_server(path) else sa.URL.create("sqlite", database=path)
     )
@@ -58,7 +55,7 @@ def migrate(path, revision, down=False):
         engine.close()
 
 
-def names(path):
+def schema_names(path):
     if is_server(path):
         engine = sa.create_engine(opening.location_of(path))
         with engine.connect() as connection:
@@ -90,7 +87,7 @@ def fill(path, steps=30, capacity=10):
         return db.check(), len(buffer), [row["value"] for row in buffer.page(1, 100)]
 
 
-def test_the_tables_in_the_code_are_those_of_the_migrations(path):
+def test_the_tables_in_the_code_match_the_migrations(path):
     expdb.open(path).close()
     url = opening.location_of(path) if is_server(path) else sa.URL.create("sqlite", database=path)
     engine = sa.create_engine(
@@ -105,11 +102,11 @@ def test_the_tables_in_the_code_are_those_of_the_migrations(path):
             for difference in compare_metadata(context, tables.metadata)
             if "comment" not in str(difference[0])
         ]
-        assert differences == []  # but for the comments, which are for readers of the code
+        assert differences == []  # comments are for readers of the code and are not compared
     engine.dispose()
 
 
-def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
+def test_the_only_head_is_the_newest_known_revision():
     scripts = ScriptDirectory(str(schema.migrations_dir()))
     assert scripts.get_heads() == [schema.list_revisions()[-1]]
     assert sorted(script.revision for script in scripts.walk_revisions()) == list(
@@ -117,18 +114,18 @@ def test_there_is_one_head_and_it_is_the_revision_that_open_expects():
     )
 
 
-def test_upgrade_downgrade_upgrade_and_every_trigger_stands_and_evicts(path):
+def test_triggers_still_evict_after_a_downgrade_and_an_upgrade(path):
     expdb.open(path).close()
-    first = names(path)
+    first = schema_names(path)
     assert fill(path) == ([], 10, list(range(20, 30)))
     migrate(path, "base", down=True)
-    assert names(path) <= {"expdb_version"}
+    assert schema_names(path) <= {"expdb_version"}
     migrate(path, "head")
-    assert names(path) == first
+    assert schema_names(path) == first
     assert fill(path) == ([], 10, list(range(20, 30)))
 
 
-def test_opening_a_file_of_an_older_schema_names_the_cure_and_upgrade_is_it(path):
+def test_an_older_schema_is_refused_until_it_is_upgraded(path):
     expdb.open(path).close()
     migrate(path, "base", down=True)
     with pytest.raises(expdb.SchemaOutdated, match="expdb upgrade"):
@@ -137,7 +134,7 @@ def test_opening_a_file_of_an_older_schema_names_the_cure_and_upgrade_is_it(path
     assert fill(path)[1] == 10
 
 
-def test_opening_a_file_of_a_newer_schema_is_refused_before_anything_is_written(path):
+def test_a_newer_schema_is_refused(path):
     fill(path)
     execute(path, f"UPDATE {'expdb.' * is_server(path)}expdb_version SET version_num = '9999'")
     with pytest.raises(expdb.SchemaTooNew, match="install a newer expdb"):
@@ -146,7 +143,7 @@ def test_opening_a_file_of_a_newer_schema_is_refused_before_anything_is_written(
         expdb.upgrade(path)
 
 
-def test_a_missing_or_altered_trigger_is_found_on_opening(path):
+def test_opening_detects_a_missing_trigger(path):
     fill(path)
     execute(path, f"DROP TRIGGER buffers_capacity{' ON expdb.buffers' * is_server(path)}")
     with pytest.raises(expdb.DatabaseDamaged, match="buffers_capacity"):
@@ -161,7 +158,7 @@ def open_and_store(path, barrier, results):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.slow
-def test_many_processes_open_a_new_file_at_once(path, method):
+def test_many_processes_can_create_a_database_at_once(path, method):
     context = multiprocessing.get_context(method)
     barrier, results = context.Barrier(6), context.Queue()
     processes = [
@@ -202,7 +199,7 @@ KILLED = """
 """
 
 
-def killed(call, path, after):
+def run_and_kill(call, path, after):
     code = textwrap.dedent(KILLED.format(call=call))
     return subprocess.run(
         [sys.executable, "-c", code, path, str(after)], capture_output=True, text=True
@@ -211,9 +208,9 @@ def killed(call, path, after):
 
 @pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
 @pytest.mark.slow
-def test_a_kill_while_a_database_is_made_leaves_nothing_in_its_place(path, after):
-    assert killed("expdb.open(sys.argv[1])", path, after) == -signal.SIGKILL
-    assert names(path) == set() if is_server(path) else not os.path.exists(path)
+def test_a_kill_during_creation_leaves_no_partial_database(path, after):
+    assert run_and_kill("expdb.open(sys.argv[1])", path, after) == -signal.SIGKILL
+    assert schema_names(path) == set() if is_server(path) else not os.path.exists(path)
     assert fill(path)[1] == 10
 
 
@@ -222,7 +219,7 @@ def upgrade(path, barrier, results):
     results.put(expdb.upgrade(path))
 
 
-def test_processes_that_upgrade_at_once_take_turns(path):
+def test_only_one_of_several_concurrent_upgrades_migrates(path):
     expdb.open(path).close()
     migrate(path, "base", down=True)
     context = multiprocessing.get_context("fork")
@@ -238,7 +235,7 @@ def test_processes_that_upgrade_at_once_take_turns(path):
     assert fill(path)[1] == 10
 
 
-def test_the_ordinary_alembic_command_works_from_the_checkout(path):
+def test_the_alembic_command_works_in_the_checkout(path):
     root = str(schema.migrations_dir().parent)
     url = (
         opening.location_of(path).render_as_string(hide_password=False)
@@ -247,4 +244,4 @@ def test_the_ordinary_alembic_command_works_from_the_checkout(path):
     )
     command = [sys.executable, "-m", "alembic", "-x", f"url={url}"]
     subprocess.run([*command, "upgrade", "head"], cwd=root, check=True, capture_output=True)
-    assert {"steps", "experience", "buffers_capacity"} <= names(path)
+    assert {"steps", "experience", "buffers_capacity"} <= schema_names(path)

@@ -1,4 +1,4 @@
-"""Opening: never destroys, and says in one line what is wrong with a file."""
+"""Tests of opening: it destroys no data, and its errors are one line."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ def path(tmp_path):
     return str(tmp_path / "runs.db")
 
 
-def filled(path):
+def fill_file(path):
     with expdb.open(path) as db:
         db.buffer("b").store_batch({"x": np.arange(2_000), "t": ["some text"] * 2_000})
     return path
@@ -34,7 +34,7 @@ def filled(path):
 @pytest.mark.parametrize(
     "name", ["plain.db", "with space?.db", "100%25.db", "é#&=.db", "sub/../up.db"]
 )
-def test_any_file_name_is_that_file(tmp_path, name):
+def test_any_file_name_can_be_opened_as_a_path_or_a_url(tmp_path, name):
     (tmp_path / "sub").mkdir()
     for location in (tmp_path / name, str(tmp_path / name)):
         with expdb.open(location) as db:
@@ -44,8 +44,8 @@ def test_any_file_name_is_that_file(tmp_path, name):
         assert len(db.buffer("b")) == 2
 
 
-def test_a_symbolic_link_is_the_file_it_leads_to(path, tmp_path):
-    filled(path)
+def test_a_symbolic_link_opens_its_target(path, tmp_path):
+    fill_file(path)
     os.symlink(path, tmp_path / "link.db")
     with expdb.open(tmp_path / "link.db") as linked, expdb.open(path) as direct:
         assert linked.location == direct.location == os.path.realpath(path)
@@ -62,7 +62,7 @@ def test_memory_is_a_private_temporary_database(tmp_path):
     assert not os.path.exists(folder)
 
 
-def test_a_missing_file_is_only_created_where_that_was_meant(path):
+def test_create_false_and_read_only_do_not_create_a_missing_file(path):
     for options in ({"create": False}, {"read_only": True}):
         with pytest.raises(FileNotFoundError, match="check the path"):
             expdb.open(path, **options)
@@ -87,7 +87,7 @@ def test_an_empty_file_is_refused(path):
         b"SQLite format 3\0" + b"\xff" * 4000,
     ],
 )
-def test_a_foreign_file_is_refused_and_left_alone(path, content):
+def test_a_foreign_file_is_refused_and_not_modified(path, content):
     with open(path, "wb") as file:
         file.write(content)
     with pytest.raises(expdb.ExpDBError) as caught:
@@ -97,7 +97,7 @@ def test_a_foreign_file_is_refused_and_left_alone(path, content):
         assert file.read() == content
 
 
-def test_another_applications_database_is_refused_and_left_alone(path):
+def test_a_database_of_another_application_is_refused_and_not_modified(path):
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE notes (text)")
     connection.close()
@@ -114,8 +114,8 @@ def test_a_folder_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
-def test_a_truncated_file_is_an_error_and_never_initialised_anew(path, share):
-    filled(path)
+def test_a_truncated_file_is_an_error_and_not_reinitialised(path, share):
+    fill_file(path)
     with open(path, "r+b") as file:
         file.truncate(int(os.path.getsize(path) * share))
     size = os.path.getsize(path)
@@ -130,7 +130,7 @@ def test_a_truncated_file_is_an_error_and_never_initialised_anew(path, share):
     assert os.path.getsize(path) == size
 
 
-def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
+def test_a_corrupted_chunk_is_named_and_other_chunks_are_read(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         for k in range(3):
@@ -172,8 +172,8 @@ def test_a_damaged_chunk_is_named_and_the_others_are_read(path):
         ),
     ],
 )
-def test_check_finds_what_is_wrong(path, statement, problem_text):
-    filled(path)
+def test_check_reports_inconsistent_rows(path, statement, problem_text):
+    fill_file(path)
     with sqlite3.connect(path) as connection:
         if "step = 3" in statement:
             connection.execute("DROP TRIGGER steps_revised")
@@ -189,8 +189,8 @@ def test_check_finds_what_is_wrong(path, statement, problem_text):
         assert all("\n" not in problem for problem in problems)
 
 
-def test_damaged_fields_are_named(path):
-    filled(path)
+def test_a_buffer_with_corrupted_field_types_is_refused(path):
+    fill_file(path)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE buffers SET fields = '{'")
     connection.close()
@@ -199,7 +199,7 @@ def test_damaged_fields_are_named(path):
 
 
 def test_read_only_reads_and_refuses_to_write(path):
-    filled(path)
+    fill_file(path)
     with expdb.open(path, read_only=True) as db:
         buffer = db.buffer("b")
         assert buffer.sample(4).size == 4
@@ -241,16 +241,16 @@ def open_as_nobody(path, results):
         (0o000, ("AccessDenied: FILE cannot be read by this user; check its permissions",) * 2),
     ],
 )
-def test_a_file_without_permission_says_so(mode, expected):
+def test_errors_for_missing_file_permissions_say_so(mode, expected):
     folder = Path(
         tempfile.mkdtemp(prefix="expdb-test-", dir="/tmp" if os.geteuid() == 0 else None)
-    )  # where nobody gets to
+    )  # a folder that the user nobody can reach
     folder.chmod(0o755)
-    path = filled(str(folder / "runs.db"))
+    path = fill_file(str(folder / "runs.db"))
     with expdb.open(path) as db:
-        assert db.check() == []  # reads the migrations, which the user nobody may not reach
+        assert db.check() == []  # reads the migrations, to which that user may lack access
     os.chmod(path, mode)
-    folder.chmod(0o555)  # nor can the log's index be made, whoever owns the folder
+    folder.chmod(0o555)  # so that SQLite cannot create the shared memory of the WAL either
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     process = context.Process(target=open_as_nobody, args=(path, results))
@@ -264,7 +264,7 @@ def test_a_file_without_permission_says_so(mode, expected):
     ), messages
 
 
-def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
+def test_a_full_disk_raises_storage_full_and_the_handle_stays_usable(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store(x=b"0" * 1000)
@@ -287,7 +287,7 @@ def test_a_full_disk_is_a_typed_error_and_the_handle_goes_on(path):
         assert db.check() == []
 
 
-def test_a_closed_handle_says_so(path):
+def test_a_closed_handle_raises_database_closed(path):
     db = expdb.open(path)
     buffer = db.buffer("b")
     db.close()
@@ -313,13 +313,13 @@ def test_a_closed_handle_says_so(path):
         (":memory:", {"run": 5}),
     ],
 )  # fmt: skip
-def test_bad_arguments_are_one_line(location, options):
+def test_errors_for_bad_arguments_are_one_line(location, options):
     with pytest.raises(expdb.InvalidValue) as caught:
         expdb.open(location, **options)
     assert "\n" not in str(caught.value)
 
 
-def test_durability_sets_what_is_synced(path):
+def test_durability_sets_the_synchronous_mode(path):
     for durability, level in (("normal", 1), ("full", 2)):
         with expdb.open(path, durability=durability) as db, writing(db) as session:
             assert session.ask("PRAGMA synchronous") == [(level,)]
@@ -351,7 +351,7 @@ def test_bad_buffer_names_are_refused(path, name):
         db.buffer(name)
 
 
-def test_a_handle_can_be_pickled_and_opens_its_own_connections(path):
+def test_an_unpickled_handle_opens_its_own_connections(path):
     with expdb.open(path) as db:
         db.buffer("b").store(x=1)
         again = pickle.loads(pickle.dumps(db.buffer("b")))
@@ -360,8 +360,8 @@ def test_a_handle_can_be_pickled_and_opens_its_own_connections(path):
         again._database.close()
 
 
-def test_a_backup_is_a_sound_copy_and_overwrites_nothing(path, tmp_path):
-    filled(path)
+def test_a_backup_is_a_valid_copy_and_overwrites_no_file(path, tmp_path):
+    fill_file(path)
     with expdb.open(path) as db:
         db.backup(tmp_path / "copy.db")
         db.buffer("b").store(x=1)
@@ -374,7 +374,7 @@ def test_a_backup_is_a_sound_copy_and_overwrites_nothing(path, tmp_path):
         assert len(copy.buffer("b")) == 2_000
 
 
-def test_checkpoints_keep_the_log_short_and_closing_folds_it_in(path):
+def test_checkpoints_keep_the_wal_short_and_closing_removes_it(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b", capacity=50)
         longest = 0
@@ -385,7 +385,7 @@ def test_checkpoints_keep_the_log_short_and_closing_folds_it_in(path):
     assert not os.path.exists(path + "-wal")
 
 
-def test_errors_are_expdb_errors_and_the_builtin_they_resemble():
+def test_errors_derive_from_expdb_error_and_a_builtin_exception():
     from expdb import errors
 
     classes = [
@@ -413,7 +413,7 @@ sys.stdin.read() if sys.argv[1] == "stay" else os.kill(os.getpid(), 9)
 """
 
 
-def test_temporary_databases_of_killed_programs_are_removed_by_the_next_one(tmp_path, monkeypatch):
+def test_opening_removes_temporary_databases_of_killed_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def program(how):
@@ -440,7 +440,7 @@ def test_temporary_databases_of_killed_programs_are_removed_by_the_next_one(tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folders_that_only_look_like_temporary_databases_stay(tmp_path, monkeypatch):
+def test_folders_with_similar_names_to_temporary_databases_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name in ("expdb-results", "expdb-memory-results"):
         (tmp_path / name).mkdir()
@@ -450,7 +450,7 @@ def test_folders_that_only_look_like_temporary_databases_stay(tmp_path, monkeypa
     assert sorted(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) == [3, 3]
 
 
-def test_threads_may_make_databases_at_once(tmp_path):
+def test_threads_can_create_databases_at_once(tmp_path):
     def make(number):
         for k in range(3):
             with expdb.open(tmp_path / f"{number}.{k}.db") as db:

@@ -1,4 +1,4 @@
-"""Queries: the same rows as a plain Python filter finds, and nothing but what was meant."""
+"""Tests of queries, compared with a plain filter in Python."""
 
 import json
 import re
@@ -111,7 +111,7 @@ def build(query):
 
 
 def pattern(like):
-    """LIKE with %, _ and backslash as a regular expression."""
+    """Return a LIKE pattern with %, _ and backslash as a regular expression."""
     out, escaped = "", False
     for character in like:
         if character == "\\" and not escaped:
@@ -129,10 +129,7 @@ def pattern(like):
 
 
 def alike(stored, value):
-    """Whether two values may be compared.
-
-    Bools with bools, numbers with numbers, text with text.
-    """
+    """Return whether two values may be compared: both bools, both numbers or both text."""
     if isinstance(stored, bool) or isinstance(value, bool):
         return isinstance(stored, bool) and isinstance(value, bool)
     if isinstance(stored, (int, float)):
@@ -167,7 +164,7 @@ def holds(row, name, op, value):
 
 
 def matches(row, query):
-    """Strictly left to right."""
+    """Return whether a row matches a query, evaluated strictly from left to right."""
     result = None
     for operator, part in query:
         this = matches(row, part) if isinstance(part, list) else holds(row, *part)
@@ -187,7 +184,7 @@ def matches(row, query):
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))
-def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):
+def test_a_query_finds_the_same_steps_as_a_plain_filter(db, rows, queries):
     buffer = db.buffer("q")
     buffer.clear()
     episodes = [
@@ -216,7 +213,7 @@ def test_a_query_finds_what_a_plain_filter_finds(db, rows, queries):
             assert set(buffer.sample(20, builder, rng=0)["position"].tolist()) <= set(wanted)
 
 
-def test_a_builder_gives_plain_json_left_to_right():
+def test_a_builder_nests_conditions_from_left_to_right():
     query = (
         QueryBuilder()
         .eq("task_id", "t")
@@ -256,14 +253,14 @@ def test_a_builder_gives_plain_json_left_to_right():
         QueryBuilder().and_().eq("task_id", "a").eq("task_id", "b"),
     ],
 )
-def test_an_empty_or_mismatched_builder_is_an_error(scratch, builder):
+def test_an_empty_or_incomplete_builder_is_an_error(scratch, builder):
     with pytest.raises(ValueError, match=r"query is empty|must be joined"):
         builder.build()
     with pytest.raises(expdb.QueryError):
         scratch.count(builder)
 
 
-def test_every_form_of_where(buffer):
+def test_where_accepts_dicts_and_arrays_of_positions(buffer):
     buffer.store_batch([{"task_id": f"t{k % 2}", "step": k} for k in range(6)])
     assert buffer.count() == 6
     assert buffer.count({"task_id": "t1", "step": 3}) == 1
@@ -294,7 +291,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_unknown_name_is_an_error_that_says_what_to_use(scratch, name):
+def test_an_unknown_name_is_an_error_with_a_suggestion(scratch, name):
     scratch.store(x=1)
     for op in ("eq", "is_null", "like"):
         with pytest.raises(
@@ -310,7 +307,7 @@ def test_an_unknown_name_is_an_error_that_says_what_to_use(scratch, name):
 @pytest.mark.parametrize(
     "value", ["' OR '1'='1", "x'; DROP TABLE steps; --", '"', "%", "a\nb", "🙂" * 1000]
 )
-def test_hostile_values_match_nothing_by_accident(buffer, value):
+def test_hostile_values_are_compared_literally(buffer, value):
     buffer.store(task_id="t", tags={"k": "v"})
     for op in ("eq", "gt", "like"):
         if op != "gt" and value != "%":
@@ -336,7 +333,7 @@ def test_hostile_values_match_nothing_by_accident(buffer, value):
         ("task_id", "in", ["a"] * 40_000, "at most"), ("task_id", "like", "a\\", "double the"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_compared_is_an_error(scratch, name, op, value, message):
+def test_invalid_comparisons_are_errors(scratch, name, op, value, message):
     with pytest.raises(expdb.QueryError, match=message):
         scratch.count({"field": name, "op": op, "value": value})
 
@@ -359,7 +356,7 @@ def test_what_cannot_be_compared_is_an_error(scratch, name, op, value, message):
         [2**63],
     ],
 )
-def test_what_is_no_query_is_an_error(scratch, where):
+def test_invalid_queries_are_errors(scratch, where):
     with pytest.raises(expdb.QueryError):
         scratch.count(where)
 
@@ -385,7 +382,7 @@ def test_long_chains_compile_and_deep_nesting_is_refused(scratch):
 
 
 @pytest.mark.parametrize("column", ["step", "policy_version", "reward", "position"])
-def test_numbers_compare_exactly_where_floats_are_coarse(buffer, column):
+def test_large_integers_and_floats_compare_exactly(buffer, column):
     buffer.store_batch(
         [
             {"episode_id": str(s), "step": s, "policy_version": s, "reward": r}
@@ -431,7 +428,7 @@ def test_numbers_compare_exactly_where_floats_are_coarse(buffer, column):
     )
 
 
-def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
+def test_pages_and_positions_beyond_64_bits_match_no_step(buffer):
     buffer.store(x=1)
     assert buffer.page(2**40, 2**40) == []
     assert buffer.count(np.array([2**64 - 1, 0], np.uint64)) == 1
@@ -440,13 +437,12 @@ def test_pages_and_positions_beyond_64_bits_are_past_the_end(buffer):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
-def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
+def test_a_query_with_too_many_values_is_refused(db, buffer):
     buffer.store(reward=0.5)
     with reading(db) as session:
         if hasattr(
             session.driver, "setlimit"
-        ):  # SQLite's as others build it: 250,000 of Debian's take their time
+        ):  # Debian's SQLite allows 250,000 values, which takes long
             session.driver.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 50_000)
     wide = QueryBuilder().in_("reward", [k + 0.5 for k in range(29_000)])
     assert buffer.count(wide) == 1
@@ -456,7 +452,7 @@ def test_a_query_of_more_values_than_the_database_takes_is_refused(db, buffer):
         buffer.count(wide)
 
 
-def test_what_is_built_is_plain_json():
+def test_build_returns_plain_json():
     built = (
         QueryBuilder().eq("reward", np.float32(0.5)).and_().in_("step", np.array([1, 2])).build()
     )
@@ -469,7 +465,7 @@ def test_what_is_built_is_plain_json():
     assert "and_" in repr(QueryBuilder().eq("a", 1).and_())
 
 
-def test_the_buffers_name_is_a_column(db):
+def test_the_buffer_name_is_a_column(db):
     db.buffer("one").store(x=1)
     assert db.buffer("one").count({"buffer": "one"}) == 1
     assert db.buffer("one").count({"buffer": "two"}) == 0
@@ -477,7 +473,7 @@ def test_the_buffers_name_is_a_column(db):
 
 
 def plan(db, buffer, where):
-    """How the database goes about finding the positions."""
+    """Return the query plan of the database for the positions of matching steps."""
     from expdb.storage.reading import select
 
     statement = select._steps(store_of(buffer), store_of(buffer).compiled(where), select.S.position)
@@ -497,7 +493,7 @@ def plan(db, buffer, where):
         )
 
 
-def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
+def test_indexed_queries_do_not_scan_the_whole_table(open_db):
     db = open_db()
     buffer = db.buffer("b")
     if db.location.startswith("postgresql:"):
@@ -509,7 +505,7 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
         )
         for name in ("tags.d", "tags.d", "agent_id"):
             buffer.index(name)
-        with writing(db) as session:  # what the server does by itself, some time or other
+        with writing(db) as session:  # the server also does this by itself from time to time
             for table in ("buffers", "episodes", "segments", "steps"):
                 session.ask(f"ANALYZE {table}")
         assert "steps_by_tags_d" in plan(db, buffer, {"tags.d": "hard"})
@@ -526,7 +522,7 @@ def test_indexed_queries_read_what_matches_and_not_the_table(open_db):
     buffer.index("agent_id")
     buffer.score([1], name="judge", value=0.5)
     buffer.index("scores.judge")
-    db = open_db()  # SQLite explains a statement it has prepared as it was then
+    db = open_db()  # SQLite explains a prepared statement with its old plan
     buffer = db.buffer("b")
     assert "steps_by_tags_d (buffer_id=? AND <expr>=?)" in plan(db, buffer, {"tags.d": "hard"})
     score_plan = plan(db, buffer, {"scores.judge": 0.5})
@@ -555,7 +551,7 @@ def test_a_list_of_positions_is_a_query(buffer):
     assert buffer.delete([1, 3]) == 2
 
 
-def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
+def test_the_error_for_a_field_in_a_query_explains_how_to_select_it(buffer, db):
     buffer.store(action=1)
     with pytest.raises(
         expdb.QueryError, match=r"unknown name 'action'.*select field\(payload, 'action'\)"
@@ -563,7 +559,7 @@ def test_a_field_that_is_asked_for_as_a_column_is_told_to_be_one(buffer, db):
         buffer.count({"action": 1})
 
 
-def test_tags_without_a_key_are_explained(buffer):
+def test_the_error_for_tags_without_a_key_shows_the_syntax(buffer):
     buffer.store(x=1, tags={"a": 1})
     with pytest.raises(expdb.QueryError, match=r"unknown name 'tags' in a query; write tags.<key>"):
         buffer.count({"tags": {"a": 1}})

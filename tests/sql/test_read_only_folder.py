@@ -1,4 +1,4 @@
-"""A finished file in a folder that its reader cannot write to."""
+"""Tests of reading a closed file in a folder without write permission."""
 
 import multiprocessing
 import os
@@ -19,26 +19,26 @@ NOBODY = 65534
 
 @pytest.fixture
 def path():
-    """Return a file in a folder that everybody may read and only its owner may write to."""
+    """Yield a file in a folder that all users can read and only the owner can write to."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     if (
         os.geteuid() == 0
         and subprocess.run(["test", "-x", folder], cwd="/", user=NOBODY).returncode
     ):
-        folder.rmdir()  # the way to the temporary files is closed to others
+        folder.rmdir()  # other users cannot reach the temporary folder
         folder = Path(tempfile.mkdtemp(dir="/tmp"))
         folder.chmod(0o755)
     with expdb.open(folder / "runs.db") as db:
         db.buffer("train").store_batch({"x": np.arange(100.0), "task_id": ["a"] * 100})
-        assert db.check() == []  # reads the migrations, which that user may not reach
+        assert db.check() == []  # reads the migrations, which that user may be unable to reach
     yield folder / "runs.db"
     folder.chmod(0o755)
     shutil.rmtree(folder)
 
 
 def as_reader(path, work):
-    """Run work as a user who cannot write to the folder, and return what it returns."""
+    """Run `work` as a user who cannot write to the folder, and return its result."""
     received, sent = FORK.Pipe(duplex=False)
 
     def run():
@@ -70,18 +70,18 @@ def read(path):
         return total, count, db.check()
 
 
-def test_a_finished_file_is_read(path):
+def test_a_closed_file_is_read_without_creating_files(path):
     assert as_reader(path, read) == (4950.0, 100, [])
     assert sorted(os.listdir(path.parent)) == ["runs.db"]
 
 
-def test_opening_it_for_writing_says_how_to_read_it(path):
+def test_opening_for_writing_recommends_read_only(path):
     error = as_reader(path, lambda path: expdb.open(path))
     assert isinstance(error, expdb.DatabaseReadOnly)
     assert "read_only=True" in str(error)
 
 
-def test_a_file_that_is_open_elsewhere_is_read_with_its_log(path):
+def test_a_file_open_in_another_process_is_read_with_its_wal(path):
     with expdb.open(path) as db:
         db.buffer("train").store(x=50.0)
         for name in os.listdir(path.parent):
@@ -90,7 +90,7 @@ def test_a_file_that_is_open_elsewhere_is_read_with_its_log(path):
     assert readings == (4950.0, 101, [])
 
 
-def test_a_writer_that_comes_later_is_noticed(path):
+def test_a_reader_detects_a_process_that_opens_the_file_later(path):
     def work(path):
         with expdb.open(path, read_only=True) as db:
             buffer = db.buffer("train")

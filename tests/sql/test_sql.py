@@ -1,4 +1,4 @@
-"""Ad-hoc SQL: the view, field(), parameters; and no way to write, attach or create anything."""
+"""Tests of `db.sql`: the views, field(), parameters, timeouts and refused writes."""
 
 import _thread
 import threading
@@ -34,7 +34,7 @@ def filled(db):
     return buffer
 
 
-def test_the_view_has_a_row_a_step_with_every_column(db, filled):
+def test_the_view_has_one_row_per_step_with_every_column(db, filled):
     table = db.sql("SELECT * FROM experience WHERE buffer = 'b' ORDER BY position")
     assert table.num_rows == 2
     assert table.column_names == [
@@ -55,7 +55,7 @@ def test_the_view_has_a_row_a_step_with_every_column(db, filled):
     )
 
 
-def test_field_gives_payload_as_number_text_and_json(db, filled):
+def test_field_returns_numbers_text_and_json(db, filled):
     columns = ", ".join(
         f"field(payload, '{name}') AS {name}"
         for name in ("action", "obs", "n", "flag", "text", "raw")
@@ -82,13 +82,13 @@ def test_field_gives_payload_as_number_text_and_json(db, filled):
         + ("::json" if db.location.startswith("postgresql:") else "")
         + " ->> 'tool'"
     )
-    for _ in range(2):  # the second time with what the first has left in the connection
+    for _ in range(2):  # the second query uses the caches of the connection
         assert db.sql(
             f"SELECT {tool} AS tool FROM experience WHERE field(payload, 'n') = 3"
         ).to_pylist() == [{"tool": "x"}]
 
 
-def test_field_names_its_mistakes(db, filled):
+def test_wrong_calls_of_field_are_errors(db, filled):
     for call in (
         "field(task_id, 'n')",
         "field(payload, 5)",
@@ -121,7 +121,7 @@ def test_parameters_are_bound(db, filled):
         db.sql(None)
 
 
-def test_columns_are_typed_by_what_they_hold(db):
+def test_column_types_follow_from_the_values(db):
     if db.location.startswith("postgresql:"):
         columns = (
             "1.5::numeric AS f, 'x' AS t, NULL AS n, '\\x00'::bytea AS b, now() AS i, true AS o, "
@@ -163,23 +163,24 @@ WRITES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("statement", WRITES)
-def test_nothing_but_reading_gets_through(db, filled, statement, tmp_path, monkeypatch):
+def test_only_reading_statements_are_executed(db, filled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
-        db.sql(statement)
-    assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.iterdir()) == before
-    assert len(filled) == 2
-    assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 3}]
+    for statement in WRITES:
+        with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
+            db.sql(statement)
+        assert "\n" not in str(caught.value), statement
+        assert sorted(tmp_path.iterdir()) == before, statement
+        assert len(filled) == 2, statement
+        rows = db.sql("SELECT count(*) AS n FROM experience").to_pylist()
+        assert rows == [{"n": 3}], statement
 
 
 @pytest.mark.parametrize(
     "statement",
     ["SELECT nope FROM experience", "SELEC 1", "SELECT * FROM nowhere", "SELECT nofunc(1)"],
 )
-def test_wrong_sql_is_one_line(db, statement):
+def test_errors_for_wrong_sql_are_one_line(db, statement):
     with pytest.raises(expdb.SqlError) as caught:
         db.sql(statement)
     assert "\n" not in str(caught.value)
@@ -191,7 +192,7 @@ def test_a_query_sees_the_newest_commits(db, filled):
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 4 + k}]
 
 
-def test_the_views_priority_is_the_very_number_that_was_given(open_db):
+def test_the_view_shows_exact_priorities(open_db):
     import numpy as np
 
     buffer = open_db().buffer("b")
@@ -212,8 +213,8 @@ def test_the_views_priority_is_the_very_number_that_was_given(open_db):
 
 
 @pytest.fixture
-def asked(buffer):
-    """A buffer with fields of every kind."""
+def typed_buffer(buffer):
+    """Return a buffer with fields of several types."""
     with buffer.episode("t", task_name="name") as episode:
         for t in range(4):
             episode.append(
@@ -229,7 +230,7 @@ def asked(buffer):
 
 
 @pytest.mark.one_database
-def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
+def test_an_unknown_field_is_an_error_with_a_suggestion(typed_buffer, db):
     with pytest.raises(
         expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"
     ):
@@ -244,7 +245,6 @@ def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
 
 
 @pytest.mark.one_database
-@pytest.mark.parametrize("name", ["action", "messages", "obs"])
 @pytest.mark.parametrize(
     "query",
     [
@@ -261,13 +261,14 @@ def test_a_field_that_nobody_has_stored_is_an_error_with_the_nearest(asked, db):
         "e.episode GROUP BY 1",
     ],
 )  # fmt: skip
-def test_arithmetic_on_a_field_that_is_no_number_is_an_error(asked, db, query, name):
-    with pytest.raises(expdb.SqlError):
-        db.sql(query.format(f"field(payload, '{name}')"))
+def test_arithmetic_on_a_field_without_numbers_is_an_error(typed_buffer, db, query):
+    for name in ("action", "messages", "obs"):
+        with pytest.raises(expdb.SqlError):
+            db.sql(query.format(f"field(payload, '{name}')"))
 
 
-def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summed_up(
-    asked, db, request
+def test_a_numeric_field_can_be_averaged_if_another_buffer_has_text_in_it(
+    typed_buffer, db, request
 ):
     db.buffer("other").store(n="text")
     query = "SELECT avg(field(payload, 'n')) AS mean FROM experience WHERE buffer = 'train'"
@@ -280,12 +281,12 @@ def test_a_field_that_is_a_number_in_one_buffer_and_text_in_another_can_be_summe
     "query",
     ['SELECT avg("rewards") FROM experience', 'SELECT "episode_retrun" FROM experience_episodes'],
 )
-def test_a_misspelt_name_in_double_quotes_is_no_text(asked, db, query):
+def test_a_misspelt_name_in_double_quotes_is_an_error(typed_buffer, db, query):
     with pytest.raises(expdb.SqlError, match=r"rewards|episode_retrun"):
         db.sql(query)
 
 
-def test_names_in_double_quotes_stay_names_and_text_stays_text(asked, db):
+def test_double_quotes_denote_names_and_single_quotes_denote_text(typed_buffer, db):
     query = """SELECT "reward" AS "a b", 'say "hi"' AS t,
                json_type('{"a": 1}', '$."a"') AS "kind" -- a "comment"
                FROM "experience" WHERE "step" = 0"""
@@ -322,14 +323,14 @@ def test_names_in_double_quotes_stay_names_and_text_stays_text(asked, db):
         ),
     ],
 )
-def test_arithmetic_on_numbers_beside_other_fields_is_not(asked, db, query, first):
+def test_arithmetic_on_numbers_beside_other_fields_is_allowed(typed_buffer, db, query, first):
     assert db.sql(query).to_pylist()[0]["v"] == first
 
 
 # -- episodes --------------------------------------------------------------------------------------
 
 
-def test_episodes_have_a_view_with_one_row_each(db):
+def test_the_episode_view_has_one_row_per_episode(db):
     long_, short = db.buffer("long", capacity=20), db.buffer("short")
     for buffer, lengths in ((long_, (3, 17, 5)), (short, (4,))):
         for k, length in enumerate(lengths):
@@ -376,7 +377,7 @@ def test_episodes_have_a_view_with_one_row_each(db):
         ("'2026-11-23'::date", "2026-11-23"),
     ],
 )
-def test_values_that_python_has_no_type_for_are_text(postgresql_url, expression, expected):
+def test_values_without_a_python_type_are_returned_as_text(postgresql_url, expression, expected):
     with expdb.open(postgresql_url) as db:
         (value,) = db.sql(f"SELECT {expression} AS x")["x"].to_pylist()
         assert str(value) == expected
@@ -412,8 +413,8 @@ def test_times_are_timestamps_in_utc_on_request(db, buffer):
 
 
 @pytest.mark.parametrize("where", ["", ", field(payload, 'x')"])
-def test_an_interrupt_ends_a_query_as_an_interrupt(tmp_path, where):
-    """The handler of SQLite and the function `field` are where an interrupt arrives."""
+def test_an_interrupt_of_a_query_raises_keyboard_interrupt(tmp_path, where):
+    """The interrupt arrives in SQLite's progress handler or in the function `field`."""
     with expdb.open(tmp_path / "runs.db") as db:
         db.buffer("b").store(x=1)
         timer = threading.Timer(0.5, _thread.interrupt_main)

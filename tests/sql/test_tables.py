@@ -1,7 +1,4 @@
-"""Batches as tables: Arrow, pandas, polars' way in.
-
-A missing value is null, and whole numbers stay whole.
-"""
+"""Tests of batches as Arrow and pandas tables, with nulls and integer types."""
 
 import sys
 
@@ -16,7 +13,7 @@ from expdb import Batch
 
 @pytest.fixture
 def batch(buffer):
-    """Three steps, of which the second lacks everything that may be missing."""
+    """Return three steps; the second step has no optional values."""
     buffer.store(
         task_id="t",
         episode_id="a",
@@ -59,7 +56,7 @@ def batch(buffer):
     return buffer.get([0, 1, 2], fields=names)
 
 
-def test_a_missing_value_is_null_in_arrow_and_means_are_right(batch):
+def test_missing_values_are_null_in_arrow(batch):
     table = batch.to_arrow()
     assert {name: table[name].null_count for name in table.column_names} == {
         "reward": 1, "policy_version": 1, "n": 1, "x": 1, "flag": 1, "text": 1, "obs": 1, "data": 2,
@@ -74,7 +71,7 @@ def test_a_missing_value_is_null_in_arrow_and_means_are_right(batch):
     assert pa.table(batch).equals(table)
 
 
-def test_whole_numbers_are_int64_everywhere(batch, buffer, db):
+def test_integers_are_int64_in_batches_tables_and_sql(batch, buffer, db):
     assert {batch[name].dtype for name in ("policy_version", "n", "step", "length")} == {
         np.dtype(np.int64)
     }
@@ -91,7 +88,7 @@ def test_whole_numbers_are_int64_everywhere(batch, buffer, db):
 
 
 @pytest.mark.parametrize("unit", [expdb.Step(), expdb.NStep(1), expdb.Sequence(2), expdb.Episode()])
-def test_a_policy_version_comes_with_every_unit(buffer, unit):
+def test_every_unit_returns_policy_versions(buffer, unit):
     for version in (None, 5):
         with buffer.episode("t", policy_version=version) as episode:
             for t in range(3):
@@ -106,7 +103,7 @@ def test_a_policy_version_comes_with_every_unit(buffer, unit):
     assert set(drawn["policy_version"][drawn["has_policy_version"]].tolist()) == {5}
 
 
-def test_a_table_goes_back_into_a_buffer(batch, db):
+def test_an_arrow_table_can_be_stored_again(batch, db):
     db.buffer("again").store_batch(
         batch.to_arrow().drop_columns(
             ["step", "priority", "episode_return", "length", "data", "policy_version"]
@@ -118,7 +115,7 @@ def test_a_table_goes_back_into_a_buffer(batch, db):
             assert np.array_equal(value, wanted[name]), name
 
 
-def test_pandas_gets_missing_values_as_its_own(batch):
+def test_missing_values_are_na_in_pandas(batch):
     frame = batch.to_pandas()
     assert frame["reward"].mean() == 5.0
     assert (frame["n"].mean(), frame["x"].mean(), frame["policy_version"].mean()) == (3.5, 1.5, 1.5)
@@ -149,7 +146,7 @@ def test_lists_in_a_table_may_vary_in_length(db):
         assert [tokens.tolist() for tokens in buffer.get([0, 2])["tokens"]] == [[1, 2], [5]]
 
 
-def test_a_batch_is_not_taken_for_one_array(batch):
+def test_converting_a_batch_to_one_array_is_refused(batch):
     for call in (
         lambda: pd.DataFrame(batch),
         lambda: np.asarray(batch),
@@ -159,7 +156,7 @@ def test_a_batch_is_not_taken_for_one_array(batch):
             call()
 
 
-def test_pandas_is_asked_for_by_name_where_it_is_missing(batch, monkeypatch):
+def test_the_error_for_missing_pandas_says_how_to_install_it(batch, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(expdb.DriverMissing, match="pip install pandas"):
         batch.to_pandas()

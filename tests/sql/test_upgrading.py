@@ -1,4 +1,4 @@
-"""Upgrades: verified before they commit, with every view, trigger and grant in its place."""
+"""Tests of upgrades: verification before the commit, and views, triggers and grants."""
 
 import uuid
 
@@ -14,7 +14,7 @@ OLD, NEW = schema.list_revisions()[-2:]
 
 @pytest.fixture
 def old(path):  # noqa: F811
-    """Return a database of the schema before the newest one, with a step in it."""
+    """Return a database with one step and the schema before the newest schema."""
     with expdb.open(path) as db:
         db.buffer("b").store(x=1, reward=2.0)
     migrate(path, OLD, down=True)
@@ -44,14 +44,14 @@ def in_schema(location, statement):
         "ALTER TABLE @evictions DROP COLUMN file",
     ],
 )
-def test_an_upgrade_that_does_not_give_the_newest_schema_changes_nothing(old, damage):
+def test_an_upgrade_with_an_unexpected_result_is_rolled_back(old, damage):
     in_schema(old, damage)
     with pytest.raises(expdb.DatabaseDamaged):
         expdb.upgrade(old)
     assert read_revision(old) == OLD
 
 
-def test_an_upgrade_makes_altered_views_anew(old):
+def test_an_upgrade_recreates_altered_views(old):
     in_schema(old, "DROP VIEW @experience_episodes")
     in_schema(old, "CREATE VIEW @experience_episodes AS SELECT 1 AS mine")
     assert expdb.upgrade(old) == (OLD, NEW)
@@ -60,7 +60,7 @@ def test_an_upgrade_makes_altered_views_anew(old):
         assert db.check() == []
 
 
-def test_an_upgrade_makes_altered_triggers_anew(old):
+def test_an_upgrade_recreates_altered_triggers(old):
     if is_server(old):
         in_schema(old, "ALTER TABLE @steps DISABLE TRIGGER steps_revised")
     else:
@@ -70,7 +70,7 @@ def test_an_upgrade_makes_altered_triggers_anew(old):
         assert db.check() == []
 
 
-def test_an_upgrade_refuses_a_trigger_that_is_not_ours(old):
+def test_an_upgrade_refuses_a_foreign_trigger(old):
     if is_server(old):
         pytest.skip("a server runs the triggers of its owner")
     in_schema(old, "CREATE TRIGGER mine AFTER INSERT ON steps BEGIN SELECT 1; END")
@@ -85,7 +85,7 @@ def test_check_names_a_missing_column(path):  # noqa: F811
         assert db.check()[0] == "table leases has no column trainer_step"
 
 
-def test_a_process_that_meets_a_newer_schema_says_so(path):  # noqa: F811
+def test_an_open_handle_reports_a_newer_schema(path):  # noqa: F811
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         buffer.store(x=1)
@@ -155,7 +155,7 @@ def test_grant_lets_roles_write_and_read(roles):
         expdb.grant(url, readers=["unknown role"])
 
 
-def test_only_the_owner_grants_and_to_no_public_role(roles):
+def test_only_the_owner_can_grant_rights_and_not_to_public(roles):
     server, database, actor, reader = roles
     url = server.url(database)
     expdb.open(url).close()
@@ -165,22 +165,22 @@ def test_only_the_owner_grants_and_to_no_public_role(roles):
     for name in ("public", "PUBLIC"):
         with pytest.raises(expdb.InvalidValue, match="every role of the server"):
             expdb.grant(url, readers=name)
-    with expdb.open(url) as db:  # a dump must not need roles that make tables
+    with expdb.open(url) as db:  # default privileges would make a dump depend on roles
         assert db.sql("SELECT count(*) AS n FROM pg_default_acl")["n"].to_pylist() == [0]
 
 
-def test_an_empty_server_is_not_told_of_copied_files(db, location):
+def test_the_hint_about_copied_files_appears_only_for_files(db, location):
     is_file = not location.startswith("postgresql")
     with pytest.raises(expdb.UnknownBuffer) as caught:
         db.buffer("train", create=False)
     assert ("expdb backup" in str(caught.value)) == is_file
 
 
-def test_what_is_granted_survives_an_upgrade(roles):
+def test_grants_survive_an_upgrade(roles):
     server, database, actor, reader = roles
     url = server.url(database)
     expdb.open(url).close()
-    migrate(url, "0003", down=True)  # before the tables of consumers, leases and evictions
+    migrate(url, "0003", down=True)  # without tables of consumers, leases and evictions
     rights = "SELECT, INSERT, UPDATE, DELETE"
     for right, role in ((rights, actor), ("SELECT", reader)):
         execute(url, f'GRANT USAGE ON SCHEMA expdb TO "{role}"')
@@ -189,7 +189,7 @@ def test_what_is_granted_survives_an_upgrade(roles):
     use(server, database, actor, reader)
 
 
-def test_an_actor_cannot_make_an_index_and_is_told_who_can(roles):
+def test_an_actor_that_creates_an_index_is_referred_to_the_owner(roles):
     server, database, actor, _ = roles
     expdb.open(server.url(database)).close()
     expdb.grant(server.url(database), actors=actor)
@@ -200,6 +200,6 @@ def test_an_actor_cannot_make_an_index_and_is_told_who_can(roles):
             buffer.index("tags.level")
 
 
-def test_a_file_has_no_roles(tmp_path):
+def test_grant_refuses_a_file(tmp_path):
     with pytest.raises(expdb.InvalidValue, match="has no roles"):
         expdb.grant(tmp_path / "runs.db", actors="a")

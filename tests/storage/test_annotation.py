@@ -1,7 +1,6 @@
 """Tags are merged, concurrent annotators lose no tags, and updates without a match warn."""
 
 import json
-import multiprocessing
 import threading
 import time
 
@@ -9,13 +8,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import FORKSERVER
 
 import expdb
 from expdb.cli import main
 
 pytestmark = pytest.mark.both_databases
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def tags_of(buffer, name="tags"):
@@ -187,7 +185,7 @@ def annotate(location, judge, count):
 
 
 def test_concurrent_annotators_lose_no_tags(location, buffer):
-    processes = [SPAWN.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
+    processes = [FORKSERVER.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
     threads = [threading.Thread(target=annotate, args=(location, j, 20)) for j in ("r", "s")]
     for annotator in (*processes, *threads):
         annotator.start()

@@ -39,7 +39,7 @@ def creations(disk, folder, is_log, create):
         yield path, fault.failed
         if not fault.failed:
             return
-        writes += 1 if writes < 8 else 1 + writes // 8
+        writes += 1 if writes < 8 else 1 + writes // 3
 
 
 @pytest.mark.parametrize("is_log", [False, True], ids=["file", "log"])

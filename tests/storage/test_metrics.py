@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from processes import FORKSERVER
 
 import expdb
 from expdb.process import liveness
@@ -404,7 +405,7 @@ def _store_and_die(location):
 
 
 def test_a_killed_process_is_shown_as_died(db, location):
-    context = multiprocessing.get_context("spawn")
+    context = FORKSERVER
     process = context.Process(target=_store_and_die, args=(location,))
     process.start()
     process.join()

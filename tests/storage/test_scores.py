@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import multiprocessing
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import FORKSERVER
 
 import expdb
 from expdb import Newest, Ordered, Prioritized, QueryBuilder
@@ -383,7 +383,7 @@ def score_some(location, number):
 
 def test_judges_in_several_processes_lose_no_score(buffer, location):
     fill(buffer)
-    spawn = multiprocessing.get_context("spawn")
+    spawn = FORKSERVER
     judges = [spawn.Process(target=score_some, args=(location, k)) for k in range(3)]
     for judge in judges:
         judge.start()

@@ -1,9 +1,9 @@
-"""The fault harness: what happens to a database when something fails, in one table.
+"""The fault tests: each causes a failure and compares a database with its expected contents.
 
-`python3 dev.py torture`.
+`python3 dev.py torture` runs them and prints a table of the results.
 """
 
-# They enter their faults in the table.
+# These modules register their faults.
 from torture import archive, damage, hostile, kills, learners, machine, migrations, power, soak  # noqa: F401
 from torture.oracle import verify
 from torture.table import FAULTS, HEAD, Outcome, Place, Servers, line, run

@@ -1,4 +1,4 @@
-"""Strike with every fault and print the table.
+"""Run the fault tests and print a table of the results.
 
 `python3 dev.py torture [--minutes N] [--only NAME] [--seed N]`.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(
     0, str(Path(__file__).resolve().parents[1])
-)  # the tests' own modules, as pytest has them
+)  # makes the modules of the tests importable, as in pytest
 
 from torture import FAULTS, HEAD, Outcome, Place, Servers, line, run
 
@@ -24,9 +24,9 @@ SHORT_MINUTES = 1.5
 
 
 def main() -> int:
-    """Run the short table, or as much of the long one as the minutes allow.
+    """Run the short table, or as much of the long table as the minutes allow.
 
-    Return the number of faults that did not hold.
+    Return the number of faults with violations.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -56,7 +56,7 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.simplefilter(
         "ignore", expdb_warning()
-    )  # the harness provokes what they warn of, and tests that they come
+    )  # the fault tests cause these warnings on purpose, and check them
     seed = int(time.time()) if arguments.seed is None else arguments.seed
     share = min(1.0, max(0.0, (arguments.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()

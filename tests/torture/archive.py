@@ -1,4 +1,4 @@
-"""Actors that archive are killed or suspended: each step is in the buffer or archived, once."""
+"""Kill or suspend actors that archive: each step must be in the buffer or archive, once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq  # before forks: actors would be killed while they import it
+import pyarrow.parquet as pq  # imported before forks, so that no actor is killed during the import
 
 import expdb
 from expdb.archive import retention
@@ -29,7 +29,7 @@ ACTORS, CAPACITY = 3, 60
 
 
 def act(location: str, actor: int, written: Notes, expire: float | None = None) -> None:
-    """Store rollouts, note each that is acknowledged, and evict.
+    """Store rollouts, record each acknowledged rollout, and evict.
 
     With `expire`, evictions expire after `expire` seconds, and the clocks of actors differ by
     660 s and jump by 1,000 s.
@@ -51,7 +51,7 @@ def act(location: str, actor: int, written: Notes, expire: float | None = None) 
 
 
 def suspend_archivers(database: str, whole: bool, place: Place, times: int) -> Outcome:
-    """Suspend actors for longer than an eviction lasts, and let them go on."""
+    """Suspend actors for about the expiry time of an eviction, and resume them."""
     kind, expire = "whole" if whole else "steps", 0.3
     location, rng = place.location(database, f"suspended{kind}"), random.Random(place.seed)
     folder = place.folder / f"{database}{kind}.suspended"
@@ -83,7 +83,7 @@ def suspend_archivers(database: str, whole: bool, place: Place, times: int) -> O
 
 
 def kill_archivers(database: str, whole: bool, place: Place, kills: int) -> Outcome:
-    """Keep actors at work, and kill one of them at random instants."""
+    """Run actors, and kill one of them at random times."""
     kind = "whole" if whole else "steps"
     location, rng = place.location(database, f"archive{kind}"), random.Random(place.seed)
     folder = place.folder / f"{database}{kind}.archive"
@@ -115,7 +115,7 @@ def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: i
     files = lambda: sorted(folder.rglob("*.parquet"))  # noqa: E731
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
-        for number in range(CAPACITY):  # so that something is archived, which removes old drafts
+        for number in range(CAPACITY):  # the archiving of these steps removes old drafts
             buffer.store(episode_id=f"last/{number}", obs=0.0, reward=1.0, terminated=True)
         buffer.evict()
         violations = db.check()

@@ -1,7 +1,4 @@
-"""Damage: flipped bits in the file, and mutated Arrow messages.
-
-Each met by a process of its own.
-"""
+"""Corruption: flipped bits in a file and mutated Arrow messages, read by child processes."""
 
 from __future__ import annotations
 
@@ -25,9 +22,7 @@ from torture.oracle import BUFFER, step, wrong_fields
 from torture.table import Outcome, Place, fault
 
 STEPS = 240
-MEMORY = (
-    1 << 30
-)  # bytes that a process may take beyond what it has: a message that claims more is refused before
+MEMORY = 1 << 30  # additional bytes for a child; expdb must refuse a message that claims more
 FINE, REFUSED, BOOKS, WRONG, UNTYPED = range(5)
 WORDS = {
     FINE: "read as they were",
@@ -39,7 +34,7 @@ WORDS = {
 
 
 def sample_file(path: Path) -> None:
-    """Make a file of steps in chunks of all kinds: fixed, varying and compressed."""
+    """Write a file with chunks of all kinds: fixed size, variable size and compressed."""
     with expdb.open(path) as db:
         buffer = db.buffer(BUFFER)
         for number in range(0, STEPS, 24):
@@ -58,7 +53,7 @@ def _frame(number: int) -> np.ndarray:
 
 
 def read_all(path: str) -> int:
-    """Read every step and field, and say what came of it."""
+    """Read every step and field, and return FINE, REFUSED, BOOKS or WRONG."""
     try:
         with expdb.open(path, create=False) as db:
             buffer, books, count = db.buffer(BUFFER), False, 0
@@ -109,11 +104,10 @@ def read_all(path: str) -> int:
 
 
 def in_children(cases: Sequence[Callable[[], int]]) -> list[int]:
-    """Run cases in a forked child with bounded memory.
+    """Run cases in forked children with limited memory.
 
-    Return what each returned, or minus the signal that killed it.
-
-    One child serves until it dies, and the next goes on with the case after.
+    Return the result of each case, or the negative number of the signal that killed it. If a child
+    dies, a new child continues with the next case.
     """
     results: list[int] = []
     while len(results) < len(cases):
@@ -151,12 +145,12 @@ def _status(case: Callable[[], int]) -> int:
         return UNTYPED
 
 
-def judged(
+def run_cases(
     tried: Sequence[tuple[str, Callable[[], int]]], allowed: Sequence[int]
 ) -> tuple[Outcome, Counter[int]]:
-    """Run cases by name; return the outcome.
+    """Run named cases, and return the outcome and the count of each result.
 
-    What is not allowed (a crash, an error without a type) is a violation.
+    A result that is not in `allowed`, such as a crash or an untyped error, is a violation.
     """
     results = in_children([case for _, case in tried])
     where: dict[int, list[str]] = {}
@@ -175,7 +169,7 @@ def judged(
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file anew, without the log of the one before."""
+    """Replace a database file and delete the WAL of the old file."""
     for left in path.parent.glob(f"{path.name}*"):
         left.unlink()
     path.write_bytes(content)
@@ -195,22 +189,22 @@ def flip_bits(place: Place, flips: int) -> Outcome:
         return read_all(str(path))
 
     places = [(rng.randrange(len(whole)), rng.randrange(8)) for _ in range(flips)]
-    return judged(
+    return run_cases(
         [(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places],
         (FINE, REFUSED, BOOKS),
     )[0]
 
 
 def mutants(rng: random.Random, message: bytes) -> bytes:
-    """Return a message with something wrong.
+    """Return a corrupted copy of a message.
 
-    Bits, bytes, numbers that say how long and how many, a part cut out or doubled.
+    The corruption changes bits, bytes, lengths or counts, or deletes or repeats a part.
     """
     data = bytearray(message)
     for _ in range(rng.choice((1, 1, 2, 8))):
         at = (
             rng.randrange(len(data)) if rng.random() < 0.5 else rng.randrange(min(len(data), 600))
-        )  # its metadata come first
+        )  # the metadata are at the beginning
         match rng.randrange(5):
             case 0:
                 data[at] ^= 1 << rng.randrange(8)
@@ -264,7 +258,7 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
             tried.append(
                 (f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant))
             )
-    outcome, counts = judged(tried, (FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,))
+    outcome, counts = run_cases(tried, (FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,))
     if forged:
         outcome.note += f", {counts[WRONG]} with other values, which the forger chose"
     return outcome

@@ -1,11 +1,9 @@
-"""A disk that remembers.
+"""A layer below SQLite that records writes and syncs, and fails on demand.
 
-A layer under SQLite that logs what is written and synced, and fails on demand.
-
-SQLite reaches the disk through a table of functions, its VFS (sqlite.org/vfs.html). This one is the
-system's own, with the functions that change a file replaced by callbacks, in the very library that
-Python's `sqlite3` is linked to: expdb runs on it unchanged. The log of a run gives the images that
-a power failure may leave behind.
+SQLite accesses the disk through a table of functions, its VFS (sqlite.org/vfs.html). This module
+copies the default VFS of the library that Python's `sqlite3` is linked to, and replaces the
+functions that change files by callbacks. expdb runs on it unchanged. `Images` uses the recorded
+events to write the files that a power failure may leave.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int64, c_vo
 from dataclasses import dataclass
 from pathlib import Path
 
-SECTOR = 512  # bytes that a disk writes whole
+SECTOR = 512  # bytes that a disk writes atomically
 OK, IOERR_WRITE, FULL = 0, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_FULL
 
 _XCLOSE = CFUNCTYPE(c_int, c_void_p)
@@ -30,7 +28,7 @@ _XTRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
 _XSYNC = CFUNCTYPE(c_int, c_void_p, c_int)
 _XOPEN = CFUNCTYPE(
     c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p
-)  # the name by address: SQLite keeps more behind it
+)  # pass the name by address: SQLite stores more data after it
 _XDELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 
 
@@ -59,7 +57,7 @@ class _Vfs(Structure):
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was done to a file: write, truncate, sync or delete."""
+    """An operation on a file: write, truncate, sync or delete."""
 
     kind: str
     file: str
@@ -70,7 +68,7 @@ class Event:
 def library() -> str | None:
     """Return the path of the SQLite library that Python's `sqlite3` is linked to.
 
-    None where it is a part of Python.
+    Return None if SQLite is compiled into Python.
     """
     sqlite3.connect(":memory:").close()
     libraries = (
@@ -81,23 +79,23 @@ def library() -> str | None:
     return libraries[0] if libraries else None
 
 
-# Connections that a garbage collection closes later still call these, and SQLite their functions.
+# Keeps the callbacks alive: connections that are garbage collected later still call them.
 _used: list[Disk] = []
 
 
 class Disk:
-    """The disk under the files whose path begins with `prefix`, while it is used as a context."""
+    """A context that records and controls changes of files whose path begins with `prefix`."""
 
     def __init__(self, prefix: str):
         self.prefix, self.events = os.path.realpath(prefix), list[Event]()
         self.fault: Callable[[str, str], int] | None = (
-            None  # (kind, file) to an SQLite error code, 0 to go on
+            None  # returns an SQLite error code for (kind, file), or 0 for no error
         )
         self._files: dict[int, str] = {}
-        self._methods: dict[int, _Methods] = {}  # theirs, by file
+        self._methods: dict[int, _Methods] = {}  # the original methods by file
         self._tables: dict[
             int, tuple[_Methods, int]
-        ] = {}  # ours by theirs; both stay, SQLite keeps pointers to them
+        ] = {}  # new by original methods; SQLite keeps pointers to both
 
     def __enter__(self) -> Disk:
         path = library()
@@ -189,10 +187,7 @@ class Disk:
 
 
 class Images:
-    """What a power failure may leave of the files of a log.
-
-    What was synced, and of the rest any sectors.
-    """
+    """The files that a power failure may leave: all synced data and some of the other sectors."""
 
     def __init__(self, events: list[Event], before: dict[str, bytes]):
         self.events, self.before = events, before
@@ -212,7 +207,7 @@ class Images:
                 pending.setdefault(event.file, []).append(event)
         for name in {*synced, *pending}:
             content = synced.get(name, bytearray())
-            whole = rng.random()  # of the sectors that reach the disk: none, some, nearly all
+            whole = rng.random()  # the share of unsynced sectors that reach the disk
             for unsynced in pending.get(name, []):
                 for part in _sectors(unsynced):
                     if rng.random() < whole:

@@ -1,7 +1,4 @@
-"""Hostile input: names, values, queries and statements that try to be something else.
-
-Strangers' files with poison in them.
-"""
+"""Hostile input: names, values, queries and statements of attackers, and untrusted files."""
 
 from __future__ import annotations
 
@@ -25,9 +22,9 @@ from torture.damage import (
     FINE,
     REFUSED,
     WRONG,
-    judged,
     read_all,
     replace,
+    run_cases,
     sample_file,
 )
 from torture.oracle import BUFFER, step, verify
@@ -84,8 +81,8 @@ NUMBERS = [
 ]
 
 
-def fuzzed(rng: random.Random) -> str:
-    """Return a text put together from pieces of hostile ones."""
+def fuzz(rng: random.Random) -> str:
+    """Return a text that combines parts of hostile texts and random characters."""
     pieces = [
         rng.choice(TEXTS)[:40]
         if rng.random() < 0.5
@@ -96,7 +93,7 @@ def fuzzed(rng: random.Random) -> str:
 
 
 def like(pattern: str, value: str) -> bool:
-    """Return whether LIKE matches, by another way than the database's."""
+    """Return whether a LIKE pattern matches, without use of the database."""
     expression, escaped = "", False
     for character in pattern:
         if not escaped and character == "\\":
@@ -112,9 +109,9 @@ def like(pattern: str, value: str) -> bool:
 
 
 class Attempts:
-    """One hostile text after the other, as everything that a user names.
+    """Uses hostile texts for every name and value that a user can choose.
 
-    The steps of honest users lie beside.
+    A second buffer contains steps that the attempts must not change.
     """
 
     def __init__(self, db: expdb.ExperienceDB):
@@ -129,7 +126,7 @@ class Attempts:
         self.violations: list[str] = []
 
     def refused(self, what: str, text: Any, call: Any) -> Any:
-        """Call, and return what came; None if it was refused in one line of the library's own."""
+        """Return the result of a call, or None if expdb refused it with a one-line error."""
         try:
             return call()
         except expdb.ExpDBError as error:
@@ -149,7 +146,7 @@ class Attempts:
             )
 
     def attempt(self, text: str) -> None:
-        """Use one text as everything."""
+        """Use one text for every name and value."""
         strange, refused, expect = self.strange, self.refused, self.expect
         row = {
             "task_name": text,
@@ -233,7 +230,7 @@ class Attempts:
             self.db.drop(made.name)
 
     def limits(self) -> None:
-        """Give numbers that are none where numbers are wanted."""
+        """Pass unusual values where numbers are expected."""
         strange = self.strange
         for number in NUMBERS:
             for call in (
@@ -249,7 +246,7 @@ class Attempts:
 
 
 def be_hostile(kind: str, place: Place, count: int) -> Outcome:
-    """Try every text of the list, and others put together from them, as everything."""
+    """Use the listed texts and random combinations of them for every name and value."""
     rng, start = random.Random(place.seed), Path.cwd()
     folder = place.folder / f"{kind} here"
     folder.mkdir()
@@ -260,7 +257,7 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
             schema = _schema(db, kind)
             tried = list(
                 itertools.islice(
-                    itertools.chain(TEXTS, iter(lambda: fuzzed(rng), None)), max(count, len(TEXTS))
+                    itertools.chain(TEXTS, iter(lambda: fuzz(rng), None)), max(count, len(TEXTS))
                 )
             )
             for text in tried:
@@ -307,7 +304,7 @@ for _kind in ("SQLite", "PostgreSQL"):
     )(_strike)
 
 
-# -- strangers' files ------------------------------------------------------------------------------
+# -- untrusted files -------------------------------------------------------------------------------
 
 
 class Exploit:
@@ -338,7 +335,7 @@ class Extension(pa.ExtensionType):
 
 
 def poisons(rng: random.Random, canary: str, value: Any) -> Any:
-    """Return something else to stand in a column."""
+    """Return a harmful replacement for a value of a column."""
     metadata = {"expdb.field": '["int64", []]'}
     schema = pa.schema(
         [
@@ -396,7 +393,7 @@ def poisons(rng: random.Random, canary: str, value: Any) -> Any:
     4_000,
 )
 def poison_file(place: Place, count: int) -> Outcome:
-    """Put something else into a value of a table, past every trigger, and read everything."""
+    """Replace one value of a table while no trigger exists, and read everything."""
     path, rng, canary = (
         place.folder / "poison.db",
         random.Random(place.seed),
@@ -418,7 +415,7 @@ def poison_file(place: Place, count: int) -> Outcome:
 
     try:
         seeds = [rng.getrandbits(64) for _ in range(count)]
-        outcome, counts = judged(
+        outcome, counts = run_cases(
             [(f"seed {seed}", partial(poisoned, seed)) for seed in seeds],
             (FINE, REFUSED, BOOKS, WRONG),
         )

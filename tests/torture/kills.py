@@ -1,4 +1,4 @@
-"""kill -9: of writers at random instants, and in the midst of changes to what is stored."""
+"""kill -9 of writers at random times, and of processes that change stored steps."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from torture.table import Outcome, Place, fault
 
 FORK = multiprocessing.get_context(
     "fork"
-)  # a tenth of the time of spawn; nothing is open when these fork
+)  # takes a tenth of the time of spawn; no connection is open at a fork
 CAPACITY = 4_000
 
 
 def killed(process: BaseProcess) -> None:
-    """Kill a process and wait until it is gone."""
+    """Kill a process and wait for its end."""
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
 
 
 def write_for_ever(location: str, writer: int, log: Log) -> None:
-    """Write steps in every way there is, noting what is acknowledged."""
+    """Write steps in all ways, and record the acknowledged steps."""
     number = 0
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
@@ -64,7 +64,7 @@ def write_for_ever(location: str, writer: int, log: Log) -> None:
 
 
 def kill_writers(kind: str, processes: int, place: Place, kills: int) -> Outcome:
-    """Keep so many writers at work, kill one after the other, and look at what is there."""
+    """Run `processes` writers, kill one after the other, and verify the stored steps."""
     location, rng = place.location(kind, f"kills{processes}"), random.Random(place.seed)
     with expdb.open(location) as db:
         db.buffer(BUFFER, capacity=CAPACITY)
@@ -118,10 +118,7 @@ TASKS, STEPS = 8, 12
 
 
 def change_for_ever(location: str, first: int, notes: int) -> None:
-    """Relabel, delete and seal, noting before each change what it will be.
-
-    After it that it is done.
-    """
+    """Relabel, delete and seal; record each change before it begins and after it is done."""
 
     def note(text: str) -> None:
         os.write(notes, f"{text}\n".encode())
@@ -137,7 +134,7 @@ def change_for_ever(location: str, first: int, notes: int) -> None:
                 case 1:
                     note(f"delete {task} {turn}")
                     buffer.delete({"task_id": task})
-                # steps stored one by one, which the end of the episode puts together into one chunk
+                # steps stored one by one, which the end of the episode merges into one chunk
                 case 2:
                     note(f"seal {task} {turn}")
                     for k in range(STEPS):
@@ -149,7 +146,7 @@ def change_for_ever(location: str, first: int, notes: int) -> None:
 
 
 def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
-    """Return what is neither as before the last change nor as after it."""
+    """Return problems unless the steps are those before or those after the last change."""
     if not notes:
         return []
     state: dict[str, dict[int, float]] = {
@@ -192,7 +189,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
             counts[row["writer"]] = counts.get(row["writer"], 0) + 1
     what, task, turn = last.split()
     if what == "seal" and notes[-1] != "done" and 0 < counts.get(int(turn), 0) < STEPS:
-        del rewards[task][int(turn)], counts[int(turn)]  # a step of it is a write of its own
+        del rewards[task][int(turn)], counts[int(turn)]  # each of its steps is a separate write
     problems = [
         f"episode {writer} has {count} of its {STEPS} steps"
         for writer, count in counts.items()
@@ -206,7 +203,7 @@ def settled(db: expdb.ExperienceDB, notes: list[str]) -> list[str]:
 
 
 def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
-    """Kill a process that relabels, deletes and seals, again and again, and look each time."""
+    """Repeatedly kill a process that relabels, deletes and seals, and verify each time."""
     location, rng, violations = (
         place.location(kind, "changes"),
         random.Random(place.seed),
@@ -222,7 +219,7 @@ def kill_changes(kind: str, place: Place, kills: int) -> Outcome:
         process = FORK.Process(target=change_for_ever, args=(location, turns, notes))
         process.start()
         size = path.stat().st_size
-        while path.stat().st_size == size and process.is_alive():  # until it is at work
+        while path.stat().st_size == size and process.is_alive():  # until its first record
             time.sleep(0.001)
         time.sleep(rng.random() * 0.05)
         killed(process)
@@ -251,10 +248,7 @@ def _rows(db: expdb.ExperienceDB) -> list[list[dict[str, Any]]]:
 
 
 def _forget(db: expdb.ExperienceDB, path: Path, lines: list[str]) -> None:
-    """Settle what was under way.
-
-    Whichever way the last change went, from here on it is the past.
-    """
+    """Complete or undo an interrupted change, so that its outcome is known."""
     if lines[-1] == "done":
         return
     what, task, turn = lines[-1].split()

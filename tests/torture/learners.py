@@ -1,7 +1,7 @@
-"""kill -9 of learners and actors that share a consumer: each rollout is trained as often as asked.
+"""kill -9 of learners and actors that share a consumer.
 
-A learner notes a batch when its acknowledgement has returned. In the end a last one takes what is
-left, and everything that was acknowledged as written must have been trained exactly so often.
+A learner records a batch after its acknowledgement has returned. At the end, one learner leases
+the remaining items. Then every acknowledged rollout must have been trained exactly `MOST` times.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ UNITS: dict[str, expdb.Unit] = {"rollouts": expdb.Episode(), "transitions": expd
 
 
 class Notes:
-    """A file of JSON lines that many processes append to; the system keeps it when they die."""
+    """A file of JSON lines that many processes append to; the lines survive a kill."""
 
     def __init__(self, path: Path):
         self._path = path
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def add(self, line: Any) -> None:
-        """Append a line, whole or not at all."""
+        """Append a line atomically."""
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
     def read(self) -> list[Any]:
@@ -44,7 +44,7 @@ class Notes:
 
 
 def act(location: str, actor: int, written: Notes) -> None:
-    """Store rollouts of mixed length, and note each that is acknowledged."""
+    """Store rollouts of random lengths, and record each acknowledged rollout."""
     rng = random.Random(actor)
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
@@ -58,7 +58,7 @@ def act(location: str, actor: int, written: Notes) -> None:
 
 
 def learn(location: str, kind: str, trained: Notes, rest: bool = False) -> None:
-    """Lease and acknowledge for ever; the `rest` until nothing is left, or for a minute."""
+    """Lease and acknowledge forever; with `rest`, until nothing is left or for 60 s."""
     end = time.monotonic() + 60.0
     with expdb.open(location, timeout=120.0) as db:
         consumer = db.buffer(BUFFER).consumer("trainer")
@@ -77,7 +77,7 @@ def learn(location: str, kind: str, trained: Notes, rest: bool = False) -> None:
 
 
 def kill_learners(database: str, kind: str, place: Place, kills: int) -> Outcome:
-    """Keep actors and learners at work, kill one or all of them at random instants."""
+    """Run actors and learners, and kill one or all of them at random times."""
     location, rng = place.location(database, f"learners{kind}"), random.Random(place.seed)
     with expdb.open(location) as db:
         db.buffer(BUFFER).consumer("trainer", max_times_sampled=MOST)

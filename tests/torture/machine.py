@@ -1,7 +1,4 @@
-"""Faults of the machine and of those who use it.
-
-Full disks, failing disks, suspended writers, forks, clocks, crashed servers.
-"""
+"""Faults of the machine: full and failing disks, suspended writers, forks, clocks, crashes."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ NO_LIBRARY = (
 
 
 class Writer:
-    """Writes through one handle and keeps what was acknowledged."""
+    """Writes through one handle and remembers the acknowledged steps."""
 
     def __init__(self, db: expdb.ExperienceDB, number: int = 0):
         self.db, self.buffer, self.writer, self.number = db, db.buffer(BUFFER), number, 0
@@ -40,7 +37,7 @@ class Writer:
         self.lock = threading.Lock()
 
     def write(self, size: int = 1) -> None:
-        """Write a batch; what raises was not acknowledged, and its numbers are not used again."""
+        """Write a batch; if it raises, it is not acknowledged and its numbers are not reused."""
         with self.lock:
             first, self.number = self.number, self.number + size
         rows = [
@@ -66,7 +63,7 @@ class Writer:
     20,
 )
 def fill_disk(place: Place, rounds: int) -> Outcome:
-    """Let the disk be full after some more writes, again and again."""
+    """Repeatedly make the disk full after a random number of writes."""
     if library() is None:
         return Outcome(0, [NO_LIBRARY])
     rng, violations, refused = random.Random(place.seed), list[str](), 0
@@ -101,7 +98,7 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
 
 @contextmanager
 def mounted(folder: Path, size: str) -> Iterator[bool]:
-    """Put a small file system of its own at a folder, where that is permitted."""
+    """Mount a small file system at a folder, and yield whether this was permitted."""
     folder.mkdir()
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
@@ -120,7 +117,7 @@ def mounted(folder: Path, size: str) -> Iterator[bool]:
     20,
 )
 def fill_file_system(place: Place, rounds: int) -> Outcome:
-    """Fill a real file system, give it room, and go on."""
+    """Fill a real file system, enlarge it, and continue."""
     violations, refused = list[str](), 0
     for number in range(rounds):
         with mounted(place.folder / f"small{number}", "4m") as there:
@@ -153,9 +150,9 @@ def fill_file_system(place: Place, rounds: int) -> Outcome:
     400,
 )
 def fail_disk(place: Place, times: int) -> Outcome:
-    """Let each operation of a short history fail in turn.
+    """Let each operation of a short history fail in turn, as in SQLite's own tests.
 
-    As SQLite's own tests do (sqlite.org/testing.html, section 3.2).
+    See sqlite.org/testing.html, section 3.2.
     """
     if library() is None:
         return Outcome(0, [NO_LIBRARY])
@@ -205,7 +202,7 @@ def fail_disk(place: Place, times: int) -> Outcome:
     return Outcome(done, violations, f"{reported} errors reported")
 
 
-# -- those who hold on -----------------------------------------------------------------------------
+# -- snapshots and suspended writers ---------------------------------------------------------------
 
 
 def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
@@ -226,7 +223,7 @@ def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
     10,
 )
 def pin_log(place: Place, rounds: int) -> Outcome:
-    """Hold a snapshot in another process while much is written."""
+    """Keep a snapshot open in another process during many writes."""
     import warnings
 
     violations, largest = list[str](), 0
@@ -270,7 +267,7 @@ def pin_log(place: Place, rounds: int) -> Outcome:
 
 
 def write_and_stop(location: str, number: int) -> None:
-    """Be suspended within a transaction, and go on when told."""
+    """Suspend this process in a transaction, and write after it is resumed."""
     with expdb.open(location) as db:
         writer = Writer(db, number)
         with db._engine.writing() as session:
@@ -280,9 +277,9 @@ def write_and_stop(location: str, number: int) -> None:
 
 
 def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
-    """Suspend a process in the midst of its transaction.
+    """Suspend a process during its transaction.
 
-    Others are told in time, and it goes on later.
+    Other writers must get DatabaseBusy in time, and the process must continue later.
     """
     violations, waited = list[str](), list[float]()
     location = place.location(kind, "suspended")
@@ -327,7 +324,7 @@ for _kind in ("SQLite", "PostgreSQL"):
 
 
 class WritingDataset:
-    """Writes an item's steps in the worker that is asked for it."""
+    """A dataset that writes the steps of an item in the worker that loads it."""
 
     def __init__(self, db: expdb.ExperienceDB, log: Log):
         self.db, self.log = db, log
@@ -346,12 +343,12 @@ def open_and_close(location: str) -> None:
 
 
 def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
-    """Fork with connections open, write in children.
+    """Fork with open connections, and write from many processes and threads at once.
 
-    In 16 threads of one handle and in the workers of a DataLoader, all at once.
+    Forked children, 16 threads with one handle and the workers of a DataLoader write.
     """
     from torch.utils.data import (
-        DataLoader,  # here, as a process that holds torch takes long to fork, and others fork often
+        DataLoader,  # imported here, because a process that has loaded torch forks slowly
     )
 
     violations, total = list[str](), 0
@@ -398,8 +395,8 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
                 violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)
             acknowledged = log.read()
             violations += verify(db, acknowledged)
-        # The handle is closed here, and another process opens and closes the file, while a child
-        # still has what it inherited.
+        # The handle is closed. Another process opens and closes the file while a child still
+        # has its inherited connections.
         other = FORK.Process(target=open_and_close, args=(location,))
         other.start()
         other.join()
@@ -433,7 +430,7 @@ for _kind in ("SQLite", "PostgreSQL"):
 def set_clock(place: Place, rounds: int) -> Outcome:
     """Let the clock jump by up to years between writes.
 
-    Positions, eviction and what is newest must not follow it.
+    Positions, eviction and the newest steps must not depend on the clock.
     """
     rng, violations = random.Random(place.seed), list[str]()
     true, path = time.time, place.folder / "clock.db"
@@ -465,10 +462,7 @@ def set_clock(place: Place, rounds: int) -> Outcome:
 
 @fault("crash of the PostgreSQL server under load (-m immediate)", "0 lost, 0 duplicated", 3, 20)
 def crash_server(place: Place, crashes: int) -> Outcome:
-    """Crash the server under four threads that write.
-
-    Every write returns once, and is there once.
-    """
+    """Crash the server while four threads write; every write must be stored exactly once."""
     rng, server = random.Random(place.seed), place.server(fsync="on")
     violations, stop = list[str](), threading.Event()
     with expdb.open(server.url(server.database()), timeout=60.0) as db:

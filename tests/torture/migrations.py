@@ -1,4 +1,4 @@
-"""Migrations that are killed at every step, and that eight processes begin at once."""
+"""Migrations that are killed before each statement, or run in eight processes at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torture.table import Outcome, Place, fault
 
 
 def engine_of(location: str) -> Engine:
-    """Open the database past the check of its revision."""
+    """Open a database without the check of its revision."""
     where = opening.location_of(location)
     assert where is not None
     if isinstance(where, str):
@@ -31,7 +31,7 @@ def engine_of(location: str) -> Engine:
 
 
 def downgrade(location: str) -> None:
-    """Take the schema back to where there is none."""
+    """Downgrade a database to no schema."""
     engine = engine_of(location)
     try:
         with engine.writing() as session:
@@ -41,7 +41,7 @@ def downgrade(location: str) -> None:
 
 
 def upgrade_and_be_killed(location: str, after: int) -> None:
-    """Migrate, and be killed before the statement `after`."""
+    """Migrate, and kill this process before statement number `after`."""
     left = itertools.count()
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,8 +59,8 @@ def upgrade_and_be_killed(location: str, after: int) -> None:
     expdb.upgrade(location)
 
 
-def seen(location: str) -> tuple[str | None, list[str]]:
-    """Return the revision of a database, and what its schema lacks of the newest."""
+def read_schema(location: str) -> tuple[str | None, list[str]]:
+    """Return the revision of a database, and how its schema differs from the newest."""
     engine = engine_of(location)
     try:
         with engine.reading() as session:
@@ -71,20 +71,17 @@ def seen(location: str) -> tuple[str | None, list[str]]:
         engine.close()
 
 
-def works(location: str, first: int) -> list[str]:
-    """Return what is wrong with a database that was migrated just now.
-
-    Steps are written and verified.
-    """
+def verify_migrated(location: str, first: int) -> list[str]:
+    """Write steps to a migrated database, verify it, and return the problems."""
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
         return verify(db, {buffer.store(**step(first, k)): (first, k) for k in range(5)})
 
 
 def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
-    """Kill a migration before every third of its statements: three rounds take each of them.
+    """Kill a migration before every third statement; three rounds cover every statement.
 
-    The old schema or the new one must stand, and the next attempt succeed.
+    The database must have the old or the new schema, and the next attempt must succeed.
     """
     location, violations, kills, without = (
         place.location(kind, "migrations"),
@@ -97,11 +94,11 @@ def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
         expdb.open(location).close()
         for after in itertools.count((place.seed + number) % 3, 3):
             downgrade(location)
-            without = without or seen(location)[1]
+            without = without or read_schema(location)[1]
             process = FORK.Process(target=upgrade_and_be_killed, args=(location, after))
             process.start()
             process.join()
-            revision, problems = seen(location)
+            revision, problems = read_schema(location)
             whole = revision == head and not problems
             if not (whole or (revision is None and problems == without)):
                 violations.append(
@@ -111,7 +108,7 @@ def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
                 break
             kills += 1
             expdb.upgrade(location)
-            violations += works(location, kills)
+            violations += verify_migrated(location, kills)
     return Outcome(kills, violations)
 
 
@@ -139,7 +136,7 @@ def migrate_at_once(kind: str, place: Place, rounds: int) -> Outcome:
             for process in processes
             if process.exitcode
         ]
-        violations += works(location, number)
+        violations += verify_migrated(location, number)
     return Outcome(rounds, violations)
 
 

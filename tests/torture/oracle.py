@@ -1,7 +1,4 @@
-"""What must hold: steps that say what they should be, writers that note what was acknowledged.
-
-And `verify`.
-"""
+"""Steps with known contents, a log of acknowledged steps, and the check `verify`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Acknowledged = Mapping[int, tuple[int, int]]  # position: (writer, number)
 
 
 def content(writer: int, number: int) -> dict[str, Any]:
-    """Return the fields of a step, each of which follows from who wrote it and when."""
+    """Return the fields of a step, computed from its writer and its number."""
     return {
         "writer": writer,
         "number": number,
@@ -33,7 +30,7 @@ def content(writer: int, number: int) -> dict[str, Any]:
 
 
 def step(writer: int, number: int, batch: int = -1, batch_size: int = 1) -> dict[str, Any]:
-    """Return a row to store: one of `batch_size` that were written by one call."""
+    """Return a step to store, one of `batch_size` steps that one call writes."""
     return {
         **content(writer, number),
         "batch": number if batch < 0 else batch,
@@ -42,25 +39,19 @@ def step(writer: int, number: int, batch: int = -1, batch_size: int = 1) -> dict
 
 
 class Log:
-    """A file to which many processes append what was acknowledged.
-
-    The system keeps it when they are killed.
-    """
+    """A file that many processes append acknowledged steps to; the lines survive a kill."""
 
     def __init__(self, path: Path):
         self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
     def add(self, positions: Iterable[int], writer: int, first: int) -> None:
-        """Note that the steps of a writer from `first` on are stored at these positions.
-
-        Whole or not at all.
-        """
+        """Record the positions of steps of a writer, numbered from `first`, atomically."""
         lines = [f"{position} {writer} {first + k}\n" for k, position in enumerate(positions)]
         os.write(self._file, "".join(lines).encode())
 
     def read(self) -> dict[int, tuple[int, int]]:
-        """Return what was noted so far."""
+        """Return the recorded steps by position."""
         steps = {}
         for line in self.path.read_text().splitlines():
             position, writer, number = map(int, line.split())
@@ -75,14 +66,13 @@ class Log:
 def verify(
     database: expdb.ExperienceDB, acknowledged: Acknowledged, *, tail_may_be_lost: bool = False
 ) -> list[str]:
-    """Return what is wrong with a database that steps of `step()` were written to.
+    """Return the problems of a database that contains steps of `step()`.
 
-    The oracle of every fault.
-
-    Its own proof of soundness (`check`); every field of every step as it was given; no step twice;
-    no batch in part; exactly as many steps as the capacity allows, the newest; and every
-    acknowledged step in its place, unless newer ones have evicted it. With `tail_may_be_lost` the
-    newest acknowledged steps may be gone, but none before one that is there.
+    Every fault test uses this function. `check()` must find no problem. Every field must have its
+    original value. No step may be stored twice, and no batch in part. The buffer must contain
+    exactly the newest steps that the capacity allows. Every acknowledged step must be at its
+    position unless newer steps have evicted it. With `tail_may_be_lost`, the newest acknowledged
+    steps may be missing, but no step before a stored step.
     """
     problems = database.check()
     if BUFFER not in database.buffers():
@@ -137,7 +127,7 @@ def verify(
 
 
 def wrong_fields(row: Mapping[str, Any]) -> list[str]:
-    """Return which fields of a stored step differ from what was given, to the bit."""
+    """Return a problem for each field of a stored step that is not bit-identical."""
     wanted = content(row["writer"], row["number"])
     obs = wanted.pop("obs")
     wrong = [name for name, value in wanted.items() if row[name] != value]

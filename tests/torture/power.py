@@ -1,7 +1,4 @@
-"""Power loss: images of what a disk may hold afterwards.
-
-Made from a log of what was written and synced.
-"""
+"""Power loss: images of the files that a disk may contain after a power failure."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from torture.disk import Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
 
-CHECKPOINT = 256 << 10  # bytes of log, so that a short history has many checkpoints
+CHECKPOINT = 256 << 10  # bytes of the WAL; a small value gives a short history many checkpoints
 
 
 def history(
     path: Path, durability: str, rng: random.Random
 ) -> tuple[Disk, list[tuple[int, dict[int, tuple[int, int]]]]]:
-    """Write at capacity for a while.
+    """Write to a buffer with a capacity.
 
-    Return what reached the disk, and (events so far, acknowledged so far) after each write.
+    Return the disk with its events, and (number of events, acknowledged steps) after each write.
     """
     with Disk(str(path)) as disk:
         number, acknowledged, marks = (
@@ -63,10 +60,7 @@ def history(
 
 
 def lose_power(durability: str, place: Place, images: int) -> Outcome:
-    """Make images of a history, open each.
-
-    Compare it with what was acknowledged before the power failed.
-    """
+    """Open images of a history, and compare each with the steps acknowledged before it."""
     if library() is None:
         return Outcome(
             0,

@@ -1,10 +1,8 @@
-"""A soak: writers, a learner and somebody who asks and changes, all at once.
+"""A soak test: two writers, a learner and a process that queries and changes run at once.
 
-For as long as it takes to see what grows.
-
-`python3 dev.py torture --soak MINUTES`. Afterwards an independent reader, plain SQL and pyarrow,
-looks for every step that was acknowledged; and each process tells how its memory, descriptors,
-threads and latency went.
+`python3 dev.py torture --soak MINUTES` runs only this test. Afterwards, the test searches for every
+acknowledged step with plain SQL and pyarrow. Each process reports its memory, file descriptors,
+threads and latency.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from torture.table import Outcome, Place, fault
 
 CAPACITY = 20_000
 SPAWN = multiprocessing.get_context("spawn")
-# What may be raised where others end, clear, delete and evict; anything else is a violation.
+# Errors that concurrent ends, clears, deletions and evictions may cause. All others are violations.
 EXPECTED = (
     expdb.EpisodeEnded,
     expdb.EpisodeMismatch,
@@ -44,14 +42,11 @@ EXPECTED = (
     expdb.TooFewRows,
     expdb.Evicted,
 )
-LONG = 120  # seconds from which on growth is told from warming up
+LONG = 120  # seconds; from this duration, the limit for growth excludes the warm-up
 
 
 class Diary:
-    """What one process notes of itself.
-
-    Errors, how long its calls took, and twice a second what it holds.
-    """
+    """Records the errors, call durations and resource usage of a process."""
 
     def __init__(self, path: Path, seconds: float):
         self.path, self.until = path, time.monotonic() + seconds
@@ -63,7 +58,7 @@ class Diary:
         self._noted, self._longest = 0.0, 0.0
 
     def turns(self) -> Iterator[int]:
-        """Count until the time is over."""
+        """Yield turns until the time is over, and write the report."""
         for turn in itertools.count():
             if time.monotonic() >= self.until:
                 break
@@ -73,7 +68,7 @@ class Diary:
         )
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Do something; None where it was refused for a reason that is to be expected."""
+        """Return the result of a call, or None if it raised; record unexpected errors."""
         start, name = time.perf_counter(), "done"
         try:
             return work()
@@ -105,10 +100,7 @@ def resident_bytes() -> int:
 
 
 def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -> None:
-    """Write in every way: episodes, single steps, batches, out of order, by name.
-
-    Some that are never ended.
-    """
+    """Write episodes, single steps and batches; some are out of order or never ended."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
     rng, diary, log, number = (
         random.Random(seed),
@@ -177,7 +169,7 @@ def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -
             def batch(
                 steps: Any = steps, first: int = first, ends: bool = ends, turn: int = turn
             ) -> None:
-                # Tasks of their own, which nobody ends: of these there are thousands.
+                # These tasks are unique, so thousands of their episodes may stay open.
                 rows = [
                     {"task_id": f"once {writer} {turn} {k % 3}", **step, "terminated": ends}
                     for k, step in enumerate(steps)
@@ -188,7 +180,7 @@ def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -
 
 
 def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
-    """Sample in several ways, look at what comes, and set priorities."""
+    """Sample in several ways, verify the batches, and set priorities."""
     diary, rng = Diary(folder / "learner.json", seconds), np.random.default_rng(seed)
     by_priority = expdb.Prioritized()
     units = (
@@ -211,7 +203,7 @@ def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
 
 
 def wrong_in(batch: Any) -> list[str]:
-    """Return which drawn steps are not what a writer gave."""
+    """Return a problem for each sampled step that differs from the written step."""
     if "mask" in batch:
         there = batch["mask"]
         columns = {
@@ -233,11 +225,8 @@ def wrong_in(batch: Any) -> list[str]:
     ]
 
 
-def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
-    """Ask and change: queries, SQL, tasks, late rewards, deletions, capacity.
-
-    The ends of others' episodes.
-    """
+def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> None:
+    """Query and change: SQL, tasks, late rewards, deletions, capacity and ends of episodes."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
     diary, rng, gone = (
         Diary(folder / "asker.json", seconds),
@@ -249,7 +238,7 @@ def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
 
         def delete() -> None:
             positions = [int(p) for p in buffer.sample(3)["position"]]
-            # Before the delete, which may be committed and its answer lost.
+            # Record this before the delete, because its response may be lost after the commit.
             print(*positions, file=gone, flush=True)
             buffer.delete(QueryBuilder().in_("position", positions))
 
@@ -289,10 +278,7 @@ def ask(location: str, seed: int, seconds: float, folder: Path) -> None:
 
 
 def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
-    """Return the steps that are stored, the oldest position held and the next one.
-
-    By plain SQL and pyarrow.
-    """
+    """Return the stored steps, the oldest and the next position, read with SQL and pyarrow."""
     tables = {
         "buffers": "SELECT low, added FROM {}buffers",
         "steps": "SELECT position, step, reward FROM {}steps",
@@ -338,7 +324,7 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
 
 
 def lost_or_wrong(location: str, folder: Path) -> list[str]:
-    """Return what an independent reader finds wrong with what is stored."""
+    """Return the problems that an independent reader finds in the stored steps."""
     steps, low, added = stored(location)
     problems = [
         f"the step at {position} lies in no chunk" for position, row in steps.items() if not row
@@ -392,11 +378,8 @@ def lost_or_wrong(location: str, folder: Path) -> list[str]:
     return problems
 
 
-def grown(path: Path, seconds: float) -> tuple[list[str], str]:
-    """Return what grew of a process from the second quarter of its life to the last.
-
-    Its memory for people.
-    """
+def find_growth(path: Path, seconds: float) -> tuple[list[str], str]:
+    """Return the resources of a process that grew after its first quarter, and a summary."""
     report = json.loads(path.read_text())
     usage = np.array(report["held"], float)
     problems = [f"{path.stem}: {problem}" for problem in report["wrong"][:5]]
@@ -420,7 +403,7 @@ def grown(path: Path, seconds: float) -> tuple[list[str], str]:
 
 
 def soak(kind: str, place: Place, seconds: int) -> Outcome:
-    """Have them all at it for so many seconds."""
+    """Run all processes for `seconds` seconds, and verify the database."""
     location, folder = place.location(kind, "soak"), place.folder
     with expdb.open(location) as db:
         db.buffer(BUFFER, capacity=CAPACITY)
@@ -428,7 +411,7 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
     roles = [(write, (location, number, place.seed + number, seconds, folder)) for number in (1, 2)]
     roles += [
         (learn, (location, place.seed, seconds, folder)),
-        (ask, (location, place.seed, seconds, folder)),
+        (query_and_change, (location, place.seed, seconds, folder)),
     ]
     processes = [SPAWN.Process(target=role, args=arguments) for role, arguments in roles]
     for process in processes:
@@ -441,7 +424,7 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
             process.kill()
     notes = []
     for path in sorted(folder.glob("*.json")):
-        violations, note = grown(path, seconds)
+        violations, note = find_growth(path, seconds)
         problems += violations
         notes.append(note)
     problems += lost_or_wrong(location, folder)

@@ -1,4 +1,4 @@
-"""Faults by name, and the table of what held."""
+"""The fault tests by name, and the table of their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from postgres_server import Server
 
 
 class Servers:
-    """Servers that all faults share; removed when the context is left."""
+    """Servers that all fault tests share; the end of the context removes them."""
 
     def __init__(self) -> None:
         self._running: dict[str, Server] = {}
@@ -32,23 +32,20 @@ class Servers:
 
 @dataclass
 class Place:
-    """Where a fault does its harm: a folder, and servers that are started when first asked for."""
+    """The environment of a fault test: a folder, a seed, and servers that start on first use."""
 
     folder: Path
     seed: int
     servers: Servers
 
     def server(self, fsync: str = "off") -> Server:
-        """Return a server, one without fsync.
-
-        Which no kill of a client can tell or one with it.
-        """
+        """Return a server; without fsync by default, because only clients are killed."""
         return self.servers(fsync)
 
     def location(self, kind: str, name: str, *, ordinary: bool = False) -> str:
-        """Return a location for a new database, a file or one of the server.
+        """Return the location of a new database, a file or a database of the server.
 
-        `ordinary` for a user who is no superuser.
+        With `ordinary`, the user is not a superuser.
         """
         if kind == "SQLite":
             return str(self.folder / f"{name}.db")
@@ -64,10 +61,7 @@ class Place:
 
 @dataclass
 class Outcome:
-    """What came of a fault: how often it struck, what did not hold.
-
-    What else there is to say.
-    """
+    """The result of a fault test: the number of repetitions, the violations and a note."""
 
     count: int
     violations: list[str]
@@ -76,10 +70,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault: how often it strikes in a short run and in a long one.
-
-    What must hold whenever it does.
-    """
+    """A fault test with its requirement and its repetitions in a short and a long run."""
 
     name: str
     must_hold: str
@@ -94,7 +85,7 @@ FAULTS: dict[str, Fault] = {}
 def fault(
     name: str, must_hold: str, short: int, long: int
 ) -> Callable[[Callable[[Place, int], Outcome]], Callable[[Place, int], Outcome]]:
-    """Enter a function in the table: it strikes so many times, and returns what came of it."""
+    """Register a function that causes a fault `count` times and returns the outcome."""
 
     def enter(strike: Callable[[Place, int], Outcome]) -> Callable[[Place, int], Outcome]:
         FAULTS[strike.__name__] = Fault(name, must_hold, short, long, strike)
@@ -104,9 +95,9 @@ def fault(
 
 
 def run(key: str, place: Place, count: int) -> tuple[Outcome, float]:
-    """Let a fault strike; an error that nobody expected is a violation too.
+    """Run a fault test, and return its outcome and its duration in seconds.
 
-    Return the outcome and the seconds it took.
+    An unexpected error is also a violation.
     """
     start = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""Steps given as columns are what they are row by row, and are added all or none."""
+"""Columns store the same steps as rows, and a batch is added completely or not at all."""
 
 import gc
 
@@ -20,7 +20,7 @@ FIELDS = {
 
 @st.composite
 def batches(draw):
-    """Draw columns of steps of up to three agents, whose episodes end now and then."""
+    """Draw columns with the steps of up to three agents; some steps end an episode."""
     size = draw(st.integers(1, 40))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     columns = {
@@ -46,7 +46,7 @@ def rows(columns):
 
 
 def contents(buffer):
-    """Return everything that is stored, but for the times and the names of episodes."""
+    """Return all stored values and episodes, without times and episode ids."""
     read = buffer.get(range(len(buffer)), fields=[
         "step", "reward", "terminated", "truncated", "agent_id", "episode", "obs", "action",
         "flag", "extra",
@@ -57,7 +57,7 @@ def contents(buffer):
 
 @settings(max_examples=15)
 @given(st.lists(batches(), min_size=1, max_size=4))
-def test_columns_are_stored_as_their_rows_are(column_batches):
+def test_columns_store_the_same_steps_as_rows(column_batches):
     with expdb.open(":memory:") as db:
         first, other, third = (db.buffer(name, fields=FIELDS) for name in "abc")
         writer = third.writer(flush_steps=70)
@@ -76,7 +76,7 @@ def buffer(db):
     return db.buffer("train", fields={"obs": expdb.Field("float32", (2,))})
 
 
-def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeypatch):
+def test_extend_uses_the_fast_path_only_for_arrays_of_declared_fields(buffer, monkeypatch):
     one_by_one = []
     gather = OpenEpisodes.gather_rows
     monkeypatch.setattr(
@@ -108,7 +108,7 @@ def test_arrays_that_fit_are_added_at_once_and_others_one_by_one(buffer, monkeyp
     ],
     ids=str,
 )  # fmt: skip
-def test_what_rows_cannot_have_columns_cannot_have(buffer, wrong):
+def test_invalid_columns_raise_the_same_error_as_invalid_rows(buffer, wrong):
     columns = {"obs": np.zeros((3, 2), np.float32), **wrong}
     buffer.store(obs=np.ones(2, np.float32), terminated=True)
     with pytest.raises(expdb.InvalidValue) as one_by_one:
@@ -124,7 +124,7 @@ def test_what_rows_cannot_have_columns_cannot_have(buffer, wrong):
     assert len(buffer) >= 3
 
 
-def test_rewards_of_a_column_each_are_numbers(buffer):
+def test_a_reward_array_of_shape_n_by_1_is_accepted(buffer):
     columns = {"obs": np.zeros((3, 2), np.float32), "reward": np.arange(3.0)[:, None]}
     assert buffer.store_batch(columns).tolist() == [0, 1, 2]
     with buffer.writer() as writer:
@@ -133,14 +133,14 @@ def test_rewards_of_a_column_each_are_numbers(buffer):
 
 
 @pytest.mark.one_database
-def test_columns_that_are_refused_leave_nothing(buffer):
+def test_extend_with_invalid_columns_adds_no_steps(buffer):
     obs = np.zeros((3, 2), np.float32)
     with buffer.writer() as writer:
         writer.extend({"obs": obs, "episode_id": "e", "terminated": [False, False, True]})
         with pytest.raises(expdb.EpisodeEnded):
             writer.extend({"obs": obs, "episode_id": ["f", "f", "e"]})
         assert writer.unwritten == 3
-        writer.append(obs=obs[0], episode_id="f", task_id="another")  # nothing is known of "f"
+        writer.append(obs=obs[0], episode_id="f", task_id="another")  # "f" was not created
         writer.flush()
         with pytest.raises(expdb.InvalidValue, match="must have the same length"):
             writer.extend({"obs": obs, "reward": np.zeros(2)})
@@ -155,7 +155,7 @@ def test_columns_that_are_refused_leave_nothing(buffer):
 
 
 @pytest.mark.one_database
-def test_rows_that_are_refused_leave_nothing(buffer):
+def test_extend_with_invalid_rows_adds_no_steps_and_no_fields(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.ones(2, np.float32), episode_id="e", new=1)
         for refused in (
@@ -173,21 +173,21 @@ def test_rows_that_are_refused_leave_nothing(buffer):
     assert buffer.stats()["fields"]["other"] == "text"
 
 
-def test_nested_arrays_are_columns_of_their_leaves(buffer):
+def test_nested_arrays_are_stored_as_dotted_columns(buffer):
     image = np.arange(6.0).reshape(3, 2)
     columns = {"seen": {"image": image, "v": np.arange(3)}, "info": {"k": 1}, "reward": np.ones(3)}
     buffer.store_batch(columns)
-    buffer.store_batch(columns)  # of fields that are known
+    buffer.store_batch(columns)  # now the fields are declared
     read = buffer.get(range(6), fields=["seen.image", "seen.v", "info"])
     assert read["seen.image"].tolist() == [*image.tolist()] * 2
     assert (read["seen.v"].tolist(), read["info"].tolist()) == ([0, 1, 2] * 2, [{"k": 1}] * 6)
 
 
 @pytest.mark.one_database
-def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
+def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     itself = {"image": np.arange(3)}
     itself["itself"] = itself
-    gc.collect()  # not in the depth of the recursion, where finalizers of other tests would fail
+    gc.collect()  # finalizers of other tests would fail deep in the recursion, so run them now
     for wrong, message in (
         ({"seen": {"x": np.arange(3)}, "seen.x": np.arange(3)}, "'seen.x' is passed twice"),
         ({1: np.arange(3)}, "name must be text, got 1"),
@@ -201,7 +201,7 @@ def test_columns_whose_names_say_nothing_or_two_things_are_refused(buffer):
 
 
 @pytest.mark.parametrize("at", range(1, 12))
-def test_an_interrupt_leaves_all_of_the_columns_or_none(buffer, at, monkeypatch):
+def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     calls = []
 
     def interrupting(work):
@@ -270,14 +270,14 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
 
 
 @pytest.mark.parametrize("flush_steps", [1, 4, 256])
-def test_extend_stores_what_append_stores(open_db, flush_steps):
+def test_extend_stores_the_same_steps_as_append(open_db, flush_steps):
     n = np.arange(50)
     columns = {
         "obs": np.random.default_rng(0).random((50, 3), np.float32), "n": n, "reward": n / 3,
         "truncated": n == 49,
     }  # fmt: skip
     first, other = (open_db().buffer(name) for name in ("first", "other"))
-    for _ in range(2):  # the second time the fields are known, and go by arrays
+    for _ in range(2):  # the second pass uses arrays, as the fields are declared
         with first.episode("t", flush_steps=flush_steps) as episode:
             for k in range(50):
                 episode.append(**{name: column[k] for name, column in columns.items()})
@@ -294,7 +294,7 @@ AGENTS = ["env0", "env1", "env2"]
 
 
 def rollout(steps):
-    """Return columns [steps, 3, ...] of a vectorised environment."""
+    """Return the columns of a vectorised environment with three agents and `steps` steps."""
     count = steps * 3
     return {
         "obs": np.arange(count * 2, dtype=np.float32).reshape(steps, 3, 2),
@@ -368,13 +368,13 @@ def test_float32_rewards_are_stored_exactly(buffer):
         ([], "at least one name"),
     ],
 )
-def test_extend_rejects_agents_without_different_names(buffer, agents, message):
+def test_extend_rejects_invalid_and_duplicate_agent_names(buffer, agents, message):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=message):
         writer.extend({"x": np.ones((4, 3))}, agents=agents)
     assert len(buffer) == 0
 
 
-def test_agents_may_be_an_array_and_have_a_task_each(buffer):
+def test_extend_accepts_an_array_of_agents_and_a_task_per_agent(buffer):
     tasks = ["x", "y", "z"]
     with buffer.writer() as writer:
         writer.extend({"x": np.ones((4, 3)), "task_id": tasks}, agents=np.array(AGENTS))
@@ -383,13 +383,13 @@ def test_agents_may_be_an_array_and_have_a_task_each(buffer):
     assert batch["agent_id"].tolist() == [name for name in AGENTS for _ in range(4)]
 
 
-def test_a_rollout_without_agents_says_what_to_do(buffer):
+def test_the_error_for_a_rollout_without_agents_suggests_the_argument(buffer):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match="agents="):
         writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})
 
 
 @pytest.mark.one_database
-def test_columns_that_are_refused_leave_nothing_to_later_steps(buffer):
+def test_rejected_columns_do_not_leak_values_into_later_steps(buffer):
     refused = {
         "x": np.arange(3),
         "reward": -np.ones(3),

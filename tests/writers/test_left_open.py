@@ -1,4 +1,4 @@
-"""Writers that nobody ends: nothing that was appended is lost without a word."""
+"""Writers left open: each appended step is stored, or a warning reports its loss."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ def held(open_db, name="x"):
         ).to_pylist()
 
 
-def test_closing_the_database_stores_what_open_writers_hold_and_says_so(open_db):
+def test_close_stores_the_steps_of_open_writers_and_warns(open_db):
     with (
         pytest.warns(
             expdb.ExpDBWarning,
@@ -43,7 +43,7 @@ def test_closing_the_database_stores_what_open_writers_hold_and_says_so(open_db)
         writer.append(n=3)
 
 
-def test_of_steps_that_are_written_already_none_is_written_again(open_db):
+def test_close_does_not_write_flushed_steps_again(open_db):
     with (
         pytest.warns(expdb.ExpDBWarning, match="1 of its 3 steps are written only now"),
         open_db() as db,
@@ -54,7 +54,7 @@ def test_of_steps_that_are_written_already_none_is_written_again(open_db):
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-def test_a_writer_whose_last_step_ends_the_episode_has_completed_it(open_db):
+def test_close_completes_an_open_episode_with_a_terminated_last_step(open_db):
     db = open_db()
     writer, line = db.buffer("x").episode("t"), inspect.currentframe().f_lineno
     message = rf"begun at {__file__}:{line}, was never ended: it is marked complete"
@@ -64,7 +64,7 @@ def test_a_writer_whose_last_step_ends_the_episode_has_completed_it(open_db):
     assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
 
 
-def test_a_writer_without_a_step_and_one_that_was_ended_say_nothing(open_db):
+def test_empty_and_ended_writers_do_not_warn(open_db):
     with open_db() as db:
         empty = db.buffer("x").episode("t")
         with db.buffer("x").episode("t") as ended:
@@ -75,7 +75,7 @@ def test_a_writer_without_a_step_and_one_that_was_ended_say_nothing(open_db):
     gc.collect()
 
 
-def test_a_writer_that_is_collected_is_written_where_the_database_is_open(open_db):
+def test_a_garbage_collected_writer_stores_its_steps_and_warns(open_db):
     db = open_db()
     writer = db.buffer("x").episode("t", episode_id="gone")
     writer.append(n=0)
@@ -85,7 +85,7 @@ def test_a_writer_that_is_collected_is_written_where_the_database_is_open(open_d
     assert held(open_db) == ([0], [{"status": "aborted", "length": 1}])
 
 
-def test_a_writer_outlives_the_names_of_its_database_and_buffer(open_db):
+def test_a_writer_works_without_references_to_its_database_and_buffer(open_db):
     writer = open_db().buffer("x").episode("t")
     gc.collect()
     writer.append(n=0)
@@ -93,14 +93,14 @@ def test_a_writer_outlives_the_names_of_its_database_and_buffer(open_db):
     assert held(open_db) == ([0], [{"status": "complete", "length": 1}])
 
 
-def test_a_writer_that_is_collected_in_the_midst_of_a_write_waits_for_the_end_of_it(open_db):
+def test_a_writer_collected_during_a_write_is_stored_after_the_write(open_db):
     db = open_db()
     buffer = db.buffer("x")
     left = [buffer.episode("t", episode_id="left")]
     left[0].append(n=0)
 
     class Value:
-        """An array whose making drops the last reference of a writer."""
+        """A value that drops the last reference to a writer when NumPy converts it."""
 
         dtype, shape = None, ()
 
@@ -116,7 +116,7 @@ def test_a_writer_that_is_collected_in_the_midst_of_a_write_waits_for_the_end_of
     assert sorted(held(open_db)[0]) == [0, 1]
 
 
-def test_steps_that_cannot_be_stored_any_more_are_named_as_lost(open_db):
+def test_close_warns_about_lost_steps_if_another_handle_ended_the_episode(open_db):
     db, other = open_db(), open_db()
     writer = db.buffer("x").episode("t", episode_id="e")
     writer.append(n=0)
@@ -129,8 +129,8 @@ def test_steps_that_cannot_be_stored_any_more_are_named_as_lost(open_db):
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
-def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing(open_db, rounds):
-    """What `append` has taken is stored once, or the warning counts it."""
+def test_close_during_appends_in_other_threads_loses_no_step(open_db, rounds):
+    """Each step that `append` accepted is stored exactly once."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -161,12 +161,12 @@ def test_writers_that_append_while_another_thread_closes_lose_and_double_nothing
                     (batch,) = again.buffer(f"x{number}").scan({"task_id": f"t{k}"}, size=1 << 20)
                     assert batch["n"].tolist() in (list(range(count)), list(range(count + 1))), (
                         k
-                    )  # the last append may be under way
+                    )  # the last append may be in progress
     finally:
         sys.setswitchinterval(interval)
 
 
-def test_a_database_that_is_collected_with_its_writer_takes_the_steps_first(open_db, location):
+def test_steps_are_stored_if_a_writer_and_its_database_are_collected(open_db, location):
     class Actor:
         def __init__(self):
             self.db = expdb.open(location)
@@ -181,7 +181,7 @@ def test_a_database_that_is_collected_with_its_writer_takes_the_steps_first(open
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-def test_a_generator_that_is_collected_in_the_midst_of_a_write_does_not_wait_for_itself(
+def test_a_generator_collected_during_a_write_does_not_deadlock(
     open_db,
 ):
     db = open_db(timeout=2.0)
@@ -208,7 +208,7 @@ def test_a_generator_that_is_collected_in_the_midst_of_a_write_does_not_wait_for
     assert sorted(held(open_db)[0]) == [0, 1]
 
 
-def test_a_failure_of_one_writer_does_not_keep_the_others_from_being_stored(open_db, monkeypatch):
+def test_close_stores_the_other_writers_if_one_writer_fails(open_db, monkeypatch):
     db = open_db()
     writers = [db.buffer("x").episode(f"t{k}", episode_id=f"e{k}") for k in range(3)]
     for k, writer in enumerate(writers):
@@ -246,7 +246,7 @@ db.buffer("x").store(task_id="implicit", n=3)
 """
 
 
-def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
+def test_program_exit_stores_the_steps_of_open_writers_and_warns(open_db, location):
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", PROGRAM, location], capture_output=True, text=True
     )
@@ -261,7 +261,7 @@ def test_the_exit_of_a_program_closes_what_is_open(open_db, location):
     assert {row["status"] for row in episodes} == {"aborted", "complete"}
 
 
-def test_a_handle_that_is_dropped_leaves_no_connection_open(location):
+def test_a_garbage_collected_handle_closes_its_connections(location):
     program = (
         "import sys, expdb\ndef f():\n    expdb.open(sys.argv[1]).buffer('x').count()\nf()\nimport "
         "gc; gc.collect()\nexpdb.database._handles.__init__()"
@@ -286,7 +286,7 @@ def left_open(location, inherited):
     ("method", "inherits"), [("spawn", False), ("fork", False), ("fork", True)]
 )
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_the_exit_of_a_worker_process_closes_what_is_open(open_db, location, method, inherits):
+def test_worker_process_exit_stores_the_steps_of_open_writers(open_db, location, method, inherits):
     db = open_db()
     db.buffer("x")
     context = multiprocessing.get_context(method)
@@ -297,7 +297,7 @@ def test_the_exit_of_a_worker_process_closes_what_is_open(open_db, location, met
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-def test_a_writer_whose_last_reference_goes_with_its_thread_is_written(open_db):
+def test_a_thread_local_writer_is_stored_after_its_thread_ends(open_db):
     db, local = open_db(), threading.local()
 
     def work():
@@ -314,7 +314,7 @@ def test_a_writer_whose_last_reference_goes_with_its_thread_is_written(open_db):
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-def test_many_episodes_that_were_left_open_are_told_of_at_once(open_db):
+def test_close_limits_the_number_of_warnings_about_open_episodes(open_db):
     db = open_db()
     writers = [db.buffer("x").episode(f"t{k}") for k in range(30)]
     for writer in writers:
@@ -327,7 +327,7 @@ def test_many_episodes_that_were_left_open_are_told_of_at_once(open_db):
     assert len(held(open_db)[0]) == 30
 
 
-def test_a_writer_whose_making_was_interrupted_is_dropped_in_silence(open_db, monkeypatch):
+def test_an_interrupt_while_creating_a_writer_causes_no_warning(open_db, monkeypatch):
     buffer = open_db().buffer("b")
 
     def interrupted():

@@ -1,4 +1,4 @@
-"""Episodes that another writer continues: their steps, versions and earlier writers."""
+"""Resumed episodes: steps, policy versions and previous writers."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ def status_of(buffer, episode_id="e"):
 
 
 @pytest.mark.parametrize("ending", ["open", "aborted"])
-def test_an_interrupted_episode_continues_with_its_steps(buffer, ending):
+def test_a_resumed_episode_keeps_its_steps(buffer, ending):
     first = begin(buffer)
     for k in range(3):
         first.append(x=k, reward=1.0)
@@ -50,7 +50,7 @@ def test_an_interrupted_episode_continues_with_its_steps(buffer, ending):
             first.end()
 
 
-def test_rows_in_memory_follow_an_episode_that_is_resumed(buffer):
+def test_rows_in_memory_are_updated_when_an_episode_is_resumed(buffer):
     for k in range(3):
         with begin(buffer, f"other {k}") as other:
             other.append(x=100 + k)
@@ -76,7 +76,7 @@ def test_rows_in_memory_follow_an_episode_that_is_resumed(buffer):
     assert buffer.sample(1, {"episode_id": "e"}, unit=Episode())["x"].tolist() == [[0, 1, 2, 3]]
 
 
-def test_steps_of_a_resumed_episode_have_the_newer_policy_version(buffer):
+def test_steps_after_a_resume_have_the_policy_version_of_the_new_writer(buffer):
     first = begin(buffer, policy_version=1)
     first.append(x=0)
     first.abort()
@@ -96,7 +96,7 @@ def test_steps_of_a_resumed_episode_have_the_newer_policy_version(buffer):
 
 
 @pytest.mark.parametrize("act", ["flush", "end", "abort"])
-def test_a_suspended_writer_cannot_change_an_episode_that_was_resumed(open_db, act):
+def test_the_previous_writer_cannot_change_a_resumed_episode(open_db, act):
     first = begin(open_db().buffer("train"))
     first.append(x=0)
     first.flush()
@@ -116,7 +116,7 @@ def test_a_suspended_writer_cannot_change_an_episode_that_was_resumed(open_db, a
         first.append(x=2)
 
 
-def test_a_resumed_writer_without_unwritten_steps_is_closed_silently(open_db):
+def test_a_replaced_writer_without_unwritten_steps_causes_no_warning(open_db):
     with open_db() as db:
         first = begin(db.buffer("train"))
         first.append(x=0)
@@ -143,7 +143,7 @@ def test_an_episode_can_be_resumed_in_a_coroutine(buffer):
     assert columns_of(buffer, "x") == [[0, 1]]
 
 
-def test_the_last_of_several_writers_that_resume_may_write(buffer):
+def test_only_the_last_writer_to_resume_an_episode_can_write(buffer):
     first = begin(buffer)
     first.append(x=0)
     first.flush()
@@ -159,7 +159,7 @@ def test_the_last_of_several_writers_that_resume_may_write(buffer):
         first.end()
 
 
-def test_store_cannot_continue_an_episode_that_a_writer_has_resumed(open_db):
+def test_store_cannot_continue_an_episode_resumed_by_a_writer(open_db):
     actor = open_db().buffer("train")
     actor.store(episode_id="e", task_id="task", x=0)
     other = open_db().buffer("train")
@@ -171,7 +171,7 @@ def test_store_cannot_continue_an_episode_that_a_writer_has_resumed(open_db):
     assert columns_of(other, "x") == [[0, 1]]
 
 
-def test_closing_a_database_does_not_end_an_episode_that_was_resumed(open_db):
+def test_close_does_not_end_an_episode_resumed_by_another_handle(open_db):
     with open_db() as db:
         db.buffer("train").store(task_id="task", x=0)
         (name,) = db.buffer("train").episodes()["episode_id"].to_pylist()
@@ -185,7 +185,7 @@ def test_closing_a_database_does_not_end_an_episode_that_was_resumed(open_db):
     assert status_of(other, name) == ("complete", 2)
 
 
-def test_an_episode_that_does_not_exist_begins(buffer):
+def test_resume_creates_a_missing_episode(buffer):
     with begin(buffer, resume=True) as episode:
         assert episode.length == 0
         episode.append(x=0)
@@ -193,7 +193,7 @@ def test_an_episode_that_does_not_exist_begins(buffer):
 
 
 @pytest.mark.one_database
-def test_an_episode_cannot_be_resumed_by_mistake(buffer):
+def test_resume_rejects_different_metadata_and_complete_episodes(buffer):
     first = begin(buffer, task_name="n", episode_tags={"k": 1})
     first.append(x=0)
     first.flush()
@@ -210,7 +210,7 @@ def test_an_episode_cannot_be_resumed_by_mistake(buffer):
         buffer.episode("task", resume=True)
     with pytest.raises(expdb.EpisodeMismatch, match="or pass resume=True to continue"):
         begin(buffer)
-    first.append(x=1)  # the refused calls did not exclude this writer
+    first.append(x=1)  # the rejected calls did not replace this writer
     first.end()
     with pytest.raises(expdb.EpisodeEnded, match="episode 'e' is complete and cannot be resumed"):
         begin(buffer, resume=True)
@@ -227,7 +227,7 @@ sys.stdin.read()
 """
 
 
-def test_an_episode_of_a_killed_actor_is_found_and_continued(buffer, location):
+def test_an_episode_of_a_killed_actor_is_listed_and_can_be_resumed(buffer, location):
     actor = subprocess.Popen(
         [sys.executable, "-c", KILLED, location], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -275,7 +275,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-def test_a_handle_with_rows_in_memory_agrees_with_a_new_handle(tmp_path_factory, moves):
+def test_a_handle_with_rows_in_memory_samples_the_same_as_a_new_handle(tmp_path_factory, moves):
     path = tmp_path_factory.mktemp("resumed") / "runs.db"
     steps = {}
     writers = {}
@@ -329,7 +329,7 @@ def _drawn(buffer, size, unit):
     return {name: array.tolist() for name, array in batch.items() if name != "reward"}
 
 
-def test_the_slower_of_two_writers_that_begin_an_episode_has_lost_it(buffer):
+def test_the_second_of_two_writers_that_begin_an_episode_gets_an_error(buffer):
     first, second = (buffer.episode("t", episode_id="race", resume=True) for _ in range(2))
     first.append(n=1)
     first.flush()

@@ -1,4 +1,4 @@
-"""`buffer.writer`: steps of many episodes in few transactions, and none lost or stored twice."""
+"""`buffer.writer()` stores the steps of many episodes in few transactions, each step once."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def episodes(buffer):
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
-def test_steps_of_several_agents_are_written_at_the_limit_in_order(buffer):
+def test_a_writer_flushes_the_steps_of_several_agents_in_order(buffer):
     with buffer.writer(flush_steps=6) as writer:
         for step in range(4):
             for agent in ("a", "b"):
@@ -38,7 +38,7 @@ def test_steps_of_several_agents_are_written_at_the_limit_in_order(buffer):
     assert read["agent_id"].tolist() == ["a", "b"] * 4
 
 
-def test_a_terminated_step_begins_another_episode(buffer):
+def test_a_new_episode_begins_after_a_terminated_or_truncated_step(buffer):
     with buffer.writer() as writer:
         for k in range(6):
             writer.append(obs=k, terminated=k == 1, truncated=k == 3)
@@ -46,7 +46,7 @@ def test_a_terminated_step_begins_another_episode(buffer):
 
 
 @pytest.mark.one_database
-def test_a_step_that_is_refused_changes_nothing(buffer):
+def test_a_rejected_step_does_not_change_the_writer(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.zeros(2), episode_id="e", policy_version=3)
         with pytest.raises(expdb.FieldMismatch):
@@ -59,7 +59,7 @@ def test_a_step_that_is_refused_changes_nothing(buffer):
     assert read["policy_version"].tolist() == [3, 3]
 
 
-def test_a_field_that_is_declared_meanwhile_is_known(db, buffer):
+def test_an_open_writer_accepts_newly_declared_fields(db, buffer):
     with buffer.writer() as writer:
         writer.append(obs=1)
         db.buffer("train", fields={"tokens": expdb.Field("int64", (None,))})
@@ -69,7 +69,7 @@ def test_a_field_that_is_declared_meanwhile_is_known(db, buffer):
     assert [array.tolist() for array in read] == [[0, 1], [0, 1, 2]]
 
 
-def test_values_are_copied_when_they_are_appended(buffer):
+def test_append_copies_values(buffer):
     obs = np.zeros(3)
     with buffer.writer() as writer:
         for k in range(3):
@@ -78,7 +78,7 @@ def test_values_are_copied_when_they_are_appended(buffer):
     assert buffer.get(range(3))["obs"][:, 0].tolist() == [0, 1, 2]
 
 
-def test_an_episode_that_was_ended_or_cleared_meanwhile_goes_on_as_another(buffer):
+def test_a_writer_begins_a_new_episode_after_end_episode_and_clear(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, tags={"k": 1}, episode_tags={"seed": 7})
         writer.flush()
@@ -91,7 +91,7 @@ def test_an_episode_that_was_ended_or_cleared_meanwhile_goes_on_as_another(buffe
     assert [(row["obs"], row["tags"]) for row in read] == [(2, {"k": 3})]
 
 
-def test_writer_starts_new_episodes_after_clear(buffer, monkeypatch):
+def test_a_writer_begins_new_episodes_after_clear_without_a_second_lookup(buffer, monkeypatch):
     with buffer.writer() as writer:
         writer.append(obs=0)
         writer.flush()
@@ -103,7 +103,7 @@ def test_writer_starts_new_episodes_after_clear(buffer, monkeypatch):
 
 
 @pytest.mark.one_database
-def test_an_ended_episode_of_a_name_is_refused(buffer):
+def test_flush_rejects_steps_of_a_named_episode_that_has_ended(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, episode_id="e")
         writer.flush()
@@ -116,7 +116,7 @@ def test_an_ended_episode_of_a_name_is_refused(buffer):
     assert len(buffer) == 1
 
 
-def test_threads_share_a_writer(buffer):
+def test_threads_can_share_a_writer(buffer):
     with buffer.writer(flush_steps=7) as writer:
 
         def work(agent):
@@ -131,7 +131,7 @@ def test_threads_share_a_writer(buffer):
     assert sorted(episodes(buffer)) == [(f"a{k}", "complete", 50) for k in range(4)]
 
 
-def test_what_is_left_in_a_writer_is_written_when_the_database_is_closed(location):
+def test_closing_the_database_stores_the_unwritten_steps_of_a_writer(location):
     with expdb.open(location) as db:
         writer = db.buffer("train").writer()
         writer.append(obs=1)
@@ -140,7 +140,7 @@ def test_what_is_left_in_a_writer_is_written_when_the_database_is_closed(locatio
         assert len(db.buffer("train")) == 1
 
 
-def test_episodes_that_are_cut_off_are_aborted(location):
+def test_interrupted_episodes_of_a_writer_are_marked_aborted(location):
     with expdb.open(location) as db:
         buffer = db.buffer("train")
         with suppress(ZeroDivisionError), buffer.writer() as writer:
@@ -162,14 +162,14 @@ def test_episodes_that_are_cut_off_are_aborted(location):
         ]
 
 
-def test_what_is_left_in_a_writer_is_written_when_it_is_collected(buffer):
+def test_garbage_collection_stores_the_unwritten_steps_of_a_writer(buffer):
     writer = buffer.writer()
     writer.append(obs=1)
     del writer
     assert len(buffer) == 1
 
 
-def test_what_is_left_in_a_writer_is_written_when_the_program_ends(tmp_path):
+def test_program_exit_stores_the_unwritten_steps_of_a_writer(tmp_path):
     program = (
         "import expdb; db = expdb.open('left.db'); w = db.buffer('train').writer();"
         "w.append(obs=1); w.append(obs=2)"
@@ -182,7 +182,7 @@ def test_what_is_left_in_a_writer_is_written_when_the_program_ends(tmp_path):
         assert len(db.buffer("train")) == 2
 
 
-def test_steps_that_cannot_be_written_at_the_end_are_told(tmp_path):
+def test_closing_the_database_warns_about_steps_it_cannot_write(tmp_path):
     db = expdb.open(tmp_path / "told.db")
     writer = db.buffer("train").writer()
     writer.append(obs=1)
@@ -192,7 +192,7 @@ def test_steps_that_cannot_be_written_at_the_end_are_told(tmp_path):
         db.close()
 
 
-def test_a_closed_writer_takes_no_steps(buffer):
+def test_a_closed_writer_rejects_steps(buffer):
     writer = buffer.writer()
     writer.close()
     writer.close()
@@ -204,7 +204,7 @@ def test_a_closed_writer_takes_no_steps(buffer):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.parametrize("call", ["append", "extend", "flush"])
-def test_a_child_is_refused_also_where_a_thread_holds_the_writer(tmp_path, call):
+def test_a_forked_child_gets_an_error_if_a_thread_holds_the_writer_lock(tmp_path, call):
     program = f"""
 import os, threading, expdb
 db = expdb.open({str(tmp_path / "runs.db")!r})
@@ -236,7 +236,7 @@ done.set()
 
 
 @pytest.mark.parametrize("kind", ["episode", "writer"])
-def test_a_writer_knows_the_fields_that_its_first_flush_adds(db, kind):
+def test_a_writer_checks_values_against_fields_added_by_its_first_flush(db, kind):
     buffer = db.buffer("b")
     with getattr(buffer, kind)(*["task"] * (kind == "episode")) as writer:
         writer.append(obs=np.zeros(4))
