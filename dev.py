@@ -166,10 +166,11 @@ class Environment:
 
 def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
     """Run a command, and exit with its status if it fails."""
+    variables = {**os.environ, **environment}
+    # Without cached bytecode, each process that a test starts compiles expdb again.
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
-        status = subprocess.call(
-            [str(part) for part in command], cwd=cwd, env={**os.environ, **environment}
-        )
+        status = subprocess.call([str(part) for part in command], cwd=cwd, env=variables)
     except KeyboardInterrupt:  # the command received Ctrl-C too
         status = 130
     if status:
@@ -205,7 +206,7 @@ def test(arguments: list[str]) -> None:
     if flags & {"--slow", "--all"}:
         options += ["-m", ""]
     if "--all" in flags:
-        os.environ |= {"EXPDB_TEST_DATABASES": "both", "EXPDB_TEST_PRODUCTS": "1"}
+        os.environ |= {"EXPDB_TEST_DATABASES": "both", "EXPDB_TEST_ALL": "1"}
         groups = {"core", *GROUPS}
     if groups or not any(argument.startswith("tests") for argument in arguments):
         options += paths_of(groups or {"core", "tools"})

@@ -1,4 +1,4 @@
-"""Combinations of the values of several parameters, for tests of many combinations."""
+"""Combinations of parameters and numbers of examples, of which `dev.py test --all` runs more."""
 
 import itertools
 import os
@@ -6,14 +6,20 @@ from typing import Any
 
 from allpairspy import AllPairs
 
+ALL = bool(os.environ.get("EXPDB_TEST_ALL"))
+
 
 def combinations(*values: Any) -> list[tuple[Any, ...]]:
     """Return tuples with one element of each sequence.
 
-    Every pair of elements of two sequences occurs. With ``EXPDB_TEST_PRODUCTS=1``, which
-    `dev.py test --all` sets, return every tuple.
+    Every pair of elements of two sequences occurs. With `ALL`, return every tuple.
     """
-    if os.environ.get("EXPDB_TEST_PRODUCTS"):
+    if ALL:
         return list(itertools.product(*values))
     indices = AllPairs([list(range(len(sequence))) for sequence in values])
     return [tuple(values[k][index] for k, index in enumerate(row)) for row in indices]
+
+
+def examples(count: int) -> int:
+    """Return the number of examples that Hypothesis tries, five times as many with `ALL`."""
+    return 5 * count if ALL else count

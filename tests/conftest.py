@@ -19,12 +19,13 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
+from cases import examples
 from postgres_server import Server
 
 import expdb
 
 hypothesis.settings.register_profile(
-    "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", "20"))
+    "expdb", deadline=None, max_examples=int(os.environ.get("EXPDB_EXAMPLES", examples(20)))
 )
 hypothesis.settings.load_profile("expdb")
 

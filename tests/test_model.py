@@ -699,13 +699,13 @@ class Handles(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("steps", "max_lag"),
-    [(120, 0.0), pytest.param(STEPS or 200, 0.005, marks=pytest.mark.slow)],
+    ("steps", "example_steps", "max_lag"),
+    [(60, 12, 0.0), pytest.param(STEPS or 200, EXAMPLE_STEPS, 0.005, marks=pytest.mark.slow)],
 )
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
-def test_handles_of_a_file_match_a_plain_model(tmp_path, steps, max_lag):
-    compare(str(tmp_path / "runs.db"), steps, max_lag)
+def test_handles_of_a_file_match_a_plain_model(tmp_path, steps, example_steps, max_lag):
+    compare(str(tmp_path / "runs.db"), steps, example_steps, max_lag)
 
 
 @pytest.mark.slow
@@ -715,14 +715,14 @@ def test_handles_of_a_server_match_a_plain_model(postgresql_url):
     compare(postgresql_url, STEPS // 10 or 160)
 
 
-def compare(location, steps, max_lag=0.0):
+def compare(location, steps, example_steps=EXAMPLE_STEPS, max_lag=0.0):
     """Run histories with `steps` steps in total, and compare after each step."""
     lag = {"max_lag": max_lag}
     actors = [Actor(location, **lag), Actor(location, 0, **lag), Remote(location, **lag)]
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:
         run_state_machine_as_test(machine, settings=settings(
-            max_examples=max(1, steps // EXAMPLE_STEPS), stateful_step_count=EXAMPLE_STEPS,
+            max_examples=max(1, steps // example_steps), stateful_step_count=example_steps,
             deadline=None, suppress_health_check=list(HealthCheck),
             phases=[Phase.generate, Phase.shrink], derandomize=not STEPS, print_blob=True,
             report_multiple_bugs=False,

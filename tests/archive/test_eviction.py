@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from behind import writing
+from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import FORKSERVER
@@ -315,7 +316,7 @@ episodes = st.lists(
 )
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(episodes, min_size=1, max_size=3),
     whole=st.booleans(),

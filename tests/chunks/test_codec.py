@@ -9,6 +9,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -117,7 +118,7 @@ def read(chunk, field, name, row):
     return np.frombuffer(bytes(chunk.raw(name, row, row + 1)), field.numpy).reshape(field.shape)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(80))
 @given(chunks())
 def test_values_round_trip_bit_for_bit(drawn):
     fields, rows = drawn
@@ -134,7 +135,7 @@ def test_values_round_trip_bit_for_bit(drawn):
         )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(80))
 @given(chunks())
 def test_plain_pyarrow_reads_every_message(drawn):
     fields, rows = drawn

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,7 @@ def equal(decoded, value):
     return decoded.dtype == value.dtype and np.array_equal(decoded, value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(50))
 @given(histories(), st.data())
 def test_growing_values_round_trip_for_every_range_of_rows(history, data):
     field, values = history

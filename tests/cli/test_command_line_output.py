@@ -166,8 +166,7 @@ def test_show_selects_an_episode_by_its_return_start_or_conditions(path):
 
 def test_piped_output_has_no_blank_lines_and_no_boxes(path):
     for arguments in (
-        ("info", path), ("query", path, "train"), ("query", path, "train", "--episodes"),
-        ("show", path, "ep/1"), ("sql", path, "SELECT * FROM experience"), ("doctor", path),
+        ("info", path), ("query", path, "train", "--episodes"), ("show", path, "ep/1"),
     ):  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-m", "expdb", *arguments], capture_output=True, text=True

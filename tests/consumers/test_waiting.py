@@ -137,7 +137,7 @@ def test_waiting_threads_share_one_connection(db, consumer, location):
     learners = Learners(consumer, 20)
     sql = (
         "SELECT count(*) FILTER (WHERE state = 'active') AS active, "
-        "count(*) FILTER (WHERE state LIKE 'idle in%') AS idle_in_transaction "
+        "count(*) FILTER (WHERE state <> 'idle') AS busy "
         "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"
     )
@@ -146,13 +146,11 @@ def test_waiting_threads_share_one_connection(db, consumer, location):
         await_true(
             lambda: counts.append(other.sql(sql).to_pylist()[0]) or counts[-1]["active"] == 1
         )
-        time.sleep(0.3)
         for _ in range(10):
             counts.append(other.sql(sql).to_pylist()[0])
             time.sleep(0.02)
-    assert sorted(row["active"] for row in counts[-10:])[5] == 1
-    assert max(row["active"] for row in counts[-10:]) <= 2
-    assert sorted(row["idle_in_transaction"] for row in counts[-10:])[5] == 0
+    # One thread watches, and another may take over from it.
+    assert max(row["busy"] for row in counts[-10:]) <= 2
     db.buffer("b").store_batch({"x": np.arange(20)})
     learners.join()
     assert sorted(learners.found) == list(range(20))

@@ -11,7 +11,7 @@ from expdb.sql.dialects.sqlite.session import SqliteSession
 
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 @pytest.mark.parametrize(
-    "seed", [*range(4), *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 40))]
+    "seed", [*range(2), *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 40))]
 )
 def test_rows_in_memory_match_the_database_after_random_writes(open_db, seed):
     rng = np.random.default_rng(seed)

@@ -26,8 +26,7 @@ def small_arrays(monkeypatch):
     monkeypatch.setattr(usage, "LEAST", 16)
 
 
-@pytest.mark.parametrize("most", [None, 2])
-@pytest.mark.parametrize("keeps_first_episode_open", [False, True])
+@pytest.mark.parametrize(("most", "keeps_first_episode_open"), [(None, False), (2, True)])
 def test_consumer_frees_the_memory_of_evicted_steps(
     db, small_arrays, most, keeps_first_episode_open
 ):

@@ -8,6 +8,7 @@ from operator import eq, ge, gt, le, lt
 import numpy as np
 import pytest
 from behind import reading, store_of, writing
+from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -180,7 +181,7 @@ def matches(row, query):
 
 @pytest.mark.filterwarnings("ignore:no step or episode of buffer .* has the tag:expdb.ExpDBWarning")
 @settings(
-    max_examples=70,
+    max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(ROWS, st.lists(QUERIES, min_size=1, max_size=4))

@@ -215,8 +215,9 @@ def expected(steps, current, default, most, by_episode):
     return {episode for episode, _, _ in steps} - stale
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(k, marks=pytest.mark.slow)
-                                              for k in range(3, 8))])  # fmt: skip
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))]
+)
 def test_staleness_of_each_agent_matches_a_reference_model(open_db, seed):
     rng, db = random.Random(seed), open_db()
     for number in range(25):

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from cases import examples
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -148,7 +149,7 @@ values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=Fals
 keys = st.sampled_from(["a", "b", 'c"d', "e.f", "\N{SNOWMAN}"])
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(
         st.tuples(st.sets(st.integers(0, 3)), st.dictionaries(keys, values), st.booleans()),

@@ -8,6 +8,7 @@ import sqlite3
 import numpy as np
 import pytest
 from behind import reading, writing
+from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -160,7 +161,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 40), st.lists(ACTIONS, max_size=25))
 def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, actions):
     path = tmp_path_factory.mktemp("model") / "m.db"

@@ -61,7 +61,9 @@ def test_a_new_file_on_a_full_disk_is_complete_or_absent(tmp_path, is_log):
     assert refused > 3
 
 
-@pytest.mark.parametrize("is_log", [False, True], ids=["file", "log"])
+@pytest.mark.parametrize(
+    "is_log", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["file", "log"]
+)
 def test_copies_and_backups_on_a_full_disk_are_complete_or_absent(tmp_path, is_log):
     source, folder = tmp_path / "runs.db", tmp_path / "full"
     folder.mkdir()

@@ -247,7 +247,9 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("message", range(1, 9))
+@pytest.mark.parametrize(
+    "message", [1, 2, 3, *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 9))]
+)
 def test_scores_whose_commit_is_unknown_are_recorded_once(postgresql_url, proxy, message):
     """Lose each response of the server in turn, including that to the commit."""
     with expdb.open(postgresql_url) as db:

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -218,7 +219,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=35, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(steps, max_size=5))
 def test_versions_match_a_reference_model(buffer, batches):
     buffer.clear()

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def contents(buffer):
     return {name: column.tolist() for name, column in read.items()}, table.to_pylist()
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8))
 @given(st.lists(batches(), min_size=1, max_size=4))
 def test_columns_store_the_same_steps_as_rows(column_batches):
     with expdb.open(":memory:") as db:
@@ -200,6 +201,7 @@ def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     assert len(buffer) == 0
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("at", range(1, 12))
 def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     calls = []

@@ -203,7 +203,10 @@ def test_a_closed_writer_rejects_steps(buffer):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("call", ["append", "extend", "flush"])
+@pytest.mark.parametrize(
+    "call",
+    ["append", *(pytest.param(call, marks=pytest.mark.slow) for call in ("extend", "flush"))],
+)
 def test_a_forked_child_gets_an_error_if_a_thread_holds_the_writer_lock(tmp_path, call):
     program = f"""
 import os, threading, expdb
