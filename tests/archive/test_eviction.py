@@ -16,8 +16,6 @@ import expdb
 from expdb.archive import retention
 from expdb.storage.ledger.evictions import begin
 
-pytestmark = pytest.mark.both_databases
-
 ORDERED = expdb.Ordered("position")
 
 
@@ -49,6 +47,7 @@ def archived(folder):
     return sorted(p for file in files for p in pq.read_table(file)["position"].to_pylist())
 
 
+@pytest.mark.both_databases
 def test_max_bytes_evicts_the_oldest_steps(buffer, db):
     fill(buffer, [50] * 20)
     nbytes = buffer.stats()["bytes"]
@@ -109,6 +108,7 @@ def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     assert buffer.evict() == 0
 
 
+@pytest.mark.both_databases
 def test_writes_apply_the_eviction_policy_automatically(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LOOK_SECONDS", 0.2)
     buffer = db.buffer("b", capacity=30)
@@ -198,6 +198,7 @@ def test_due_steps_are_archived_before_the_policy_changes(db, tmp_path):
     assert len(buffer) == 17
 
 
+@pytest.mark.both_databases
 def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
@@ -233,6 +234,7 @@ def test_a_reward_updated_during_an_eviction_is_archived(db, tmp_path, monkeypat
     assert pq.read_table(file)["reward"].to_pylist() == [None, None, 7.0, None, None]
 
 
+@pytest.mark.both_databases
 def test_another_handle_finishes_an_interrupted_eviction(db, open_db, tmp_path, monkeypatch):
     buffer = open_db().buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
@@ -260,6 +262,7 @@ def evict_for_ever(location):
             buffer.evict()
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 def test_several_processes_archive_each_step_once(db, location, tmp_path):
     buffer = db.buffer("b", capacity=20)
@@ -278,6 +281,7 @@ def test_several_processes_archive_each_step_once(db, location, tmp_path):
     assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_pinned_steps_are_not_evicted(buffer, db):
     fill(buffer, [10] * 4)
     lease = buffer.consumer("c").lease(1, where=[12], pin=True)
@@ -316,6 +320,7 @@ episodes = st.lists(
 )
 
 
+@pytest.mark.both_databases
 @settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(episodes, min_size=1, max_size=3),
@@ -382,6 +387,7 @@ def test_the_archive_can_be_replaced_if_it_is_no_longer_writable(db, tmp_path):
     assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_a_recreated_buffer_does_not_overwrite_existing_archive_files(db, tmp_path):
     for start in (0, 100):
         buffer = db.buffer("b", capacity=5)
@@ -393,6 +399,7 @@ def test_a_recreated_buffer_does_not_overwrite_existing_archive_files(db, tmp_pa
     assert sorted(files) == [list(range(7)), list(range(100, 107))]
 
 
+@pytest.mark.both_databases
 def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
@@ -440,6 +447,7 @@ def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
     assert held(buffer) == list(range(1100))
 
 
+@pytest.mark.both_databases
 def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
     buffer = db.buffer("b", capacity=20)
     fill(buffer, [10, 10])

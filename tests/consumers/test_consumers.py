@@ -26,8 +26,6 @@ import expdb
 from expdb.consumers import lease as lease_module
 from expdb.consumers import leasing
 
-pytestmark = pytest.mark.both_databases
-
 FORK = multiprocessing.get_context("fork")
 
 
@@ -121,7 +119,6 @@ UNITS = [
 ]
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
 def test_each_step_is_leased_exactly_max_times_sampled_times(buffer, sampler):
     fill(buffer)
@@ -133,6 +130,7 @@ def test_each_step_is_leased_exactly_max_times_sampled_times(buffer, sampler):
     assert all(map(same, again, batches))
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 def test_items_of_every_unit_are_leased_once_with_max_times_sampled_1(buffer, unit):
     fill(buffer)
@@ -159,6 +157,7 @@ def test_a_batch_does_not_repeat_episodes_or_groups_above_the_limit(unit):
             assert counted(batches, unit) == dict.fromkeys(range(0, 60, 3), 1)
 
 
+@pytest.mark.both_databases
 def test_leased_items_are_not_leased_to_another_learner(open_db):
     fill(open_db().buffer("train"))
     ours, theirs = (open_db().buffer("train").consumer("trainer") for _ in range(2))
@@ -203,6 +202,7 @@ def expiry(db):
         return session.ask("SELECT expires FROM leases ORDER BY id DESC LIMIT 1")[0][0]
 
 
+@pytest.mark.both_databases
 def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
     db = open_db()
     fill(db.buffer("train"))
@@ -228,6 +228,7 @@ def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
         late.renew()
 
 
+@pytest.mark.both_databases
 def test_a_lease_with_renew_is_renewed_until_it_is_released_or_deleted(open_db, monkeypatch):
     db = open_db()
     fill(db.buffer("train"))
@@ -276,6 +277,7 @@ def die_holding(location, asked, sender):
     asked.recv()
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 def test_items_of_a_killed_learner_are_leased_again_immediately(location, open_db):
     buffer = open_db().buffer("train")
@@ -311,6 +313,7 @@ def train_until(location, last, sender):
     time.sleep(60.0)
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 def test_stale_rollouts_do_not_block_training_after_a_restart(location, open_db):
     """In TRL #7274, a dropped stale rollout blocked the position to resume from."""
@@ -338,6 +341,7 @@ def test_stale_rollouts_do_not_block_training_after_a_restart(location, open_db)
     )
 
 
+@pytest.mark.both_databases
 def test_settings_of_an_existing_consumer_cannot_be_changed(buffer, open_db):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=3, min_size=10, seed=5)
@@ -378,6 +382,7 @@ def test_a_consumer_with_new_only_leases_only_steps_stored_later(buffer):
     assert sorted(counted(consume(consumer, 7))) == list(range(30, 50))
 
 
+@pytest.mark.both_databases
 def test_a_query_restricts_the_steps_of_a_lease(buffer):
     fill(buffer)
     where = {"task_id": "task 1"}
@@ -451,6 +456,7 @@ def test_replay_raises_if_rewards_have_changed(buffer):
         next(buffer.replay("trainer", last=1))
 
 
+@pytest.mark.both_databases
 def test_replay_returns_only_the_requested_trainer_steps(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
@@ -468,6 +474,7 @@ def test_replay_returns_only_the_requested_trainer_steps(buffer):
     assert same(next(buffer.replay("trainer", last=2)), batches[40])
 
 
+@pytest.mark.both_databases
 def test_lease_waits_until_enough_steps_are_stored(buffer):
     consumer = buffer.consumer("trainer")
     began = time.monotonic()
@@ -485,6 +492,7 @@ def test_lease_waits_until_enough_steps_are_stored(buffer):
     assert consumer.last_step == 1
 
 
+@pytest.mark.both_databases
 def test_a_cancelled_lease_leaves_no_items_leased(buffer):
     consumer = buffer.consumer("trainer")
 
@@ -500,6 +508,7 @@ def test_a_cancelled_lease_leaves_no_items_leased(buffer):
     assert consumer.lease(10, sampler=expdb.Uniform(replace=False)).batch.size == 10
 
 
+@pytest.mark.both_databases
 def test_replay_reports_a_corrupted_row_of_the_ledger(db, buffer):
     fill(buffer)
     with buffer.consumer("trainer", max_times_sampled=1).lease(5):
@@ -517,6 +526,7 @@ def learn(location, most, size, report):
     report.put([items(batch) for batch in consume(consumer, size, wait=1.0)])
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.slow
 def test_concurrent_learners_lease_each_step_as_often_as_allowed(location, buffer, most):
@@ -561,6 +571,7 @@ def test_leaving_a_batches_loop_releases_the_last_batch(buffer):
     assert consumer.lease(50, sampler=expdb.Uniform(replace=False)).batch.size == 50
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("pin", [False, True])
 def test_batches_continue_while_another_handle_leases(buffer, open_db, pin):
     fill(buffer)
@@ -581,6 +592,7 @@ def test_batches_continue_while_another_handle_leases(buffer, open_db, pin):
     assert buffer.stats()["pinned"] is None
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("pin", [False, True])
 @pytest.mark.parametrize("is_overdue", [False, True])
 def test_a_batch_is_acknowledged_if_the_next_cannot_be_drawn(buffer, open_db, pin, is_overdue):
@@ -635,6 +647,7 @@ def test_batches_raises_if_the_lease_of_the_last_batch_has_expired(buffer):
     assert counted(consume(consumer, 20)) == dict.fromkeys(range(200), 1)
 
 
+@pytest.mark.both_databases
 def test_a_forked_child_cannot_acknowledge_a_lease_of_its_parent(location, buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
@@ -671,6 +684,7 @@ def changed_after(buffer, change, unit, where, fields=None):
     return next(buffer.replay("trainer"))
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("unit", [expdb.NStep(1), expdb.Sequence(2), expdb.Stack(3)], ids=repr)
 def test_replay_raises_if_a_step_was_inserted_into_the_episode(buffer, unit):
     for step in (0, 2, 3):
@@ -716,6 +730,7 @@ def test_replay_raises_if_tags_have_changed(buffer):
         )
 
 
+@pytest.mark.both_databases
 def test_a_dropped_consumer_does_not_continue_as_its_replacement(open_db):
     ours, theirs = (open_db().buffer("train") for _ in range(2))
     fill(ours, episodes=2)
@@ -731,6 +746,7 @@ def test_a_dropped_consumer_does_not_continue_as_its_replacement(open_db):
     assert ours.consumer("trainer").lease(20, sampler=expdb.Uniform(replace=False)).id == 1
 
 
+@pytest.mark.both_databases
 def test_clearing_a_buffer_keeps_its_consumers(buffer):
     fill(buffer, episodes=2)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
@@ -797,6 +813,7 @@ def test_leasing_incomplete_groups_does_not_affect_other_leases(buffer):
     lease.give_back()
 
 
+@pytest.mark.both_databases
 def test_replay_returns_batches_in_the_order_of_acknowledgement(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
@@ -807,6 +824,7 @@ def test_replay_returns_batches_in_the_order_of_acknowledgement(buffer):
     assert same(next(buffer.replay("trainer", last=1)), first.batch)
 
 
+@pytest.mark.both_databases
 def test_beta_is_annealed_by_batch_number(buffer, open_db):
     fill(buffer)
     buffer.update_priorities(np.arange(200), np.arange(200.0))
@@ -834,6 +852,7 @@ def test_a_huge_lease_size_does_not_allocate_memory_for_missing_items(buffer):
     assert lease.batch.size == 20
 
 
+@pytest.mark.both_databases
 def test_invalid_arguments_raise_invalid_value(buffer, db):
     fill(buffer, episodes=2)
     consumer = buffer.consumer("trainer")
@@ -887,6 +906,7 @@ def test_check_finds_corruption_of_the_ledger(tmp_path, damage):
         assert "trainer" in problem
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
 @pytest.mark.slow
 def test_ranks_share_the_lease_of_rank_0(buffer, open_db, unit):
@@ -988,7 +1008,6 @@ def test_delete_with_keep_pinned_does_not_delete_pinned_episodes(buffer):
         buffer.delete(everything, keep_pinned=1)
 
 
-@pytest.mark.one_database
 def test_unreferenced_consumers_are_removed_from_memory(buffer):
     buffer.store(x=1)
     consumer = buffer.consumer("held")
@@ -1012,6 +1031,7 @@ def test_unreferenced_consumers_are_removed_from_memory(buffer):
     assert consumer.acknowledge(lease) is None
 
 
+@pytest.mark.both_databases
 def test_a_read_only_handle_cannot_create_a_consumer(db, open_db):
     db.buffer("b").store(x=1)
     reader = open_db(read_only=True).buffer("b")
@@ -1019,7 +1039,6 @@ def test_a_read_only_handle_cannot_create_a_consumer(db, open_db):
         reader.consumer("c")
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     "act",
     [

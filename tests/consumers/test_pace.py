@@ -17,8 +17,6 @@ from expdb.consumers import admission
 from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
 
-pytestmark = pytest.mark.both_databases
-
 FORK = multiprocessing.get_context("fork")
 
 
@@ -36,6 +34,7 @@ def refused(buffer, match="does not admit a new group"):
     return True
 
 
+@pytest.mark.both_databases
 def test_the_pace_admits_only_groups_that_can_be_trained_on_in_time(paced, open_db):
     assert open_db().buffer("train").pace == expdb.Pace(1, 2)
     for _ in range(4):
@@ -66,6 +65,7 @@ def test_admissions_stop_before_the_oldest_active_group_becomes_stale(paced):
     paced.admit(wait=0).finish()
 
 
+@pytest.mark.both_databases
 def test_a_cancelled_group_is_not_counted(paced, open_db):
     for _ in range(3):
         paced.admit(wait=0).finish()
@@ -102,6 +102,7 @@ def hold(location, sender):
         time.sleep(60)
 
 
+@pytest.mark.both_databases
 def test_an_admission_ends_when_its_process_dies(paced, location):
     for _ in range(3):
         paced.admit(wait=0).finish()
@@ -115,6 +116,7 @@ def test_an_admission_ends_when_its_process_dies(paced, location):
     paced.admit(wait=100).finish()
 
 
+@pytest.mark.both_databases
 def test_a_waiting_actor_is_admitted_at_the_next_policy_version(paced, open_db):
     for _ in range(4):
         paced.admit(wait=0).finish()
@@ -132,6 +134,7 @@ def test_a_waiting_actor_is_admitted_at_the_next_policy_version(paced, open_db):
     assert versions == [6]
 
 
+@pytest.mark.both_databases
 def test_a_cancelled_coroutine_leaves_no_admission(paced):
     async def run():
         assert (await paced.admit_async()).policy_version == 5
@@ -271,6 +274,7 @@ def test_without_a_pace_max_staleness_biases_the_trained_lengths(simulated):
 # -- ordinary mistakes -----------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_setting_the_pace_again_keeps_the_count_of_groups(paced):
     group = paced.admit(wait=0)
     for _ in range(3):
@@ -291,6 +295,7 @@ def test_an_admission_can_be_used_for_one_group_only(paced):
         pass
 
 
+@pytest.mark.both_databases
 def test_a_long_wait_for_admission_warns_with_the_reason(paced, monkeypatch):
     monkeypatch.setattr("expdb.consumers.admission.PATIENCE", 0.05)
     for _ in range(4):
@@ -319,6 +324,7 @@ def test_assigning_a_misspelt_buffer_setting_raises(scratch):
         scratch.something = 7
 
 
+@pytest.mark.both_databases
 def test_waiting_coroutines_do_not_exhaust_the_thread_pool(paced):
     async def roll_out():
         with await paced.admit_async() as group:
@@ -338,6 +344,7 @@ def test_waiting_coroutines_do_not_exhaust_the_thread_pool(paced):
     assert len(paced) == 20
 
 
+@pytest.mark.both_databases
 def test_a_cancel_that_failed_can_be_repeated(paced, open_db, monkeypatch):
     group = paced.admit(wait=0)
     with monkeypatch.context() as patch:
@@ -356,6 +363,7 @@ def admit_with_limit_of(store, state, id=7):
     return admissions.try_to_admit(store, 60.0, 0, ProcessLiveness(), id)
 
 
+@pytest.mark.both_databases
 def test_a_stale_pace_state_does_not_admit_a_group(paced):
     store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
@@ -368,6 +376,7 @@ def test_a_stale_pace_state_does_not_admit_a_group(paced):
     assert admit_with_limit_of(store, look) == admissions.Admitted(7, 6)
 
 
+@pytest.mark.both_databases
 def test_a_group_begins_at_the_newest_policy_version(paced):
     store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
@@ -376,6 +385,7 @@ def test_a_group_begins_at_the_newest_policy_version(paced):
     assert admissions.read_pace_state(store, others).versions == {7: 6}
 
 
+@pytest.mark.both_databases
 def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
     store, others = paced._store, ProcessLiveness()
     for _ in range(4):
@@ -392,6 +402,7 @@ def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
     assert "which began at policy_version 5" in admit_with_limit_of(store, state)
 
 
+@pytest.mark.both_databases
 def test_admit_follows_a_pace_that_another_handle_changed(paced, open_db):
     other = open_db().buffer("train")
     other.admit(wait=0).finish()
@@ -404,6 +415,7 @@ def test_admit_follows_a_pace_that_another_handle_changed(paced, open_db):
     assert other.admit(wait=0).policy_version == 5
 
 
+@pytest.mark.both_databases
 def test_concurrent_handles_admit_exactly_the_groups_that_the_pace_allows(paced, open_db):
     paced.pace = expdb.Pace(max_staleness=1, groups_per_version=20)
     buffers, policy_versions = [open_db().buffer("train") for _ in range(4)], []
@@ -421,6 +433,7 @@ def test_concurrent_handles_admit_exactly_the_groups_that_the_pace_allows(paced,
     assert policy_versions == [5] * 40
 
 
+@pytest.mark.both_databases
 def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
     store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
@@ -436,6 +449,7 @@ def test_a_group_is_counted_once_if_its_end_is_repeated(paced):
     assert admissions.read_pace_state(store, others).admitted == 2
 
 
+@pytest.mark.both_databases
 def test_a_group_is_admitted_once_if_its_commit_is_retried(paced):
     store, others = paced._store, ProcessLiveness()
     look = admissions.read_pace_state(store, others)
@@ -450,6 +464,7 @@ def test_a_group_is_admitted_once_if_its_commit_is_retried(paced):
     assert refused(paced, "6 groups have begun")
 
 
+@pytest.mark.both_databases
 def test_waiting_for_the_pace_reads_its_state_at_most_once_per_pause(paced, open_db, monkeypatch):
     for _ in range(4):
         paced.admit(wait=0).finish()
@@ -460,6 +475,7 @@ def test_waiting_for_the_pace_reads_its_state_at_most_once_per_pause(paced, open
     assert len(looks) <= 0.5 / admission.PAUSE + 2
 
 
+@pytest.mark.both_databases
 def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
     for _ in range(4):
         paced.admit(wait=0).finish()

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 import expdb
 
-pytestmark = pytest.mark.both_databases
-
 FORK = multiprocessing.get_context("fork")
 
 
@@ -35,6 +33,7 @@ def impatient(open_db):
     return open_db(timeout=0.2).buffer("train")
 
 
+@pytest.mark.both_databases
 def test_min_size_rejects_leases_until_enough_steps_are_stored(buffer):
     buffer.rate_limiter = expdb.MinSize(10)
     consumer = buffer.consumer("trainer")
@@ -48,6 +47,7 @@ def test_min_size_rejects_leases_until_enough_steps_are_stored(buffer):
     store(buffer, 100)
 
 
+@pytest.mark.both_databases
 def test_a_full_queue_blocks_writers_until_learners_lease(impatient, open_db, db):
     impatient.rate_limiter = expdb.Queue(5)
     assert open_db().buffer("train").rate_limiter == expdb.Queue(5)
@@ -73,6 +73,7 @@ def test_a_full_queue_blocks_writers_until_learners_lease(impatient, open_db, db
     store(impatient, 100)
 
 
+@pytest.mark.both_databases
 def test_a_blocked_writer_continues_when_a_learner_leases(buffer):
     buffer.rate_limiter = expdb.Queue(3)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
@@ -92,6 +93,7 @@ def test_a_blocked_writer_continues_when_a_learner_leases(buffer):
     assert sorted(seen) == list(range(20))
 
 
+@pytest.mark.both_databases
 def test_waiting_lists_blocked_writers_and_learners(db, buffer):
     buffer.rate_limiter = expdb.Queue(2)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
@@ -140,7 +142,6 @@ def test_invalid_limiter_settings_are_rejected(wrong, message):
         wrong()
 
 
-@pytest.mark.one_database
 def test_min_size_above_the_capacity_is_rejected(db):
     buffer = db.buffer("small", capacity=10)
     with pytest.raises(expdb.InvalidValue, match=r"min_size is 11, but .* capacity of 10"):
@@ -168,6 +169,7 @@ def test_a_wait_succeeds_if_it_cannot_be_recorded(tmp_path):
         assert buffer.waiting() == []
 
 
+@pytest.mark.both_databases
 def test_rate_limiter_rejects_values_of_other_types(buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"rate_limiter must be a RateLimiter such as Queue\(1000\)"
@@ -215,6 +217,7 @@ def learn(location, seconds, leased):
             continue
 
 
+@pytest.mark.both_databases
 @pytest.mark.slow
 def test_the_ratio_stays_within_its_bounds_across_processes(location, db, buffer):
     limiter = expdb.SampleToInsertRatio(2.0, 20, 30.0)
@@ -278,6 +281,7 @@ def test_evicted_steps_do_not_block_writers(full):
     assert full.consumer("trainer").lease(4).batch.size == 4
 
 
+@pytest.mark.both_databases
 def test_stale_steps_do_not_block_writers(full):
     consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=1)
     full.policy_version = 5
@@ -296,6 +300,7 @@ def test_steps_without_a_policy_version_do_not_block_writers(full):
         consumer.lease(1)
 
 
+@pytest.mark.both_databases
 def test_without_consumers_writers_are_blocked_until_steps_are_deleted(full, open_db):
     impatient = open_db(timeout=0.5).buffer("train")
     with pytest.raises(expdb.RateLimited, match="10 items can be leased now"):
@@ -312,6 +317,7 @@ def test_stale_steps_count_again_for_a_consumer_that_can_lease_them(full):
     assert [consumer.lease(size).batch.size for size in (10, 1)] == [10, 1]
 
 
+@pytest.mark.both_databases
 def test_a_writer_and_a_waiting_learner_do_not_deadlock(full):
     consumer = full.consumer("trainer", max_times_sampled=1, max_staleness=0)
     full.policy_version = 3
@@ -340,7 +346,6 @@ def test_a_lease_larger_than_the_limiter_allows_fails_immediately(buffer):
     assert consumer.lease(64, at_least=5).batch.size == 5
 
 
-@pytest.mark.one_database
 def test_a_capacity_below_min_size_is_rejected(db):
     buffer = db.buffer("small", capacity=100)
     buffer.consumer("trainer", min_size=50)
@@ -401,6 +406,7 @@ def test_a_lease_does_not_restore_a_limiter_replaced_during_the_draw(postgresql_
         assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_writers_are_not_blocked_while_fewer_steps_than_min_size_are_stored(open_db):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.SampleToInsertRatio(1.0, min_size=100, error_buffer=10)
@@ -413,6 +419,7 @@ def test_writers_are_not_blocked_while_fewer_steps_than_min_size_are_stored(open
         assert batch.size == 5
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("unit", [expdb.Episode(), expdb.Group(2), expdb.Pairs()])
 def test_steps_of_leased_episodes_do_not_block_writers(open_db, unit):
     buffer = open_db(timeout=3.0).buffer("train")
@@ -430,6 +437,7 @@ def test_steps_of_leased_episodes_do_not_block_writers(open_db, unit):
     assert len(buffer) == 100
 
 
+@pytest.mark.both_databases
 def test_episodes_with_a_stale_first_step_do_not_block_writers(open_db):
     buffer = open_db(timeout=3.0).buffer("train")
     buffer.rate_limiter = expdb.Queue(10)

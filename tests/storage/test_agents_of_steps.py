@@ -8,8 +8,6 @@ import pytest
 import expdb
 from expdb import Episode, QueryBuilder, Uniform
 
-pytestmark = pytest.mark.both_databases
-
 ALL = Uniform(replace=False)
 AGENTS = "white", "black"
 
@@ -26,6 +24,7 @@ def agents(buffer, where=None):
     return np.concatenate([batch["agent_id"] for batch in batches]).tolist()
 
 
+@pytest.mark.both_databases
 def test_each_step_of_an_episode_stores_its_own_agent(buffer):
     play(buffer)
     assert agents(buffer) == ["white", "black", "white", "black"]
@@ -88,6 +87,7 @@ def test_steps_without_an_episode_id_get_one_episode_per_agent(buffer):
     assert buffer.episodes()["length"].to_pylist() == [4, 4]
 
 
+@pytest.mark.both_databases
 def test_queries_by_agent_match_agents_of_episodes_and_steps(buffer):
     for number in range(3):
         with buffer.episode("t", agent_id=f"agent {number}") as episode:
@@ -110,6 +110,7 @@ def test_queries_by_agent_match_agents_of_episodes_and_steps(buffer):
     assert buffer.count({"agent_id": "agent 1"}) == 5
 
 
+@pytest.mark.both_databases
 def test_sql_has_the_agent_of_each_step(buffer, db):
     play(buffer)
     table = db.sql("SELECT agent_id, count(*) AS n FROM experience GROUP BY 1 ORDER BY 1")
@@ -118,6 +119,7 @@ def test_sql_has_the_agent_of_each_step(buffer, db):
     assert table["agent_id"].to_pylist() == ["white"]
 
 
+@pytest.mark.both_databases
 def test_a_copy_keeps_the_agents(buffer, location, tmp_path):
     play(buffer)
     expdb.copy(location, tmp_path / "copy.db")
@@ -136,6 +138,7 @@ def test_an_invalid_agent_is_refused(scratch):
     assert len(scratch) == 1
 
 
+@pytest.mark.both_databases
 def test_policy_versions_are_shared_and_never_decrease(open_db):
     buffer, other = open_db().buffer("train"), open_db().buffer("train")
     assert dict(buffer.policy_versions) == {}
@@ -160,6 +163,7 @@ def test_policy_versions_are_shared_and_never_decrease(open_db):
     assert dict(other.policy_versions) == {"white": 5, "b\u00e9": 0, "red": 1}
 
 
+@pytest.mark.both_databases
 def test_setting_the_policy_version_of_a_misspelt_agent_warns(buffer):
     buffer.policy_versions["blak"] = 0  # no warning before the first step
     play(buffer)
@@ -215,6 +219,7 @@ def expected(steps, current, default, most, by_episode):
     return {episode for episode, _, _ in steps} - stale
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))]
 )

@@ -15,8 +15,6 @@ import expdb
 from expdb import TOKEN_FIELDS, Episode
 from expdb.export import export
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def buffer(db):
@@ -41,6 +39,7 @@ def floats(*lengths, value=0.5):
     return [np.full(length, value, np.float32) for length in lengths]
 
 
+@pytest.mark.both_databases
 def test_an_annotation_is_read_like_a_field(buffer):
     assert buffer.annotate([1, 0, 3], ref_logprobs=floats(2, 1, 4), value=[0.25, 0.5, 1.0]) == 6
     batch = buffer.get([0, 1, 2, 3], fields=["ref_logprobs", "value", "step"])
@@ -77,7 +76,6 @@ def test_the_greatest_version_is_read_by_default(buffer):
         read("advantages@x")
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("positions", "arrays", "error", "message"),
     [
@@ -113,7 +111,6 @@ def test_an_invalid_annotation_is_refused_and_nothing_is_stored(
     assert buffer.get([0, 1, 2, 4], fields=["value"])["has_value"].tolist() == [0, 0, 1, 0]
 
 
-@pytest.mark.one_database
 def test_a_field_cannot_take_the_name_of_an_annotation(open_db):
     buffer = open_db().buffer("train")
     other = open_db().buffer("train")
@@ -156,6 +153,7 @@ def test_evicted_and_deleted_steps_lose_their_annotations(db):
         assert session.ask("SELECT count(*) FROM annotations") == [(0,)]
 
 
+@pytest.mark.both_databases
 def test_copies_exports_and_archives_contain_annotations(buffer, location, tmp_path):
     buffer.annotate([0, 1], 2, ref_logprobs=floats(1, 2))
     buffer.annotate([1], 5, ref_logprobs=floats(2, value=5))
@@ -208,6 +206,7 @@ def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path):
         assert len(db.check()) == 2
 
 
+@pytest.mark.both_databases
 def test_annotate_async_stores_annotations(buffer):
     async def trainer():
         return await buffer.annotate_async([0], version=1, value=[0.5])
@@ -249,6 +248,7 @@ def test_annotations_match_a_reference_model(tmp_path_factory, calls):
             assert batch["has_value@2"][position] == (2 in versions)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("first", "second"),
     [([1], [0.5]), ([[1, 2]], [[0.5, 2.0]]), ([True], [0.3]), ([True], [2]), ([1.0], ["3"]),

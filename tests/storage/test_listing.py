@@ -5,8 +5,6 @@ import pytest
 
 import expdb
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def episodes(buffer):
@@ -23,6 +21,7 @@ def numbers(table):
     return table["episode"].to_pylist()
 
 
+@pytest.mark.both_databases
 def test_newest_episodes_are_paged_and_ordered_oldest_first(episodes):
     assert numbers(episodes.episodes(newest=3)) == [7, 8, 9]
     assert numbers(episodes.episodes(newest=3, before=7)) == [4, 5, 6]
@@ -50,7 +49,6 @@ def test_episode_ranges_return_the_same_matches_as_a_full_listing(episodes, wher
             assert part == [number for number in everything if low < number < high]
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     "arguments", [{"newest": 0}, {"newest": 1.5}, {"before": "e1"}, {"after": None, "newest": -1}]
 )
@@ -88,6 +86,7 @@ def test_draws_of_whole_episodes_have_the_position_of_the_first_step(episodes):
     assert set(episodes.draws()["position"].to_pylist()) == firsts
 
 
+@pytest.mark.both_databases
 def test_draws_of_sequences_have_positions_of_the_batch(episodes):
     lease = episodes.consumer("learner", seed=0).lease(2, unit=expdb.Sequence(2))
     assert set(episodes.draws()["position"].to_pylist()) <= set(
@@ -95,7 +94,6 @@ def test_draws_of_sequences_have_positions_of_the_batch(episodes):
     )
 
 
-@pytest.mark.one_database
 def test_invalid_draw_arguments_are_refused(episodes):
     with pytest.raises(expdb.InvalidValue, match="also pass consumer="):
         episodes.draws(lease=1)

@@ -17,8 +17,6 @@ import expdb
 from expdb.process import liveness
 from expdb.storage.upkeep import measure, reporting
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def report_on_every_call(monkeypatch):
@@ -42,6 +40,7 @@ def store_episode(buffer, length=2, reward=1.0, **details):
             episode.append(obs=k, reward=reward, terminated=k == length - 1)
 
 
+@pytest.mark.both_databases
 def test_short_programs_register_nothing(buffer):
     buffer.store(obs=1, task_id="t")
     buffer.sample(1)
@@ -49,6 +48,7 @@ def test_short_programs_register_nothing(buffer):
     assert buffer.metrics().num_rows == 0
 
 
+@pytest.mark.both_databases
 def test_actors_learners_and_judges_register_with_their_counts(report_on_every_call, open_db):
     db = open_db(run="run 7")
     buffer = db.buffer("train")
@@ -75,6 +75,7 @@ def test_actors_learners_and_judges_register_with_their_counts(report_on_every_c
     assert workers["judge"]["counts"] == {"scores": 1}
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("way", ["batch", "columns", "extend", "writer", "end_episode", "threads"])
 def test_every_way_to_write_is_counted(report_on_every_call, db, way):
     buffer = db.buffer("train")
@@ -111,7 +112,6 @@ def test_every_way_to_write_is_counted(report_on_every_call, db, way):
     assert (counts["returns"], counts["return_sum"]) == (episodes, 3.0)
 
 
-@pytest.mark.one_database
 def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     buffer.store(obs=1, task_id="t")
     with pytest.raises(expdb.FieldMismatch):
@@ -148,6 +148,7 @@ def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     assert buffer.metrics(newest=1000).to_pylist() == rows
 
 
+@pytest.mark.both_databases
 def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every_call, db):
     buffer = db.buffer("small", capacity=4)
     store_episode(buffer, 8, task_id="t")
@@ -226,6 +227,7 @@ def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, un
     assert sum("acknowledged" in line for line in buffer.why(1)) >= (unit != expdb.Episode())
 
 
+@pytest.mark.both_databases
 def test_partly_evicted_groups_are_not_waiting_for_a_lease(report_on_every_call, db):
     buffer = db.buffer("small", capacity=5)
     for group in "ab":
@@ -252,6 +254,7 @@ def test_a_score_replaces_a_missing_return(report_on_every_call, buffer):
     assert (metrics["groups_without_return"], metrics["groups_with_returns"]) == (0, 1)
 
 
+@pytest.mark.both_databases
 def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_call, buffer):
     for _ in range(2):
         store_episode(buffer, 1, 1.0, task_id="t", group_id="g")
@@ -299,6 +302,7 @@ def test_metrics_contain_the_lag_and_staleness_of_consumers(report_on_every_call
     assert (metrics["open_leases"], metrics["consumers.learner.acknowledged"]) == (0, 1)
 
 
+@pytest.mark.both_databases
 def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
     for length in (2, 4, 6):
@@ -311,6 +315,7 @@ def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     assert newest_metrics(buffer)["tokens_per_step"] == 3
 
 
+@pytest.mark.both_databases
 def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, open_db):
     db, other = open_db(), open_db()
     buffer = db.buffer("train")
@@ -354,6 +359,7 @@ def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, d
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
+@pytest.mark.both_databases
 def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -378,6 +384,7 @@ def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffe
     assert newest_metrics(buffer)["scores"] == 1
 
 
+@pytest.mark.both_databases
 def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
@@ -388,6 +395,7 @@ def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call,
     ]  # fmt: skip
 
 
+@pytest.mark.both_databases
 def test_closing_a_handle_marks_its_worker_as_ended(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
@@ -404,6 +412,7 @@ def _store_and_die(location):
     os._exit(1)
 
 
+@pytest.mark.both_databases
 def test_a_killed_process_is_shown_as_died(db, location):
     context = FORKSERVER
     process = context.Process(target=_store_and_die, args=(location,))
@@ -436,6 +445,7 @@ def test_older_metrics_are_kept_at_longer_intervals():
     assert {id for id in range(newest - 8_999) if id % 60 == 0} <= kept
 
 
+@pytest.mark.both_databases
 def test_old_metrics_are_removed(report_on_every_call, db, monkeypatch):
     monkeypatch.setattr(reporting, "STAGES", ((3, 2), (7, 0)))
     buffer = db.buffer("train")
@@ -448,6 +458,7 @@ def test_old_metrics_are_removed(report_on_every_call, db, monkeypatch):
     assert newest - rows[0] < 7
 
 
+@pytest.mark.both_databases
 def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, open_db, monkeypatch):
     first, second = open_db(), open_db()
     store_episode(first.buffer("train"), 3, task_id="t")
@@ -467,6 +478,7 @@ def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, ope
     ) == (4, 9, 1)
 
 
+@pytest.mark.both_databases
 def test_a_removed_worker_that_resumes_is_not_counted_twice(
     report_on_every_call, open_db, monkeypatch
 ):
@@ -485,6 +497,7 @@ def test_a_removed_worker_that_resumes_is_not_counted_twice(
     assert newest_metrics(buffer)["episode_length_sum"] == 7
 
 
+@pytest.mark.both_databases
 def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     handles = [open_db() for _ in range(3)]
@@ -494,6 +507,7 @@ def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch)
     assert len(handles[0].buffer("train").workers()) == 3
 
 
+@pytest.mark.both_databases
 def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -507,6 +521,7 @@ def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, 
     assert rows[1]["steps_per_second"] is None
 
 
+@pytest.mark.both_databases
 def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, monkeypatch):
     if "://" in open_db().location:
         pytest.skip("writers of PostgreSQL do not exclude reports")
@@ -523,6 +538,7 @@ def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, 
     assert by_role(buffer)["learner"]["counts"]["batches_sampled"] == 2
 
 
+@pytest.mark.both_databases
 def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     open_db().buffer("train").store(task_id="t", obs=1)
     reader = open_db(read_only=True).buffer("train")
@@ -531,6 +547,7 @@ def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     assert list(by_role(reader)) == ["actor"]
 
 
+@pytest.mark.both_databases
 def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     buffer = first.buffer("train")
@@ -541,6 +558,7 @@ def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call,
         assert second.sql(f"SELECT count(*) FROM {table}").column(0).to_pylist() == [0]
 
 
+@pytest.mark.both_databases
 def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, location, tmp_path):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -552,6 +570,7 @@ def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, locati
         assert there.metrics().equals(buffer.metrics())
 
 
+@pytest.mark.both_databases
 def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db, location):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -574,6 +593,7 @@ def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db,
     ]  # fmt: skip
 
 
+@pytest.mark.both_databases
 def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
     with buffer._store.writing() as (session, _):
@@ -600,6 +620,7 @@ def test_newest_must_be_positive(buffer):
         buffer.metrics(newest=0)
 
 
+@pytest.mark.both_databases
 def test_postgresql_connections_have_an_application_name(report_on_every_call, open_db):
     db = open_db(run="it's {run} 7")
     buffer = db.buffer("train")
@@ -611,6 +632,7 @@ def test_postgresql_connections_have_an_application_name(report_on_every_call, o
     assert [name for name in names if re.fullmatch(r"expdb actor\+learner \S+ it_s _run_ 7", name)]
 
 
+@pytest.mark.both_databases
 def test_leases_are_listed_with_their_status(db):
     buffer = db.buffer("train")
     for k in range(8):
@@ -654,6 +676,7 @@ def test_large_policy_versions_are_measured(report_on_every_call, buffer):
     assert newest_metrics(buffer)["policy_version"] == float(2**53 + 1)
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "counts", ['{"scores": null}', '{"scores": [1]}', f'{{"scores": {"9" * 400}}}', "[]",
                '{"scores": NaN}', '{"scores": true}'],
@@ -672,6 +695,7 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
     assert len(buffer) == 3
 
 
+@pytest.mark.both_databases
 def test_an_error_in_a_measurement_does_not_fail_writes(
     report_on_every_call, buffer, monkeypatch, caplog, logged_errors
 ):
@@ -686,6 +710,7 @@ def test_an_error_in_a_measurement_does_not_fail_writes(
     logged_errors.clear()
 
 
+@pytest.mark.both_databases
 def test_a_handle_can_be_closed_during_a_report(report_on_every_call, open_db, monkeypatch):
     db = open_db()
     buffer = db.buffer("train")
@@ -696,6 +721,7 @@ def test_a_handle_can_be_closed_during_a_report(report_on_every_call, open_db, m
     assert len(open_db().buffer("train")) == 1
 
 
+@pytest.mark.both_databases
 def test_a_locked_table_does_not_delay_writes(report_on_every_call, open_db, monkeypatch, location):
     if "://" not in location:
         pytest.skip("SQLite has no locks of tables")
@@ -729,6 +755,7 @@ def test_leases_of_a_buffer_without_consumers_are_empty(buffer):
     assert buffer.leases().num_rows == 0
 
 
+@pytest.mark.both_databases
 def test_added_includes_evicted_steps(db):
     buffer = db.buffer("train", capacity=2)
     assert buffer.added == 0
@@ -736,6 +763,7 @@ def test_added_includes_evicted_steps(db):
     assert (buffer.added, len(buffer)) == (3, 2)
 
 
+@pytest.mark.both_databases
 def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypatch, location):
     if "://" not in location:
         pytest.skip("SQLite has no round trips")

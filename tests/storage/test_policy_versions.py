@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 import expdb
 
-pytestmark = pytest.mark.both_databases
-
 NAMES = ["policy_version", "policy_version_end", "first_policy_version", "last_policy_version"]
 
 
@@ -29,6 +27,7 @@ def versions(buffer, where=None):
     ]
 
 
+@pytest.mark.both_databases
 def test_a_step_has_the_version_of_its_episode_unless_it_has_its_own(buffer):
     with buffer.episode("t", policy_version=3) as episode:
         episode.append(x=0)
@@ -79,6 +78,7 @@ def test_a_step_stored_before_any_version_was_known_has_none(buffer, how):
     assert buffer.episodes()["policy_version"].to_pylist() == [None]
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("how", WRITERS)
 def test_two_handles_never_change_the_version_of_each_others_steps(open_db, how):
     buffers = [open_db().buffer("train") for _ in range(2)]
@@ -104,6 +104,7 @@ def test_two_handles_never_change_the_version_of_each_others_steps(open_db, how)
     assert set(lease.batch["x"].tolist()) == {3, 4, 6}
 
 
+@pytest.mark.both_databases
 def test_two_handles_cannot_give_one_episode_different_groups(open_db):
     first, second = (open_db().buffer("train") for _ in range(2))
     first.store(episode_id="e", x=0)
@@ -145,7 +146,6 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
     assert batch["last_policy_version"].tolist() == [2]
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "error"),
     [
@@ -175,6 +175,7 @@ def test_updating_the_version_of_an_episode_changes_all_of_its_steps(buffer):
     assert versions(buffer, {"task_id": "mixed"}) == [(None,) * 4] * 3
 
 
+@pytest.mark.both_databases
 def test_queries_see_new_versions_of_all_handles(buffer, open_db):
     other = open_db().buffer("train")
     where = expdb.QueryBuilder().gte("last_policy_version", 3)
@@ -219,6 +220,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.both_databases
 @settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(steps, max_size=5))
 def test_versions_match_a_reference_model(buffer, batches):
@@ -256,6 +258,7 @@ def test_versions_match_a_reference_model(buffer, batches):
 _serial = itertools.count()
 
 
+@pytest.mark.both_databases
 def test_explicit_versions_are_stored_after_the_episode_is_updated(buffer, open_db):
     other = open_db().buffer("train")
     with buffer.episode("t", episode_id="e", policy_version=0) as episode:

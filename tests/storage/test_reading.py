@@ -10,7 +10,6 @@ import expdb
 from expdb import QueryBuilder
 
 pytestmark = [
-    pytest.mark.both_databases,
     pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
 ]  # the tests set the reward of every step on purpose
 
@@ -22,6 +21,7 @@ def filled(buffer):
     return buffer
 
 
+@pytest.mark.both_databases
 def test_pages_start_at_one_and_are_empty_past_the_last_step(filled):
     assert [row["x"] for row in filled.page(1, 10)] == list(range(10))
     assert [row["x"] for row in filled.page(3, 10)] == [20, 21, 22, 23, 24]
@@ -63,6 +63,7 @@ def test_fields_can_select_fields_and_columns(filled):
         filled.sample(2, fields=["nope"])
 
 
+@pytest.mark.both_databases
 def test_tasks_are_ordered_by_their_first_step(buffer):
     buffer.store_batch(
         [
@@ -89,6 +90,7 @@ def test_episodes_returns_a_table_of_episodes_with_a_matching_step(filled):
     assert filled.episodes({"task_id": "none"}).num_rows == 0
 
 
+@pytest.mark.both_databases
 def test_a_late_reward_is_visible_to_all_reads_immediately(db, filled):
     assert filled.update({"task_id": "t1"}, reward=7.0) == 5
     assert filled.get([5, 4])["reward"].tolist() == [7.0, 0.4]
@@ -112,7 +114,6 @@ def test_flags_tags_and_policy_versions_can_be_changed(filled):
     assert batch["policy_version"].tolist() == [9, 9, 9]
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -129,6 +130,7 @@ def test_invalid_updates_are_rejected(filled, changes, message):
         filled.update({"task_id": "t1"}, **changes)
 
 
+@pytest.mark.both_databases
 def test_update_and_delete_require_a_query(filled):
     with pytest.raises(expdb.InvalidValue, match=r"gte\('position', 0\)"):
         filled.update(None, reward=1.0)
@@ -174,7 +176,6 @@ def test_episode_returns_are_recomputed_exactly_after_an_update(buffer):
     assert not np.signbit(buffer.get([1])["reward"][0])
 
 
-@pytest.mark.one_database
 def test_invalid_arguments_of_read_methods_are_rejected(filled):
     for call in (
         lambda: filled.page(1.5, 2), lambda: filled.page(1, 10**30), lambda: filled.sample("4"),
@@ -194,7 +195,6 @@ def test_invalid_arguments_of_read_methods_are_rejected(filled):
     assert batch["x"].tolist() == [23, 24]
 
 
-@pytest.mark.one_database
 def test_priorities_can_be_read_and_invalid_priorities_are_rejected(filled):
     assert filled.update_priorities([1, 2, 2, 99], [0.5, 1.0, 2.0, 1.0]) == 3
     assert filled.get([1, 2], fields=["priority"])["priority"].tolist() == [0.5, 2.0]
@@ -206,6 +206,7 @@ def test_priorities_can_be_read_and_invalid_priorities_are_rejected(filled):
         filled.update_priorities([1, 2], [1.0])
 
 
+@pytest.mark.both_databases
 def test_a_batch_is_a_mapping_that_owns_its_arrays(filled):
     first, second = filled.sample(5, rng=3), filled.sample(5, rng=3)
     assert (first["x"] == second["x"]).all()

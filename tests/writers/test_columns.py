@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 import expdb
 from expdb.storage.writing.open_episodes import OpenEpisodes
 
-pytestmark = pytest.mark.both_databases
-
 FIELDS = {
     "obs": expdb.Field("float32", (3,)), "action": expdb.Field("int16"),
     "flag": expdb.Field("bool"), "extra": expdb.Field("float64"),
@@ -77,6 +75,7 @@ def buffer(db):
     return db.buffer("train", fields={"obs": expdb.Field("float32", (2,))})
 
 
+@pytest.mark.both_databases
 def test_extend_uses_the_fast_path_only_for_arrays_of_declared_fields(buffer, monkeypatch):
     one_by_one = []
     gather = OpenEpisodes.gather_rows
@@ -98,7 +97,6 @@ def test_extend_uses_the_fast_path_only_for_arrays_of_declared_fields(buffer, mo
     assert read["tags"].tolist()[4] == {"k": 1}
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -133,7 +131,6 @@ def test_a_reward_array_of_shape_n_by_1_is_accepted(buffer):
     assert buffer.get(range(6), fields=["reward"])["reward"].tolist() == [0, 1, 2] * 2
 
 
-@pytest.mark.one_database
 def test_extend_with_invalid_columns_adds_no_steps(buffer):
     obs = np.zeros((3, 2), np.float32)
     with buffer.writer() as writer:
@@ -155,7 +152,6 @@ def test_extend_with_invalid_columns_adds_no_steps(buffer):
         writer.extend({"obs": obs})
 
 
-@pytest.mark.one_database
 def test_extend_with_invalid_rows_adds_no_steps_and_no_fields(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.ones(2, np.float32), episode_id="e", new=1)
@@ -184,7 +180,6 @@ def test_nested_arrays_are_stored_as_dotted_columns(buffer):
     assert (read["seen.v"].tolist(), read["info"].tolist()) == ([0, 1, 2] * 2, [{"k": 1}] * 6)
 
 
-@pytest.mark.one_database
 def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     itself = {"image": np.arange(3)}
     itself["itself"] = itself
@@ -201,7 +196,6 @@ def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     assert len(buffer) == 0
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize("at", range(1, 12))
 def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     calls = []
@@ -239,6 +233,7 @@ def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     assert buffer.check() == []
 
 
+@pytest.mark.both_databases
 def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
     buffer = open_db().buffer("b")
     obs = np.arange(12.0).reshape(6, 2)
@@ -271,6 +266,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
     assert set(buffer.episodes().to_pydict()["status"]) == {"complete"}
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("flush_steps", [1, 4, 256])
 def test_extend_stores_the_same_steps_as_append(open_db, flush_steps):
     n = np.arange(50)
@@ -329,7 +325,6 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
     assert lengths == sorted([5 * repeats, 5 * repeats, 2, *([5, 3] if repeats == 2 else [3])])
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -359,7 +354,6 @@ def test_float32_rewards_are_stored_exactly(buffer):
     assert buffer.get(range(6))["reward"].tolist() == rewards.astype(np.float64).tolist() * 2
 
 
-@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("agents", "message"),
     [
@@ -385,12 +379,12 @@ def test_extend_accepts_an_array_of_agents_and_a_task_per_agent(buffer):
     assert batch["agent_id"].tolist() == [name for name in AGENTS for _ in range(4)]
 
 
+@pytest.mark.both_databases
 def test_the_error_for_a_rollout_without_agents_suggests_the_argument(buffer):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match="agents="):
         writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})
 
 
-@pytest.mark.one_database
 def test_rejected_columns_do_not_leak_values_into_later_steps(buffer):
     refused = {
         "x": np.arange(3),

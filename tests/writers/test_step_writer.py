@@ -11,8 +11,6 @@ import pytest
 
 import expdb
 
-pytestmark = pytest.mark.both_databases
-
 
 @pytest.fixture
 def buffer(db):
@@ -24,6 +22,7 @@ def episodes(buffer):
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
+@pytest.mark.both_databases
 def test_a_writer_flushes_the_steps_of_several_agents_in_order(buffer):
     with buffer.writer(flush_steps=6) as writer:
         for step in range(4):
@@ -45,7 +44,6 @@ def test_a_new_episode_begins_after_a_terminated_or_truncated_step(buffer):
     assert [length for _, _, length in episodes(buffer)] == [2, 2, 2]
 
 
-@pytest.mark.one_database
 def test_a_rejected_step_does_not_change_the_writer(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.zeros(2), episode_id="e", policy_version=3)
@@ -78,6 +76,7 @@ def test_append_copies_values(buffer):
     assert buffer.get(range(3))["obs"][:, 0].tolist() == [0, 1, 2]
 
 
+@pytest.mark.both_databases
 def test_a_writer_begins_a_new_episode_after_end_episode_and_clear(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, tags={"k": 1}, episode_tags={"seed": 7})
@@ -102,7 +101,6 @@ def test_a_writer_begins_new_episodes_after_clear_without_a_second_lookup(buffer
     assert buffer.episodes()["length"].to_pylist() == [1]
 
 
-@pytest.mark.one_database
 def test_flush_rejects_steps_of_a_named_episode_that_has_ended(buffer):
     with buffer.writer() as writer:
         writer.append(obs=0, episode_id="e")
@@ -116,6 +114,7 @@ def test_flush_rejects_steps_of_a_named_episode_that_has_ended(buffer):
     assert len(buffer) == 1
 
 
+@pytest.mark.both_databases
 def test_threads_can_share_a_writer(buffer):
     with buffer.writer(flush_steps=7) as writer:
 
@@ -131,6 +130,7 @@ def test_threads_can_share_a_writer(buffer):
     assert sorted(episodes(buffer)) == [(f"a{k}", "complete", 50) for k in range(4)]
 
 
+@pytest.mark.both_databases
 def test_closing_the_database_stores_the_unwritten_steps_of_a_writer(location):
     with expdb.open(location) as db:
         writer = db.buffer("train").writer()
@@ -140,6 +140,7 @@ def test_closing_the_database_stores_the_unwritten_steps_of_a_writer(location):
         assert len(db.buffer("train")) == 1
 
 
+@pytest.mark.both_databases
 def test_interrupted_episodes_of_a_writer_are_marked_aborted(location):
     with expdb.open(location) as db:
         buffer = db.buffer("train")
