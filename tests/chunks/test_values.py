@@ -57,33 +57,33 @@ def stored(buffer, **fields):
     return buffer.get([buffer.store(**fields)])
 
 
-def test_arrays_of_every_dtype_and_shape_round_trip_bit_for_bit(buffer):
+def test_arrays_of_every_dtype_and_shape_round_trip_bit_for_bit(scratch):
     rng = np.random.default_rng(0)
     arrays = {
         f"{dtype}_{'x'.join(map(str, shape))}": (rng.random(shape) * 100).astype(dtype)
         for dtype in DTYPES
         for shape in [(), (3,), (2, 3), (0,), (2, 0), (1, 1, 1)]
     }
-    batch = stored(buffer, **arrays)
+    batch = stored(scratch, **arrays)
     for name, array in arrays.items():
         assert batch[name].dtype == array.dtype, name
         assert batch[name].shape == (1, *array.shape), name
         assert batch[name][0].tobytes() == array.tobytes(), name
 
 
-def test_special_floats_keep_their_bits(buffer):
+def test_special_floats_keep_their_bits(scratch):
     for dtype in (np.float16, np.float32, np.float64):
         array = np.array([np.nan, -np.nan, np.inf, -np.inf, -0.0, 5e-324], np.float64).astype(dtype)
         assert (
-            stored(buffer, **{dtype.__name__: array})[dtype.__name__][0].tobytes()
+            stored(scratch, **{dtype.__name__: array})[dtype.__name__][0].tobytes()
             == array.tobytes()
         )
 
 
-def test_non_contiguous_and_fortran_ordered_arrays_round_trip(buffer):
+def test_non_contiguous_and_fortran_ordered_arrays_round_trip(scratch):
     base = np.arange(24, dtype=np.int32).reshape(4, 6)
     for k, array in enumerate((base[::2, ::-1], base.T, np.asfortranarray(base))):
-        assert (stored(buffer, **{f"x{k}": array})[f"x{k}"][0] == array).all()
+        assert (stored(scratch, **{f"x{k}": array})[f"x{k}"][0] == array).all()
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_non_contiguous_and_fortran_ordered_arrays_round_trip(buffer):
         np.bool_(True),
     ],
 )
-def test_scalars_are_returned_in_arrays_of_their_dtype(buffer, value):
-    array = stored(buffer, x=value)["x"]
+def test_scalars_are_returned_in_arrays_of_their_dtype(scratch, value):
+    array = stored(scratch, x=value)["x"]
     wanted = np.array([value])
     assert array.dtype == wanted.dtype
     assert array.tobytes() == wanted.tobytes()
 
 
-def test_lists_of_numbers_may_vary_in_length(buffer):
+def test_lists_of_numbers_may_vary_in_length(scratch):
     for row in ([1, 2, 3], [], [4]):
-        buffer.store(tokens=row, logprobs=[x / 3 for x in row] or [0.5])
-    batch = buffer.get([0, 1, 2])
+        scratch.store(tokens=row, logprobs=[x / 3 for x in row] or [0.5])
+    batch = scratch.get([0, 1, 2])
     assert batch["tokens"].dtype == object
     assert [array.tolist() for array in batch["tokens"]] == [[1, 2, 3], [], [4]]
     assert batch["tokens"][0].dtype == np.int64
@@ -141,14 +141,14 @@ def test_declared_fields_may_vary_in_dimensions_of_size_none(db):
         buffer.store(frames=np.zeros((3, 3, 2), np.uint8))
 
 
-def test_text_and_bytes_round_trip(buffer):
-    batch = stored(buffer, t="añ\u2028🙂", b=b"\0\xff", ba=bytearray(b"x"))
+def test_text_and_bytes_round_trip(scratch):
+    batch = stored(scratch, t="añ\u2028🙂", b=b"\0\xff", ba=bytearray(b"x"))
     assert batch["t"].tolist() == ["añ\u2028🙂"]
     assert batch["b"].tolist() == [b"\0\xff"]
     assert batch["ba"].tolist() == [b"x"]
 
 
-def test_json_values_of_every_kind_are_returned_as_python_objects(buffer):
+def test_json_values_of_every_kind_are_returned_as_python_objects(scratch):
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     values = {
         "state": {"content": "...", "n": 1, "f": 0.1, "none": None, "deep": [[1, [2]], {}]},
@@ -160,16 +160,16 @@ def test_json_values_of_every_kind_are_returned_as_python_objects(buffer):
         "names": ["a", "b"],
         "empty": {},
     }
-    batch = stored(buffer, **values, big={"n": 2**70})
+    batch = stored(scratch, **values, big={"n": 2**70})
     for name, value in values.items():
         assert batch[name][0] == value
     assert batch["big"][0] == {"n": 2**70}
 
 
-def test_models_and_dataclasses_are_stored_as_json(buffer):
+def test_models_and_dataclasses_are_stored_as_json(scratch):
     message, call = Message(role="user", content="hi"), Call("search", {"q": "x"})
     batch = stored(
-        buffer,
+        scratch,
         messages=[message, {"role": "tool", "content": "y"}],
         call=call,
         one=message,
@@ -184,9 +184,9 @@ def test_models_and_dataclasses_are_stored_as_json(buffer):
     assert batch["inside"][0] == {"m": {"role": "user", "content": "hi"}, "np": 3}
 
 
-def test_arrays_of_other_frameworks_are_stored_through_dlpack_or_numpy(buffer):
+def test_arrays_of_other_frameworks_are_stored_through_dlpack_or_numpy(scratch):
     batch = stored(
-        buffer,
+        scratch,
         a=Tensor(np.arange(4, dtype=np.float32)),
         b=Wrapped(),
         c=Tensor(np.array(2.5, np.float32)),
@@ -197,50 +197,50 @@ def test_arrays_of_other_frameworks_are_stored_through_dlpack_or_numpy(buffer):
     assert batch["c"].tolist() == [2.5]
 
 
-def test_torch_tensors_can_be_stored_directly(buffer):
+def test_torch_tensors_can_be_stored_directly(scratch):
     torch = pytest.importorskip(
         "torch", reason="torch is not installed: tensors are tested by protocol above"
     )
-    batch = stored(buffer, x=torch.arange(6, dtype=torch.float32).reshape(2, 3))
+    batch = stored(scratch, x=torch.arange(6, dtype=torch.float32).reshape(2, 3))
     assert batch["x"].shape == (1, 2, 3)
     with pytest.raises(expdb.InvalidValue, match="detach"):
-        buffer.store(y=torch.zeros(2, requires_grad=True))
+        scratch.store(y=torch.zeros(2, requires_grad=True))
     with pytest.raises(expdb.InvalidValue, match="bfloat16"):
-        buffer.store(z=torch.zeros(2, dtype=torch.bfloat16))
+        scratch.store(z=torch.zeros(2, dtype=torch.bfloat16))
     assert batch.to_torch()["x"].dtype == torch.float32
 
 
-def test_jax_arrays_can_be_stored_directly(buffer):
+def test_jax_arrays_can_be_stored_directly(scratch):
     jnp = pytest.importorskip(
         "jax.numpy", reason="jax is not installed: arrays are tested by protocol above"
     )
-    assert stored(buffer, x=jnp.arange(3))["x"].tolist() == [[0, 1, 2]]
+    assert stored(scratch, x=jnp.arange(3))["x"].tolist() == [[0, 1, 2]]
 
 
-def test_mappings_with_arrays_become_dotted_fields(buffer):
+def test_mappings_with_arrays_become_dotted_fields(scratch):
     obs = {
         "image": np.zeros((2, 2), np.uint8),
         "state": {"pos": np.array(1.5, np.float32), "name": "a"},
     }
-    with buffer.episode("t") as episode:
+    with scratch.episode("t") as episode:
         episode.append(obs=obs)
         episode.append(obs={"image": np.ones((2, 2), np.uint8)})
         episode.end(obs=obs)
-    batch = buffer.get([0, 1])
+    batch = scratch.get([0, 1])
     assert batch["obs.image"].shape == (2, 2, 2)
     assert batch["obs.state.name"].tolist() == ["a", None]
     assert batch["has_obs.state.pos"].tolist() == [True, False]
-    sampled = buffer.sample(4, {"step": 1}, unit=expdb.NStep(1))
+    sampled = scratch.sample(4, {"step": 1}, unit=expdb.NStep(1))
     assert (sampled["next_obs.image"] == 0).all()
     with pytest.raises(expdb.FieldMismatch, match="must be a mapping with arrays"):
-        buffer.store(obs=np.zeros(3))
+        scratch.store(obs=np.zeros(3))
 
 
-def test_missing_values_are_filled_and_marked_by_a_has_mask(buffer):
-    buffer.store(x=1.5, n=3, b=True, t="a", v=[1], i=np.ones(2, np.int8))
-    buffer.store(x=None)
-    buffer.store(late=1)
-    batch = buffer.get([0, 1, 2])
+def test_missing_values_are_filled_and_marked_by_a_has_mask(scratch):
+    scratch.store(x=1.5, n=3, b=True, t="a", v=[1], i=np.ones(2, np.int8))
+    scratch.store(x=None)
+    scratch.store(late=1)
+    batch = scratch.get([0, 1, 2])
     assert np.isnan(batch["x"][1:]).all()
     assert batch["n"].tolist() == [3, 0, 0]
     assert batch["b"].tolist() == [True, False, False]
@@ -253,10 +253,10 @@ def test_missing_values_are_filled_and_marked_by_a_has_mask(buffer):
     assert batch.to_list()[1]["n"] is None
 
 
-def test_a_field_present_in_every_step_has_no_mask(buffer):
-    buffer.store(x=1.5)
-    buffer.store(x=2.5)
-    assert "has_x" not in buffer.get([0, 1])
+def test_a_field_present_in_every_step_has_no_mask(scratch):
+    scratch.store(x=1.5)
+    scratch.store(x=2.5)
+    assert "has_x" not in scratch.get([0, 1])
 
 
 class Loose(pydantic.BaseModel):
@@ -320,9 +320,9 @@ def test_unsupported_values_are_rejected_before_anything_is_stored(scratch, name
     assert scratch.store(x=1) == 0
 
 
-def test_a_literal_backslash_u0000_in_json_text_is_accepted(buffer):
+def test_a_literal_backslash_u0000_in_json_text_is_accepted(scratch):
     value = {"a": "\\u0000 and \\\\u0000"}
-    assert stored(buffer, x=value)["x"][0] == value
+    assert stored(scratch, x=value)["x"][0] == value
 
 
 MISMATCHES = [
@@ -405,21 +405,21 @@ def test_the_fix_suggested_by_a_mismatch_error_works(db, first, second, cure):
         ] == [True, True]
 
 
-def test_empty_lists_and_none_do_not_determine_the_field_type(buffer):
+def test_empty_lists_and_none_do_not_determine_the_field_type(scratch):
     with pytest.warns(expdb.ExpDBWarning, match="first value of field 'x' is an empty list"):
-        buffer.store(x=[], y=None)
-    assert buffer.stats()["fields"] == {}
-    buffer.store(x=[1, 2], y=[0.5])
-    buffer.store(x=[], y=[])
-    assert buffer.stats()["fields"] == {"x": "int64[None]", "y": "float64[None]"}
-    batch = buffer.get([0, 1, 2])
+        scratch.store(x=[], y=None)
+    assert scratch.stats()["fields"] == {}
+    scratch.store(x=[1, 2], y=[0.5])
+    scratch.store(x=[], y=[])
+    assert scratch.stats()["fields"] == {"x": "int64[None]", "y": "float64[None]"}
+    batch = scratch.get([0, 1, 2])
     assert [None if array is None else array.tolist() for array in batch["x"]] == [None, [1, 2], []]
 
 
-def test_python_numbers_are_converted_to_the_field_dtype(buffer):
-    buffer.store(x=0.5, y=np.float32(0.5), z=np.int8(1))
-    buffer.store(x=3, y=2, z=-128)
-    batch = buffer.get([1])
+def test_python_numbers_are_converted_to_the_field_dtype(scratch):
+    scratch.store(x=0.5, y=np.float32(0.5), z=np.int8(1))
+    scratch.store(x=3, y=2, z=-128)
+    batch = scratch.get([1])
     assert (batch["x"][0], batch["y"][0], batch["z"][0]) == (3.0, 2.0, -128)
 
 
@@ -452,9 +452,9 @@ def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     assert len(buffer) == 0
 
 
-def test_sampling_does_not_replace_a_stored_next_obs_field(buffer):
-    buffer.store(obs=np.zeros(2), next_obs=np.ones(2), terminated=True)
-    batch = buffer.sample(3, unit=expdb.NStep(1))
+def test_sampling_does_not_replace_a_stored_next_obs_field(scratch):
+    scratch.store(obs=np.zeros(2), next_obs=np.ones(2), terminated=True)
+    batch = scratch.sample(3, unit=expdb.NStep(1))
     assert (batch["next_obs"] == 1).all()
 
 
@@ -480,15 +480,15 @@ def test_invalid_column_values_are_rejected(scratch):
     assert len(scratch) == 0
 
 
-def test_numpy_scalars_are_accepted_as_column_values(buffer):
-    buffer.store(
+def test_numpy_scalars_are_accepted_as_column_values(scratch):
+    scratch.store(
         reward=np.float32(0.5),
         step=np.int64(3),
         terminated=np.bool_(True),
         policy_version=np.int32(2),
         execute_time=np.float64(1.0),
     )
-    row = buffer.page(1, 1)[0]
+    row = scratch.page(1, 1)[0]
     assert (
         row["reward"],
         row["step"],
@@ -498,13 +498,13 @@ def test_numpy_scalars_are_accepted_as_column_values(buffer):
     ) == (0.5, 3, True, 2, 1.0)
 
 
-def test_arrays_may_be_modified_after_they_are_appended(buffer):
+def test_arrays_may_be_modified_after_they_are_appended(scratch):
     obs = np.zeros(2)
-    with buffer.episode("t") as episode:
+    with scratch.episode("t") as episode:
         for k in range(3):
             obs += 1
             episode.append(obs=obs, state={"k": k})
-    assert buffer.get([0, 1, 2])["obs"][:, 0].tolist() == [1, 2, 3]
+    assert scratch.get([0, 1, 2])["obs"][:, 0].tolist() == [1, 2, 3]
 
 
 SIGNALLING = np.array([0x7F800001, 0xFF800001, 0x7FC00001, 0x80000000], np.uint32)

@@ -45,37 +45,37 @@ def plain_pairs(values, margin):
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_pairs_match_a_reference_implementation(buffer, margin):
+def test_pairs_match_a_reference_implementation(scratch, margin):
     rng = np.random.default_rng(1)
     expected = {}
     for group in range(6):
         values = rng.integers(0, 5, rng.integers(1, 8)) / 5
         for k, value in enumerate(values.tolist()):
-            rollout(buffer, f"{group}/{k}", value, group=f"g{group}")
+            rollout(scratch, f"{group}/{k}", value, group=f"g{group}")
         for (better, worse), apart in plain_pairs(values.tolist(), margin).items():
             expected[f"{group}/{better}", f"{group}/{worse}"] = apart
-    assert pairs_of(buffer, Pairs(margin=margin)) == pytest.approx(expected)
+    assert pairs_of(scratch, Pairs(margin=margin)) == pytest.approx(expected)
 
 
-def test_pairs_of_a_task_ignore_groups(buffer):
-    rollout(buffer, "a", 0.0, group="g1")
-    rollout(buffer, "b", 1.0, group="g2")
+def test_pairs_of_a_task_ignore_groups(scratch):
+    rollout(scratch, "a", 0.0, group="g1")
+    rollout(scratch, "b", 1.0, group="g2")
     with pytest.raises(expdb.TooFewRows, match="no pairs of complete rollouts of one group"):
-        pairs_of(buffer, Pairs())
-    assert pairs_of(buffer, Pairs(per="task")) == {("b", "a"): 1.0}
+        pairs_of(scratch, Pairs())
+    assert pairs_of(scratch, Pairs(per="task")) == {("b", "a"): 1.0}
 
 
-def test_pairs_with_a_score_ignore_returns(buffer):
-    rollout(buffer, "a", 1.0, score=0.1)
-    rollout(buffer, "b", 0.0, score=0.9)
-    rollout(buffer, "c", 0.5)
-    assert pairs_of(buffer, Pairs(score="judge")) == pytest.approx({("b", "a"): 0.8})
+def test_pairs_with_a_score_ignore_returns(scratch):
+    rollout(scratch, "a", 1.0, score=0.1)
+    rollout(scratch, "b", 0.0, score=0.9)
+    rollout(scratch, "c", 0.5)
+    assert pairs_of(scratch, Pairs(score="judge")) == pytest.approx({("b", "a"): 0.8})
 
 
-def test_a_rollout_is_leased_in_one_pair_only(buffer):
+def test_a_rollout_is_leased_in_one_pair_only(scratch):
     for k in range(5):
-        rollout(buffer, f"e{k}", float(k))
-    consumer = buffer.consumer("dpo", max_times_sampled=1)
+        rollout(scratch, f"e{k}", float(k))
+    consumer = scratch.consumer("dpo", max_times_sampled=1)
     names = []
     for _ in range(2):
         with consumer.lease(1, sampler=ALL, unit=Pairs(), fields=["episode_id"]) as batch:
@@ -83,7 +83,7 @@ def test_a_rollout_is_leased_in_one_pair_only(buffer):
     assert sorted(names) == ["e0", "e1", "e3", "e4"]
     with pytest.raises(expdb.TooFewRows):
         consumer.lease(1, sampler=ALL, unit=Pairs())
-    replayed = buffer.replay("dpo", units=[Pairs])
+    replayed = scratch.replay("dpo", units=[Pairs])
     assert [name for batch in replayed for name in batch["episode_id"][0].tolist()] == names
 
 

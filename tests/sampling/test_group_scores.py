@@ -42,48 +42,48 @@ def ready(buffer, unit):
     return sorted(sorted(row[~np.isnan(row)].tolist()) for row in batch["episode_score"])
 
 
-def test_scores_replace_returns_in_groups(buffer):
-    judge(buffer, rollouts(buffer, "a", 2), [0.25, 0.75])
-    judge(buffer, rollouts(buffer, "b", 2, reward=3.0), [1.0, 1.0])
-    batch = buffer.sample(2, unit=Group(2, score="judge"), sampler=ALL, rng=0)
+def test_scores_replace_returns_in_groups(scratch):
+    judge(scratch, rollouts(scratch, "a", 2), [0.25, 0.75])
+    judge(scratch, rollouts(scratch, "b", 2, reward=3.0), [1.0, 1.0])
+    batch = scratch.sample(2, unit=Group(2, score="judge"), sampler=ALL, rng=0)
     order = np.argsort(batch["group_mean"])
     assert batch["episode_score"][order].tolist() == [[0.25, 0.75], [1.0, 1.0]]
     assert batch["group_mean"][order].tolist() == [0.5, 1.0]
     assert batch["group_std"][order].tolist() == [0.25, 0.0]
     assert np.isnan(batch["episode_return"][order[0]]).all()
     assert batch["episode_return"][order[1]].tolist() == [3.0, 3.0]
-    assert ready(buffer, Group(2, min_spread=1e-6, score="judge")) == [[0.25, 0.75]]
-    assert "episode_score" not in buffer.sample(1, unit=Group(2))
+    assert ready(scratch, Group(2, min_spread=1e-6, score="judge")) == [[0.25, 0.75]]
+    assert "episode_score" not in scratch.sample(1, unit=Group(2))
 
 
-def test_several_scores_are_summed_with_weights(buffer):
-    names = rollouts(buffer, "a", 2)
-    judge(buffer, names, [0.5, 1.0])
-    judge(buffer, names, [1.0, 0.0], "format")
+def test_several_scores_are_summed_with_weights(scratch):
+    names = rollouts(scratch, "a", 2)
+    judge(scratch, names, [0.5, 1.0])
+    judge(scratch, names, [1.0, 0.0], "format")
     unit = Group(2, score={"judge": 0.75, "format": 0.25})
-    assert ready(buffer, unit) == [[0.625, 0.75]]
-    judge(buffer, names[:1], [0.0])
-    assert ready(buffer, unit) == [[0.25, 0.75]]
+    assert ready(scratch, unit) == [[0.625, 0.75]]
+    judge(scratch, names[:1], [0.0])
+    assert ready(scratch, unit) == [[0.25, 0.75]]
 
 
-def test_rollouts_without_a_score_are_excluded(buffer):
-    names = rollouts(buffer, "a", 3)
+def test_rollouts_without_a_score_are_excluded(scratch):
+    names = rollouts(scratch, "a", 3)
     unit = Group(2, score="judge")
-    judge(buffer, names[:1], [0.5])
-    assert ready(buffer, unit) == []
-    assert ready(buffer, Group(2, complete=False, score="judge")) == [[0.5]]
-    judge(buffer, names[1:2], [None], status="timeout")
-    assert ready(buffer, unit) == []
-    judge(buffer, names[2:], [1.0])
-    assert ready(buffer, unit) == [[0.5, 1.0]]
+    judge(scratch, names[:1], [0.5])
+    assert ready(scratch, unit) == []
+    assert ready(scratch, Group(2, complete=False, score="judge")) == [[0.5]]
+    judge(scratch, names[1:2], [None], status="timeout")
+    assert ready(scratch, unit) == []
+    judge(scratch, names[2:], [1.0])
+    assert ready(scratch, unit) == [[0.5, 1.0]]
 
 
-def test_missing_sets_the_value_of_missing_scores(buffer):
-    names = rollouts(buffer, "a", 3)
-    judge(buffer, names[:2], [0.5, None], status="timeout")
-    assert ready(buffer, Group(3, score="judge", missing=-1.0)) == [[-1.0, -1.0, 0.5]]
+def test_missing_sets_the_value_of_missing_scores(scratch):
+    names = rollouts(scratch, "a", 3)
+    judge(scratch, names[:2], [0.5, None], status="timeout")
+    assert ready(scratch, Group(3, score="judge", missing=-1.0)) == [[-1.0, -1.0, 0.5]]
     both = Group(3, score={"judge": 1.0, "format": 2.0}, missing=-1.0)
-    assert ready(buffer, both) == [[-3.0, -3.0, -1.5]]
+    assert ready(scratch, both) == [[-3.0, -3.0, -1.5]]
 
 
 def test_a_group_waits_until_each_rollout_has_a_score_or_a_failure(buffer):
@@ -104,13 +104,13 @@ def test_a_group_waits_until_each_rollout_has_a_score_or_a_failure(buffer):
 @pytest.mark.parametrize(
     ("missing", "expected"), [("wait", [0.5]), ("drop", [0.5]), (0.0, [0, 0.5])]
 )
-def test_a_deadline_ends_the_wait_for_a_score(buffer, missing, expected):
-    judge(buffer, rollouts(buffer, "a", 2)[:1], [0.5])
+def test_a_deadline_ends_the_wait_for_a_score(scratch, missing, expected):
+    judge(scratch, rollouts(scratch, "a", 2)[:1], [0.5])
     unit = Group(2, complete=False, score="judge", missing=missing, deadline=0.5)
     began = time.monotonic()
     with pytest.raises(expdb.TooFewRows):
-        buffer.sample(1, unit=unit)
-    batch = buffer.sample(1, unit=unit, wait=20.0)
+        scratch.sample(1, unit=unit)
+    batch = scratch.sample(1, unit=unit, wait=20.0)
     assert 0.2 < time.monotonic() - began < 10
     assert sorted(batch["episode_score"][0][: len(expected)].tolist()) == expected
 
@@ -137,20 +137,20 @@ def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
         list(buffer.replay("trainer"))
 
 
-def test_a_failure_of_one_judge_ends_the_wait_for_the_others(buffer):
-    names = rollouts(buffer, "a", 2)
+def test_a_failure_of_one_judge_ends_the_wait_for_the_others(scratch):
+    names = rollouts(scratch, "a", 2)
     both = {"judge": 1.0, "format": 1.0}
-    judge(buffer, names, [0.5, None], status="timeout")
-    judge(buffer, names[:1], [1.0], "format")
+    judge(scratch, names, [0.5, None], status="timeout")
+    judge(scratch, names[:1], [1.0], "format")
     unit = Group(2, complete=False, score=both, missing="wait")
-    assert ready(buffer, unit) == [[1.5]]  # the sum of the second rollout is undefined
-    assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == []
-    judge(buffer, names[1:], [0.25], "format")
-    assert ready(buffer, Group(2, score=both, missing=0.0, deadline=60)) == [[0.25, 1.5]]
+    assert ready(scratch, unit) == [[1.5]]  # the sum of the second rollout is undefined
+    assert ready(scratch, Group(2, score=both, missing=0.0, deadline=60)) == []
+    judge(scratch, names[1:], [0.25], "format")
+    assert ready(scratch, Group(2, score=both, missing=0.0, deadline=60)) == [[0.25, 1.5]]
 
 
-def test_misspelt_scores_in_units_samplers_and_fields_warn(buffer):
-    judge(buffer, rollouts(buffer, "a", 2), [0.5, 1.0])
+def test_misspelt_scores_in_units_samplers_and_fields_warn(scratch):
+    judge(scratch, rollouts(scratch, "a", 2), [0.5, 1.0])
     for name, arguments in (
         ("judgea", {"unit": Group(2, score="judgea", missing=0.0)}),
         ("judgeb", {"sampler": expdb.Prioritized(score="judgeb")}),
@@ -158,7 +158,7 @@ def test_misspelt_scores_in_units_samplers_and_fields_warn(buffer):
         ("judged", {"fields": ["scores.judged"]}),
     ):
         with pytest.warns(expdb.ExpDBWarning, match=f"{name}', did you mean 'judge'"):
-            buffer.sample(1, **arguments)
+            scratch.sample(1, **arguments)
 
 
 def test_an_overflowing_sum_of_scores_raises(scratch):
