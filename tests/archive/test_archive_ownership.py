@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from behind import writing
+from behind import evict_at_next_write, writing
 from test_eviction import archived, held
 
 import expdb
@@ -197,7 +197,7 @@ def test_the_policy_of_another_users_database_archives_only_if_confirmed(
         buffer.store_batch({"n": np.arange(40)})
         monkeypatch.setattr(archive_folder, "_trusted", set())
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
-        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+        evict_at_next_write(buffer)
         with pytest.warns(
             expdb.ExpDBWarning, match="its policy archives to .* belongs to another user"
         ):
@@ -236,7 +236,7 @@ def test_writes_do_not_evict_with_by_archiver(db, tmp_path, monkeypatch):
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
     for _ in range(4):
-        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+        evict_at_next_write(buffer)
         buffer.store_batch({"n": np.arange(10)})
     assert len(buffer) == 40
     assert buffer.evict() == 30
@@ -248,14 +248,14 @@ def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeyp
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
     for count in (5, 30):  # first below the capacity, then above it
-        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+        evict_at_next_write(buffer)
         buffer.store_batch({"n": np.arange(count)})
-    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    evict_at_next_write(buffer)
     with pytest.warns(expdb.ExpDBWarning, match=r"has 36 steps, .* b --follow"):
         buffer.store(n=1)
     buffer.evict()
     monkeypatch.setattr(buffer._retention, "_next_warning", 0.0)
-    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    evict_at_next_write(buffer)
     buffer.update([35], tags={"a": 1})  # no warning
     assert len(buffer) == 10
 
@@ -264,7 +264,7 @@ def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch)
     buffer = db.buffer("b", capacity=10)
     buffer.eviction = expdb.Eviction(archive=tmp_path)
     buffer.store_batch({"n": np.arange(1500)})
-    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    evict_at_next_write(buffer)
     at_once = buffer._retention._at_once
     buffer.store(n=1)
     assert len(buffer) == 1501 - at_once
@@ -284,7 +284,7 @@ def test_archiving_whole_episodes_never_splits_an_episode(db, tmp_path, monkeypa
         with buffer.episode("t", episode_id=f"e{number}") as episode:
             for k in range(1 + number % 7):
                 episode.append(n=k)
-        monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+        evict_at_next_write(buffer)
         monkeypatch.setattr(buffer._retention, "_at_once", 2)
     lengths = {row["episode_id"]: row["length"] for row in buffer.episodes().to_pylist()}
     counts = dict.fromkeys(lengths, 0)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from behind import writing
+from behind import evict_at_next_write, store_of, writing
 from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -165,7 +165,7 @@ def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, mon
     buffer.eviction = expdb.Eviction(archive=folder)
     shutil.rmtree(folder)
     folder.write_text("")  # another program wrote a file with that name
-    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    evict_at_next_write(buffer)
     with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
         buffer.store_batch({"n": np.arange(20)})
     stored = len(buffer)
@@ -207,7 +207,7 @@ def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
         raise expdb.StorageFull("the disk is full")
 
     monkeypatch.setattr("expdb.archive.retention.evict", full)
-    monkeypatch.setattr(buffer._retention, "next_look", 0.0)
+    evict_at_next_write(buffer)
     with pytest.warns(
         expdb.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"
     ):
@@ -406,7 +406,7 @@ def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, mo
     buffer.store_batch({"n": np.arange(12)})
     with writing(db) as session:
         file = str(tmp_path / "f.parquet")
-        begin(session, buffer._store, "elsewhere 7 8 9", file, np.arange(7))
+        begin(session, store_of(buffer), "elsewhere 7 8 9", file, np.arange(7))
     assert buffer.evict() == 0  # a process on another machine runs this eviction
     with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
         buffer.eviction = None

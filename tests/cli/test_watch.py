@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from behind import report_now, store_of
 from click.testing import CliRunner
 
 import expdb
@@ -37,7 +38,7 @@ def path(tmp_path, monkeypatch):
     consumer = buffer.consumer("learner", max_times_sampled=2)
     consumer.lease(3).acknowledge(step=11)
     consumer.lease(3)
-    buffer._reporter.report()
+    report_now(buffer)
     yield path
     db.close()
 
@@ -304,8 +305,8 @@ def test_the_dashboard_uses_only_metrics_that_exist(path, postgresql_url):
             with pytest.raises(expdb.TooFewRows):
                 consumer.lease(1, wait=0.2)
             buffer.consumer("other").lease(1).acknowledge()
-            buffer._store.activity.add_wait("actor", 1.0)
-            buffer._reporter.report()
+            store_of(buffer).activity.add_wait("actor", 1.0)
+            report_now(buffer)
             return prometheus_text(db)
 
     text = fill(path) + fill(postgresql_url)

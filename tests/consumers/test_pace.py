@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import sqlalchemy as sa
-from behind import writing
+from behind import store_of, writing
 from processes import FORKSERVER
 
 import expdb
@@ -480,7 +480,7 @@ def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
     for _ in range(4):
         paced.admit(wait=0).finish()
     other, began = open_db().buffer("train"), time.monotonic()
-    with other._store.writing() as (session, _):
+    with store_of(other).writing() as (session, _):
         session.rows(sa.select(sa.literal(1)))  # sends the request for the lock
         assert paced.admit(wait=0, required=False) is None
     assert time.monotonic() - began < 20.0  # a wait for the lock would take 30 s

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from behind import store_of
 from row_histories import FIELDS, UNIT, History, assert_matches_new_reader
 
 import expdb
@@ -54,7 +55,7 @@ def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
         buffer.sample(1, unit=UNIT)
         with monkeypatch.context() as patched:
             patched.setattr(engine, "refresh", fail_if_read)
-            patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
+            patched.setattr(type(store_of(buffer).engine), "reading", fail_if_read)
             for first in (40, 60, 80, 100):
                 write_steps(buffer, episode, first)
                 buffer.sample(1, unit=UNIT)
@@ -73,7 +74,7 @@ def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypa
             with monkeypatch.context() as patched:
                 if first:
                     patched.setattr(engine, "refresh", fail_if_read)
-                    patched.setattr(type(buffer._store.engine), "reading", fail_if_read)
+                    patched.setattr(type(store_of(buffer).engine), "reading", fail_if_read)
                 assert sorted(np.unique(buffer.sample(999)["action"])) == [
                     *range(first, first + 60)
                 ]
@@ -102,7 +103,7 @@ def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     buffer.store(x=0)
     buffer.sample(1)
     buffer.sample(1)
-    queue = buffer._store.commit_queue
+    queue = store_of(buffer).commit_queue
     monkeypatch.setattr("expdb.storage.commits.MAX_COMMITS", 8)
     for k in range(1, 8):
         buffer.store(x=k)
@@ -124,7 +125,7 @@ def test_commit_queue_counts_texts_of_steps(db, monkeypatch, texts):
     monkeypatch.setattr("expdb.storage.commits.MAX_BYTES", 10_000)
     for k in range(1, 20):
         buffer.store(x=k, **texts)
-    assert not buffer._store.commit_queue.queued
+    assert not store_of(buffer).commit_queue.queued
 
 
 def test_updates_to_new_steps_of_another_handle_are_loaded(open_db):

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from behind import store_of
 
 import expdb
 from expdb import Epochs, database
@@ -108,7 +109,7 @@ def test_a_cancelled_delete_waits_and_reports_its_outcome(buffer, monkeypatch, f
 
 def test_a_cancelled_read_returns_at_once(buffer, monkeypatch):
     gate = threading.Event()
-    monkeypatch.setattr(type(buffer._store), "compiled", lambda *_: gate.wait(60) and 1 / 0)
+    monkeypatch.setattr(type(store_of(buffer)), "compiled", lambda *_: gate.wait(60) and 1 / 0)
 
     async def run():
         task = asyncio.create_task(buffer.count_async())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from behind import report_now
 
 import expdb
 from expdb.storage.upkeep import reporting
@@ -337,7 +338,7 @@ def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stri
     def scenario(at, strike):
         buffer.store(task_id="t", n=at)
         with strike:
-            buffer._reporter.report()
+            report_now(buffer)
         other.store(task_id="others", n=at)
         by_another_thread(buffer._reporter.report)
         actors = [row for row in buffer.workers() if row["role"] == "actor"]

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from behind import report_now, store_of
 from kept_files import DATA
 
 import expdb
@@ -66,7 +67,7 @@ def test_a_failed_activity_report_is_logged_and_does_not_raise(buffer, caplog, m
     buffer.store(task_id="t", obs=1)
     monkeypatch.setattr(buffer._reporter, "_report", fail)
     with caplog.at_level(logging.INFO, "expdb"):
-        buffer._reporter.report()
+        report_now(buffer)
     assert "cannot store the activity report: locked by another process" in caplog.text
 
 
@@ -77,8 +78,8 @@ def test_doctor_gives_advice_on_long_waits(db, seconds):
     from expdb.process.liveness import named
 
     insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'consumer x', 'learner') RETURNING id"
-    with buffer._store.writing() as (session, _):
-        session.ask(insert, buffer._store.id, named(0), time.time() - seconds)
+    with store_of(buffer).writing() as (session, _):
+        session.ask(insert, store_of(buffer).id, named(0), time.time() - seconds)
     (finding,) = [found for found in db.doctor() if found["what"] == "waiting at 'train'"]
     assert ("start actors" in finding["advice"]) == (seconds > 60)
 

@@ -484,7 +484,7 @@ def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
         buffer = db.buffer("b")
         buffer.store(n=0)
         def work():
-            with db._engine.writing() as session:
+            with engine_of(db).writing() as session:
                 session.ask("SELECT 1"); inside.set(); go.wait(5)
             done.set()
         thread = threading.Thread(target=work); thread.start(); inside.wait()

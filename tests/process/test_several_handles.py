@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from behind import dialect_of, reading, writing
+from behind import dialect_of, reading, store_of, writing
 
 import expdb
 from expdb.storage import catalog
@@ -318,7 +318,7 @@ def test_steps_are_stored_if_another_handle_begins_their_episodes_meanwhile(
         left = list(names)
 
         def write_after_another(store, *arguments):
-            if store is buffer._store and left:
+            if store is store_of(buffer) and left:
                 theirs.store(episode_id=left.pop(), n=-1)
             return write(store, *arguments)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from behind import writing
+from behind import engine_of, writing
 from cases import combinations
 from test_sampling import assert_uniform
 
@@ -964,7 +964,7 @@ def test_sampled_priorities_are_loaded_once_and_kept_current(open_db, location, 
             assert (batch["priority"][is_third] == 0.5).all()
             assert np.isnan(batch["priority"][~is_third]).all()
         with monkeypatch.context() as patched:
-            patched.setattr(db._engine, "reading", None)  # a query would fail
+            patched.setattr(engine_of(db), "reading", None)  # a query would fail
             wanted()
         buffer.update_priorities([4], [0.25])
         batch = wanted()

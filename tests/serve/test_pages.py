@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from behind import report_now
 
 import expdb
 from expdb.serve import transcript
@@ -457,7 +458,7 @@ def test_an_open_episode_without_stored_steps_has_no_page(open_db, location, ser
 
 
 def test_the_newest_step_age_includes_the_measurement_age(filled, location, serve, monkeypatch):
-    filled.buffer("train")._reporter.report()
+    report_now(filled.buffer("train"))
     site, now = serve(location), time.time()
     monkeypatch.setattr(overview, "time", SimpleNamespace(time=lambda: now + 600))
     text = site.get("/b/train").text

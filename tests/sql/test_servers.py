@@ -16,7 +16,7 @@ import time
 import numpy as np
 import psycopg
 import pytest
-from behind import reading, writing
+from behind import engine_of, reading, writing
 from postgres_server import Server
 from proxy import Proxy
 
@@ -168,7 +168,7 @@ import sys
 import expdb
 with expdb.open(sys.argv[1], timeout=1.0) as db:
     buffer = db.buffer("b")
-    with buffer._store.engine.reading() as session:
+    with store_of(buffer).engine.reading() as session:
         session.ask("SELECT 1")
         print("ready", flush=True)
         input()
@@ -1110,7 +1110,7 @@ def test_closing_a_handle_closes_a_connection_in_use_after_its_use(url):
 
 def test_a_forked_child_has_its_own_commit_lock(url):
     with expdb.open(url) as db:
-        engine = db._engine
+        engine = engine_of(db)
         engine.release()  # a forked child leaves the connections of its parent open
         with engine._commits_lock:
             engine.forget_connections()  # as in the child

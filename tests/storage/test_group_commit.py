@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from behind import store_of
 from proxy import Proxy
 
 import expdb
@@ -695,7 +696,7 @@ def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatc
 
 
 def test_stop_iteration_in_an_async_call_raises_runtime_error(buffer, monkeypatch):
-    monkeypatch.setattr(type(buffer._store), "compiled", lambda *_: next(iter(())))
+    monkeypatch.setattr(type(store_of(buffer)), "compiled", lambda *_: next(iter(())))
 
     async def run():
         with pytest.raises(RuntimeError, match="StopIteration"):

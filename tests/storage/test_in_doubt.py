@@ -6,7 +6,7 @@ import sqlite3
 
 import numpy as np
 import pytest
-from behind import dialect_of, writing
+from behind import dialect_of, engine_of, writing
 from proxy import Proxy
 from torture.disk import Disk, library
 
@@ -113,7 +113,7 @@ def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy
                 None,
                 False,
             )
-            db._engine.timeout = 30.0
+            engine_of(db).timeout = 30.0
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(obs=np.zeros(2))
@@ -158,7 +158,7 @@ def test_an_unnamed_episode_continues_after_an_unknown_commit(postgresql_url, pr
         with pytest.raises(expdb.CommitUnknown, match="write_id"):
             buffer.store(n=0, terminated=terminated)
         proxy.swallow = proxy.refuse = False
-        db._engine.timeout = 30.0
+        engine_of(db).timeout = 30.0
         buffer.store(n=1)
         buffer.store(n=2, terminated=True)
         lengths = buffer.episodes()["length"].to_pylist()
@@ -202,7 +202,7 @@ def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_ur
         with pytest.raises(expdb.ConnectionLost):
             writer.flush()
         proxy.swallow = proxy.refuse = False
-        db._engine.timeout = 30.0
+        engine_of(db).timeout = 30.0
         for n in range(3, 6):
             writer.append(None if n == 4 else 100.0 + n, n=n)
         write, calls = writer._writer._sink.write, []

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from behind import report_now, store_of
 from processes import FORKSERVER
 
 import expdb
@@ -101,7 +102,7 @@ def test_every_way_to_write_is_counted(report_on_every_call, db, way):
 
         with ThreadPoolExecutor(3) as pool:
             list(pool.map(lambda k: store_episode(buffer, 1, task_id=f"t{k}"), range(3)))
-    buffer._reporter.report()
+    report_now(buffer)
     counts = by_role(buffer)["actor"]["counts"]
     episodes = 3 if way == "threads" else 1
     assert (counts["steps"], counts["episodes_ended"], counts["episode_length_sum"]) == (
@@ -118,7 +119,7 @@ def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
         buffer.store(obs="text", task_id="t")
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(2, {"task_id": "none"})
-    buffer._reporter.report()
+    report_now(buffer)
     workers = by_role(buffer)
     assert workers["actor"]["counts"] == {"steps": 1}
     assert "learner" not in workers
@@ -182,7 +183,7 @@ def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
             store_episode(buffer, 2, reward, task_id=group, group_id=group)
 
     def stages():
-        buffer._reporter.report()
+        report_now(buffer)
         metrics = newest_metrics(buffer)
         counts = [metrics[f"groups_{stage}"] for stage in ("with_returns", "leased", "discarded")]
         return counts, "oldest_unleased_group_seconds" in metrics
@@ -222,7 +223,7 @@ def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, un
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", expdb.ExpDBWarning)  # of untrained tokens
         buffer.consumer("learner").lease(1, unit=unit).acknowledge()
-    buffer._reporter.report()
+    report_now(buffer)
     assert newest_metrics(buffer)["groups_leased"] == 1
     assert sum("acknowledged" in line for line in buffer.why(1)) >= (unit != expdb.Episode())
 
@@ -237,7 +238,7 @@ def test_partly_evicted_groups_are_not_waiting_for_a_lease(report_on_every_call,
     assert metrics["groups_with_returns"] == 2
     assert metrics["oldest_unleased_group_seconds"] < 60
     buffer.consumer("learner").lease(1, {"group_id": "b"}, unit=expdb.Group(2))
-    buffer._reporter.report()
+    report_now(buffer)
     assert "oldest_unleased_group_seconds" not in newest_metrics(buffer)
 
 
@@ -262,16 +263,16 @@ def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_ca
         buffer.consumer(name).lease(1, unit=expdb.Group(2))
 
     def overwrite(table, column, before, after):
-        with buffer._store.writing() as (session, _):
+        with store_of(buffer).writing() as (session, _):
             statement = f"UPDATE {table} SET {column} = ? WHERE {column} = ? RETURNING 1"
             assert session.ask(statement, after, before)
 
     def leased_groups():
-        buffer._reporter.report()
+        report_now(buffer)
         return newest_metrics(buffer)["groups_leased"]
 
     assert leased_groups() == 1
-    with buffer._store.engine.reading() as session:
+    with store_of(buffer).engine.reading() as session:
         (((positions,), *_), ((request,),)) = session.ask_all(
             ("SELECT positions FROM leases",), ("SELECT request FROM requests",)
         )
@@ -290,7 +291,7 @@ def test_metrics_contain_the_lag_and_staleness_of_consumers(report_on_every_call
         buffer.store(task_id="t", obs=1, policy_version=version, terminated=True)
     consumer = buffer.consumer("learner")
     lease = consumer.lease(2, sampler=expdb.Ordered("position"))
-    buffer._reporter.report()
+    report_now(buffer)
     metrics = newest_metrics(buffer)
     assert metrics["consumers.learner.leased"] == 1
     assert metrics["consumers.learner.acknowledged"] == 0
@@ -322,7 +323,7 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     buffer.store(task_id="t", obs=1)
     with pytest.raises(expdb.TooFewRows):
         buffer.consumer("learner", min_size=5).lease(5, wait=1.6)
-    buffer._reporter.report()
+    report_now(buffer)
     counts = by_role(buffer)["learner"]["counts"]
     assert 1.3 < counts["learner_wait_seconds"] < 6
     waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
@@ -338,7 +339,7 @@ def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, db,
     buffer.admit().finish()
     with pytest.raises(expdb.RateLimited):
         buffer.admit(wait=1.5, required=True)
-    buffer._reporter.report()
+    report_now(buffer)
     counts = by_role(buffer)["actor"]["counts"]
     assert 1.2 < counts["actor_wait_seconds"] < 6
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
@@ -352,10 +353,10 @@ def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, d
     until = time.monotonic() + 1.0
     while time.monotonic() < until:
         assert buffer.admit(wait=0.2, required=False) is None
-    buffer._reporter.report()
+    report_now(buffer)
     worker = by_role(buffer)["actor"]
     assert (worker["state"], worker["waits_for"]) == ("waiting", "the rate limiter or the pace")
-    buffer._reporter.report()
+    report_now(buffer)
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
@@ -363,9 +364,9 @@ def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, d
 def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
-    with buffer._store.writing() as (session, _):
+    with store_of(buffer).writing() as (session, _):
         insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'the pace', 'actor') RETURNING id"
-        session.ask(insert, buffer._store.id, liveness.named(0), time.time() - 90)
+        session.ask(insert, store_of(buffer).id, liveness.named(0), time.time() - 90)
     assert by_role(buffer)["actor"]["state"] == "waiting"
     monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
     worker = by_role(buffer)["actor"]
@@ -379,7 +380,7 @@ def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffe
     consumer = buffer.consumer("judge", max_times_sampled=1)
     lease = consumer.lease(1)
     consumer.acknowledge(lease, scores={"episode_id": ["e"], "name": "quality", "value": 0.5})
-    buffer._reporter.report()
+    report_now(buffer)
     assert by_role(buffer)["judge"]["counts"] == {"scores": 1}
     assert newest_metrics(buffer)["scores"] == 1
 
@@ -420,9 +421,9 @@ def test_a_killed_process_is_shown_as_died(db, location):
     process.join()
     buffer = db.buffer("train")
     assert by_role(buffer)["actor"]["state"] == "died"
-    buffer._reporter.report()
-    with buffer._store.engine.reading() as session:
-        assert measure.measure(buffer._store, session, time.time())["actors"] == 0
+    report_now(buffer)
+    with store_of(buffer).engine.reading() as session:
+        assert measure.measure(store_of(buffer), session, time.time())["actors"] == 0
 
 
 def test_a_process_without_recent_reports_is_shown_as_silent(report_on_every_call, db, monkeypatch):
@@ -469,7 +470,7 @@ def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, ope
     for k in range(3):
         store_episode(buffer, 2, task_id=f"u{k}")
     assert len(buffer.workers()) == 1
-    buffer._reporter.report()
+    report_now(buffer)
     metrics = newest_metrics(buffer)
     assert (
         metrics["episodes_ended"],
@@ -492,7 +493,7 @@ def test_a_removed_worker_that_resumes_is_not_counted_twice(
         other.store(task_id="u", obs=1)
     store_episode(buffer, 2, task_id="v")
     store_episode(buffer, 2, task_id="v")
-    buffer._reporter.report()
+    report_now(buffer)
     assert newest_metrics(buffer)["episodes_ended"] == 3
     assert newest_metrics(buffer)["episode_length_sum"] == 7
 
@@ -511,10 +512,10 @@ def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch)
 def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
-    with buffer._store.writing() as (session, _):
+    with store_of(buffer).writing() as (session, _):
         session.ask("UPDATE metrics SET time = time + 1000000 RETURNING id")
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 10.0)
-    buffer._reporter.report()
+    report_now(buffer)
     rows = buffer.metrics().to_pylist()
     assert len(rows) == 2
     assert rows[1]["time"] < rows[0]["time"]
@@ -529,7 +530,7 @@ def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, 
     buffer, other = open_db().buffer("train"), open_db().buffer("train")
     buffer.store(task_id="t", obs=1)
     before = len(buffer.metrics())
-    with other._store.writing():
+    with store_of(other).writing():
         began = time.monotonic()
         buffer.sample(1)
         assert time.monotonic() - began < 1
@@ -553,7 +554,7 @@ def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call,
     buffer = first.buffer("train")
     buffer.store(task_id="t", obs=1)
     second.drop("train")
-    buffer._reporter.report()
+    report_now(buffer)
     for table in ("workers", "metrics"):
         assert second.sql(f"SELECT count(*) FROM {table}").column(0).to_pylist() == [0]
 
@@ -596,7 +597,7 @@ def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db,
 @pytest.mark.both_databases
 def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
-    with buffer._store.writing() as (session, _):
+    with store_of(buffer).writing() as (session, _):
         session.ask("UPDATE workers SET counts = 'x' RETURNING id")
         session.ask("UPDATE metrics SET measurement = '[]' RETURNING id")
     with pytest.raises(expdb.DatabaseDamaged, match="workers"):
@@ -604,7 +605,7 @@ def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_ca
     with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
         buffer.metrics()
     buffer.store(task_id="t", obs=2)  # writes still succeed
-    with buffer._store.writing() as (session, _):
+    with store_of(buffer).writing() as (session, _):
         session.ask("DELETE FROM metrics RETURNING id")
         session.ask("DELETE FROM workers RETURNING id")
 
@@ -683,7 +684,7 @@ def test_large_policy_versions_are_measured(report_on_every_call, buffer):
 )  # fmt: skip
 def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monkeypatch, counts):
     buffer.store(task_id="t", obs=1)
-    with buffer._store.writing() as (session, _):
+    with store_of(buffer).writing() as (session, _):
         session.ask("UPDATE workers SET counts = ? RETURNING id", counts)
     with pytest.raises(expdb.DatabaseDamaged, match="a row of the table workers"):
         buffer.workers()
@@ -743,10 +744,10 @@ def test_rates_are_correct_after_a_failed_report(
     buffer.store(task_id="t", obs=1)
     reported = buffer._reporter._reported
     with monkeypatch.context() as patch:
-        patch.setattr(buffer._store.engine, "writing", None)
-        buffer._reporter.report()
+        patch.setattr(store_of(buffer).engine, "writing", None)
+        report_now(buffer)
     assert buffer._reporter._reported == reported
-    buffer._reporter.report()
+    report_now(buffer)
     assert buffer._reporter._reported > reported
     logged_errors.clear()
 
@@ -779,5 +780,5 @@ def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypat
     monkeypatch.setattr(
         PostgresqlSession, "_trip", lambda session, sent: trips.append(1) or trip(session, sent)
     )
-    buffer._reporter.report()
+    report_now(buffer)
     assert len(trips) <= 18

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from behind import store_of
 from proxy import Proxy
 
 import expdb
@@ -104,7 +105,7 @@ def test_writers_and_batches_share_a_transaction(buffer, monkeypatch, group_size
     for k in range(8):
         assert numbers_of_episode(buffer, f"e{k}") == [0, 1, 2]
     assert numbers_of_episode(buffer, "c0") == [60, 62]
-    with buffer._store.engine.reading() as session:
+    with store_of(buffer).engine.reading() as session:
         statuses = dict(session.ask("SELECT episode_id, status FROM episodes"))
     assert {statuses[f"e{k}"] for k in range(8)} == {"complete"}
     assert {statuses["f0"], statuses["f1"]} == {"complete"}
@@ -347,7 +348,7 @@ def test_final_observations_adding_fields_are_written_separately(buffer, monkeyp
     ends = [lambda k=k: writers[k].end(n=9, **{f"new{k}": float(k)}) for k in range(3)]
     assert run_as_group(buffer, monkeypatch, ends) == [None] * 3
     assert group_sizes == []
-    assert {"new0", "new1", "new2"} <= set(buffer._store.fields.types)
+    assert {"new0", "new1", "new2"} <= set(store_of(buffer).fields.types)
     assert buffer.check() == []
 
 
