@@ -2,9 +2,9 @@
 
     python3 dev.py run COMMAND [ARGS] run an expdb command: `run demo`, `run info runs.db`, ...
     python3 dev.py test [GROUP...] [ARGS]
-                                      run tests; the groups are core, tools (command line, pages,
-                                      documentation), adapters and faults, by default core and
-                                      tools; ARGS go to pytest
+                                      run tests; the groups are core, tools (command line, pages),
+                                      adapters, documentation (its code) and faults, by default
+                                      core and tools; ARGS go to pytest
                 --torch               install PyTorch and run the tests that need it
                 --slow                also run the slow tests: long histories, training runs
                 --all                 run all groups with the slow tests, every combination of
@@ -79,8 +79,9 @@ ECOSYSTEMS = {
 
 # Tests outside of the group core.
 GROUPS = {
-    "tools": ["tests/cli", "tests/serve", "tests/test_documentation.py"],
+    "tools": ["tests/cli", "tests/serve"],
     "adapters": ["tests/integrations"],
+    "documentation": ["tests/test_documentation.py"],
     "faults": ["tests/test_torture.py"],
 }
 

@@ -75,7 +75,6 @@ def pages():
             yield pytest.param(page, id=f"{page.parent.name}/{page.stem}")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", list(pages()))
 def test_the_code_blocks_of_a_page_run_and_print_the_shown_output(
