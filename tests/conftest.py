@@ -194,6 +194,12 @@ def module_db(
 
 
 @pytest.fixture
-def scratch(module_db: expdb.ExperienceDB) -> expdb.ReplayBuffer:
+def new_buffer(module_db: expdb.ExperienceDB) -> Callable[..., expdb.ReplayBuffer]:
+    """Create an empty buffer of `module_db`."""
+    return lambda **options: module_db.buffer(f"scratch {len(module_db.buffers())}", **options)
+
+
+@pytest.fixture
+def scratch(new_buffer: Callable[..., expdb.ReplayBuffer]) -> expdb.ReplayBuffer:
     """An empty buffer of `module_db`, for tests whose subject is not the database."""
-    return module_db.buffer(f"scratch {len(module_db.buffers())}")
+    return new_buffer()

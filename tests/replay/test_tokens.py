@@ -17,8 +17,8 @@ THRESHOLD = 8
 
 
 @pytest.fixture
-def train(db):
-    return db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
+def train(new_buffer):
+    return new_buffer(fields=expdb.TOKEN_FIELDS)
 
 
 @pytest.fixture(autouse=True)

@@ -69,8 +69,8 @@ def play(buffer, task, returns, length=3):
 
 
 @pytest.fixture
-def buffer(open_db):
-    buffer = open_db().buffer("train")
+def buffer(new_buffer):
+    buffer = new_buffer()
     play(buffer, "easy", [1, 1, 1, 1])
     play(buffer, "hard", [0, 0, 0, 1])
     play(buffer, "never", [0, 0, 0, 0], length=2)
@@ -153,15 +153,17 @@ def test_pairs_reflect_queries_updates_and_eviction(buffer):
         buffer.sample(1, unit=Pairs())
 
 
-def test_prioritized_pairs_are_reproduced_from_a_sampling_state(buffer, open_db):
+def test_prioritized_pairs_are_reproduced_from_a_sampling_state(buffer, module_db):
     batch = buffer.sample(64, unit=Pairs(), sampler=expdb.Prioritized(), rng=0)
     assert batch["probability"] == pytest.approx(1.0)  # one episode is better than others
     state = buffer.sampling_state()
-    again = open_db().buffer("train")
-    again.restore_sampling(state)
-    ours, theirs = (
-        source.sample(16, unit=Pairs(), sampler=expdb.Prioritized()) for source in (buffer, again)
-    )
+    with expdb.open(module_db.location) as other:
+        again = other.buffer(buffer.name)
+        again.restore_sampling(state)
+        ours, theirs = (
+            source.sample(16, unit=Pairs(), sampler=expdb.Prioritized())
+            for source in (buffer, again)
+        )
     for key in ours:
         np.testing.assert_array_equal(ours[key], theirs[key])
 
@@ -388,10 +390,11 @@ class Good(expdb.Unit):
         return expdb.Layout(pairs, mask=pairs >= 0)
 
 
-def test_custom_units_draw_only_stored_steps(buffer, open_db):
+def test_custom_units_draw_only_stored_steps(buffer, module_db):
     buffer.delete({"task_id": "easy"})
-    fresh = open_db().buffer("train")
-    drawn = fresh.sample(300, unit=Good(), rng=0)["position"][:, 0]
+    with expdb.open(module_db.location) as other:
+        sampled = other.buffer(buffer.name).sample(300, unit=Good(), rng=0)
+    drawn = sampled["position"][:, 0]
     assert set(drawn.tolist()) == {21, 22, 23}
 
 
@@ -688,9 +691,9 @@ def answer(buffer, task, gained, lengths):
 
 
 @pytest.fixture
-def answers(open_db):
+def answers(new_buffer):
     tokens = expdb.Field("int32", shape=(None,))
-    buffer = open_db().buffer("answers", fields={"tokens": tokens})
+    buffer = new_buffer(fields={"tokens": tokens})
     for k in range(6):
         answer(buffer, f"prompt {k}", 0, [3, 2])
         answer(buffer, f"prompt {k}", k + 1, [1 + k])
