@@ -7,8 +7,8 @@
                                       core and tools; ARGS go to pytest
                 --torch               install PyTorch and run the tests that need it
                 --slow                also run the slow tests: long histories, training runs
-                --all                 run all groups with the slow tests, every combination of
-                                      values, and every test on both databases
+                --all                 also run the slow tests, all groups, every combination of
+                                      values, and each test that opens a database on both
                 --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL and
                                       verifiers, each in its own environment (large downloads)
                 --newest              install the newest versions instead of constraints.txt
@@ -29,6 +29,7 @@ neither root nor the venv module. If that module is missing, dev.py installs vir
 """
 
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -153,7 +154,7 @@ class Environment:
             PYTHONPATH=str(BOOT), VIRTUALENV_OVERRIDE_APP_DATA=str(BOOT / "data"),
         )  # fmt: skip
 
-    def call(self, *arguments: object, cwd: Path = ROOT) -> None:
+    def call(self, *arguments: object, cwd: Path = ROOT, **variables: str) -> None:
         """Run the Python of the environment, with temporary files and caches in its folder."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir(parents=True)
@@ -162,7 +163,8 @@ class Environment:
             "MPLCONFIGDIR": self.temporary,
             "XDG_CACHE_HOME": self.temporary,
         }
-        call(self.python, *arguments, cwd=cwd, **{name: str(path) for name, path in places.items()})
+        variables |= {name: str(path) for name, path in places.items()}
+        call(self.python, *arguments, cwd=cwd, **variables)
 
 
 def call(*command: object, cwd: Path = ROOT, **environment: str) -> None:
@@ -194,8 +196,9 @@ def requirements(groups: list[str]) -> list[str]:
 def test(arguments: list[str]) -> None:
     """Run the tests in one process more than there are cores, up to four processes."""
     flags = {"--torch", "--slow", "--all", "--newest", "--ecosystems"} & set(arguments)
-    groups = {"core", *GROUPS} & set(arguments)
-    arguments = [argument for argument in arguments if argument not in flags | groups]
+    arguments = [argument for argument in arguments if argument not in flags]
+    groups = set(itertools.takewhile(lambda argument: argument in ("core", *GROUPS), arguments))
+    arguments = arguments[len(groups) :]
     newest = "--newest" in flags
     environment = Environment(ROOT / (".venv-newest" if newest else ".venv"), newest=newest)
     environment.provide(["test", *(["torch"] if "--torch" in flags else [])])
@@ -206,12 +209,13 @@ def test(arguments: list[str]) -> None:
     ]
     if flags & {"--slow", "--all"}:
         options += ["-m", ""]
+    variables = {}
     if "--all" in flags:
-        os.environ |= {"EXPDB_TEST_DATABASES": "both", "EXPDB_TEST_ALL": "1"}
-        groups = {"core", *GROUPS}
-    if groups or not any(argument.startswith("tests") for argument in arguments):
+        variables = {"EXPDB_TEST_DATABASES": "both", "EXPDB_TEST_ALL": "1"}
+        groups = groups or {"core", *GROUPS}
+    if not any((ROOT / argument.split("::")[0]).exists() for argument in arguments):
         options += paths_of(groups or {"core", "tools"})
-    environment.call("-m", "pytest", *options, *arguments)
+    environment.call("-m", "pytest", *options, *arguments, **variables)
     for name, tests in ECOSYSTEMS.items() if "--ecosystems" in flags else ():
         other = Environment(ROOT / f".venv-{name}", alone=True)
         other.provide([name])

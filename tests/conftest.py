@@ -1,8 +1,9 @@
 """Fixtures for tests on SQLite and on PostgreSQL.
 
 By default, a test runs on SQLite, and a test with the mark `both_databases` also on PostgreSQL. Set
-`EXPDB_TEST_DATABASES` to `sqlite`, `postgresql` or `both` to run every test on these databases. A
-database that a test opens with `open_db`, `db` or `buffer` is checked at the end of the test.
+`EXPDB_TEST_DATABASES` to `sqlite`, `postgresql` or `both` to run every test that uses `location` on
+these databases. A database that a test opens with `open_db`, `db` or `buffer` is checked at the end
+of the test. `scratch` is a buffer of a database that the tests of a module share.
 """
 
 import itertools
@@ -109,10 +110,11 @@ def unused_databases() -> list[str]:
 @pytest.fixture
 def postgresql_url(postgresql: Server, unused_databases: list[str]) -> Iterator[str]:
     """The URL of a PostgreSQL database with an empty schema."""
-    if not unused_databases:
-        unused_databases.append(postgresql.database())
-        expdb.open(postgresql.url(unused_databases[0])).close()
-    name = unused_databases.pop()
+    if unused_databases:
+        name = unused_databases.pop()
+    else:
+        name = postgresql.database()
+        expdb.open(postgresql.url(name)).close()
     yield postgresql.url(name)
     postgresql.empty(name)
     unused_databases.append(name)
@@ -162,6 +164,8 @@ def open_db(location: str, empty_file: Path) -> Iterator[Callable[..., expdb.Exp
         return opened[-1]
 
     yield opener
+    for handle in opened[:-1]:
+        handle.close()
     try:
         problems = opened[-1].check()
     except (IndexError, expdb.DatabaseClosed):
@@ -193,10 +197,13 @@ def module_db(
         assert db.check() == []
 
 
+_numbers = itertools.count()
+
+
 @pytest.fixture
 def new_buffer(module_db: expdb.ExperienceDB) -> Callable[..., expdb.ReplayBuffer]:
     """Create an empty buffer of `module_db`."""
-    return lambda **options: module_db.buffer(f"scratch {len(module_db.buffers())}", **options)
+    return lambda **options: module_db.buffer(f"scratch {next(_numbers)}", **options)
 
 
 @pytest.fixture

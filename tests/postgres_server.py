@@ -223,7 +223,7 @@ class Server:
                 "(SELECT coalesce(string_agg(format('DROP INDEX expdb.%I;', indexname), ''), '') "
                 "FROM pg_indexes WHERE schemaname = 'expdb' AND indexname ~ "
                 "'_by_(tags|episode_tags|scores_judge|agent_id)'), "
-                "(SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "(SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid())"
             ).fetchone()[:2]
             if steps < 2000:  # TRUNCATE creates new files, which takes ten times as long

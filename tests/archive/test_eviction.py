@@ -64,6 +64,7 @@ def test_max_bytes_evicts_the_oldest_steps(buffer, db):
     assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_max_age_evicts_old_steps(buffer, db):
     now = time.time()
     for k in range(10):
@@ -75,6 +76,7 @@ def test_max_age_evicts_old_steps(buffer, db):
     assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     for k in range(60):
         buffer.store(task_id="rare" if k % 10 == 0 else "common", n=k, terminated=True)
@@ -91,6 +93,7 @@ def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     assert db.check() == []
 
 
+@pytest.mark.both_databases
 def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     buffer = db.buffer("whole", capacity=50)
     buffer.eviction = expdb.Eviction(whole_episodes=True)

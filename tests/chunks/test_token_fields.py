@@ -200,6 +200,7 @@ def test_repeated_prompts_take_at_most_10_percent_extra_space(db, as_lists, flus
     assert buffer.stats()["bytes"] <= 1.1 * unique
 
 
+@pytest.mark.both_databases
 def test_long_prompts_flushed_after_each_turn_are_merged_at_episode_end(db):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     with buffer.episode("task") as episode:

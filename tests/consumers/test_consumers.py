@@ -762,6 +762,7 @@ def test_clearing_a_buffer_keeps_its_consumers(buffer):
         next(buffer.replay("trainer"))
 
 
+@pytest.mark.both_databases
 def test_a_forked_child_does_not_release_leases_of_its_parent(buffer):
     fill(buffer, episodes=1)
     consumer = buffer.consumer("trainer", max_times_sampled=1)

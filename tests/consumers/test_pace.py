@@ -52,6 +52,7 @@ def test_the_pace_admits_only_groups_that_can_be_trained_on_in_time(paced, open_
         )
 
 
+@pytest.mark.both_databases
 def test_admissions_stop_before_the_oldest_active_group_becomes_stale(paced):
     slow = paced.admit(wait=0)
     for version in (6, 7, 8):

@@ -265,6 +265,7 @@ def full(request, open_db):
     return buffer
 
 
+@pytest.mark.both_databases
 def test_deleted_steps_do_not_block_writers(full):
     full.consumer("trainer", max_times_sampled=1)
     full.delete({"step": 0})
@@ -274,6 +275,7 @@ def test_deleted_steps_do_not_block_writers(full):
     assert full.consumer("trainer").lease(10).batch.size == 10
 
 
+@pytest.mark.both_databases
 def test_evicted_steps_do_not_block_writers(full):
     full.consumer("trainer", max_times_sampled=1)
     full.set_capacity(4)

@@ -136,21 +136,22 @@ def test_waiting_threads_share_one_connection(db, consumer, location):
         pytest.skip("SQLite has no server connections")
     learners = Learners(consumer, 20)
     sql = (
-        "SELECT count(*) FILTER (WHERE state = 'active') AS active, "
-        "count(*) FILTER (WHERE state <> 'idle') AS busy "
+        "SELECT count(*) FILTER (WHERE state <> 'idle') AS busy, "
+        "count(*) FILTER (WHERE state LIKE 'idle in%') AS idle_in_transaction "
         "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"
     )
+    counts = []
     with expdb.open(location) as other:
-        counts = []
-        await_true(
-            lambda: counts.append(other.sql(sql).to_pylist()[0]) or counts[-1]["active"] == 1
-        )
-        for _ in range(10):
+
+        def is_shared():
+            """Return whether one thread watches, or one takes over from another, for a while."""
             counts.append(other.sql(sql).to_pylist()[0])
-            time.sleep(0.02)
-    # One thread watches, and another may take over from it.
-    assert max(row["busy"] for row in counts[-10:]) <= 2
+            newest = counts[-20:]
+            return len(newest) == 20 and max(row["busy"] for row in newest) <= 2
+
+        await_true(is_shared)  # after the initial checks of the threads
+    assert min(row["idle_in_transaction"] for row in counts[-20:]) == 0
     db.buffer("b").store_batch({"x": np.arange(20)})
     learners.join()
     assert sorted(learners.found) == list(range(20))

@@ -654,7 +654,7 @@ def test_public_attributes_equal_those_of_the_original(deque):
     assert per.buffer_idx == {k: entry.index for k, entry in enumerate(pushed[2:])}
 
 
-def test_a_kill_during_an_update_leaves_a_consistent_buffer(deque, tmp_path, monkeypatch):
+def test_an_interrupt_during_an_update_leaves_a_consistent_buffer(deque, tmp_path, monkeypatch):
     monkeypatch.setattr("expdb.integrations.di_engine.items.UPDATE_SECONDS", 0.1)
     path = tmp_path / "killed.db"
     buffer = deque(8, size=8, location=path)

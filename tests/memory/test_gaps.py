@@ -185,6 +185,7 @@ def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
     np.testing.assert_array_equal(ours["position"], theirs["position"])
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("gone", [range(1_024, 2_048), range(5, 4_000, 700), [0, 1_023, 2_047]])
 def test_a_sample_excludes_steps_deleted_by_another_handle(open_db, gone):
     buffer, other = (open_db(max_lag=0.0).buffer("b") for _ in range(2))

@@ -10,6 +10,7 @@ from expdb.sampling import engine
 from expdb.sql.dialects.sqlite.session import SqliteSession
 
 
+@pytest.mark.both_databases
 @pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 @pytest.mark.parametrize(
     "seed", [*range(2), *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 40))]
@@ -128,6 +129,7 @@ def test_commit_queue_counts_texts_of_steps(db, monkeypatch, texts):
     assert not store_of(buffer).commit_queue.queued
 
 
+@pytest.mark.both_databases
 def test_updates_to_new_steps_of_another_handle_are_loaded(open_db):
     ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
     ours.store_batch({"x": np.arange(50)})

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import os
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -67,6 +68,53 @@ def test_an_interrupt_while_converting_a_value_stores_no_part_of_the_step(buffer
     assert buffer.episodes()["length"].to_pylist() == [50]
     assert "new" not in buffer.stats()["fields"]
     assert buffer.sample(20, rng=0).size == 20
+
+
+def test_a_writer_can_be_used_after_an_interrupt_while_converting_a_value(buffer):
+    with buffer.episode("t", flush_steps=4) as episode:
+        for k in range(10):
+            with pytest.raises(KeyboardInterrupt):
+                episode.append(x=k, **{f"new{k}": 0}, obs=Raising(KeyboardInterrupt))
+            episode.append(x=k, **{f"new{k}": "text, not a number"}, obs=np.full(2, float(k)))
+    assert buffer.get(range(10))["x"].tolist() == list(range(10))
+
+
+@pytest.mark.slow
+def test_a_process_that_exits_on_sigterm_leaves_only_complete_steps(tmp_path):
+    """The signal handler calls `sys.exit(0)` while a value is converted to an array."""
+    code = """if True:
+        import signal, sys, time, numpy as np, expdb
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        class Slow:
+            dtype, shape = np.dtype("f8"), (2,)
+            def __init__(self, k): self.k = k
+            def __array__(self, *_, **__):
+                time.sleep(0.001)
+                return np.full(2, float(self.k))
+        with expdb.open(sys.argv[1]) as db, db.buffer("b").episode("t") as episode:
+            for k in range(100_000):
+                episode.append(n=k, obs=Slow(k), after=k)
+                if k == 0:
+                    print("started", flush=True)
+    """
+    for number in range(4):
+        path = str(tmp_path / f"{number}.db")
+        process = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        threading.Event().wait(0.05 + 0.01 * number)
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        with expdb.open(path) as db:
+            assert db.check() == []
+            buffer = db.buffer("b")
+            batch = buffer.get(range(len(buffer)))
+            assert (
+                batch["n"].tolist()
+                == batch["after"].tolist()
+                == batch["obs"][:, 1].tolist()
+                == list(range(len(buffer)))
+            )
 
 
 # -- interrupts at every line ----------------------------------------------------------------------
@@ -163,12 +211,13 @@ every_line = pytest.mark.filterwarnings(
 # With EXPDB_EVERY_LINE=1, they interrupt every line, which takes about 15 minutes.
 EACH = bool(os.environ.get("EXPDB_EVERY_LINE"))
 kinds = pytest.mark.parametrize(("kind", "stride"), [
-    pytest.param(KeyboardInterrupt, 1 if EACH else 101),
+    pytest.param(KeyboardInterrupt, 101, marks=pytest.mark.skipif(EACH, reason="each line is run")),
     pytest.param(KeyboardInterrupt, 1 if EACH else 47, marks=pytest.mark.slow),
     pytest.param(asyncio.CancelledError, 1 if EACH else 97, marks=pytest.mark.slow),
 ])  # fmt: skip
 
 
+@pytest.mark.both_databases
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["append", "flush", "end", "block"])
@@ -222,6 +271,7 @@ def test_a_writer_interrupted_at_any_line_stores_each_step_once(open_db, kind, s
     assert everywhere(kind, stride, scenario) > 10
 
 
+@pytest.mark.both_databases
 @every_line
 @kinds
 @pytest.mark.parametrize("how", ["store", "store_batch", "new field"])

@@ -419,6 +419,7 @@ def test_evicted_steps_are_not_drawn_even_without_new_steps(db):
 # -- priorities ------------------------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_priorities_are_persistent_and_shared_between_handles(open_db):
     db = open_db(max_lag=0.0)
     buffer = db.buffer("b", capacity=3000)
@@ -742,6 +743,7 @@ def test_a_seed_gives_the_same_sample_with_and_without_a_wait(db):
         assert buffer.sample(8, unit=NStep(1), rng=7)["x"].tolist() == waited["x"].tolist()
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "sampler",
     [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)],

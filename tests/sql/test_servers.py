@@ -440,7 +440,7 @@ def test_a_lost_commit_of_a_change_raises_commit_unknown(url, proxy):
 
 
 def test_an_unavailable_server_is_an_error_after_the_timeout(url, proxy):
-    with expdb.open(proxy.url(url), timeout=0.5) as db:
+    with expdb.open(proxy.url(url), timeout=1.5) as db:
         buffer = db.buffer("b")
         buffer.store(**step(0))
         proxy.refuse = True

@@ -50,6 +50,7 @@ def test_a_step_has_the_agent_of_its_episode_by_default(buffer):
     assert buffer.count({"agent_id": "bob"}) == 1
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("way", ["store", "rows", "columns", "writer", "extend", "mixed"])
 def test_every_way_to_write_stores_the_agents(buffer, way):
     names = [AGENTS[k % 2] for k in range(6)]

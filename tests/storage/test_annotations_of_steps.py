@@ -133,6 +133,7 @@ def test_arrays_of_a_buffer_without_tokens_can_have_any_length(db):
     assert buffer.stats()["annotations"] == {"routes": "int8[None, 2]"}
 
 
+@pytest.mark.both_databases
 def test_evicted_and_deleted_steps_lose_their_annotations(db):
     buffer = db.buffer("small", capacity=8)
     for k in range(8):

@@ -163,6 +163,7 @@ def test_invalid_policy_versions_are_rejected(buffer, columns, error):
     assert len(buffer) == 0
 
 
+@pytest.mark.both_databases
 def test_updating_the_version_of_an_episode_changes_all_of_its_steps(buffer):
     for task in ("mixed", "other"):
         with buffer.episode(task) as episode:

@@ -104,6 +104,7 @@ def test_a_late_reward_is_visible_to_all_reads_immediately(db, filled):
     assert np.isnan(filled.get([5])["reward"][0])
 
 
+@pytest.mark.both_databases
 def test_flags_tags_and_policy_versions_can_be_changed(filled):
     filled.update(
         np.array([0, 1]), terminated=True, truncated=True, tags={"new": 1}, policy_version=9
@@ -139,6 +140,7 @@ def test_update_and_delete_require_a_query(filled):
     assert len(filled) == 25
 
 
+@pytest.mark.both_databases
 def test_changes_visible_to_queries_increase_the_revision(db, filled):
     revision = filled.stats()["revision"]
     for change in (
@@ -155,6 +157,7 @@ def test_changes_visible_to_queries_increase_the_revision(db, filled):
     assert filled.stats()["revision"] == revision
 
 
+@pytest.mark.both_databases
 def test_deleted_steps_disappear_from_pages_tasks_and_episodes(db, filled):
     assert filled.delete(QueryBuilder().in_("step", [1, 3])) == 10
     assert filled.delete({"task_id": "nope"}) == 0
@@ -166,6 +169,7 @@ def test_deleted_steps_disappear_from_pages_tasks_and_episodes(db, filled):
     assert filled.episodes()["length"].to_pylist() == [5, 5, 5, 5]
 
 
+@pytest.mark.both_databases
 def test_episode_returns_are_recomputed_exactly_after_an_update(buffer):
     buffer.store(task_id="a", reward=1e18)
     buffer.update({"task_id": "a"}, reward=0.5)

@@ -196,6 +196,7 @@ def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     assert len(buffer) == 0
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("at", range(1, 12))
 def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     calls = []
