@@ -77,8 +77,7 @@ def remove_old_drafts(folder: Path) -> None:
     for draft in folder.glob("*/.*.parquet.*"):
         name, _, _ = draft.name[1:].rpartition(".")
         if draft.with_name(name).exists():
-            with suppress(OSError):
-                draft.unlink()
+            remove(draft)
 
 
 def trust(location: str, buffer: str) -> None:
@@ -101,3 +100,20 @@ def failed(path: str, error: OSError) -> errors.ArchiveFailed:
         f"{path} cannot be written ({error.strerror or error}), so no steps were evicted; free "
         "disk space, correct the permissions, or set another buffer.eviction"
     )
+
+
+def remove(draft: Path) -> None:
+    """Delete a draft; a file that cannot be deleted is removed later as an old draft."""
+    with suppress(OSError):
+        draft.unlink()
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to the disk."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open a folder, and it keeps the entries in a journal
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

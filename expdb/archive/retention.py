@@ -320,9 +320,10 @@ class Retention:
                 return 0
             if backlog.policy.archive is None:
                 self._backlog = None
-                return evict(store, session, outcome, self._free(session, backlog.plan.positions))
+                positions = self._free(session, backlog.policy, backlog.plan.positions)
+                return evict(store, session, outcome, positions)
             marker = eviction.read_marker(session, store)
-            positions = self._free(session, backlog.take(count))
+            positions = self._free(session, backlog.policy, backlog.take(count))
             if not len(backlog.plan.positions):
                 self._backlog = None
             positions = positions[alive(store, session, positions)] if len(positions) else positions
@@ -336,10 +337,17 @@ class Retention:
             archive_folder.remove_old_drafts(archiving.path.parent.parent)
         return self._archive(archiving)
 
-    def _free(self, session: Session, positions: np.ndarray) -> np.ndarray:
-        """Return the positions that no lease pins."""
+    def _free(self, session: Session, policy: Eviction | None, positions: np.ndarray) -> np.ndarray:
+        """Return the positions that may be evicted now.
+
+        Since the steps were selected, a lease may have pinned them, or a writer may have resumed
+        their episode.
+        """
         pinned = pinned_from(self._store, session, self._store.state(session))
-        return positions if pinned is None else positions[positions < pinned]
+        free = positions if pinned is None else positions[positions < pinned]
+        if policy is None or not policy.whole_episodes:
+            return free
+        return eviction.without_open_episodes(self._store, session, free)
 
     def _finish(self) -> int:
         """Finish an eviction that a process has left, and return the number of evicted steps."""
@@ -369,7 +377,7 @@ class Retention:
                 return 0
             taken = evictions.take_over(session, store, archiving, self._holder)
         if _is_left(archiving):  # a suspended owner removes its draft itself when it resumes
-            _remove(archiving.draft)
+            archive_folder.remove(archiving.draft)
         return self._archive(taken)
 
     def publish_evicted(self) -> None:
@@ -389,23 +397,23 @@ class Retention:
         try:
             count, archiving = self._moved(archiving)
         except _OwnerChanged:
-            _remove(archiving.draft)
+            archive_folder.remove(archiving.draft)
             return 0
         except errors.UnknownBuffer:  # another process has dropped the buffer with these steps
-            _remove(archiving.draft)
+            archive_folder.remove(archiving.draft)
             raise
         except BaseException:
             # If the outcome of a commit is unknown, the steps may be deleted: keep the draft then.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
                 stored = evictions.under_way(session, self._store)
                 if stored is None or stored.id != archiving.id or not stored.committed:
-                    _remove(archiving.draft)
+                    archive_folder.remove(archiving.draft)
                     evictions.give_up(session, self._store, archiving)
             raise
         if archiving.committed:
             self._publish(archiving)
         else:
-            _remove(archiving.draft)
+            archive_folder.remove(archiving.draft)
         return count
 
     def _moved(self, archiving: Archiving) -> tuple[int, Archiving]:
@@ -433,7 +441,8 @@ class Retention:
         """Return the eviction without the steps that leases have pinned since it began."""
         if not evictions.is_owner(session, self._store, archiving):
             raise _OwnerChanged
-        free = self._free(session, archiving.positions)
+        policy = eviction.read_policy(session, self._store)
+        free = self._free(session, policy, archiving.positions)
         if len(free) == len(archiving.positions):
             return archiving
         return evictions.shrink(session, self._store, archiving, free)
@@ -458,9 +467,10 @@ class Retention:
             path = path.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
         try:
             archiving.draft.replace(path)
-            _sync(path.parent)
+            archive_folder.sync(path.parent)
             for draft in path.parent.glob(f".{path.name}.*"):
-                _remove(draft)  # drafts of previous owners, which may no longer delete the steps
+                # Drafts of previous owners, which may no longer delete the steps.
+                archive_folder.remove(draft)
         except FileNotFoundError:
             with store.engine.reading() as session:
                 stored = evictions.under_way(session, store)
@@ -499,8 +509,8 @@ class Retention:
                 draft, kinds, lambda names: self._renewing(archiving, stored, names, renew),
                 json_text=True,
             )  # fmt: skip
-            _sync(draft)
-            _sync(draft.parent)
+            archive_folder.sync(draft)
+            archive_folder.sync(draft.parent)
         except errors.ExpDBError:  # some classes are also an OSError
             raise
         except OSError as error:
@@ -554,19 +564,3 @@ def _is_in_archive(archiving: Archiving, policy: Eviction) -> bool:
         and ".." not in path.parts
         and path.suffix == ".parquet"
     )
-
-
-def _remove(draft: Path) -> None:
-    with suppress(OSError):
-        draft.unlink()
-
-
-def _sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to the disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and it keeps the entries in a journal
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

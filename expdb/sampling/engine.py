@@ -189,8 +189,6 @@ class SampleEngine:
                 return np.empty(0, np.int64), None
             self._refresh(session, state, changed)
             self._make_room(plan, state)
-            if plan.request.reads:
-                self._candidates.read_owners(session, plan.request)
             positions = plan.drawable(session).listed().copy()
         return positions, (self.resident, self.resident.epoch)
 

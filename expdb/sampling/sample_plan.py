@@ -288,6 +288,8 @@ class SamplePlan:
         epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
         is_outdated = epoch != self._epoch or request.asks_priorities or request.uses_time
         if self._positions is None or is_outdated:
+            if request.reads or self.resident.owners:
+                self.candidates.read_owners(session, request)
             positions = self.candidates.positions(session, request, self._fit)
             self._positions, self._epoch = positions, epoch
         return self._positions

@@ -321,7 +321,7 @@ def left_between(monkeypatch, buffer, place):
     with monkeypatch.context() as patch:
         patch.setattr(buffer._retention, place, end)
         if place == "_delete":  # a killed process also leaves its draft
-            patch.setattr(retention, "_remove", lambda draft: None)
+            patch.setattr(archive_folder, "remove", lambda draft: None)
         with pytest.raises(Killed):
             buffer.evict()
 

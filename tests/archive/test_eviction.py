@@ -238,6 +238,70 @@ def test_a_reward_updated_during_an_eviction_is_archived(db, tmp_path, monkeypat
 
 
 @pytest.mark.both_databases
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_annotation_added_during_an_eviction_is_archived(db, tmp_path, monkeypatch, replaced):
+    buffer = db.buffer("b", capacity=5)
+    buffer.eviction = expdb.Eviction(archive=tmp_path)
+    buffer.store_batch({"n": np.arange(10)})
+    if replaced:
+        buffer.annotate([2], advantage=[1.0])
+    scan, annotated = buffer._retention._scan, []
+
+    def late(positions, names):
+        yield from scan(positions, names)
+        if not annotated:
+            annotated.append(buffer.annotate([2], advantage=[7.0]))
+
+    monkeypatch.setattr(buffer._retention, "_scan", late)
+    assert buffer.evict() == 5
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.read_table(file)["advantage"].to_pylist() == [None, None, 7.0, None, None]
+
+
+def abort_two_episodes(buffer):
+    for name in ("a", "b"):
+        writer = buffer.episode("t", episode_id=name)
+        for n in range(4):
+            writer.append(n=n)
+        writer.abort()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("is_archived", [False, True])
+def test_an_episode_resumed_during_an_eviction_is_not_evicted(
+    open_db, tmp_path, monkeypatch, is_archived
+):
+    buffer, other = (open_db().buffer("b", capacity=1) for _ in range(2))
+    buffer.eviction = expdb.Eviction(
+        whole_episodes=True, archive=tmp_path if is_archived else None, by="archiver"
+    )
+    abort_two_episodes(buffer)
+    resumed = []
+
+    def resume():
+        if not resumed:
+            resumed.append(other.episode("t", episode_id="b", resume=True))
+
+    scan, save = buffer._retention._scan, buffer._retention._save
+
+    def scan_then_resume(positions, names):
+        yield from scan(positions, names)
+        resume()
+
+    if is_archived:  # while the draft is written
+        monkeypatch.setattr(buffer._retention, "_scan", scan_then_resume)
+    else:  # after the steps were selected
+        monkeypatch.setattr(buffer._retention, "_save", lambda: (resume(), save()))
+    assert buffer.evict() == 4
+    assert archived(tmp_path) == ([0, 1, 2, 3] if is_archived else [])
+    (writer,) = resumed
+    assert writer.length == 4
+    writer.append(n=4)
+    writer.end()
+    assert held(buffer) == [4, 5, 6, 7, 8]
+
+
+@pytest.mark.both_databases
 def test_another_handle_finishes_an_interrupted_eviction(db, open_db, tmp_path, monkeypatch):
     buffer = open_db().buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(archive=tmp_path)

@@ -229,6 +229,28 @@ def test_get_returns_the_same_from_memory_and_database(open_db, filled, fields):
         filled.get([3, 1000])
 
 
+@pytest.mark.parametrize("unit", [expdb.Group(2), expdb.Pairs()])
+def test_epochs_of_groups_continue_while_episodes_are_stored(open_db, unit):
+    buffer, other = open_db().buffer("b"), open_db().buffer("b")
+
+    def store(first, groups):
+        for number in range(first, first + groups):
+            for reward in (0.0, 1.0):
+                other.store(group_id=f"g{number}", x=number, reward=reward, terminated=True)
+
+    store(0, 6)
+    epochs = buffer.epochs(2, n=1, unit=unit, refresh=True)
+    groups = [next(epochs)["x"]]
+    state = json.loads(json.dumps(epochs.state_dict()))
+    store(6, 3)
+    groups += [batch["x"] for batch in epochs]
+    assert sorted(np.concatenate(groups)[:, 0].reshape(-1).tolist()) == list(range(6))
+    resumed = open_db().buffer("b").epochs(2, n=1, unit=unit, refresh=True)
+    resumed.load_state_dict(state)
+    for batch, expected in zip(resumed, groups[1:], strict=True):
+        np.testing.assert_array_equal(batch["x"], expected)
+
+
 def test_each_group_is_one_item_of_an_epoch(filled):
     drawn_tasks = [
         batch["task_id"][:, 0].tolist()

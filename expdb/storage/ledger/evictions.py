@@ -141,10 +141,10 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
     if not len(archiving.positions):
         return ()
     low, high = int(archiving.positions[0]), int(archiving.positions[-1])
-    steps, episodes, segments, priorities = (
-        table.c for table in (tables.steps, tables.episodes, tables.segments, tables.priorities)
-    )
+    steps, episodes, segments = tables.steps.c, tables.episodes.c, tables.segments.c
+    priorities, annotations = tables.priorities.c, tables.annotations.c
     f = sa.func
+    annotated = annotations.buffer_id == store.id, annotations.position.between(low, high)
     in_range = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
     own = sa.select(segments.episode).where(*in_range)
     (row,) = session.rows(
@@ -162,9 +162,11 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
             .where(priorities.buffer_id == store.id)
             .where(priorities.block.between(low >> 10, high >> 10))
             .scalar_subquery(),
+            sa.select(f.count()).where(*annotated).scalar_subquery(),
+            sa.select(f.coalesce(f.sum(annotations.crc), 0)).where(*annotated).scalar_subquery(),
         )
     )
-    return tuple(row)
+    return tuple(map(int, row))
 
 
 NO_STEPS = np.empty(0, np.int64)

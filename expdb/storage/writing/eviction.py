@@ -243,6 +243,22 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
     return state.pinned if kept <= 2 * state.capacity else None
 
 
+def without_open_episodes(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
+    """Return the positions, ascending, whose episodes are not open."""
+    if not len(positions):
+        return positions
+    low, high = int(positions[0]), int(positions[-1])
+    runs = session.rows(
+        sa.select(G.first, G.last)
+        .select_from(tables.SEGMENTS_OF_EPISODES)
+        .where(G.buffer_id == store.id, G.last >= low, G.first <= high, E.status == "open")
+    )
+    kept = np.ones(len(positions), np.bool_)
+    for first, last in runs:
+        kept[slice(*np.searchsorted(positions, (first, last + 1)))] = False
+    return positions[kept]
+
+
 def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
     """Return the oldest runs of neighbouring steps with columns of their episode and chunk."""
     chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
