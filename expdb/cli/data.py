@@ -180,8 +180,14 @@ def _format_of(forms: Sequence[str], target: str | None, as_json: bool) -> str |
 @click.option(
     "--episodes", "what", flag_value="episodes", help="Print the episodes with a matching step."
 )
-@click.option("--page", "number", default=1, show_default=True, help="Number of the page to print.")
-@click.option("--size", default=20, show_default=True, help="Steps per page.")
+@click.option(
+    "--page", "number", default=1, show_default=True, type=click.IntRange(min=1),
+    help="Number of the page to print.",
+)  # fmt: skip
+@click.option(
+    "--size", default=20, show_default=True, type=click.IntRange(min=1),
+    help="Steps or episodes per page.",
+)  # fmt: skip
 @as_json
 def query(
     location: str,
@@ -212,7 +218,7 @@ def query(
             tasks = chosen.tasks(condition)
             return click.echo(json.dumps(tasks) if as_json else "\n".join(tasks))
         rows = (
-            chosen.episodes(condition).to_pylist()
+            chosen.episodes(condition).slice((number - 1) * size, size).to_pylist()
             if what == "episodes"
             else chosen.page(number, size, condition)
         )

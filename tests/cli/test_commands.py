@@ -84,6 +84,10 @@ def test_query_shows_steps_tasks_counts_and_episodes(path):
         )
     ) == ["t0", "t1", "t2"]
     assert "status" in run("query", path, "train", "task_id = t1", "--episodes")
+    episodes = json.loads(run("query", path, "train", "--episodes", "--json"))
+    page = run("query", path, "train", "--episodes", "--page", "2", "--size", "1", "--json")
+    assert json.loads(page) == episodes[1:2]
+    assert "--size" in run("query", path, "train", "--episodes", "--size", "0", status=2)
     first = run("query", path, "train", "--page", "2", "--size", "5").splitlines()[1]
     assert first.startswith("5 ")
 

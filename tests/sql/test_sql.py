@@ -101,6 +101,14 @@ def test_wrong_calls_of_field_are_errors(db, filled):
     assert db.sql("SELECT field(NULL, 'n') AS x").to_pylist() == [{"x": None}]
 
 
+@pytest.mark.one_database
+@pytest.mark.parametrize("function", ["json_each", "json_tree"])
+def test_rows_of_a_json_value_can_be_selected(db, filled, function):
+    source = f"experience, {function}(tags)"
+    statement = f"SELECT key, value FROM {source} WHERE position = 0 AND key = 'd' LIMIT 1"
+    assert db.sql(statement).to_pylist() == [{"key": "d", "value": "hard"}]
+
+
 def test_parameters_are_bound(db, filled):
     query = "SELECT count(*) AS n FROM experience WHERE task_id = :task AND reward > :reward"
     assert db.sql(query, {"task": "t", "reward": 1}).to_pylist() == [{"n": 1}]

@@ -328,6 +328,8 @@ _READING = {
 def guard(connection: Any) -> None:
     """Prevent a connection from writing, attaching or creating anything by any SQL."""
     connection.execute("PRAGMA query_only=ON").fetchall()
+    # SQLite creates a table-valued function at its first use, which the authorizer would deny.
+    connection.execute("SELECT 1 FROM json_each('[]'), json_tree('[]')").fetchall()
     if hasattr(connection, "setlimit"):
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
 
