@@ -445,7 +445,7 @@ def test_expdb_does_not_open_database_files_outside_sqlite():
         # Stays open until the file is deleted; see test_wal_index.py.
         ("wal_index.py", "os.open", "path"),
         ("temporary.py", "os.open", "lock"),
-        ("retention.py", "os.open", "path"),  # an archive file or its folder
+        ("archive_folder.py", "os.open", "path"),  # an archive file or its folder
         ("temporary.py", "os.open", "self.path / f'{LOCK}.new'"),
         ("locating.py", "os.open", "Path(where) / 'owner.lock'"),  # not part of the database
         ("locations.py", "open", "path"),  # a copy in a separate folder, not open elsewhere
@@ -484,7 +484,7 @@ def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
         buffer = db.buffer("b")
         buffer.store(n=0)
         def work():
-            with engine_of(db).writing() as session:
+            with db._engine.writing() as session:
                 session.ask("SELECT 1"); inside.set(); go.wait(5)
             done.set()
         thread = threading.Thread(target=work); thread.start(); inside.wait()

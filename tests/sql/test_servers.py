@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import numpy as np
 import psycopg
@@ -168,7 +169,7 @@ import sys
 import expdb
 with expdb.open(sys.argv[1], timeout=1.0) as db:
     buffer = db.buffer("b")
-    with store_of(buffer).engine.reading() as session:
+    with buffer._store.engine.reading() as session:
         session.ask("SELECT 1")
         print("ready", flush=True)
         input()
@@ -461,7 +462,10 @@ def refused(kind, cure, location, **options):
     with pytest.raises(kind, match=cure) as caught:
         expdb.open(location, **options)
     assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
+    trace = "".join(traceback.format_exception(caught.value))
+    assert "secret" not in trace.replace(location, "")
+    if "GRANT" not in cure:  # the connection failed; an error of the driver has a hundred lines
+        assert "psycopg" not in trace
 
 
 def test_errors_for_an_unreachable_server_hide_the_password(proxy, url):

@@ -22,7 +22,7 @@ from expdb.sql.dialects.postgresql.connection import create_pool
 from expdb.sql.dialects.postgresql.examine import examined
 from expdb.sql.dialects.postgresql.session import PostgresqlSession
 from expdb.sql.dialects.postgresql.translate import connect_error, translated
-from expdb.sql.engine import Attempts, Engine
+from expdb.sql.engine import Attempts, Engine, log
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction
 
@@ -139,7 +139,8 @@ class PostgresqlEngine(Engine):
                 # A server that was reached before is restarting; otherwise the address may be
                 # wrong.
                 if not self._was_reached or not attempts.again(failure):
-                    raise failure from error
+                    log.debug("%s: %s", self.location, error.orig)
+                    raise failure from None  # the errors of the driver have many lines
             else:
                 self._was_reached = True
                 return connection
