@@ -225,7 +225,7 @@ def test(arguments: list[str]) -> None:
 
 
 def paths_of(groups: set[str]) -> list[str]:
-    """Return the arguments with which pytest runs groups of tests."""
+    """Return the arguments of pytest that select groups of tests."""
     if "core" not in groups:
         return [path for group in groups for path in GROUPS[group]]
     others = GROUPS.keys() - groups

@@ -1,4 +1,4 @@
-"""Combinations of parameters and numbers of examples, of which `dev.py test --all` runs more."""
+"""Combinations of parameters and numbers of examples; `dev.py test --all` runs more of both."""
 
 import itertools
 import os
