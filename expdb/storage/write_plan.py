@@ -21,6 +21,11 @@ class EpisodeWrite:
     gained: float | None  # sum of the rewards of these steps
     details: Mapping[str, Any]  # new details that its steps add
 
+    @property
+    def changes_version_use(self) -> bool:
+        """Whether a new episode has no step with its version, or a stored one gets its first."""
+        return self.after.uses_version != (self.before.id is None or self.before.uses_version)
+
 
 @dataclass
 class ChunkWrite:

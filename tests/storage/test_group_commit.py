@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -669,6 +670,26 @@ def test_steps_of_an_episode_keep_their_order_regardless_of_size(buffer, gate):
     assert results == sorted(results)
     rows = buffer.page(1, 10, {"episode_id": "e"})
     assert [row["n"] for row in rows] == [0, 1, 2]
+
+
+def test_rate_limited_steps_of_an_episode_keep_their_order(buffer):
+    buffer.rate_limiter = expdb.Queue(6)
+    learner = buffer.consumer("learner")
+    calls = [(f"e{k}", n) for n in range(4) for k in range(5)]
+
+    async def run():
+        stored = asyncio.gather(*[buffer.store_async(episode_id=name, n=n) for name, n in calls])
+        while not stored.done():
+            with suppress(expdb.TooFewRows):
+                once = expdb.Uniform(replace=False)
+                (await learner.lease_async(6, at_least=1, sampler=once)).acknowledge()
+            await asyncio.sleep(0.01)
+        return dict(zip(calls, await stored, strict=True))
+
+    positions = asyncio.run(run())
+    for k in range(5):
+        of_episode = [positions[f"e{k}", n] for n in range(4)]
+        assert of_episode == sorted(of_episode)
 
 
 @pytest.mark.parametrize("owned", ["locked", "_append", "notify"])

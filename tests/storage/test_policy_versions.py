@@ -39,6 +39,31 @@ def test_a_step_has_the_version_of_its_episode_unless_it_has_its_own(buffer):
     ]
 
 
+@pytest.mark.both_databases
+def test_the_version_of_an_episode_counts_only_if_a_step_has_it(buffer, open_db):
+    with buffer.episode("t", episode_id="e", policy_version=3) as episode:
+        episode.append(x=0, policy_version=5)
+        episode.append(x=1, policy_version=6)
+        episode.flush()
+        assert versions(buffer) == [(5, 5, 5, 6), (6, 6, 5, 6)]
+        episode.append(x=2, policy_version=7)
+        episode.flush()
+        assert versions(buffer)[-1] == (7, 7, 5, 7)
+    buffer.store(episode_id="f", x=0, policy_version=3)
+    buffer.store(episode_id="f", x=1, policy_version=4)
+    episode = buffer.episode("t", episode_id="g", policy_version=3)
+    episode.append(x=0, policy_version=5)
+    episode.abort()
+    other = open_db().buffer("train")
+    with other.episode("t", episode_id="g", resume=True) as episode:
+        episode.append(x=1)
+    assert versions(buffer, {"episode_id": "f"})[0][2:] == (3, 4)
+    assert versions(buffer, {"episode_id": "g"}) == [(5, 5, 3, 5), (3, 3, 3, 5)]
+    buffer.policy_version = 5
+    with buffer.consumer("learner", max_staleness=0).lease(1, unit=expdb.Episode()) as batch:
+        assert batch["position"].tolist() == [[0, 1, 2]]
+
+
 def test_the_version_of_an_episode_is_that_of_its_first_step(buffer):
     for version in (4, None, 4, 6):
         buffer.store(task_id="t", x=0, policy_version=version)

@@ -278,6 +278,16 @@ def test_scores_of_evicted_episodes_are_deleted(db):
     assert buffer.scores().num_rows == 0
 
 
+def test_an_open_episode_whose_steps_are_all_evicted_cannot_be_scored(db):
+    buffer = db.buffer("full", capacity=2)
+    buffer.store(episode_id="open", x=0)
+    buffer.store_batch({"task_id": ["other"] * 3, "x": [1, 2, 3]})
+    assert buffer.count({"episode_id": "open"}) == 0
+    with pytest.raises(expdb.UnknownEpisode, match="or its steps were evicted"):
+        buffer.score(episode_id="open", name="judge", value=1.0)
+    assert buffer.scores().num_rows == 0
+
+
 def test_scores_of_deleted_and_abandoned_episodes_are_deleted(db):
     buffer = db.buffer("small", capacity=4)
     fill(buffer, 1)

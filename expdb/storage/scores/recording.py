@@ -120,6 +120,7 @@ class Recording:
             )
         elif len(stored) < len(scores):
             raise _missing(store, scores, episodes, steps)
+        episodes.warn_of_open_episodes(store)
         ((last,),) = session.ask(
             "SELECT coalesce(max(id), -1) FROM scores WHERE buffer_id = ?", store.id
         )
@@ -152,11 +153,13 @@ class _Episodes:
             statement = sa.select(E.id, E.id, E.status)
             rows += session.fetch(statement.where(is_own, store.dialect.among(E.id, ids)))
         self.id_of: dict[str | int, int] = {name: id for name, id, _ in rows}
-        unfinished = [name for name, _, status in rows if status == "open"]
-        if unfinished and not store.warned_of_open_scores:
+        self._open = [name for name, _, status in rows if status == "open"]
+
+    def warn_of_open_episodes(self, store: Store) -> None:
+        if self._open and not store.warned_of_open_scores:
             store.warned_of_open_scores = True
             errors.warn(
-                f"episode {unfinished[0]!r} is scored while it is open, so steps that are written "
+                f"episode {self._open[0]!r} is scored while it is open, so steps that are written "
                 "later have no score; end the episode first, or score it again afterwards"
             )
 
@@ -193,7 +196,10 @@ class _Steps:
         self._latest: dict[int, dict[str, float | None]] = {}  # changed scores
 
     def has(self, score: NewScore) -> bool:
-        return score.position is None or score.position in self._episode_at
+        """Return whether the step, or any step of the episode, is stored."""
+        if score.position is not None:
+            return score.position in self._episode_at
+        return bool(self._positions_of[self.episode_of(score)])
 
     def episode_of(self, score: NewScore) -> int:
         if score.position is not None:
@@ -240,10 +246,12 @@ def _missing(
     store: Store, scores: Sequence[NewScore], episodes: _Episodes, steps: _Steps
 ) -> errors.ExpDBError:
     """Return the error for scores whose steps or episodes are not stored."""
-    positions = [score.position for score in scores if not steps.has(score)]
+    positions = [s.position for s in scores if s.position is not None and not steps.has(s)]
     if positions:
         return evicted(np.unique(np.array(positions, np.int64)))
-    index, score = next((k, s) for k, s in enumerate(scores) if not episodes.has(s))
+    index, score = next(
+        (k, s) for k, s in enumerate(scores) if not (episodes.has(s) and steps.has(s))
+    )
     error = errors.UnknownEpisode(
         f"no episode {score.episode!r} in buffer {store.name!r}, or its steps were evicted; score "
         "an episode after its writer has flushed or ended, and list episodes with buffer.episodes()"

@@ -24,10 +24,11 @@ _PROGRESS = ("status", "length", "episode_return", "ended", "ordered", "last_ste
 _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
 _COLUMNS = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered", "generation")
-_STORED = (*_COLUMNS, "gained")
+_STORED = (*_COLUMNS, "uses_version", "gained")
 INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 FIND = (
-    f"SELECT {', '.join(_COLUMNS)}, episode_return, status FROM episodes "
+    f"SELECT {', '.join(_COLUMNS)}, policy_version IS NULL OR policy_version BETWEEN "
+    "first_policy_version AND last_policy_version, episode_return, status FROM episodes "
     "WHERE buffer_id = ? AND episode_id IN ({})"
 )
 NO_VERSION = -(2**63)  # stands for NULL in comparisons
@@ -59,10 +60,11 @@ def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: fl
                 f"episode {after.episode_id!r} already exists; choose another episode_id"
             )
         beginning = {**after.columns(), "started": after.started or now}
+        version = after.policy_version if after.uses_version else None
         session.tell(
             INSERT, store.id, after.id, *beginning.values(), write.status, after.length,
             after.gained, ended, after.ordered, after.last_step, after.last_position,
-            after.policy_version, after.policy_version,
+            version, version,
         )  # fmt: skip
         return True
     if write.details:
@@ -111,9 +113,10 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
     A trigger on steps would cost time for every step, and few steps have their own version.
     """
     columns = plan.columns[-3:-1]
-    if all(column.count(None) == len(column) for column in columns):
-        return
+    have_versions = any(column.count(None) < len(column) for column in columns)
     for write in plan.episodes:
+        if not have_versions and not write.changes_version_use:
+            continue
         usual = write.after.policy_version
         pairs = [tuple(column[row] for column in columns) for row in write.rows]
         versions = [usual if first is None else first for first, _ in pairs]

@@ -83,11 +83,9 @@ class Submission:
         """Whether the steps are stored or refused."""
         return self.positions is not None or self.error is not None
 
-    def shares_episode(self, other: "Submission") -> bool:
-        """Return whether two submissions have steps of one episode."""
-        return not self._episodes().isdisjoint(other._episodes())
-
-    def _episodes(self) -> set[str]:
+    @property
+    def episodes(self) -> set[str]:
+        """The episodes whose later steps must wait for this submission, a set of str."""
         if not isinstance(self.payload, Sequence):
             # Only threads submit these, and a thread waits before it submits more steps.
             return set()
@@ -264,7 +262,9 @@ class GroupCommit:
             thread.start()  # raises if there are too many threads; then nothing is queued
             self._thread = thread
         # The steps of an episode keep their order.
-        is_large = own.nbytes > LARGE_BYTES or any(map(own.shares_episode, self._large))
+        is_large = own.nbytes > LARGE_BYTES or any(
+            not own.episodes.isdisjoint(other.episodes) for other in self._large
+        )
         (self._large if is_large else self._small).append(own)
         self._queued_bytes += own.nbytes
         self._submitted.notify()
@@ -330,7 +330,7 @@ class GroupCommit:
     def _put_back(self, group: list[Submission]) -> None:
         for own in reversed(group):
             own.is_taken = False
-            (self._large if own.nbytes > LARGE_BYTES else self._small).appendleft(own)
+            self._small.appendleft(own)  # also large ones, before later steps of their episodes
         self._queued_bytes += sum([own.nbytes for own in group])
 
 

@@ -34,6 +34,7 @@ def make_plan(
             ordered=ordered,
             last_position=rows[-1],
             gained=before.gained if gained is None else gained + (before.gained or 0.0),
+            uses_version=True,
             **details,
         )
         status = pending.ended.get(record, "open")
@@ -73,6 +74,8 @@ def _own_versions(
             began = usual_of_steps if own[row] is None else own[row]
             ends[row] = None if ends[row] == began else ends[row]
             own[row] = None if began == usual else began
+        if all(own[row] is not None for row in write.rows):
+            write.after.uses_version = write.before.id is not None and write.before.uses_version
     return tuple(own), tuple(ends)
 
 

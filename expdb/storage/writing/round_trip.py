@@ -94,7 +94,9 @@ def _prepare_statement(
     decoders, plan = find_decoders(store, pending), make_plan(pending)
     # JSON cannot represent infinity or NaN.
     is_finite = all(write.gained is None or isfinite(write.gained) for write in plan.episodes)
-    if decoders is None or not is_finite:
+    # The server's function assumes that steps have the policy version of their new episode.
+    changes_version_use = any(write.changes_version_use for write in plan.episodes)
+    if decoders is None or not is_finite or changes_version_use:
         raise errors.OutOfDate("one statement cannot write these steps")
     params = _parameters(store, pending, plan, decoders, again)
     if not plan.is_current:

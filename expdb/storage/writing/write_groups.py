@@ -58,17 +58,25 @@ class GroupWriter:
         """Write a group of submissions, in one transaction if possible, and set their results.
 
         If a submission is refused, only its call fails. The others are written without it. If the
-        rate limiter refuses the steps of a coroutine before the deadline, its submission gets no
-        result and is written again later.
+        rate limiter refuses the steps of a coroutine before the deadline, its submission and later
+        submissions of the same episodes get no result and are written again later.
         """
         database_error = self._write_shared(group) if len(group) > 1 else None
+        waiting: set[str] = set()  # episodes with steps that are written again later
         for submission in group:
-            if submission.has_result:
-                continue
-            if database_error is not None and time.monotonic() >= submission.deadline:
-                submission.fail(_error_after_deadline(submission, database_error))
-            else:
-                database_error = self._write_alone(submission) or database_error
+            if not submission.has_result and waiting.isdisjoint(submission.episodes):
+                database_error = self._write_late(submission, database_error) or database_error
+            if not submission.has_result:
+                waiting |= submission.episodes
+
+    def _write_late(
+        self, submission: Submission, database_error: errors.ExpDBError | None
+    ) -> errors.ExpDBError | None:
+        """Write a submission after `database_error`, unless its deadline has passed."""
+        if database_error is not None and time.monotonic() >= submission.deadline:
+            submission.fail(_error_after_deadline(submission, database_error))
+            return None
+        return self._write_alone(submission)
 
     def _write_alone(self, submission: Submission) -> errors.ExpDBError | None:
         """Write one submission; return the error if the database was unreachable or locked."""
@@ -131,11 +139,16 @@ class GroupWriter:
         rows = [row for rows in rows_by_call for row in rows]
         stored = self._episodes.find_stored(rows, strict=False)
         members: list[Member] = []
+        waiting: set[str] = set()  # episodes with steps that are written alone later
         for submission in group:
             begin = len(gathering)
-            is_encoded = isinstance(submission.payload, EncodedWrite)
-            if not is_encoded and self._add(submission, gathering, stored):
+            if isinstance(submission.payload, EncodedWrite):
+                continue
+            is_next = waiting.isdisjoint(submission.episodes)
+            if is_next and self._add(submission, gathering, stored):
                 members.append((submission, begin, len(gathering)))
+            elif not submission.has_result:
+                waiting |= submission.episodes
         return members
 
     def _add(
