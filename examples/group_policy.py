@@ -67,10 +67,10 @@ def play(buffer, policies, stop):
 def judge(buffer, stop):
     """Score complete episodes: 0.2 for calling the tool, and 0.8 for the correct digit."""
     unscored = QueryBuilder().is_null("scores.judge").and_().eq("status", "complete")
-    unit, once, judges = expdb.Episode(), expdb.Uniform(replace=False), buffer.consumer("judges")
+    unit, judges = expdb.Episode(), buffer.consumer("judges")
     while not stop.is_set():
         try:
-            lease = judges.lease(64, unscored, unit=unit, sampler=once, at_least=8, wait=0.5)
+            lease = judges.lease(64, unscored, unit=unit, at_least=8, wait=0.5)
         except expdb.TooFewRows:
             continue
         batch, last = lease.batch, lease.batch["length"] - 1

@@ -1574,6 +1574,7 @@ class ReplayBuffer(NotACollection):
         rng: Seed = None,
         wait: float | None = None,
         shard: tuple[int, int] | None = None,
+        at_least: int | None = None,
         empty: Empty = np.empty,
     ) -> Batch:
         """Draw a batch of matching steps from one snapshot.
@@ -1607,6 +1608,9 @@ class ReplayBuffer(NotACollection):
             ``(k, n)`` divides the episodes (with `Group`, the groups) into n parts and draws only
             from part k, counted from 0. Use it to give learners or loader workers different steps.
             By default, draw from all episodes.
+        at_least : int, optional
+            Accept a smaller batch with at least this number of items, if fewer than `size` can be
+            drawn without replacement. By default, `size`.
         empty : callable, optional
             Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
             `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
@@ -1619,7 +1623,7 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         TooFewRows
-            If no step matches, or if fewer than `size` items can be drawn without replacement.
+            If no step matches, or if fewer than `at_least` items can be drawn without replacement.
         InvalidValue
             If an argument is invalid, or the batch does not fit in memory.
         QueryError
@@ -1641,7 +1645,7 @@ class ReplayBuffer(NotACollection):
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
             fields = field_names(fields)  # only once: it may be an iterator
-        asked = size, where, sampler, unit, fields, shard, generator, empty
+        asked = size, where, sampler, unit, fields, shard, generator, empty, at_least
         before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:

@@ -196,8 +196,8 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 688, "chunks": 2_002, "cli": 1_615, "consumers": 1_409,
-    "integrations": 8_208, "memory": 1_899, "process": 312, "replay": 2_127,
-    "root": 2_473, "sampling": 3_041, "serve": 1_528, "sql": 4_340,
+    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_130,
+    "root": 2_474, "sampling": 3_062, "serve": 1_528, "sql": 4_340,
     "storage": 9_017, "text": 319, "writers": 614,
 }  # fmt: skip
 

@@ -110,10 +110,8 @@ class Lease(AsyncExit[Batch]):
 
         Examples
         --------
-        >>> once, unscored = expdb.Uniform(replace=False), QueryBuilder().is_null("scores.judge")
-        >>> lease = judge.lease(  # doctest: +SKIP
-        ...     8, unscored, sampler=once, unit=expdb.Episode(), at_least=1
-        ... )
+        >>> unscored = QueryBuilder().is_null("scores.judge")
+        >>> lease = judge.lease(8, unscored, unit=expdb.Episode(), at_least=1)  # doctest: +SKIP
         >>> lease.acknowledge(  # doctest: +SKIP
         ...     scores={"episode": lease.batch["episode"], "name": "judge", "value": values}
         ... )

@@ -338,6 +338,7 @@ def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
         )
     if not replace and wanted > size:
         raise TooFewRows(
-            f"{wanted} {what} were requested, but only {size} can be sampled; request fewer, "
-            f"widen the query{end}, or wait with wait=seconds"
+            f"{wanted} {what} were requested, but only {size} can be sampled without replacement; "
+            f"widen the query{end}, pass at_least=1 to accept fewer or "
+            "sampler=Uniform(replace=True) to repeat some, or wait with wait=seconds"
         )

@@ -333,9 +333,10 @@ class Uniform(Sampler):
 
     Parameters
     ----------
-    replace : bool, default True
+    replace : bool, optional
         Whether a step can occur more than once in a batch. If False, each step, episode or task is
-        drawn at most once, depending on `over`.
+        drawn at most once, depending on `over`. By default, False for units that draw whole
+        episodes (`Episode`, `Group`, `Pairs`, `Tokens`), and True for all other units.
     over : {"step", "episode", "task"}, default "step"
         Unit of uniform sampling. With ``"episode"`` or ``"task"``, each episode or task is equally
         likely, and so is each of its steps.
@@ -350,11 +351,12 @@ class Uniform(Sampler):
     >>> buffer.sample(32, sampler=expdb.Uniform(over="task"))  # doctest: +SKIP
     """
 
-    replace: bool = True
+    replace: bool | None = None
     over: Literal["step", "episode", "task"] = "step"
 
     def __post_init__(self) -> None:
-        checks.flag(self.replace, "replace")
+        if self.replace is not None:
+            checks.flag(self.replace, "replace")
         checks.choice(self.over, "over", "step", "episode", "task")
 
     @property
@@ -387,9 +389,10 @@ class Uniform(Sampler):
             If the population is empty, or has too few steps, episodes or tasks to draw without
             replacement.
         """
+        replace = self.replace is not False  # a sample has replaced None by the default of its unit
         if self.over == "step":
-            return population.uniform(size, rng, self.replace), {}
-        return population.by(self.over).draw(size, self.replace, rng), {}
+            return population.uniform(size, rng, replace), {}
+        return population.by(self.over).draw(size, replace, rng), {}
 
 
 @dataclass(frozen=True)

@@ -60,15 +60,16 @@ def draw_within(
     parts = _Parts(usage, resident)
     try:
         while parts.count < size:
-            try:
-                positions, columns = draw(size - parts.count)
-            except TooFewRows:
-                if parts.count:
+            if not parts.count:
+                positions, columns = draw_at_least(draw, limits.at_least, size)
+                size = len(positions)
+            else:
+                try:
+                    positions, columns = draw(size - parts.count)
+                except TooFewRows:
                     if parts.count < limits.at_least:
                         raise _too_few(limits, parts.count, request.unit.what) from None
                     break
-                positions, columns = _most_there_are(draw, limits.at_least, request.size)
-                size = len(positions)
             # Look the rows up now: once steps are blocked, an anchor may consist of other rows.
             rows = rows_of(positions)
             full = parts.add(positions, rows, columns)
@@ -86,13 +87,16 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
     )
 
 
-def _most_there_are(draw: Draw, at_least: int, wanted: int) -> Drawn:
-    """Draw as many items as a sampler can draw; raise TooFewRows for fewer than `at_least`.
+def draw_at_least(draw: Draw, at_least: int, wanted: int) -> Drawn:
+    """Draw up to `wanted` items; raise TooFewRows if fewer than `at_least` can be drawn.
 
     Find the number by trial draws, because only the sampler knows whether there are enough steps,
     episodes or tasks.
     """
-    drawn, low, high = draw(at_least), at_least, wanted
+    try:
+        return draw(wanted)
+    except TooFewRows:
+        drawn, low, high = draw(at_least), at_least, wanted
     while high - low > 1:
         middle = (low + high) // 2
         try:

@@ -34,6 +34,7 @@ from expdb.sampling.request import (
     check_instances,
     field_names,
     find_scores,
+    with_default_replacement,
 )
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.conditions import Condition
@@ -121,12 +122,13 @@ class SampleEngine:
         shard: Any,
         rng: np.random.Generator,
         empty: Empty,
+        at_least: Any = None,
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
         If reading from the database fails with an ExpDBError, the state of `rng` is restored.
         """
-        asked = size, where, sampler, unit, fields, shard
+        asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
 
     def sample_for(
@@ -281,6 +283,7 @@ class SampleEngine:
         shard: Any,
         limits: Limits | None = None,
         plans: dict[Any, SamplePlan] | None = None,
+        at_least: Any = None,
     ) -> SamplePlan:
         """Return the plan of a request; create it if `plans` has no plan for the request."""
         if type(size) is not int:
@@ -292,7 +295,7 @@ class SampleEngine:
             key = key_of(where)
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) is list else fields
-        asked: Any = size, key, sampler, unit, names, part, limits
+        asked: Any = size, key, sampler, unit, names, part, limits, at_least
         try:
             plan = plans.get(asked)
         except TypeError:  # an argument is not hashable
@@ -304,7 +307,10 @@ class SampleEngine:
         ):
             if limits is None:
                 checks.rows(size, "the size of a sample")
+            if at_least is not None:
+                at_least = checks.whole(at_least, "at_least", 1, size)
             check_instances(sampler, unit)
+            sampler = with_default_replacement(sampler, unit)
             names = None if names is None else field_names(names)
             check_sampler(sampler, self._store.fields.types)
             check_unit(unit, sampler, self._store.fields.types)
@@ -312,7 +318,9 @@ class SampleEngine:
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
             plan = self._plan_due(
-                SampleRequest(size, key, where, condition, sampler, unit, names, part, limits)
+                SampleRequest(
+                    size, key, where, condition, sampler, unit, names, part, limits, at_least
+                )
             )
             plan.scores = find_scores(sampler, unit, names)
             if asked is not None:

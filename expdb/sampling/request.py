@@ -17,7 +17,7 @@ from expdb.memory.resident import Resident
 from expdb.memory.usage import Usage
 from expdb.names import SCORE
 from expdb.replay.layout import Trajectories
-from expdb.replay.samplers import Ordered, Prioritized, Sampler
+from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
 from expdb.replay.units import Unit
 from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
@@ -118,6 +118,7 @@ class SampleRequest:
     fields: tuple[str, ...] | None = None
     shard: tuple[int, int] | None = None
     limits: Limits | None = None
+    at_least: int | None = None  # smallest number of items in a batch; by default, `size`
 
     @cached_property
     def unit_is_checked(self) -> bool:
@@ -249,6 +250,13 @@ def check_instances(sampler: Any, unit: Any) -> None:
         raise InvalidValue(f"unit must be a Unit such as expdb.Step(), got {unit!r}")
     if not isinstance(sampler, Sampler):
         raise InvalidValue(f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}")
+
+
+def with_default_replacement(sampler: Sampler, unit: Unit) -> Sampler:
+    """Return the sampler; `Uniform` draws whole episodes without replacement by default."""
+    if isinstance(sampler, Uniform) and sampler.replace is None:
+        return dataclasses.replace(sampler, replace=not unit.lists_anchors)
+    return sampler
 
 
 def check_empty(empty: Any) -> None:

@@ -22,7 +22,7 @@ from expdb.replay.tokens import Tokens
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
-from expdb.sampling.drawing import draw_within
+from expdb.sampling.drawing import draw_at_least, draw_within
 from expdb.sampling.extensions import (
     check_assembly,
     check_draw,
@@ -102,7 +102,7 @@ class SamplePlan:
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
-            (request.sampler, request.unit) == (Uniform(), Step())
+            (request.sampler, request.unit) == (Uniform(replace=True), Step())
             and request.key is None
             and request.shard is None
             and request.limits is None
@@ -264,7 +264,11 @@ class SamplePlan:
                 lambda size: self._draw_from(population, size, rng),
                 lambda positions: self.candidates.rows(session, request, positions),
             )
-        if request.sampler_is_checked:
+        if request.at_least is not None:
+            positions, columns = draw_at_least(
+                lambda size: self._draw_from(population, size, rng), request.at_least, request.size
+            )
+        elif request.sampler_is_checked:
             positions, columns = self._draw_from(population, request.size, rng)
         else:
             positions, columns = request.sampler.draw(population, request.size, rng)

@@ -398,7 +398,7 @@ def test_a_query_restricts_the_steps_of_a_lease(buffer):
     [
         (expdb.Step(), expdb.Prioritized()),
         (expdb.NStep(1), expdb.Uniform()),
-        (expdb.Episode(), expdb.Uniform()),
+        (expdb.Episode(), expdb.Uniform(replace=True)),
         (expdb.Group(1), expdb.Prioritized()),
     ],
     ids=repr,

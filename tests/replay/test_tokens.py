@@ -656,7 +656,7 @@ def test_rows_multiple_requires_tokens(train):
 
 def test_a_rollout_drawn_several_times_can_be_annotated(train):
     store(train, [turn([1], list(range(20)))])
-    batch = train.sample(8, unit=Tokens(max_tokens=11))
+    batch = train.sample(8, unit=Tokens(max_tokens=11), sampler=Uniform(replace=True))
     values = np.tile(np.arange(11.0), (8, 1))
     batch.annotate(entropies=values)
     stored = train.get([0], fields=["entropies"])["entropies"][0]

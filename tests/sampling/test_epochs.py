@@ -59,7 +59,9 @@ def drawn_positions(epochs):
 
 def drawable(buffer, unit, **options):
     """Return the positions that a large sample draws."""
-    return np.unique(items_of(buffer.sample(4000, unit=unit, rng=0, **options))).tolist()
+    repeated = expdb.Uniform(replace=True)
+    batch = buffer.sample(4000, unit=unit, sampler=repeated, rng=0, **options)
+    return np.unique(items_of(batch)).tolist()
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -12,6 +12,8 @@ import pytest
 
 import expdb
 
+REPEATED = expdb.Uniform(replace=True)  # also for episodes
+
 
 @dataclass(frozen=True)
 class Curriculum(expdb.Sampler):
@@ -104,7 +106,7 @@ def test_curriculum_sampler_sees_new_and_updated_steps(buffer):
 )
 def test_custom_samplers_work_with_every_query_and_unit(buffer, where, unit):
     try:
-        wanted = buffer.sample(500, where, unit=unit, rng=1)
+        wanted = buffer.sample(500, where, unit=unit, sampler=REPEATED, rng=1)
     except expdb.TooFewRows:
         with pytest.raises(expdb.TooFewRows):
             buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
@@ -117,8 +119,8 @@ def test_custom_samplers_work_with_every_query_and_unit(buffer, where, unit):
 @pytest.mark.parametrize(
     "sampler",
     [
-        expdb.Uniform(), expdb.Uniform(over="task"), expdb.Newest(5), expdb.Ordered("position"),
-        expdb.Prioritized(), Curriculum(),
+        REPEATED, expdb.Uniform(replace=True, over="task"), expdb.Newest(5),
+        expdb.Ordered("position"), expdb.Prioritized(), Curriculum(),
     ],
 )  # fmt: skip
 def test_pairs_contain_a_better_and_a_worse_episode_of_one_task(buffer, sampler):
@@ -143,10 +145,10 @@ def test_pairs_reflect_queries_updates_and_eviction(buffer):
     with pytest.raises(expdb.TooFewRows, match="no episodes that are better"):
         buffer.sample(1, {"task_id": "never"}, unit=Pairs())
     buffer.update({"task_id": "never", "position": 25}, reward=2.0)
-    batch = buffer.sample(30, {"task_id": "never"}, unit=Pairs(), rng=0)
+    batch = buffer.sample(30, {"task_id": "never"}, unit=Pairs(), sampler=REPEATED, rng=0)
     assert set(batch["episode_return"][:, 0]) == {2.0}
     play(buffer, "never", [3])
-    batch = buffer.sample(200, {"task_id": "never"}, unit=Pairs(), rng=0)
+    batch = buffer.sample(200, {"task_id": "never"}, unit=Pairs(), sampler=REPEATED, rng=0)
     assert set(batch["episode_return"][:, 0]) == {2.0, 3.0}
     buffer.set_capacity(3)
     with pytest.raises(expdb.TooFewRows):

@@ -28,9 +28,11 @@ from expdb import (
     Uniform,
 )
 
+REPEATED = Uniform(replace=True)  # also for episodes
 SAMPLERS = [
-    Uniform(), Uniform(replace=False), Uniform(over="episode"), Uniform(over="task"), Prioritized(),
-    Ordered("reward", descending=True), Newest(10),
+    REPEATED, Uniform(replace=False), Uniform(replace=True, over="episode"),
+    Uniform(replace=True, over="task"), Prioritized(), Ordered("reward", descending=True),
+    Newest(10),
 ]  # fmt: skip
 UNITS = [
     Step(),
@@ -227,6 +229,7 @@ def test_samplers_draw_the_steps_that_a_unit_allows(shared, sampler, unit, query
 
 
 def drawn(buffer, size=250, rounds=40, **options):
+    options = {"sampler": REPEATED, **options}
     rng = np.random.default_rng(11)
     batches = [
         buffer.sample(
@@ -287,7 +290,9 @@ def test_anchors_are_drawn_uniformly_despite_queries_gaps_and_eviction(db, unit)
         assert_uniform(positions.tolist(), sorted(allowed))
         for over, of in (("episode", "episode"), ("task", "task_id")):
             owner = {p: rows[p][of] for p in allowed}
-            positions = drawn(buffer, unit=unit, where=where, sampler=Uniform(over=over), rounds=20)
+            positions = drawn(
+                buffer, unit=unit, where=where, sampler=Uniform(replace=True, over=over), rounds=20
+            )
             assert_uniform([owner[p] for p in positions.tolist()], sorted(set(owner.values())))
 
 
@@ -404,7 +409,7 @@ def test_evicted_steps_are_not_drawn_even_without_new_steps(db):
         {"where": query},
         {"sampler": sampler},
         {"sampler": Uniform(over="task")},
-        {"unit": Episode()},
+        {"unit": Episode(), "sampler": REPEATED},
     ):
         where = options.pop("where", None)
         buffer.set_capacity(None)
@@ -668,10 +673,10 @@ def test_sequences_start_at_strides_and_are_whole_without_padding(filled):
 
 
 def test_episodes_can_be_cut_to_a_length_or_ragged(filled):
-    cut = filled.sample(50, unit=Episode(max_length=3), rng=0)
+    cut = filled.sample(50, unit=Episode(max_length=3), sampler=REPEATED, rng=0)
     assert cut["obs"].shape == (50, 3)
     assert cut["length"].max() == 3
-    ragged = filled.sample(50, unit=Episode(pad=False), rng=0)
+    ragged = filled.sample(50, unit=Episode(pad=False), sampler=REPEATED, rng=0)
     assert "mask" not in ragged
     assert ragged["obs"].dtype == object
     for obs, length in zip(ragged["obs"], ragged["length"], strict=True):
@@ -745,7 +750,7 @@ def test_a_seed_gives_the_same_sample_with_and_without_a_wait(db):
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
     "sampler",
-    [Uniform(), Uniform(over="task"), Prioritized(anneal_steps=50), Newest(20)],
+    [REPEATED, Uniform(replace=True, over="task"), Prioritized(anneal_steps=50), Newest(20)],
     ids=case_id,
 )
 def test_a_seed_gives_the_same_samples_on_sqlite_and_postgresql(filled, sampler, tmp_path):
@@ -805,7 +810,7 @@ def test_sampling_resumes_bit_identically(open_db):
         lambda: Sequence(0), lambda: Sequence(3, burn_in=-1), lambda: Sequence(3, stride=0),
         lambda: Sequence(3, pad=1),
         lambda: Episode(0), lambda: Episode(pad="no"), lambda: Uniform(over="group"),
-        lambda: Uniform(replace=None), lambda: Newest(0),
+        lambda: Uniform(replace="no"), lambda: Newest(0),
         lambda: Ordered(3), lambda: Ordered("step", descending=1), lambda: Prioritized(alpha=-1),
         lambda: Prioritized(beta=2),
         lambda: Prioritized(anneal_steps=0), lambda: Prioritized(epsilon=float("nan")),

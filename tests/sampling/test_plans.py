@@ -176,10 +176,11 @@ def test_window_and_stepwise_sampling_agree_on_open_episodes(scratch):
     store_episodes(scratch, [9, 3, 4, 2, 5, 4, 9, 3, 2, 4], left_open=(1, 3, 5, 7, 8, 9))
     for unit in [*UNITS, *OTHER_UNITS, expdb.NStep(1, end="drop")]:
         for seed in range(2):
-            stepwise, other = both(scratch, 60, seed, unit=unit)
+            how = {"unit": unit, "sampler": expdb.Uniform(replace=True)}
+            stepwise, other = both(scratch, 60, seed, **how)
             assert_same(stepwise, other)
             for _ in range(2):
-                assert_same(stepwise, both(scratch, 60, seed, unit=unit)[1])
+                assert_same(stepwise, both(scratch, 60, seed, **how)[1])
 
 
 def test_changing_a_query_in_place_takes_effect(buffer):
@@ -277,13 +278,14 @@ def test_batches_are_writable_and_do_not_affect_later_batches(buffer):
 )
 def test_a_signal_handler_that_samples_does_not_change_the_batch(buffer, monkeypatch, unit, where):
     """A signal handler can sample in the thread that already holds the lock."""
+    repeated = expdb.Uniform(replace=True)
     kind, name = where[0] or type(unit), where[1]
     method, seeds = getattr(kind, name), {}
 
     def draw_in_between(moment):
         seed = seeds.pop(moment, None)
         if seed is not None:
-            buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+            buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
 
     def interrupted(*arguments):
         draw_in_between("before")
@@ -293,12 +295,12 @@ def test_a_signal_handler_that_samples_does_not_change_the_batch(buffer, monkeyp
 
     monkeypatch.setattr(kind, name, interrupted)
     for _ in range(3):
-        buffer.sample(40, unit=unit)
+        buffer.sample(40, unit=unit, sampler=repeated)
     for seed in range(4):
-        expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+        expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
         for moment in ("before", "after"):
             seeds[moment] = seed + 4
-            batch = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit)
+            batch = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
             assert_same(batch, expected)
             seeds.clear()
 

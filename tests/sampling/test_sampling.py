@@ -149,6 +149,44 @@ def test_sampling_without_replacement_draws_every_step_once(db):
     )
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [expdb.Episode(), expdb.Group(2), expdb.Pairs(), expdb.Tokens(of=expdb.Group(2))],
+    ids=str,
+)
+def test_whole_episodes_are_drawn_without_replacement_by_default(new_buffer, unit):
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    for k in range(16):
+        with buffer.episode(f"t{k // 2}", group_id=f"g{k // 2}") as episode:
+            episode.append(prompt_ids=[k], output_ids=[k], reward=float(k), terminated=True)
+    items = 16 if isinstance(unit, expdb.Episode) else 8
+    for size in (items, 3):
+        batch = buffer.sample(size, unit=unit, rng=0, fields=["episode"])
+        episodes = np.unique(batch["episode"])
+        assert len(episodes) == size * 16 // items
+    with pytest.raises(
+        expdb.TooFewRows, match=r"at_least=1 to accept fewer or sampler=Uniform\(replace=True\)"
+    ):
+        buffer.sample(items + 1, unit=unit)
+    assert len(np.unique(buffer.sample(99, unit=unit, at_least=2)["episode"])) == 16
+    repeated = expdb.Uniform(replace=True)
+    assert len(buffer.sample(99, unit=unit, sampler=repeated)["episode"]) > 16
+    learner = buffer.consumer("learner")
+    with learner.lease(items, unit=unit, fields=["episode"]) as batch:
+        assert len(np.unique(batch["episode"])) == 16
+
+
+def test_sample_accepts_a_smaller_batch_if_at_least_is_given(scratch):
+    scratch.store_batch({"x": np.arange(5)})
+    once = Uniform(replace=False)
+    assert sorted(scratch.sample(8, sampler=once, at_least=5)["x"].tolist()) == list(range(5))
+    assert scratch.sample(4, sampler=once, at_least=1).size == 4
+    with pytest.raises(expdb.TooFewRows, match="6 steps were requested, but only 5"):
+        scratch.sample(8, sampler=once, at_least=6)
+    with pytest.raises(expdb.InvalidValue, match="at_least must be an integer of at least 1"):
+        scratch.sample(8, at_least=0)
+
+
 def test_too_few_rows_error_states_the_requested_and_available_numbers(db):
     buffer = db.buffer("b")
     for call in (

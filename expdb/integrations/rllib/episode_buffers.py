@@ -138,7 +138,7 @@ class EpisodeReplayBuffer(StoredEpisodes):
                 to_numpy,
             )  # fmt: skip
         episodes, batch = self._transitions(
-            size, n_step, gamma, expdb.Uniform(), include_infos, include_extra_model_outputs,
+            size, n_step, gamma, expdb.Uniform(True), include_infos, include_extra_model_outputs,
             to_numpy,
         )  # fmt: skip
         self._count_sample(batch["position"], batch["episode_id"], batch["n_steps"].mean())
@@ -153,7 +153,9 @@ class EpisodeReplayBuffer(StoredEpisodes):
 
     def _draw_starts(self, size: int) -> list[tuple[str, int]]:
         """Draw random steps; return the episode id of each and its index in the episode."""
-        batch = self._stored.draw(size, expdb.Uniform(), expdb.Step(), self.rng, "episode_id")
+        batch = self._stored.draw(
+            size, expdb.Uniform(replace=True), expdb.Step(), self.rng, "episode_id"
+        )
         return [
             (id, int(self._stored.positions(id).searchsorted(position)))
             for id, position in zip(

@@ -232,7 +232,7 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         return num_items or batch_size_B or int(self.batch_size_B)
 
     def _sampler(self, options: Mapping[str, Any]) -> expdb.Sampler:
-        return expdb.Uniform()
+        return expdb.Uniform(replace=True)
 
     def _whose(self, batch: expdb.Batch) -> list[dict[str, Any]]:
         owners = []

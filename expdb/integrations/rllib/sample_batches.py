@@ -248,7 +248,7 @@ class StoredSamples(rllib.ReplayBuffer):
         TypeError
             If `num_items` is None.
         """
-        batch, _ = self._drawn(num_items, expdb.Uniform())
+        batch, _ = self._drawn(num_items, expdb.Uniform(replace=True))
         return batch
 
     def _drawn(self, num_items: int, sampler: expdb.Sampler) -> tuple[Any, expdb.Batch]:
