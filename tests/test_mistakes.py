@@ -137,7 +137,8 @@ def test_handles_of_the_same_run_do_not_share_unnamed_episodes(open_db):
         ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"),
         ("truncate", "truncated"), ("taskid", "task_id"),
         ("rewrd", "reward"), ("REWARD", "reward"), ("taskId", "task_id"), ("timeout", "truncated"),
-        ("policy_versions", "policy_version"), ("tag", "tags"),
+        ("policy_versions", "policy_version"), ("tag", "tags"), ("rewrad", "reward"),
+        ("terminatd", "terminated"), ("trunctaed", "truncated"),
     ],
 )  # fmt: skip
 def test_a_field_with_a_name_similar_to_a_column_warns_once(scratch, name, column):
@@ -264,14 +265,14 @@ def test_an_unknown_buffer_is_an_error_with_a_suggestion(db):
         db.drop("trian")
     with pytest.raises(
         expdb.TooFewRows,
-        match=r"'trian' is empty, and no step was ever stored; .*\(did you mean 'train'\?\)",
+        match=r"'trian' of .* is empty, and no step was ever stored; .*\(did you mean 'train'\?\)",
     ):
         db.buffer("trian").sample(1)
 
 
 def test_too_few_rows_reports_the_stored_and_the_missing_steps(db):
     buffer = db.buffer("train")
-    with pytest.raises(expdb.TooFewRows, match="'train' is empty, and no step was ever stored; "):
+    with pytest.raises(expdb.TooFewRows, match=r"'train' of .* is empty, and no step was ever"):
         buffer.sample(1)
     writer = buffer.episode("t", episode_id="open")
     writer.append(obs=1.0)
@@ -380,12 +381,6 @@ def test_the_end_of_an_episode_refuses_columns_of_a_step(scratch, name):
         episode.append(obs=1.0)
         with pytest.raises(expdb.InvalidValue, match=f"'{name}', which belongs to a step"):
             episode.end(obs=2.0, **{name: True})
-
-
-@pytest.mark.parametrize("name", ["rewrad", "terminatd", "trunctaed", "rewards", "done"])
-def test_fields_with_misspelt_column_names_warn(buffer, name):
-    with pytest.warns(expdb.ExpDBWarning, match=f"'{name}' becomes a new field; did you mean"):
-        buffer.store(**{name: 1.0})
 
 
 HUGE = 10**12

@@ -17,7 +17,6 @@ from expdb.memory.new_steps import apply_commit
 from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
-from expdb.names import nearest
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Uniform
@@ -37,14 +36,11 @@ from expdb.sampling.request import (
     with_default_replacement,
 )
 from expdb.sampling.sample_plan import Recorded, SamplePlan
-from expdb.sql.conditions import Condition
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
-from expdb.storage.catalog import list_buffers
 from expdb.storage.commits import Commit
 from expdb.storage.ledger.encoding import Drawn
-from expdb.storage.reading import select
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store
 
@@ -566,28 +562,3 @@ class SampleEngine:
         with self._store.engine.reading() as session:
             self._refresh(session, self._store.state(session), changed)
             self._by_priority.restore(saved, session)
-
-
-def explained(
-    store: Store, session: Session, condition: Condition | None, error: errors.TooFewRows
-) -> errors.TooFewRows:
-    """Return an error that also counts the stored steps, the matches and the open episodes."""
-    state = store.state(session)
-    if not state.added:
-        other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
-        meant = f" ({other.removeprefix(', ')})" if other else ""
-        return errors.TooFewRows(
-            f"buffer {store.name!r} is empty, and no step was ever stored; {error}{meant}"
-        )
-    if not state.size:
-        return errors.TooFewRows(
-            f"buffer {store.name!r} is empty, because all steps were evicted or deleted; {error}"
-        )
-    summary = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
-    if condition is not None:
-        summary += f", {select.count(store, session, condition):,} of which match the query"
-    open_ones = select.open_episodes(store, session, condition)
-    if open_ones:
-        whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
-        summary += f", and {open_ones:,} of {whose} episodes {are} open"
-    return errors.TooFewRows(f"{summary}; {error}")

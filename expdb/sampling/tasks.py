@@ -8,8 +8,8 @@ import numpy as np
 
 from expdb.batch import Batch
 from expdb.errors import TooFewRows
-from expdb.replay.population import check_size, distinct_draws
-from expdb.sampling.engine import explained
+from expdb.replay.population import distinct_draws
+from expdb.sampling.too_few import explained
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch, select
@@ -86,7 +86,11 @@ def draw_tasks(
         chosen += _matching(store, session, tried, condition, n - len(chosen))
         if len(chosen) == n:
             break
-    check_size(len(chosen), n, "tasks", replace=False)
+    if len(chosen) < n:
+        raise TooFewRows(
+            f"{n} tasks were requested, but only {len(chosen)} have a matching step; request "
+            "fewer, or widen the query"
+        )
     return chosen
 
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from behind import evict_at_next_write, writing
-from test_eviction import archived, held
+from test_eviction import archived, archiving, held
 
 import expdb
 from expdb.archive import archive_folder, retention
@@ -36,13 +36,13 @@ def drafts(folder):
     return list(folder.rglob(".*"))
 
 
-@pytest.mark.parametrize("during", ["scan", "commit", "publish"])
+@pytest.mark.parametrize("during", ["_scan", "_write_draft", "_publish"])
 def test_each_step_is_archived_once_if_a_suspended_archiver_is_replaced(
     filled, tmp_path, monkeypatch, during
 ):
     first, second = filled
-    own = first._retention
-    replaced = []
+    own, replaced = first._retention, []
+    scan, write_draft, publish = own._scan, own._write_draft, own._publish
 
     def replace():
         if not replaced:
@@ -51,33 +51,21 @@ def test_each_step_is_archived_once_if_a_suspended_archiver_is_replaced(
                 patch.setattr(retention, "EXPIRE_SECONDS", -1.0)  # the first archiver has expired
                 second.evict()
 
-    scan, free, publish = own._scan, own._without_pinned, own._publish
-
     def scan_late(positions, names):
         yield from scan(positions, names)
         replace()
 
-    def free_late(session, archiving):
+    def written_late(*arguments):
+        result = write_draft(*arguments)
         replace()
-        return free(session, archiving)
+        return result
 
     def publish_late(archiving):
         replace()
         publish(archiving)
 
-    if during == "scan":
-        monkeypatch.setattr(own, "_scan", scan_late)
-    elif during == "commit":
-        write_draft = own._write_draft
-
-        def written_late(*arguments):
-            result = write_draft(*arguments)
-            replace()
-            return result
-
-        monkeypatch.setattr(own, "_write_draft", written_late)
-    else:
-        monkeypatch.setattr(own, "_publish", publish_late)
+    late = {"_scan": scan_late, "_write_draft": written_late, "_publish": publish_late}
+    monkeypatch.setattr(own, during, late[during])
     first.evict()
     assert archived(tmp_path) == list(range(30))
     assert held(second) == list(range(30, 40))
@@ -151,18 +139,15 @@ def test_each_step_is_archived_once_if_clocks_differ_and_jump(open_db, tmp_path,
     assert drafts(tmp_path) == []
 
 
-def test_the_next_process_publishes_the_draft_of_a_killed_archiver(filled, tmp_path, monkeypatch):
+@pytest.mark.parametrize("forget_missing", [False, True])
+def test_the_next_process_publishes_the_draft_of_a_killed_archiver(
+    filled, tmp_path, monkeypatch, forget_missing
+):
     first, second = filled
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(first._retention, "_publish", killed)
-    with pytest.raises(KeyboardInterrupt):
-        first.evict()
+    left_between(monkeypatch, first, "_publish")
     assert archived(tmp_path) == []
     assert len(drafts(tmp_path)) == 1
-    assert second.evict() == 0
+    assert second.evict(forget_missing=forget_missing) == 0
     assert archived(tmp_path) == list(range(30))
     assert drafts(tmp_path) == []
 
@@ -192,9 +177,7 @@ def test_the_policy_of_another_users_database_archives_only_if_confirmed(
 ):
     path = tmp_path / "theirs.db"
     with expdb.open(path) as db:
-        buffer = db.buffer("b", capacity=10)
-        buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
-        buffer.store_batch({"n": np.arange(40)})
+        buffer = archiving(db, tmp_path / "archive", 40, capacity=10)
         monkeypatch.setattr(archive_folder, "_trusted", set())
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
         evict_at_next_write(buffer)
@@ -260,10 +243,8 @@ def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeyp
     assert len(buffer) == 10
 
 
-def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path, monkeypatch):
-    buffer = db.buffer("b", capacity=10)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(1500)})
+def test_one_write_archives_a_bounded_number_of_steps(db, tmp_path):
+    buffer = archiving(db, tmp_path, 1500, capacity=10)
     evict_at_next_write(buffer)
     at_once = buffer._retention._at_once
     buffer.store(n=1)
@@ -410,13 +391,6 @@ def test_forget_missing_warns_and_discards_the_steps_of_a_lost_archive(
     buffer.eviction = expdb.Eviction(archive=tmp_path / "another")
     buffer.evict()
     assert archived(tmp_path / "another") == list(range(30, 50))
-
-
-def test_forget_missing_keeps_steps_with_an_existing_archive_file(filled, tmp_path, monkeypatch):
-    buffer, _ = filled
-    left_between(monkeypatch, buffer, "_publish")
-    assert buffer.evict(forget_missing=True) == 0
-    assert archived(tmp_path / "archive") == list(range(30))
 
 
 def test_drop_publishes_the_evicted_steps_of_the_buffer(filled, tmp_path, monkeypatch):

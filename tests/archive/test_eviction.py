@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,6 +17,8 @@ import expdb
 from expdb.archive import retention
 from expdb.storage.ledger.evictions import begin
 
+pytestmark = pytest.mark.both_databases
+
 ORDERED = expdb.Ordered("position")
 
 
@@ -25,16 +28,32 @@ def writes_evict_only_when_told(monkeypatch):
     monkeypatch.setattr(retention, "LOOK_SECONDS", 1000.0)
 
 
-@pytest.fixture
-def buffer(db):
-    return db.buffer("train")
-
-
 def fill(buffer, lengths, tasks=3):
     for number, length in enumerate(lengths):
         with buffer.episode(f"t{number % tasks}", episode_id=f"e{number}") as episode:
             for step in range(length):
                 episode.append(n=step, obs=np.full(8, number, np.float32), note={"k": [step]})
+
+
+def archiving(db, folder, steps, capacity=5):
+    """Return a buffer with steps, of which those above the capacity are to be archived."""
+    buffer = db.buffer("b", capacity=capacity)
+    buffer.eviction = expdb.Eviction(archive=folder)
+    buffer.store_batch({"n": np.arange(steps)})
+    return buffer
+
+
+def call_during_scan(monkeypatch, buffer, act):
+    """Call `act` once, after an eviction has read the steps; return a list that has its result."""
+    scan, results = buffer._retention._scan, []
+
+    def scan_then_act(positions, names):
+        yield from scan(positions, names)
+        if not results:
+            results.append(act())
+
+    monkeypatch.setattr(buffer._retention, "_scan", scan_then_act)
+    return results
 
 
 def held(buffer):
@@ -47,8 +66,7 @@ def archived(folder):
     return sorted(p for file in files for p in pq.read_table(file)["position"].to_pylist())
 
 
-@pytest.mark.both_databases
-def test_max_bytes_evicts_the_oldest_steps(buffer, db):
+def test_max_bytes_evicts_the_oldest_steps(buffer):
     fill(buffer, [50] * 20)
     nbytes = buffer.stats()["bytes"]
     buffer.eviction = expdb.Eviction(max_bytes=nbytes // 2)
@@ -61,11 +79,9 @@ def test_max_bytes_evicts_the_oldest_steps(buffer, db):
     assert nbytes * 0.4 < buffer.stats()["bytes"] <= nbytes // 2
     assert held(buffer) == list(range(gone, 1000))
     assert buffer.plan_eviction().num_rows == buffer.evict() == 0
-    assert db.check() == []
 
 
-@pytest.mark.both_databases
-def test_max_age_evicts_old_steps(buffer, db):
+def test_max_age_evicts_old_steps(buffer):
     now = time.time()
     for k in range(10):
         buffer.store(task_id="t", n=k, execute_time=now - 100 * (10 - k))
@@ -73,10 +89,8 @@ def test_max_age_evicts_old_steps(buffer, db):
     assert {row["why"] for row in buffer.plan_eviction().to_pylist()} == {"max_age"}
     assert buffer.evict() == 6
     assert held(buffer) == [6, 7, 8, 9]
-    assert db.check() == []
 
 
-@pytest.mark.both_databases
 def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     for k in range(60):
         buffer.store(task_id="rare" if k % 10 == 0 else "common", n=k, terminated=True)
@@ -90,10 +104,8 @@ def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     buffer.eviction = None
     buffer.set_capacity(3)
     assert held(buffer) == [57, 58, 59]
-    assert db.check() == []
 
 
-@pytest.mark.both_databases
 def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     buffer = db.buffer("whole", capacity=50)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
@@ -105,13 +117,12 @@ def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     assert buffer.evict() == 20
     assert buffer.episodes()["episode_id"].to_pylist()[1:] == ["e1", "e2"]
     assert db.check() == []
-    drawn = buffer.sample(40, unit=expdb.Episode(), rng=0)
-    assert set(drawn["length"].tolist()) == {20}
+    drawn = buffer.sample(2, unit=expdb.Episode(), rng=0)
+    assert drawn["length"].tolist() == [20, 20]
     still.end()
     assert buffer.evict() == 0
 
 
-@pytest.mark.both_databases
 def test_writes_apply_the_eviction_policy_automatically(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LOOK_SECONDS", 0.2)
     buffer = db.buffer("b", capacity=30)
@@ -126,6 +137,7 @@ def test_writes_apply_the_eviction_policy_automatically(db, tmp_path, monkeypatc
     assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
 
 
+@pytest.mark.one_database
 def test_an_archive_contains_every_value(db, tmp_path):
     buffer = db.buffer("b/1", capacity=10, fields={"tokens": expdb.Field("int32", (None,))})
     buffer.eviction = expdb.Eviction(archive=str(tmp_path))
@@ -158,6 +170,7 @@ def test_an_archive_contains_every_value(db, tmp_path):
     }
 
 
+@pytest.mark.one_database
 def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     buffer = db.buffer("b", capacity=10)
@@ -181,9 +194,9 @@ def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, mon
     buffer.eviction = expdb.Eviction(archive=folder)
     assert buffer.evict() == stored - 10
     assert archived(tmp_path) == list(range(stored - 10))
-    assert db.check() == []
 
 
+@pytest.mark.one_database
 def test_due_steps_are_archived_before_the_policy_changes(db, tmp_path):
     buffer = db.buffer("b", capacity=5)
     for policy in (None, expdb.Eviction(max_bytes=1 << 30)):
@@ -198,10 +211,15 @@ def test_due_steps_are_archived_before_the_policy_changes(db, tmp_path):
     (tmp_path / "gone").write_text("")
     with pytest.raises(expdb.ArchiveFailed, match="its current policy must archive"):
         buffer.eviction = None
+    with pytest.raises(expdb.ArchiveFailed):
+        buffer.evict()
     assert len(buffer) == 17
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "other")  # replaces the broken archive
+    assert buffer.evict() == 12
+    assert archived(tmp_path / "other") == list(range(19, 31))
+    buffer.eviction = None
 
 
-@pytest.mark.both_databases
 def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
     buffer = db.buffer("b", capacity=5)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
@@ -220,42 +238,23 @@ def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
         buffer.evict()
 
 
-def test_a_reward_updated_during_an_eviction_is_archived(db, tmp_path, monkeypatch):
-    buffer = db.buffer("b", capacity=5)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(10)})
-    scan, rewarded = buffer._retention._scan, []
+@pytest.mark.parametrize(
+    ("name", "before"), [("reward", None), ("advantage", None), ("advantage", 1.0)]
+)
+def test_a_value_stored_during_an_eviction_is_archived(db, tmp_path, monkeypatch, name, before):
+    buffer = archiving(db, tmp_path, 10)
 
-    def late(positions, names):
-        yield from scan(positions, names)
-        if not rewarded:
-            rewarded.append(buffer.update([2], reward=7.0))
+    def put(value):
+        if name == "reward":
+            return buffer.update([2], reward=value)
+        return buffer.annotate([2], advantage=[value])
 
-    monkeypatch.setattr(buffer._retention, "_scan", late)
+    if before is not None:
+        put(before)
+    call_during_scan(monkeypatch, buffer, lambda: put(7.0))
     assert buffer.evict() == 5
     (file,) = tmp_path.rglob("*.parquet")
-    assert pq.read_table(file)["reward"].to_pylist() == [None, None, 7.0, None, None]
-
-
-@pytest.mark.both_databases
-@pytest.mark.parametrize("replaced", [False, True])
-def test_an_annotation_added_during_an_eviction_is_archived(db, tmp_path, monkeypatch, replaced):
-    buffer = db.buffer("b", capacity=5)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(10)})
-    if replaced:
-        buffer.annotate([2], advantage=[1.0])
-    scan, annotated = buffer._retention._scan, []
-
-    def late(positions, names):
-        yield from scan(positions, names)
-        if not annotated:
-            annotated.append(buffer.annotate([2], advantage=[7.0]))
-
-    monkeypatch.setattr(buffer._retention, "_scan", late)
-    assert buffer.evict() == 5
-    (file,) = tmp_path.rglob("*.parquet")
-    assert pq.read_table(file)["advantage"].to_pylist() == [None, None, 7.0, None, None]
+    assert pq.read_table(file)[name].to_pylist() == [None, None, 7.0, None, None]
 
 
 def abort_two_episodes(buffer):
@@ -266,7 +265,6 @@ def abort_two_episodes(buffer):
         writer.abort()
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("is_archived", [False, True])
 def test_an_episode_resumed_during_an_eviction_is_not_evicted(
     open_db, tmp_path, monkeypatch, is_archived
@@ -276,20 +274,14 @@ def test_an_episode_resumed_during_an_eviction_is_not_evicted(
         whole_episodes=True, archive=tmp_path if is_archived else None, by="archiver"
     )
     abort_two_episodes(buffer)
-    resumed = []
+    resumed, save = [], buffer._retention._save
 
     def resume():
         if not resumed:
             resumed.append(other.episode("t", episode_id="b", resume=True))
 
-    scan, save = buffer._retention._scan, buffer._retention._save
-
-    def scan_then_resume(positions, names):
-        yield from scan(positions, names)
-        resume()
-
     if is_archived:  # while the draft is written
-        monkeypatch.setattr(buffer._retention, "_scan", scan_then_resume)
+        call_during_scan(monkeypatch, buffer, resume)
     else:  # after the steps were selected
         monkeypatch.setattr(buffer._retention, "_save", lambda: (resume(), save()))
     assert buffer.evict() == 4
@@ -301,11 +293,8 @@ def test_an_episode_resumed_during_an_eviction_is_not_evicted(
     assert held(buffer) == [4, 5, 6, 7, 8]
 
 
-@pytest.mark.both_databases
 def test_another_handle_finishes_an_interrupted_eviction(db, open_db, tmp_path, monkeypatch):
-    buffer = open_db().buffer("b", capacity=5)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(12)})
+    buffer = archiving(open_db(), tmp_path, 12)
 
     def stop(*_):
         raise KeyboardInterrupt
@@ -329,7 +318,6 @@ def evict_for_ever(location):
             buffer.evict()
 
 
-@pytest.mark.both_databases
 @pytest.mark.slow
 def test_several_processes_archive_each_step_once(db, location, tmp_path):
     buffer = db.buffer("b", capacity=20)
@@ -345,37 +333,28 @@ def test_several_processes_archive_each_step_once(db, location, tmp_path):
         worker.join()
     buffer.evict()
     assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
-    assert db.check() == []
 
 
-@pytest.mark.both_databases
-def test_pinned_steps_are_not_evicted(buffer, db):
+def test_pinned_steps_are_not_evicted(buffer):
     fill(buffer, [10] * 4)
     lease = buffer.consumer("c").lease(1, where=[12], pin=True)
     buffer.eviction = expdb.Eviction(max_bytes=1)
     assert buffer.evict() == 12
     lease.acknowledge()
     assert buffer.evict() == 28
-    assert db.check() == []
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"max_bytes": 0},
-        {"max_age": -1},
-        {"max_steps_per_task": 1.5},
-        {"archive": 3},
-        {"archive": ""},
-        {"whole_episodes": "yes"},
-    ],
-)
+    [{}, {"max_bytes": 0}, {"max_age": -1}, {"max_steps_per_task": 1.5}, {"archive": 3},
+     {"archive": ""}, {"whole_episodes": "yes"}],
+)  # fmt: skip
 def test_eviction_rejects_invalid_options(options):
     with pytest.raises(expdb.InvalidValue):
         expdb.Eviction(**options)
 
 
+@pytest.mark.one_database
 def test_the_eviction_attribute_rejects_a_dict(buffer):
     with pytest.raises(expdb.InvalidValue, match=r"eviction must be an expdb\.Eviction"):
         buffer.eviction = {"max_bytes": 3}
@@ -387,7 +366,6 @@ episodes = st.lists(
 )
 
 
-@pytest.mark.both_databases
 @settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rounds=st.lists(episodes, min_size=1, max_size=3),
@@ -415,46 +393,23 @@ def test_eviction_keeps_the_same_steps_as_a_reference_model(db, rounds, whole, p
                 model = model[-capacity:]
         items = {}
         for p, task, episode, is_open in model:
-            if not (whole and is_open):
-                items.setdefault((episode if whole else p), []).append((p, task))
+            items.setdefault(episode if whole else p, []).append((p, task, whole and is_open))
         items = sorted(items.values(), key=lambda item: item[-1][0])
-        gone = set()
-        if per_task is not None:
-            total = {}
-            everything = {}
-            for p, task, episode, is_open in model:
-                everything.setdefault((episode if whole else p), []).append((p, task, is_open))
-            for item in sorted(everything.values(), key=lambda item: -item[-1][0]):
-                task = item[0][1]
-                total[task] = total.get(task, 0) + len(item)
-                if total[task] > per_task and not (whole and item[0][2]):
-                    gone |= {step[0] for step in item}
-        if capacity is not None:
-            for item in items:
-                if len(model) - len(gone) > capacity:
-                    gone |= {p for p, _ in item}
+        gone, totals = set(), Counter()
+        for item in reversed(items) if per_task is not None else ():
+            _, task, is_kept = item[0]
+            totals[task] += len(item)
+            if totals[task] > per_task and not is_kept:
+                gone |= {p for p, _, _ in item}
+        for item in items if capacity is not None else ():
+            if len(model) - len(gone) > capacity and not item[0][2]:
+                gone |= {p for p, _, _ in item}
         buffer.evict()
         model = [step for step in model if step[0] not in gone]
         assert held(buffer) == [step[0] for step in model]
         assert db.check() == []
 
 
-def test_the_archive_can_be_replaced_if_it_is_no_longer_writable(db, tmp_path):
-    buffer = db.buffer("b", capacity=4)
-    buffer.eviction = expdb.Eviction(archive=tmp_path / "gone")
-    buffer.store_batch({"n": np.arange(9)})
-    shutil.rmtree(tmp_path / "gone")
-    (tmp_path / "gone").write_text("")
-    with pytest.raises(expdb.ArchiveFailed):
-        buffer.evict()
-    buffer.eviction = expdb.Eviction(archive=tmp_path / "other")
-    assert buffer.evict() == 5
-    assert archived(tmp_path) == list(range(5))
-    buffer.eviction = None
-    assert db.check() == []
-
-
-@pytest.mark.both_databases
 def test_a_recreated_buffer_does_not_overwrite_existing_archive_files(db, tmp_path):
     for start in (0, 100):
         buffer = db.buffer("b", capacity=5)
@@ -466,11 +421,8 @@ def test_a_recreated_buffer_does_not_overwrite_existing_archive_files(db, tmp_pa
     assert sorted(files) == [list(range(7)), list(range(100, 107))]
 
 
-@pytest.mark.both_databases
 def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, monkeypatch):
-    buffer = db.buffer("b", capacity=5)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(12)})
+    buffer = archiving(db, tmp_path, 12)
     with writing(db) as session:
         file = str(tmp_path / "f.parquet")
         begin(session, store_of(buffer), "elsewhere 7 8 9", file, np.arange(7))
@@ -482,27 +434,22 @@ def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, mo
     assert archived(tmp_path) == list(range(7))
 
 
+@pytest.mark.one_database
 def test_steps_pinned_during_archiving_are_not_evicted(db, tmp_path, monkeypatch):
-    buffer = db.buffer("b", capacity=10)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    buffer.store_batch({"n": np.arange(18)})
-    consumer, scan, leases = buffer.consumer("c"), buffer._retention._scan, []
-
-    def late(positions, names):
-        yield from scan(positions, names)
-        if not leases:
-            leases.append(consumer.lease(2, [4, 6], sampler=ORDERED, pin=True))
-
-    monkeypatch.setattr(buffer._retention, "_scan", late)
+    buffer = archiving(db, tmp_path, 18, capacity=10)
+    consumer = buffer.consumer("c")
+    leases = call_during_scan(
+        monkeypatch, buffer, lambda: consumer.lease(2, [4, 6], sampler=ORDERED, pin=True)
+    )
     assert buffer.evict() == 4
     assert archived(tmp_path) == [0, 1, 2, 3]
     assert consumer.shared(leases[0].id).size == 2
     leases[0].acknowledge()
     assert buffer.evict() == 4
     assert archived(tmp_path) == list(range(8))
-    assert db.check() == []
 
 
+@pytest.mark.one_database
 def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
     buffer, now = db.buffer("b"), time.time()
     buffer.store_batch(
@@ -514,7 +461,6 @@ def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
     assert held(buffer) == list(range(1100))
 
 
-@pytest.mark.both_databases
 def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
     buffer = db.buffer("b", capacity=20)
     fill(buffer, [10, 10])
@@ -533,6 +479,7 @@ def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
     assert len(buffer) <= 20
 
 
+@pytest.mark.one_database
 def test_expired_pins_do_not_prevent_eviction(db):
     buffer = db.buffer("b")
     fill(buffer, [10] * 4)
@@ -540,9 +487,9 @@ def test_expired_pins_do_not_prevent_eviction(db):
     buffer.eviction = expdb.Eviction(max_steps_per_task=1)
     time.sleep(0.05)
     assert buffer.evict() == 37
-    assert db.check() == []
 
 
+@pytest.mark.one_database
 def test_long_unicode_names_and_empty_shapes_are_archived(db, tmp_path):
     buffer = db.buffer("\N{SNOWMAN}" * 60, capacity=2)
     buffer.eviction = expdb.Eviction(archive=tmp_path)

@@ -238,12 +238,18 @@ def test_long_operations_report_their_progress(monkeypatch):
      (("sql", "PATH", "SELECT :a"), "pass every :name of the query with --param"),
      (("show", "PATH", "nope"), "the newest episodes are ep/3"),
      (("tag", "PATH", "train", "episode_id = nope", "a=1", "--required"), "found no step"),
-     (("export", "PATH", "train", "x.csv"), "must end in .parquet")],
+     (("export", "PATH", "train", "x.csv"), "must end in .parquet"),
+     (("info", "nope.db"), "check the path"), (("upgrade", "nope.db"), "check the path"),
+     (("sql", "PATH", "SELEC"), "syntax error"), (("metrics", "PATH", "trian"), "mean 'train'?"),
+     (("tail", "PATH", "trian"), "did you mean 'train'?"),
+     (("sample", "PATH", "train", "2", "reward > 99"), "0 of which match the query"),
+     (("score", "PATH", "train", "--episode", "e9", "judge=1"), "`expdb query --episodes`")],
 )  # fmt: skip
 def test_errors_are_one_short_line_without_python_calls(path, arguments, message):
     output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
     assert message in output
     (line,) = output.strip().splitlines()
+    assert line.startswith("Error: ")
     assert len(line) < 330
     for call in ("db.", "buffer.", "expdb.open", "create=", "read_only", "wait=", "fields="):
         assert call not in line.replace(path, ""), call

@@ -72,17 +72,9 @@ def test_query_shows_steps_tasks_counts_and_episodes(path):
     assert run("query", path, "train", "reward != null", "--count").strip() == "12"
     assert run("query", path, "train", "task_id ~ t%", "--tasks").split() == ["t0", "t1", "t2"]
     assert len(json.loads(run("query", path, "train", "reward<0.35", "--json"))) == 4
-    assert json.loads(
-        run(
-            "query",
-            path,
-            "train",
-            "--where",
-            '{"field": "step", "op": "eq", "value": 0}',
-            "--tasks",
-            "--json",
-        )
-    ) == ["t0", "t1", "t2"]
+    where = '{"field": "step", "op": "eq", "value": 0}'
+    tasks = run("query", path, "train", "--where", where, "--tasks", "--json")
+    assert json.loads(tasks) == ["t0", "t1", "t2"]
     assert "status" in run("query", path, "train", "task_id = t1", "--episodes")
     episodes = json.loads(run("query", path, "train", "--episodes", "--json"))
     page = run("query", path, "train", "--episodes", "--page", "2", "--size", "1", "--json")
@@ -105,24 +97,6 @@ def test_check_upgrade_and_backup(path, tmp_path):
         connection.execute("UPDATE buffers SET size = 5")
     connection.close()
     assert "12 steps added, oldest position 0, 5 steps stored" in run("check", copy, status=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("info", "nope.db"), "check the path"),
-        (("sql", "PATH", "DELETE FROM steps"), "only reads"),
-        (("query", "PATH", "nope"), "no buffer 'nope'"),
-        (("query", "PATH", "train", "rewar > 5"), "unknown name 'rewar'"),
-        (("sql", "PATH", "SELEC"), "syntax error"),
-        (("upgrade", "nope.db"), "check the path"),
-    ],
-)  # fmt: skip
-def test_errors_are_one_line_with_a_remedy(path, arguments, message):
-    output = run(*[path if argument == "PATH" else argument for argument in arguments], status=1)
-    assert output.startswith("Error: ")
-    assert message in output
-    assert output.count("\n") == 1
 
 
 def test_errors_for_bad_conditions_show_the_syntax(path):
@@ -149,17 +123,8 @@ def test_the_program_runs_as_a_module(path):
 
 
 def run_demo(path, seconds):
-    command = [
-        sys.executable,
-        "-m",
-        "expdb",
-        "demo",
-        "--file",
-        str(path),
-        "--seconds",
-        str(seconds),
-        "--json",
-    ]
+    command = [sys.executable, "-m", "expdb", "demo", "--json"]
+    command += ["--file", str(path), "--seconds", str(seconds)]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -269,31 +234,6 @@ def test_the_sql_guide_lists_every_column_of_the_view():
     assert set(re.findall(r"`(\w+)`", table)) - {"field"} == set(VIEW_COLUMNS)
 
 
-def public_functions():
-    for cls in (
-        expdb.ExperienceDB,
-        expdb.ReplayBuffer,
-        expdb.EpisodeWriter,
-        expdb.QueryBuilder,
-        expdb.Batch,
-        expdb.NStep,
-        expdb.Uniform,
-        expdb.Field,
-    ):
-        yield cls.__name__, cls
-        for name, member in vars(cls).items():
-            if not name.startswith("_") and (callable(member) or isinstance(member, property)):
-                yield f"{cls.__name__}.{name}", member
-
-
-def test_public_functions_have_docstrings_and_return_annotations():
-    for name, member in public_functions():
-        function = member.fget if isinstance(member, property) else member
-        assert function.__doc__, name
-        if callable(function) and not isinstance(function, type):
-            assert "return" in function.__annotations__, name
-
-
 def test_doctests_of_public_modules_pass():
     import doctest
 
@@ -336,42 +276,26 @@ def random_rollouts():
 
 def test_rollouts_round_trip_and_take_less_space_than_their_json(tmp_path):
     rollouts = list(random_rollouts())
-    size = len(json.dumps(rollouts))
     with expdb.open(tmp_path / "tau.db") as db:
         buffer = db.buffer("airline")
         for rollout in rollouts:
-            task, trial = str(rollout["task_id"]), rollout["trial"]
+            task, messages = str(rollout["task_id"]), rollout["traj"]
+            turns = [k for k, message in enumerate(messages) if message["role"] == "assistant"]
+            name = f"{task}/{rollout['trial']}"
             with buffer.episode(
-                task, task_name="airline", episode_id=f"{task}/{trial}", group_id=task
+                task, task_name="airline", episode_id=name, group_id=task
             ) as episode:
-                for k, message in enumerate(rollout["traj"]):
-                    if message["role"] == "assistant":
-                        episode.append(messages=rollout["traj"][:k], action=message)
-            last = (
-                len([message for message in rollout["traj"] if message["role"] == "assistant"]) - 1
-            )
-            buffer.update(
-                {"episode_id": f"{task}/{trial}", "step": last}, reward=float(rollout["reward"])
-            )
-        assert buffer.episodes().num_rows == len(rollouts)
-        assert len(buffer.tasks()) == 20
-        for rollout in rollouts[::7]:
-            (batch,) = buffer.scan({"episode_id": f"{rollout['task_id']}/{rollout['trial']}"})
-            wanted = [
-                (rollout["traj"][:k], m)
-                for k, m in enumerate(rollout["traj"])
-                if m["role"] == "assistant"
-            ]
-            assert list(zip(batch["messages"], batch["action"], strict=True)) == wanted
+                for k in turns:
+                    episode.append(messages=messages[:k], action=messages[k])
+            buffer.update({"episode_id": name, "step": len(turns) - 1}, reward=rollout["reward"])
+            (batch,) = buffer.scan({"episode_id": name})
+            stored = list(zip(batch["messages"], batch["action"], strict=True))
+            assert stored == [(messages[:k], messages[k]) for k in turns]
         solved = {str(rollout["task_id"]) for rollout in rollouts if rollout["reward"] == 1}
-        assert set(buffer.tasks(expdb.QueryBuilder().eq("episode_return", 1))) == solved
-        assert set(buffer.sample_tasks(4, expdb.QueryBuilder().eq("episode_return", 1))) <= solved
-        (row,) = db.sql(
-            "SELECT avg(r) AS solved FROM (SELECT max(episode_return) AS r FROM experience GROUP "
-            "BY episode)"
-        ).to_pylist()
-        assert row["solved"] == pytest.approx(np.mean([rollout["reward"] for rollout in rollouts]))
-    assert (tmp_path / "tau.db").stat().st_size < size
+        where = expdb.QueryBuilder().eq("episode_return", 1)
+        assert set(buffer.tasks(where)) == solved
+        assert set(buffer.sample_tasks(4, where)) <= solved
+    assert (tmp_path / "tau.db").stat().st_size < len(json.dumps(rollouts))
 
 
 # -- episodes and files ----------------------------------------------------------------------------
@@ -380,32 +304,21 @@ def test_rollouts_round_trip_and_take_less_space_than_their_json(tmp_path):
 @pytest.fixture
 def traces(tmp_path):
     """Return a database with a conversation, a late reward and fields of every type."""
+    messages = [{"role": "user", "content": "to Oslo,\nplease \x1b[31m"}]
+    function = {"name": "search", "arguments": '{"to": "OSL"}'}
+    call = {"id": "c", "type": "function", "function": function}
+    answers = (
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": "done " * 200},
+    )
     with expdb.open(tmp_path / "traces.db", run="r") as db:
-        buffer, messages = (
-            db.buffer("traces"),
-            [{"role": "user", "content": "to Oslo,\nplease \x1b[31m"}],
-        )
+        buffer = db.buffer("traces")
         with buffer.episode(
             "flight", episode_id="attempt/1", policy_version=3, episode_tags={"level": "hard"}
         ) as episode:
-            for turn in range(2):
-                call = {
-                    "id": "c",
-                    "type": "function",
-                    "function": {"name": "search", "arguments": '{"to": "OSL"}'},
-                }
-                answer = (
-                    {"role": "assistant", "content": None, "tool_calls": [call]}
-                    if turn == 0
-                    else {"role": "assistant", "content": "done " * 200}
-                )
-                episode.append(
-                    messages=list(messages),
-                    action=answer,
-                    obs=np.arange(100.0),
-                    n=turn,
-                    tags={"turn": turn},
-                )
+            for n, answer in enumerate(answers):
+                values = {"messages": list(messages), "action": answer, "obs": np.arange(100.0)}
+                episode.append(**values, n=n, tags={"turn": n})
                 messages += [answer, {"role": "tool", "tool_call_id": "c", "content": "SK123"}]
         buffer.update({"episode_id": "attempt/1"}, reward=0.5, which="last")
         buffer.store(

@@ -67,25 +67,19 @@ def code_of(text: str) -> str:
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [
-                statement
-                for statement in node.body
-                if not (
-                    isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-                )
-            ] or [ast.Pass()]
+            node.body = [part for part in node.body if not is_text(part)] or [ast.Pass()]
     return ast.unparse(tree)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a constant, such as a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def is_runnable(text: str) -> bool:
     """Return whether a text is Python without undefined names."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"],
-        input=text,
-        text=True,
-        capture_output=True,
-    )
-    return done.returncode == 0
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"]
+    return not subprocess.run(command, input=text, text=True, capture_output=True).returncode
 
 
 def changed_lines(old: str, new: str) -> set[int]:
@@ -235,18 +229,13 @@ class Recording:
             if "::" in context
         } - self.failed
         if not tests:  # a line that runs at import: every test that executes the file
-            every = {
-                context.rsplit("|", 1)[0] for contexts in lines.values() for context in contexts
-            }
+            every = {test.rsplit("|", 1)[0] for contexts in lines.values() for test in contexts}
             tests = {test for test in every if "::" in test} - self.failed
-        return sorted(
-            tests,
-            key=lambda test: (
-                not test.startswith(case.first or "-"),
-                self.seconds.get(test, 1.0),
-                test,
-            ),
-        )
+
+        def order(test: str) -> tuple[bool, float, str]:
+            return not test.startswith(case.first or "-"), self.seconds.get(test, 1.0), test
+
+        return sorted(tests, key=order)
 
 
 def is_importable(path: str) -> bool:

@@ -5,6 +5,7 @@ import pickle
 import random
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,16 @@ from expdb.integrations.aworld import (
 )
 
 PAGE = Path(__file__).parents[1] / "data" / "aworld_page.md"
+OURS = "expdb.integrations.aworld"
 FORK, SPAWN = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
 CODE = [
-    code.replace("aworld.core.common", "aworld_models").replace(
-        "aworld.replay_buffer", "expdb.integrations.aworld"
-    )
-    for code in re.findall(
-        r"```python\n(.*?)```",
-        PAGE.read_text(),
-        re.DOTALL,
-    )
+    code.replace("aworld.core.common", "aworld_models").replace("aworld.replay_buffer", OURS)
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 ]
+
+
+def steps_of(rows):
+    return [data_row.exp_meta.step for data_row in rows]
 
 
 def row(task="t", step=0, agent="a", name="n", **data):
@@ -71,26 +71,18 @@ def write_processing(replay_buffer, task):
         replay_buffer.store(row(task, step))
 
 
-def names():
-    return {
-        "time": time, "ReplayBuffer": ReplayBuffer, "RandomTaskSample": RandomTaskSample,
-        "DefaultConverter": DefaultConverter,
-        "QueryBuilder": QueryBuilder, "write_processing": write_processing,
-        "replay_buffer": ReplayBuffer(),
-    }  # fmt: skip
-
-
-def test_the_page_has_six_blocks():
-    assert len(CODE) == 6
-
-
 @pytest.mark.parametrize("number", range(6))
 def test_every_block_of_aworlds_page_runs(number):
+    assert len(CODE) == 6
     code = CODE[number].strip()
     if code.startswith("QueryBuilder()"):
         code = f"found = (\n{code}\n)"
-    space = names()
-    buffer = space["replay_buffer"]
+    buffer = ReplayBuffer()
+    space = {
+        "time": time, "ReplayBuffer": ReplayBuffer, "RandomTaskSample": RandomTaskSample,
+        "DefaultConverter": DefaultConverter, "QueryBuilder": QueryBuilder,
+        "write_processing": write_processing, "replay_buffer": buffer,
+    }  # fmt: skip
     for k in range(3):
         buffer.store(row(f"task_{k}", name="test_task", agent="agent_1"))
     exec(compile(code, "page", "exec"), space)
@@ -135,9 +127,8 @@ def test_rows_round_trip_unchanged(storage):
 
 
 def test_action_is_an_alias_of_actions_and_pre_agent_is_optional():
-    assert Experience(state=None, action=ActionModel()) == Experience(
-        state=None, actions=[ActionModel()]
-    )
+    expected = Experience(state=None, actions=[ActionModel()])
+    assert Experience(state=None, action=ActionModel()) == expected
     assert Experience(state=None, action=[1, 2]).actions == [1, 2]
     with pytest.raises(ValueError, match="one of them"):
         Experience(state=None, action=1, actions=[1])
@@ -146,12 +137,9 @@ def test_action_is_an_alias_of_actions_and_pre_agent_is_optional():
 
 def test_a_model_is_returned_as_a_dict_if_its_module_is_not_loaded(tmp_path):
     with expdb.open(tmp_path / "rows.db") as db:
-        db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")}).store(
-            state={"model": "os:system", "value": {"a": 1}}, tags={"id": "1"}
-        )
-        db.buffer("aworld").store(
-            state={"model": "no.such.module:Model", "value": {"a": 2}}, tags={"id": "2"}
-        )
+        buffer = db.buffer("aworld", capacity=10_000, fields={"state": expdb.Field("json")})
+        for k, model in ((1, "os:system"), (2, "no.such.module:Model")):
+            buffer.store(state={"model": model, "value": {"a": k}}, tags={"id": str(k)})
     storage = SQLStorage(tmp_path / "rows.db")
     assert [data_row.exp_data.state for data_row in storage.get_all()] == [{"a": 1}, {"a": 2}]
     storage.close()
@@ -173,25 +161,21 @@ def test_storages_refuse_invalid_rows_and_pages(storage):
 
 def test_storages_return_pages_sizes_and_rows_of_tasks(storage):
     storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
-    assert [
-        [data_row.exp_meta.step for data_row in storage.get_paginated(page, 4)]
-        for page in (1, 2, 3, 4)
-    ] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    pages = [steps_of(storage.get_paginated(page, 4)) for page in (1, 2, 3, 4)]
+    assert pages == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
     assert storage.size() == 10
     assert storage.get_by_task_id("nope") == []
-    assert storage.get_bacth_by_task_ids(["t1", "nope"]) == {
-        "t1": storage.get_by_task_id("t1"),
-        "nope": [],
-    }
+    expected = {"t1": storage.get_by_task_id("t1"), "nope": []}
+    assert storage.get_bacth_by_task_ids(["t1", "nope"]) == expected
     assert storage.get_bacth_by_task_ids([]) == {}
-    assert [data_row.exp_meta.step for data_row in storage.get_by_task_id("t1")] == [1, 4, 7]
+    assert steps_of(storage.get_by_task_id("t1")) == [1, 4, 7]
 
 
 def test_the_oldest_rows_over_the_capacity_are_evicted(storage):
     for k in range(150):
         storage.add(row(f"t{k % 2}", k))
     assert storage.size() == 100
-    assert min(data_row.exp_meta.step for data_row in storage.get_all()) == 50
+    assert min(steps_of(storage.get_all())) == 50
     storage.clear()
     assert storage.size() == 0
     storage.add(row())
@@ -205,40 +189,29 @@ def test_a_task_may_change_its_name_and_few_episodes_stay_open(storage):
     assert storage.buffer.stats()["episodes"]["open"] <= 256
 
 
+Q = QueryBuilder
 CONDITIONS = [
-    QueryBuilder().eq("exp_meta.task_id", "t1"), QueryBuilder().ne("exp_meta.pre_agent", "p"),
-    QueryBuilder().eq("exp_meta.pre_agent", None),
-    QueryBuilder().ne("exp_meta.pre_agent", None), QueryBuilder().gt("exp_data.reward_t", 1.5),
-    QueryBuilder().lte("exp_data.reward_t", 1.5),
-    QueryBuilder().is_null("exp_data.reward_t"), QueryBuilder().is_not_null("exp_data.reward_t"),
-    QueryBuilder().in_("exp_meta.step", [1, 2, 77]),
-    QueryBuilder().not_in("exp_meta.task_id", ["t1", "t2"]),
-    QueryBuilder().like("exp_meta.task_name", "a%"),
-    QueryBuilder().not_like("exp_meta.task_name", "_"),
-    QueryBuilder().like("exp_meta.pre_agent", "p"),
-    QueryBuilder().eq("exp_data.state.content", "saw 3"),
-    QueryBuilder().eq("exp_meta.nothing", None),
-    QueryBuilder().eq("id", "id 4"), QueryBuilder().gte("exp_data.adv_t", 3),
-    QueryBuilder().is_null("exp_data.v_t"),
-    QueryBuilder().in_("exp_meta.pre_agent", [None, "q"]),
-    QueryBuilder().eq("exp_meta.task_id", "t1").or_().eq("exp_meta.task_id",
-        "t2").and_().nested(QueryBuilder().gt("exp_meta.step", 3).or_().like("exp_meta.task_name",
-            "a")),
-    QueryBuilder().eq("exp_data.state.content", "saw 3").or_().eq("exp_meta.step", 1),
+    Q().eq("exp_meta.task_id", "t1"), Q().ne("exp_meta.pre_agent", "p"),
+    Q().eq("exp_meta.pre_agent", None), Q().ne("exp_meta.pre_agent", None),
+    Q().gt("exp_data.reward_t", 1.5), Q().lte("exp_data.reward_t", 1.5),
+    Q().is_null("exp_data.reward_t"), Q().is_not_null("exp_data.reward_t"),
+    Q().in_("exp_meta.step", [1, 2, 77]), Q().not_in("exp_meta.task_id", ["t1", "t2"]),
+    Q().like("exp_meta.task_name", "a%"), Q().not_like("exp_meta.task_name", "_"),
+    Q().like("exp_meta.pre_agent", "p"), Q().eq("exp_data.state.content", "saw 3"),
+    Q().eq("exp_meta.nothing", None), Q().eq("id", "id 4"), Q().gte("exp_data.adv_t", 3),
+    Q().is_null("exp_data.v_t"), Q().in_("exp_meta.pre_agent", [None, "q"]),
+    Q().eq("exp_meta.task_id", "t1").or_().eq("exp_meta.task_id", "t2").and_().nested(
+        Q().gt("exp_meta.step", 3).or_().like("exp_meta.task_name", "a")),
+    Q().eq("exp_data.state.content", "saw 3").or_().eq("exp_meta.step", 1),
 ]  # fmt: skip
 
 
 def test_conditions_find_the_same_rows_in_sql_and_in_python(storage):
     rows = []
     for k in range(12):
-        data_row = row(
-            f"t{k % 4}",
-            k,
-            name=["abc", "a%c", "x_y"][k % 3],
-            state=Observation(content=f"saw {k}"),
-            reward_t=None if k % 5 == 0 else k / 4,
-            adv_t=k,
-        )
+        values = {"reward_t": None if k % 5 == 0 else k / 4, "adv_t": k}
+        state, name = Observation(content=f"saw {k}"), ["abc", "a%c", "x_y"][k % 3]
+        data_row = row(f"t{k % 4}", k, name=name, state=state, **values)
         data_row.exp_meta.pre_agent = [None, "p", "q"][k % 3]
         data_row.id = f"id {k}"
         rows.append(data_row)
@@ -253,9 +226,8 @@ def test_conditions_find_the_same_rows_in_sql_and_in_python(storage):
         assert storage.get_task_ids(condition) == tasks
         tasks_drawn = ReplayBuffer(storage).sample_task(query_condition=condition)
         assert sorted(part[0].exp_meta.task_id for part in tasks_drawn) == sorted(tasks)
-        assert all(
-            len(part) == 3 for part in tasks_drawn
-        )  # the condition selects tasks, and all their rows are returned
+        # The condition selects tasks, and all their rows are returned.
+        assert all(len(part) == 3 for part in tasks_drawn)
     assert QueryFilter(None).filter(rows) == rows
     with pytest.raises(ValueError, match="unknown comparison"):
         QueryFilter({"field": "id", "op": "near", "value": 1}).check_condition(rows[0])
@@ -265,10 +237,7 @@ def test_small_buffers_are_sampled_completely_in_order_of_steps():
     buffer = ReplayBuffer()
     for step in (3, 1, 2):
         buffer.store(row("t", step))
-    assert [
-        [data_row.exp_meta.step for data_row in rows]
-        for rows in buffer.sample_task(batch_size=1000)
-    ] == [[1, 2, 3]]
+    assert list(map(steps_of, buffer.sample_task(batch_size=1000))) == [[1, 2, 3]]
     assert list(buffer.sample()) == ["t"]
     assert ReplayBuffer().sample_task() == []
 
@@ -278,28 +247,23 @@ def test_tasks_are_drawn_uniformly_regardless_of_their_length():
     buffer = ReplayBuffer()
     for task in range(4):
         buffer.store_batch([row(f"t{task}", k) for k in range(1 + 10 * (task == 0))])
-    counts = dict.fromkeys([f"t{k}" for k in range(4)], 0)
-    for _ in range(400):
-        (task,) = buffer.sample(batch_size=1)
-        counts[task] += 1
+    counts = Counter(task for _ in range(400) for task in buffer.sample(batch_size=1))
+    assert counts.total() == 400
     # chi-square with 3 degrees of freedom: 24 is exceeded by chance once in 40,000
-    assert sum((count - 100) ** 2 / 100 for count in counts.values()) < 24
+    assert sum((counts[f"t{k}"] - 100) ** 2 / 100 for k in range(4)) < 24
 
 
 class FirstTask(TaskSampler):
     """A sampler that was written for AWorld and reads pages of rows."""
 
     def sample_task_ids(self, storage, batch_size, query_condition=None):
-        return [
-            storage.get_paginated(page=1, page_size=1, query_condition=query_condition)[
-                0
-            ].exp_meta.task_id
-        ]
+        (first,) = storage.get_paginated(page=1, page_size=1, query_condition=query_condition)
+        return [first.exp_meta.task_id]
 
 
 class Steps(Converter):
     def to_dataset_row(self, rows):
-        return [data_row.exp_meta.step for data_row in rows]
+        return steps_of(rows)
 
 
 class ListStorage(Storage):
@@ -334,11 +298,10 @@ class ListStorage(Storage):
 def test_samplers_converters_and_storages_written_for_aworld_work(own):
     buffer = ReplayBuffer(ListStorage() if own else InMemoryStorage())
     buffer.store_batch([row(f"t{k % 2}", 9 - k) for k in range(6)])
-    assert buffer.sample_task(sampler=FirstTask(), converter=Steps()) == [[5, 7, 9]]
+    options = {"sampler": FirstTask(), "converter": Steps()}
+    assert buffer.sample_task(**options) == [[5, 7, 9]]
     condition = QueryBuilder().eq("exp_meta.task_id", "t1").build()
-    assert buffer.sample_task(
-        sampler=FirstTask(), query_condition=condition, converter=Steps()
-    ) == [[4, 6, 8]]
+    assert buffer.sample_task(query_condition=condition, **options) == [[4, 6, 8]]
     assert len(buffer.sample_task()) == 2
 
 
@@ -359,10 +322,9 @@ def test_other_processes_can_write_to_a_buffer(request, tmp_path, context, kind)
     if kind == "processes":
         storage = MultiProcMemoryStorage(*shared, max_capacity=500)
     else:
-        storage = SQLStorage(
-            tmp_path / "rows.db" if kind == "file" else request.getfixturevalue("postgresql_url"),
-            max_capacity=500,
-        )
+        path = tmp_path / "rows.db"
+        url = path if kind == "file" else request.getfixturevalue("postgresql_url")
+        storage = SQLStorage(url, max_capacity=500)
     buffer = ReplayBuffer(storage)
     buffer.store(row("mine"))
     processes = [
@@ -374,16 +336,10 @@ def test_other_processes_can_write_to_a_buffer(request, tmp_path, context, kind)
         process.join()
         assert process.exitcode == 0
     assert storage.size() == 81
-    assert {
-        len(rows)
-        for rows in buffer.sample_task(
-            query_condition=QueryBuilder().ne("exp_meta.task_id", "mine").build()
-        )
-    } == {20}
-    if kind == "processes":
-        again = MultiProcMemoryStorage(
-            *shared, max_capacity=500
-        )  # as another process would open it
+    others = QueryBuilder().ne("exp_meta.task_id", "mine").build()
+    assert {len(rows) for rows in buffer.sample_task(query_condition=others)} == {20}
+    if kind == "processes":  # as another process would open it
+        again = MultiProcMemoryStorage(*shared, max_capacity=500)
         assert again.size() == 81
         again.close()
     assert storage.buffer.check() == []
@@ -391,14 +347,10 @@ def test_other_processes_can_write_to_a_buffer(request, tmp_path, context, kind)
     manager.shutdown()
 
 
-def test_dir_lists_every_name_of_the_package():
-    assert set(aworld.__all__) <= set(dir(aworld))
-
-
 def test_modules_of_the_package_export_the_same_names():
-    from expdb.integrations import aworld
     from expdb.integrations.aworld import base, query_filter, storage
 
+    assert set(aworld.__all__) <= set(dir(aworld))
     assert base.__all__
     for name in base.__all__:
         assert getattr(base, name) is getattr(aworld, name)

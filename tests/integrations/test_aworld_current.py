@@ -3,6 +3,7 @@
 import asyncio
 import os
 import tempfile
+from functools import partial
 
 import pytest
 
@@ -34,21 +35,11 @@ pytestmark = pytest.mark.filterwarnings("default")  # AWorld itself emits warnin
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(**options):
-        config = ExperienceConfig(location=str(tmp_path / "runs.db"), **options)
-        made.append(ExperienceStorage(config))
-        return made[-1]
-
-    yield make
-    for opened in made:
-        opened.close()
-
-
-def run(coroutine):
-    return asyncio.run(coroutine)
+def make(tmp_path, close):
+    location = str(tmp_path / "runs.db")
+    return lambda **options: close(
+        ExperienceStorage(ExperienceConfig(location=location, **options))
+    )
 
 
 def item(k, block="b", **more):
@@ -81,7 +72,7 @@ def test_items_keep_their_order_when_they_are_replaced(storage):
         assert await storage.size() == 2
         assert await storage.get_data_items("nothing") == []
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_blocks_are_created_and_deleted_with_their_items(storage):
@@ -98,12 +89,11 @@ def test_blocks_are_created_and_deleted_with_their_items(storage):
         await storage.delete_all()
         assert await storage.size() == 0
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_conditions_select_items_by_their_values(storage):
-    def where():
-        return InmemoryConditionBuilder(None)
+    where = partial(InmemoryConditionBuilder, None)
 
     async def work():
         await storage.create_datas([item(k, f"b{k % 2}") for k in range(6)])
@@ -118,7 +108,7 @@ def test_conditions_select_items_by_their_values(storage):
             assert sorted(record.value.score for record in records) == expected
             assert await storage.size(condition) == len(expected)
 
-    run(work())
+    asyncio.run(work())
 
 
 def test_raw_data_round_trips(make):
@@ -133,7 +123,7 @@ def test_raw_data_round_trips(make):
             with pytest.raises(expdb.InvalidValue, match=r"value is a|the item"):
                 await storage.create_data(Data(id="bad", block_id="raw", value=bad))
 
-    run(work(make()))
+    asyncio.run(work(make()))
 
 
 def test_the_oldest_blocks_and_items_are_evicted(make):
@@ -143,7 +133,7 @@ def test_the_oldest_blocks_and_items_are_evicted(make):
         assert await storage.get_block("b0") is None
         assert texts(await storage.get_data_items("b2")) == ["answer 1", "answer 2", "answer 3"]
 
-    run(work(make(max_capacity=2, max_items_per_block=3)))
+    asyncio.run(work(make(max_capacity=2, max_items_per_block=3)))
 
 
 def test_lru_evicts_the_least_recently_written_item(make):
@@ -153,12 +143,12 @@ def test_lru_evicts_the_least_recently_written_item(make):
         await storage.create_data(item(2))
         assert texts(await storage.get_data_items("b")) == ["answer 0", "answer 2"]
 
-    run(work(make(max_items_per_block=2, eviction_policy="lru")))
+    asyncio.run(work(make(max_items_per_block=2, eviction_policy="lru")))
 
 
 def test_another_handle_and_sql_read_stored_items(make, tmp_path):
-    run(make().create_data(item(7)))
-    assert texts(run(make().get_data_items("b"))) == ["answer 7"]
+    asyncio.run(make().create_data(item(7)))
+    assert texts(asyncio.run(make().get_data_items("b"))) == ["answer 7"]
     with expdb.open(tmp_path / "runs.db") as db:
         query = "SELECT task_id FROM experience WHERE buffer = 'aworld_blocks'"
         assert db.sql(query).to_pylist() == [{"task_id": "b"}]
@@ -175,5 +165,5 @@ def test_an_eval_recorder_of_aworld_accepts_the_storage(make):
             return await self.storage.get_data_items(key)
 
     recorder = Recorder(storage=make())
-    run(recorder.record(item(3)))
-    assert texts(run(recorder.get_by_key("b"))) == ["answer 3"]
+    asyncio.run(recorder.record(item(3)))
+    assert texts(asyncio.run(recorder.get_by_key("b"))) == ["answer 3"]

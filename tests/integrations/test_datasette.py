@@ -1,6 +1,8 @@
 """Datasette reads fields and priorities of expdb files."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -16,11 +18,8 @@ def test_datasette_reads_fields_and_priorities_of_expdb_files(tmp_path):
         buffer = db.buffer("train")
         buffer.store(task_id="t", action=3)
         buffer.update_priorities([0], [0.5])
-    import sqlite3
-
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE t (a)")
-    connection.close()
 
     async def ask(database, sql):
         app = datasette.Datasette([str(path), str(other)])

@@ -19,17 +19,9 @@ torch = pytest.importorskip(
 
 
 @pytest.fixture
-def deque(location, monkeypatch):
+def deque(location, monkeypatch, close):
     monkeypatch.setattr(items, "FLUSH_SECONDS", 1e6)
-    made = []
-
-    def deque(size=10):
-        made.append(DequeBuffer(size, location=location, name="deque"))
-        return made[-1]
-
-    yield deque
-    for buffer in made:
-        buffer.close()
+    return lambda: close(DequeBuffer(10, location=location, name="deque"))
 
 
 def item(k):
@@ -45,10 +37,8 @@ def sample_until(buffer, is_seen, size=3, key="k"):
     until = time.monotonic() + 10
     while True:
         entries = buffer.sample(20, replace=True) + buffer.sample(size)
-        metas = {
-            entry.data[key]: entry.meta
-            for entry in sorted(entries, key=lambda entry: entry.data[key])
-        }
+        entries.sort(key=lambda entry: entry.data[key])
+        metas = {entry.data[key]: entry.meta for entry in entries}
         if is_seen(metas) or time.monotonic() > until:
             return metas
 
@@ -59,9 +49,7 @@ def test_items_are_sampled_before_they_are_written(deque):
     assert numbers(buffer.sample(1)) == [0]  # writes the item, because a sample needs a stored item
     for k in range(1, 5):
         pushed = buffer.push(item(k), meta={"group": k % 2})
-        (entry,) = [
-            candidate for candidate in buffer.sample(k + 1) if candidate.index == pushed.index
-        ]
+        (entry,) = [drawn for drawn in buffer.sample(k + 1) if drawn.index == pushed.index]
         assert entry.meta == {"group": k % 2}
         assert entry.data["obs"].tolist() == [k, k]
         assert entry.data["array"].tolist() == [k, k, k]
@@ -166,24 +154,20 @@ def test_sampling_works_after_an_interrupted_push(deque, monkeypatch):
     assert numbers(buffer.sample(6)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_naive_buffer_samples_unwritten_items(tmp_path):
+def test_naive_buffer_samples_unwritten_items(tmp_path, close):
     config = NaiveReplayBuffer.default_config()
     config.replay_buffer_size = 4
-    buffer = NaiveReplayBuffer(config, None, str(tmp_path / "experiment"), "buffer")
+    buffer = close(NaiveReplayBuffer(config, None, str(tmp_path / "experiment"), "buffer"))
     with expdb.open(tmp_path / "experiment" / "replay.db") as db:
         for k in range(6):
             buffer.push(item(k), 0)
             size = min(k + 1, 4)
-            transitions = buffer.sample(size, 0)
-            assert sorted(transition["k"] for transition in transitions) == list(
-                range(k + 1 - size, k + 1)
-            )
+            drawn = sorted(step["k"] for step in buffer.sample(size, 0))
+            assert drawn == list(range(k + 1 - size, k + 1))
             assert len(db.buffer("buffer")) == 1
             assert buffer.sample(size + 1, 0) is None
-        assert [
-            transition["k"] for transition in buffer.sample(1, 0, sample_range=slice(-1, None))
-        ] == [5]
-    buffer.close()
+        (newest,) = buffer.sample(1, 0, sample_range=slice(-1, None))
+        assert newest["k"] == 5
 
 
 @pytest.mark.parametrize("key", ["label", "unwritten", "tags", "index", "meta"])

@@ -21,10 +21,7 @@ if True:  # these imports need the package
     from ding.model import DQN
     from ding.policy import DQNPolicy
     from ding.utils import set_pkg_seed
-    from dizoo.classic_control.cartpole.config.cartpole_dqn_config import (
-        create_config,
-        main_config,
-    )
+    from dizoo.classic_control.cartpole.config.cartpole_dqn_config import create_config, main_config
 
     from expdb.integrations.di_engine import DequeBuffer, PriorityExperienceReplay
 

@@ -1,5 +1,7 @@
 """Tests of `record` for single and vector environments, nested spaces and aborted episodes."""
 
+from functools import partial
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -42,14 +44,9 @@ class Counter(gym.Env):
 
     def step(self, action):
         self.t += 1
-        ends = self.t == self.length
-        return (
-            self.observe(),
-            float(self.t),
-            ends and self.length % 2 == 1,
-            ends and self.length % 2 == 0,
-            {"about": {"t": self.t}},
-        )
+        ends, is_odd = self.t == self.length, self.length % 2 == 1
+        ending = ends and is_odd, ends and not is_odd
+        return self.observe(), float(self.t), *ending, {"about": {"t": self.t}}
 
 
 @pytest.fixture
@@ -61,26 +58,17 @@ def buffer(tmp_path):
 
 def assert_recorded(buffer, agent, lengths):
     """Assert that the complete episodes of an agent match those of `Counter`."""
-    complete = [
-        row
-        for row in buffer.episodes({"agent_id": agent}).to_pylist()
-        if row["status"] == "complete"
-    ]
+    rows = buffer.episodes({"agent_id": agent}).to_pylist()
+    complete = [row for row in rows if row["status"] == "complete"]
     assert [row["length"] for row in complete] == lengths
     for k, row in enumerate(complete):
-        batch = buffer.sample(
-            row["length"],
-            {"episode_id": row["episode_id"]},
-            unit=NStep(1),
-            sampler=Uniform(replace=False),
-            fields=None,
-        )
+        where, whole = {"episode_id": row["episode_id"]}, Uniform(replace=False)
+        batch = buffer.sample(row["length"], where, unit=NStep(1), sampler=whole)
         batch = {name: array[np.argsort(batch["step"])] for name, array in batch.items()}
         steps = np.arange(row["length"])
         assert batch["obs.at"].tolist() == [[k + 1, t] for t in steps]
-        assert batch["next_obs.at"].tolist() == [[k + 1, t + 1] for t in steps], (
-            "the final observation, not that of the next episode"
-        )
+        # The last one is the final observation, not that of the next episode.
+        assert batch["next_obs.at"].tolist() == [[k + 1, t + 1] for t in steps]
         assert batch["obs.more.0"].tolist() == steps.tolist()
         assert batch["next_obs.more.1.b"].tolist() == [[1, 0, (t + 1) % 2] for t in steps]
         assert batch["reward"].tolist() == [t + 1 for t in steps]
@@ -92,14 +80,8 @@ def assert_recorded(buffer, agent, lengths):
 
 
 def test_a_single_environment_is_recorded(buffer):
-    with record(
-        Counter(),
-        buffer,
-        task_id="count",
-        agent_id="a",
-        policy_version=4,
-        episode_tags={"kind": "test"},
-    ) as env:
+    options = {"task_id": "count", "agent_id": "a", "policy_version": 4}
+    with record(Counter(), buffer, **options, episode_tags={"kind": "test"}) as env:
         env.reset(seed=7)
         for t in range(10):
             env.annotate(logprob=-float(t))
@@ -112,17 +94,14 @@ def test_a_single_environment_is_recorded(buffer):
     assert [row["status"] for row in episodes] == ["complete"] * 3 + ["aborted"]
     assert [row["policy_version"] for row in episodes] == [4, 5, 6, 7]
     assert episodes[0]["task_id"] == episodes[0]["task_name"] == "count"
-    assert [row["episode_tags"] for row in episodes[:2]] == [
-        '{"kind":"test","seed":7}',
-        '{"kind":"test"}',
-    ]
+    tags = [row["episode_tags"] for row in episodes[:2]]
+    assert tags == ['{"kind":"test","seed":7}', '{"kind":"test"}']
     assert [row["logprob"] for row in buffer.page(1, 100)] == [-float(t) for t in range(10)]
-    assert buffer.sample(10, unit=NStep(1), sampler=Uniform(replace=False)).size == 10, (
-        "the one that was cut off too"
-    )
-    assert buffer.sample(3, unit=Episode(), sampler=Uniform(replace=False)).size == 3
+    whole = Uniform(replace=False)
+    assert buffer.sample(10, unit=NStep(1), sampler=whole).size == 10  # also the aborted episode
+    assert buffer.sample(3, unit=Episode(), sampler=whole).size == 3
     with pytest.raises(expdb.TooFewRows):
-        buffer.sample(4, unit=Episode(), sampler=Uniform(replace=False))
+        buffer.sample(4, unit=Episode(), sampler=whole)
 
 
 def test_reset_aborts_an_open_episode_and_stores_no_empty_episode(buffer):
@@ -136,26 +115,17 @@ def test_reset_aborts_an_open_episode_and_stores_no_empty_episode(buffer):
     env.flush()
     assert [row["status"] for row in buffer.episodes().to_pylist()] == ["aborted", "open"]
     env.close()
-    assert [(row["status"], row["length"]) for row in buffer.episodes().to_pylist()] == [
-        ("aborted", 1),
-        ("aborted", 1),
-    ]
-    assert buffer.episodes().to_pylist()[0]["task_id"] == "Counter"
+    rows = buffer.episodes().to_pylist()
+    assert [(row["status"], row["length"]) for row in rows] == [("aborted", 1)] * 2
+    assert rows[0]["task_id"] == "Counter"
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, kind):
     lengths = [3, 1, 4]
-    envs = record(
-        kind(
-            [lambda length=length: Counter(length, reuse=False) for length in lengths],
-            autoreset_mode=mode,
-        ),
-        buffer,
-        task_id="count",
-        agent_id="v",
-    )
+    makers = [partial(Counter, length, reuse=False) for length in lengths]
+    envs = record(kind(makers, autoreset_mode=mode), buffer, task_id="count", agent_id="v")
     envs.reset(seed=5)
     for t in range(12):
         envs.annotate(time=np.full(3, t))
@@ -167,9 +137,8 @@ def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, 
     for k, length in enumerate(lengths):
         count = (12 + lost) // (length + lost)
         assert_recorded(buffer, f"v/{k}", [length] * count)
-    first = {
-        row["agent_id"]: row["episode_tags"] for row in reversed(buffer.episodes().to_pylist())
-    }
+    rows = reversed(buffer.episodes().to_pylist())
+    first = {row["agent_id"]: row["episode_tags"] for row in rows}
     assert first == {f"v/{k}": f'{{"seed":{5 + k}}}' for k in range(3)}
     assert set(buffer.tasks()) == {"count"}
     times = [row["time"] for row in buffer.page(1, 100) if row["agent_id"] == "v/1"]
@@ -195,9 +164,8 @@ def test_the_id_of_a_registered_environment_is_the_task_id(buffer):
         while not any(env.step(env.action_space.sample())[2:4]):
             pass
     assert buffer.tasks() == ["CartPole-v1"]
-    with record(
-        gym.make_vec("CartPole-v1", 2, "vector_entry_point"), buffer, agent_id="vec"
-    ) as envs:
+    made = gym.make_vec("CartPole-v1", 2, "vector_entry_point")
+    with record(made, buffer, agent_id="vec") as envs:
         envs.reset(seed=0)
         for _ in range(60):
             envs.step(envs.action_space.sample())
@@ -208,10 +176,8 @@ def test_the_id_of_a_registered_environment_is_the_task_id(buffer):
 class Speaker(gym.Env):
     """An environment whose observations name the environment and the step."""
 
-    observation_space, action_space = (
-        gym.spaces.Text(20),
-        gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(0, 1, (2,))]),
-    )
+    observation_space = spaces.Text(20)
+    action_space = spaces.Tuple([spaces.Discrete(3), spaces.Box(0, 1, (2,))])
 
     def __init__(self, name="e"):
         self.name, self.t = name, 0
@@ -227,13 +193,9 @@ class Speaker(gym.Env):
 
 
 def test_text_and_tuple_spaces_are_split_between_environments(buffer):
-    envs = record(
-        SyncVectorEnv(
-            [lambda: Speaker("a"), lambda: Speaker("b")], autoreset_mode=AutoresetMode.SAME_STEP
-        ),
-        buffer,
-        agent_id="v",
-    )
+    makers = [partial(Speaker, name) for name in "ab"]
+    made = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = record(made, buffer, agent_id="v")
     envs.reset(seed=0)
     for _ in range(3):
         envs.step(envs.action_space.sample())
@@ -246,10 +208,7 @@ def test_text_and_tuple_spaces_are_split_between_environments(buffer):
 
 @pytest.mark.parametrize(
     "space",
-    [
-        gym.spaces.Sequence(gym.spaces.Discrete(2)),
-        gym.spaces.Dict(a=gym.spaces.OneOf([gym.spaces.Discrete(2)])),
-    ],
+    [spaces.Sequence(spaces.Discrete(2)), spaces.Dict(a=spaces.OneOf([spaces.Discrete(2)]))],
 )
 def test_spaces_without_fixed_fields_are_refused(buffer, space):
     env = Counter()

@@ -28,16 +28,11 @@ META = {"task": "int", "goal": ("float", (2,), 0.5)}
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
+def make(tmp_path, close):
     def make(folder="data", episodes=4, steps=10, fields=FIELDS, meta=META, **options):
-        made.append(ReplayBuffer(tmp_path / folder, episodes, steps, fields, meta, **options))
-        return made[-1]
+        return close(ReplayBuffer(tmp_path / folder, episodes, steps, fields, meta, **options))
 
-    yield make
-    for buffer in made:
-        buffer.close()
+    return make
 
 
 def episode(buffer, task, length=3):
@@ -100,16 +95,10 @@ def test_a_circular_buffer_overwrites_the_slots_of_the_oldest_episodes(make):
         episode(buffer, task)
     assert tasks(buffer) == [4, 5, 2, 3]
     assert (buffer.num_episodes, buffer.episode_index, len(buffer)) == (4, 2, 4)
-
-
-def test_an_open_episode_takes_its_slot_only_when_it_ends(make):
-    buffer = make(circular=True)
-    for task in range(4):
-        episode(buffer, task)
     with buffer.one_episode(task=9):
         buffer.store(action=1)
-        assert tasks(buffer) == [0, 1, 2, 3]
-    assert tasks(buffer) == [9, 1, 2, 3]
+        assert tasks(buffer) == [4, 5, 2, 3]
+    assert tasks(buffer) == [4, 5, 9, 3]  # an open episode takes its slot only when it ends
 
 
 def test_a_full_buffer_that_is_not_circular_refuses_episodes(make):
@@ -117,8 +106,12 @@ def test_a_full_buffer_that_is_not_circular_refuses_episodes(make):
     episode(buffer, 0)
     with pytest.raises(ValueError, match="full"), buffer.one_episode():
         pytest.fail("it began")
-    with pytest.raises(ValueError, match="full"):
-        buffer.store_episode(action=[1])
+    steps = (buffer.store_episode, [1]), (buffer.store, 2), (buffer.store_batch, np.array([2]))
+    for store, action in steps:
+        with pytest.raises(ValueError, match="full"):
+            store(action=action)
+    assert len(buffer) == 1
+    assert buffer.is_new_episode
 
 
 def test_an_exception_discards_the_episode(make):
@@ -289,9 +282,8 @@ def test_workers_of_a_loader_open_the_file_themselves(filled):
     loader = filled.dataloader(
         3, timestep_level=True, num_workers=2, multiprocessing_context="spawn"
     )
-    assert sorted(torch.cat([batch["action"] for batch in loader]).tolist()) == [
-        0, 0, 0, 1, 1, 2, 2, 3,
-    ]  # fmt: skip
+    actions = torch.cat([batch["action"] for batch in loader])
+    assert sorted(actions.tolist()) == [0, 0, 0, 1, 1, 2, 2, 3]
 
 
 def test_several_folders_are_read_as_one(make):
@@ -356,31 +348,17 @@ def test_sql_reads_steps_stored_by_several_processes(tmp_path):
             "SELECT json_extract(episode_tags, '$.meta.actor') AS actor, count(*) AS steps, "
             "sum(reward) AS reward FROM experience WHERE buffer = 'replay' GROUP BY 1 ORDER BY 1"
         )
-        assert db.sql(query).to_pylist() == [
-            {"actor": k, "steps": 60, "reward": 60.0} for k in range(3)
-        ]
+        expected = [{"actor": k, "steps": 60, "reward": 60.0} for k in range(3)]
+        assert db.sql(query).to_pylist() == expected
 
 
-KILLED = """
-import os, sys
-from expdb.integrations.memmap import ReplayBuffer
-buffer = ReplayBuffer(sys.argv[1], 10, 100, {"action": "int"})
-with buffer.one_episode():
-    for k in range(30):
-        buffer.store(action=k)
-        print(k, flush=True)
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_steps_stored_before_a_kill_are_kept(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True
-    )
-    steps = len(done.stdout.split())
-    buffer = ReplayBuffer.from_folder(tmp_path)
-    assert buffer.data["action"][0, :steps].tolist() == list(range(30))
-    buffer.close()
+def test_each_step_is_written_when_it_is_stored(make, close):
+    buffer = make(steps=30)
+    with buffer.one_episode():
+        for k in range(30):
+            buffer.store(action=k)
+        other = close(ReplayBuffer.from_folder(buffer.folder))  # also after a kill -9
+        assert other.data["action"][0].tolist() == list(range(30))
 
 
 def test_a_folder_of_the_original_package_is_imported_without_unpickling(tmp_path):
@@ -413,25 +391,11 @@ def test_a_folder_of_the_original_package_is_imported_without_unpickling(tmp_pat
 @pytest.mark.parametrize("size", [None, 1])
 def test_an_episode_without_steps_is_not_stored(make, size):
     buffer = make(fields={"a": "int"}, meta={"task": "int"})
-    if size is None:
-        with buffer.one_episode(task=9):
-            pass
-    else:
-        with buffer.batched_episode(size, task=np.array([9])):
-            pass
+    task = 9 if size is None else np.array([9])
+    with buffer.batched_episode(size, task=task) if size else buffer.one_episode(task=task):
+        pass
     with buffer.one_episode(task=3):
         buffer.store(a=1)
     buffer.store(a=2)
     buffer.advance_episode()
     assert [stored_episode.meta["task"] for stored_episode in buffer.held()] == [3, 0]
-
-
-def test_no_episode_begins_in_a_full_buffer(make):
-    buffer = make(episodes=1, fields={"a": "int"})
-    with buffer.one_episode():
-        buffer.store(a=1)
-    for begin in (lambda: buffer.store(a=2), lambda: buffer.store_batch(a=np.array([2]))):
-        with pytest.raises(ValueError, match="full"):
-            begin()
-    assert len(buffer) == 1
-    assert buffer.is_new_episode

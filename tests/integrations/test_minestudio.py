@@ -5,6 +5,8 @@ import gc
 import subprocess
 import sys
 import threading
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,24 +22,30 @@ from expdb.integrations.minestudio import (
 )
 
 
+def config(path, **options):
+    return {
+        "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 1,
+        "database_config": {"path": str(path), "num_shards": 8}, **options,
+    }  # fmt: skip
+
+
 @pytest.fixture
-def make(tmp_path, monkeypatch):
+def make(tmp_path, monkeypatch, close):
     monkeypatch.setenv("EXPDB_REPLAY_BUFFER", "")
     monkeypatch.delenv("EXPDB_REPLAY_BUFFER")
-    made = []
 
     def make(folder="buffer", **options):
-        config = {
-            "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 1,
-            "database_config": {"path": str(tmp_path / folder), "num_shards": 8}, **options,
-        }  # fmt: skip
-        made.append(ReplayBufferInterface(config))
-        made[-1].update_model_version("s", 0)
-        return made[-1]
+        buffer = close(ReplayBufferInterface(config(tmp_path / folder, **options)))
+        buffer.update_model_version("s", 0)
+        return buffer
 
-    yield make
-    for buffer in made:
-        buffer.close()
+    return make
+
+
+@pytest.fixture
+def other(tmp_path, close):
+    """Return a function that opens the buffer as another process does."""
+    return lambda: close(ReplayBufferInterface(location=tmp_path / "buffer"))
 
 
 def fragment(number, worker="w", length=4):
@@ -53,9 +61,8 @@ def fragment(number, worker="w", length=4):
 
 def add(buffer, numbers, worker="w", version=0, session="s"):
     for number in numbers:
-        buffer.add_fragment(
-            fragment(number, worker), FragmentMetadata(version, session, worker, number)
-        )
+        metadata = FragmentMetadata(version, session, worker, number)
+        buffer.add_fragment(fragment(number, worker), metadata)
 
 
 def fetch_indices(buffer, count):
@@ -157,21 +164,19 @@ def test_a_stale_chunk_does_not_evict_a_current_chunk(make):
     assert sorted(fetch_indices(buffer, 2)) == [("w", 0), ("w", 1)]
 
 
-def test_fetching_waits_for_enough_fragments(make, tmp_path):
+def test_fetching_waits_for_enough_fragments(make, other):
     buffer = make()
     add(buffer, [0])
-    worker = ReplayBufferInterface(location=tmp_path / "buffer")
-    timer = threading.Timer(0.3, add, (worker, [1, 2]))
+    timer = threading.Timer(0.3, add, (other(), [1, 2]))
     timer.start()
     assert len(buffer.fetch_fragments(3, timeout=20)) == 3
     timer.join()
-    worker.close()
 
 
-def test_every_rank_reads_the_plan_of_the_last_fetch(make, tmp_path):
+def test_every_rank_reads_the_plan_of_the_last_fetch(make, other):
     buffer = make(max_reuse=1)
     add(buffer, range(8))
-    rank = ReplayBufferInterface(location=tmp_path / "buffer")
+    rank = other()
     assert rank.prepared_fragments() == []
     plan = buffer.fetch_fragments(4)
     assert rank.prepared_fragments() == plan
@@ -180,14 +185,13 @@ def test_every_rank_reads_the_plan_of_the_last_fetch(make, tmp_path):
     buffer.fetch_fragments(4)
     with pytest.raises(KeyError):  # used up, and kept only until the next fetch
         rank.load_fragment(plan[0][1])
-    rank.close()
 
 
-def test_fragments_of_a_fetch_can_be_loaded_until_the_next_fetch(make, tmp_path):
+def test_fragments_of_a_fetch_can_be_loaded_until_the_next_fetch(make, other):
     buffer = make(max_chunks=2, max_staleness=0)
     add(buffer, range(3))
     plan = buffer.fetch_fragments(2)
-    worker = ReplayBufferInterface(location=tmp_path / "buffer")
+    worker = other()
     add(worker, range(10, 16))
     buffer.update_model_version("s", 1)
     add(worker, range(20, 23), version=1)
@@ -196,7 +200,6 @@ def test_fragments_of_a_fetch_can_be_loaded_until_the_next_fetch(make, tmp_path)
     with pytest.raises(KeyError):
         buffer.load_fragment(plan[0][1])
     assert len(buffer.buffer) == 2
-    worker.close()
 
 
 def test_a_partly_stale_chunk_is_started_again(make):
@@ -232,11 +235,8 @@ def test_one_process_creates_the_buffer_and_others_attach(make, tmp_path):
 KILLED = """
 import os, sys
 sys.path.insert(0, sys.argv[2])
-from test_minestudio import add, ReplayBufferInterface
-buffer = ReplayBufferInterface({
-    "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 2,
-    "database_config": {"path": sys.argv[1], "num_shards": 8},
-})
+from test_minestudio import ReplayBufferInterface, add, config
+buffer = ReplayBufferInterface(config(sys.argv[1], fragments_per_chunk=2))
 buffer.update_model_version("s", 4)
 add(buffer, range(7), version=4)
 buffer.fetch_fragments(6)
@@ -244,21 +244,15 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_fragments_survive_a_kill_of_the_trainer(make, tmp_path):
-    from pathlib import Path
-
+def test_fragments_survive_a_kill_of_the_trainer(make, close, tmp_path):
     path = tmp_path / "killed"
-    subprocess.run([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)])
-    buffer = ReplayBufferInterface({
-        "max_chunks": 100, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 2,
-        "database_config": {"path": str(path), "num_shards": 8},
-    })  # fmt: skip
+    subprocess.run([sys.executable, "-c", KILLED, path, Path(__file__).parent])
+    buffer = close(ReplayBufferInterface(config(path, fragments_per_chunk=2)))
     assert buffer._current() == ("s", 4)
     assert len(buffer.buffer) == 7
     assert len(buffer.prepared_fragments()) == 6
     add(buffer, [10, 11], "w2", version=4)
     assert fetch_indices(buffer, 2) is not None
-    buffer.close()
 
 
 def test_derived_data_is_joined_by_the_index():
@@ -304,11 +298,10 @@ def test_a_refused_fragment_does_not_change_the_buffer(make):
 
 
 @pytest.mark.parametrize("moment", ["before the plan is kept", "after the worker has looked"])
-def test_workers_do_not_delete_fragments_during_a_fetch(make, tmp_path, monkeypatch, moment):
+def test_workers_do_not_delete_fragments_during_a_fetch(make, other, monkeypatch, moment):
     buffer = make(max_chunks=2, max_reuse=9)
     add(buffer, range(2))
-    worker = ReplayBufferInterface(location=tmp_path / "buffer")
-    plans = []
+    worker, plans = other(), []
     if moment == "before the plan is kept":
         keep = buffer._plan.keep
 
@@ -331,30 +324,23 @@ def test_workers_do_not_delete_fragments_during_a_fetch(make, tmp_path, monkeypa
     assert len(plans) == 2
     assert [buffer.load_fragment(id).index for _, id in plans] == [index for index, _ in plans]
     monkeypatch.undo()
-    worker.close()
 
 
-def test_fragments_in_the_plan_can_always_be_loaded(make, tmp_path, monkeypatch):
+def test_fragments_in_the_plan_can_always_be_loaded(make, other, monkeypatch):
     buffer = make(max_reuse=1)
     add(buffer, range(4))
     buffer.fetch_fragments(2)
-    rank = ReplayBufferInterface(location=tmp_path / "buffer")
-    keep, delete, seen = buffer._plan.keep, buffer.buffer.delete, []
+    rank, seen = other(), []
 
-    def load_all(*arguments, then=None, **options):
+    def load_all(then, *arguments, **options):
         seen.extend(rank.load_fragment(id).index for _, id in rank.prepared_fragments())
         return then(*arguments, **options)
 
-    monkeypatch.setattr(buffer._plan, "keep", lambda *arguments: load_all(*arguments, then=keep))
-    monkeypatch.setattr(
-        buffer.buffer,
-        "delete",
-        lambda *arguments, **options: load_all(*arguments, then=delete, **options),
-    )
+    for owner, name in ((buffer._plan, "keep"), (buffer.buffer, "delete")):
+        monkeypatch.setattr(owner, name, partial(load_all, getattr(owner, name)))
     buffer.fetch_fragments(2)
     assert len(seen) == 2
     monkeypatch.undo()
-    rank.close()
 
 
 def test_a_dropped_or_failed_handle_does_not_block_a_new_handle(make, tmp_path):
@@ -363,33 +349,29 @@ def test_a_dropped_or_failed_handle_does_not_block_a_new_handle(make, tmp_path):
     with pytest.raises(expdb.ExpDBError):
         make()
     (tmp_path / "buffer" / "fragments.db").unlink()
-    config = {
-        "max_chunks": 9, "max_staleness": 2, "max_reuse": 2, "fragments_per_chunk": 1,
-        "database_config": {"path": str(tmp_path / "buffer")},
-    }  # fmt: skip
     for _ in range(2):
-        handle = ReplayBufferInterface(config)
+        handle = ReplayBufferInterface(config(tmp_path / "buffer"))
         with pytest.raises(ValueError, match="already"):
-            ReplayBufferInterface(config)
+            ReplayBufferInterface(config(tmp_path / "buffer"))
         del handle
         gc.collect()
 
 
-def test_a_handle_follows_a_session_started_by_another_handle(make, tmp_path):
+def test_a_handle_follows_a_session_started_by_another_handle(make, other):
     buffer = make()
     add(buffer, range(3))
     buffer.fetch_fragments(2)
-    other = ReplayBufferInterface(location=tmp_path / "buffer")
-    other.update_model_version("t", 0)
-    add(other, [7], session="t")
+    second = other()
+    second.update_model_version("t", 0)
+    add(second, [7], session="t")
     assert fetch_indices(buffer, 1) == [("w", 7)]
-    other.update_model_version("u", 0)
+    second.update_model_version("u", 0)
     buffer.update_model_version("u", 1)
     add(buffer, [8], version=1, session="u")
     assert fetch_indices(buffer, 1) == [("w", 8)]
-    other.update_model_version("v", 0)
+    second.update_model_version("v", 0)
     buffer.close()
-    other.close()
+    second.close()
     assert make("buffer", max_reuse=2).prepared_fragments() == []
 
 

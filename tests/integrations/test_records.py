@@ -85,19 +85,13 @@ def test_tensors_round_trip_as_tensors(db, buffer):
     for value, result in zip(values, round_trip(db, buffer, values), strict=True):
         assert value.keys() == result.keys()
         for name, tensor in value.items():
-            expected, actual = (
-                (tensor[0], result[name][0]) if name == "many" else (tensor, result[name])
-            )
+            pair = tensor, result[name]
+            expected, actual = (part[0] for part in pair) if name == "many" else pair
             assert (expected.dtype, expected.shape) == (actual.dtype, actual.shape)
             assert torch.allclose(expected.detach(), actual, equal_nan=True)
             assert not actual.requires_grad
-    assert db.sql("SELECT reward FROM experience WHERE buffer = 'items'")["reward"].to_pylist() == [
-        1.5,
-        None,
-        2.0,
-        None,
-        None,
-    ]
+    table = db.sql("SELECT reward FROM experience WHERE buffer = 'items'")
+    assert table["reward"].to_pylist() == [1.5, None, 2.0, None, None]
     refused = [torch.zeros(1, dtype=torch.complex64), torch.eye(2).to_sparse()]
     for tensor in refused:
         with pytest.raises(expdb.InvalidValue, match="'obs' is a tensor"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rllib_training import train_and_resume
 
 import expdb
 
@@ -15,7 +16,6 @@ pytest.importorskip("ray.rllib", reason=WHY)
 
 if True:  # these imports need the package
     import gymnasium
-    import ray
     from ray.rllib.algorithms.dqn import DQNConfig
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
     from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
@@ -40,14 +40,6 @@ pytestmark = pytest.mark.filterwarnings("default")  # Ray itself emits warnings
 def steps(*numbers, **columns):
     obs = np.repeat(np.array(numbers, np.float32)[:, None], 3, 1)
     return SampleBatch({"a": np.array(numbers), "obs": obs, **columns})
-
-
-@pytest.fixture
-def close():
-    made = []
-    yield lambda buffer: made.append(buffer) or buffer
-    for buffer in made:
-        buffer.close()
 
 
 def test_the_rllib_page_runs_with_the_import_changed(capsys):
@@ -141,12 +133,9 @@ def test_a_state_of_another_location_is_accepted_with_a_warning(close, tmp_path)
         other.set_state(state)
 
 
-def test_samples_of_an_empty_buffer_and_wrong_options_are_refused(close):
-    buffer = close(ReplayBuffer())
-    with pytest.raises(ValueError, match="empty"):
-        buffer.sample(1)
+def test_wrong_options_are_refused(close):
     with pytest.raises(TypeError):
-        buffer.sample(None)
+        close(ReplayBuffer()).sample(None)
     for wrong in ({"capacity": 0}, {"storage_unit": "rows"}, {"lokation": "x"}):
         with pytest.raises(ValueError, match=r"apacity|storage_unit|lokation"):
             ReplayBuffer(**wrong)
@@ -252,11 +241,8 @@ def test_each_policy_has_its_own_items(close, tmp_path):
 
 
 def test_items_of_a_policy_are_drawn_by_priority(close, tmp_path):
-    buffer = close(
-        MultiAgentPrioritizedReplayBuffer(
-            capacity=100, storage_unit="timesteps", location=tmp_path / "p.db"
-        )
-    )
+    options = {"storage_unit": "timesteps", "location": tmp_path / "p.db"}
+    buffer = close(MultiAgentPrioritizedReplayBuffer(capacity=100, **options))
     buffer.add(MultiAgentBatch({"p": steps(1, 2, 3)}, 3))
     batch = buffer.sample(6)["p"]
     buffer.update_priorities({"p": (batch["batch_indexes"], np.where(batch["a"] == 2, 1e9, 1e-9))})
@@ -264,11 +250,8 @@ def test_items_of_a_policy_are_drawn_by_priority(close, tmp_path):
 
 
 def test_each_new_batch_is_mixed_once_with_old_batches(close, tmp_path):
-    buffer = close(
-        MultiAgentMixInReplayBuffer(
-            capacity=100, storage_unit="timesteps", replay_ratio=0.5, location=tmp_path / "x.db"
-        )
-    )
+    options = {"storage_unit": "timesteps", "location": tmp_path / "x.db"}
+    buffer = close(MultiAgentMixInReplayBuffer(capacity=100, replay_ratio=0.5, **options))
     buffer.add(steps(*range(10)))
     batch = buffer.sample(20)["default_policy"]
     assert collections.Counter(batch["a"].tolist()).keys() >= set(range(10))
@@ -281,10 +264,11 @@ def test_each_new_batch_is_mixed_once_with_old_batches(close, tmp_path):
 )
 def test_sampling_an_empty_or_cleared_buffer_is_an_error(kind, options, close):
     buffer = close(kind(capacity=10))
-    with pytest.raises(ValueError, match="empty buffer"):
-        buffer.sample(3, **options)
+    for size in (0, 3):
+        with pytest.raises(ValueError, match="empty buffer"):
+            buffer.sample(size, **options)
     buffer.add(steps(1, 2))
-    assert buffer.sample(3, **options).count == 3
+    assert [buffer.sample(size, **options).count for size in (0, 3)] == [0, 3]
     buffer.buffer.clear()
     with pytest.raises(ValueError, match="empty buffer"):
         buffer.sample(3, **options)
@@ -311,7 +295,19 @@ def episode(number, length, *, terminated=True, start=0, id_=None, extra=None):
     )  # fmt: skip
 
 
-@pytest.fixture(params=[EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def observed(*observations):
+    """Return an episode with these observations and without rewards."""
+    count = len(observations) - 1
+    return SingleAgentEpisode(
+        observations=list(observations), actions=[0] * count, rewards=[0.0] * count,
+        infos=[{} for _ in observations], terminated=True, len_lookback_buffer=0,
+    )  # fmt: skip
+
+
+WHOLE = {EpisodeReplayBuffer: {"sample_episodes": True}, PrioritizedEpisodeReplayBuffer: {}}
+
+
+@pytest.fixture(params=WHOLE)
 def kind(request):
     return request.param
 
@@ -333,8 +329,7 @@ def test_parts_of_an_episode_are_joined(kind, close):
     buffer.add(episode(1, 4, terminated=False))
     buffer.add(episode(0, 4, start=4))
     assert (buffer.get_num_episodes(), len(buffer)) == (2, 12)
-    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    samples = buffer.sample(200, n_step=3, gamma=0.5, **options)
+    samples = buffer.sample(200, n_step=3, gamma=0.5, **WHOLE[kind])
     for sample in samples:
         (number, t), (other, following) = sample.observations[0], sample.observations[1]
         assert (number, following) == (other, t + 3)
@@ -347,26 +342,21 @@ def test_parts_of_an_episode_are_joined(kind, close):
 def test_a_random_n_step_excludes_the_upper_bound(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 20))
-    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    samples = buffer.sample(300, n_step=(1, 4), **options)
+    samples = buffer.sample(300, n_step=(1, 4), **WHOLE[kind])
     taken = {sample.get_extra_model_outputs("n_step", 0) for sample in samples}
     assert taken == {1, 2, 3}
     with pytest.raises(ValueError, match="no transitions over 30 steps"):
-        buffer.sample(1, n_step=30, **options)
+        buffer.sample(1, n_step=30, **WHOLE[kind])
 
 
 def test_sampled_steps_have_their_own_outputs_and_infos(kind, close):
     buffer = close(kind(capacity=100))
     buffer.add(episode(0, 10))
-    options = {"sample_episodes": True} if kind is EpisodeReplayBuffer else {}
-    for sample in buffer.sample(
-        20, n_step=2, include_infos=True, include_extra_model_outputs=True, **options
-    ):
-        assert sample.get_extra_model_outputs("logp", 0) == -sample.t_started
-        assert [info["t"] for info in sample.get_infos()] == [
-            sample.t_started,
-            sample.t_started + 2,
-        ]
+    options = {"include_infos": True, "include_extra_model_outputs": True, **WHOLE[kind]}
+    for sample in buffer.sample(20, n_step=2, **options):
+        t = sample.t_started
+        assert sample.get_extra_model_outputs("logp", 0) == -t
+        assert [info["t"] for info in sample.get_infos()] == [t, t + 2]
 
 
 def test_a_refused_episode_stores_no_steps(kind, close):
@@ -396,22 +386,19 @@ def test_rows_may_contain_steps_with_different_structures(close):
 
 def test_rows_may_contain_dict_observations(close):
     buffer = close(EpisodeReplayBuffer(capacity=100, seed=0))
-    buffer.add(
-        SingleAgentEpisode(
-            observations=[{"t": t} for t in range(6)], actions=[0] * 5, rewards=[0.0] * 5,
-            infos=[{}] * 6, terminated=True, len_lookback_buffer=0,
-        )
-    )  # fmt: skip
+    buffer.add(observed(*({"t": t} for t in range(6))))
     batch = buffer.sample(20, batch_length_T=3)
     assert batch["obs"].shape == (20, 3)
     assert {observation["t"] for observation in batch["obs"][batch["is_terminated"]]} == {5}
     assert {observation["t"] for observation in batch["obs"].ravel()} == set(range(6))
 
 
+def handles(close, path, capacity):
+    return [close(EpisodeReplayBuffer(capacity=capacity, location=path)) for _ in range(2)]
+
+
 def test_a_handle_sees_steps_and_deletions_by_another(close, tmp_path):
-    first, other = (
-        close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
-    )
+    first, other = handles(close, tmp_path / "e.db", 40)
     first.add([episode(k, 10) for k in range(4)])
     first.flush()
     assert len(other.episodes) == 4
@@ -421,6 +408,21 @@ def test_a_handle_sees_steps_and_deletions_by_another(close, tmp_path):
     assert sorted(episode.id_ for episode in other.episodes) == ["e0", "e2", "e3", "e7"]
     samples = other.sample(60, n_step=1, sample_episodes=True)
     assert {episode.id_ for episode in samples} == {"e0", "e2", "e3", "e7"}
+    assert numbers_of(other) <= {0, 2, 3, 7}
+    first.add(episode(8, 10))  # evicts e0
+    first.flush()
+    for _ in range(5):
+        assert numbers_of(other) <= {2, 3, 7, 8}
+    other.add(episode(9, 10))
+    other.flush()
+    assert len(other) == 40
+    with pytest.raises(expdb.CapacityMismatch):
+        EpisodeReplayBuffer(capacity=35, location=tmp_path / "e.db")
+
+
+def numbers_of(buffer):
+    """Return the numbers of the episodes in sampled rows."""
+    return set(buffer.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist())
 
 
 def test_a_restored_state_replaces_the_episodes(close):
@@ -431,13 +433,11 @@ def test_a_restored_state_replaces_the_episodes(close):
     first.set_state(other.get_state())
     samples = first.sample(50, sample_episodes=True, n_step=1)
     assert {episode.id_ for episode in samples} == {"e4", "e5", "e6", "e7"}
-    assert set(first.sample(4, batch_length_T=6)["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
+    assert numbers_of(first) <= {4, 5, 6, 7}
 
 
 def test_a_handle_sees_an_eviction_during_its_own_eviction(close, tmp_path):
-    first, other = (
-        close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
-    )
+    first, other = handles(close, tmp_path / "e.db", 20)
     first.add([episode(0, 10), episode(1, 10)])
     first.flush()
     delete = first._stored.buffer.delete
@@ -458,9 +458,7 @@ def test_a_handle_sees_an_eviction_during_its_own_eviction(close, tmp_path):
 
 
 def test_rows_skip_an_episode_that_is_evicted_meanwhile(close, tmp_path):
-    first, other = (
-        close(EpisodeReplayBuffer(capacity=40, location=tmp_path / "e.db")) for _ in range(2)
-    )
+    first, other = handles(close, tmp_path / "e.db", 40)
     first.add([episode(k, 10) for k in range(4)])
     first.flush()
     other.sample(4, batch_length_T=4)
@@ -473,8 +471,7 @@ def test_rows_skip_an_episode_that_is_evicted_meanwhile(close, tmp_path):
         return batch_at(positions)
 
     first._stored.batch_at = evict_first
-    batch = first.sample(8, batch_length_T=4)
-    assert set(batch["obs"][..., 0].ravel().tolist()) <= {4, 5, 6, 7}
+    assert numbers_of(first) <= {4, 5, 6, 7}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -483,32 +480,9 @@ def test_rows_have_the_dtype_and_shape_of_all_their_observations(close, dtype, s
     buffer = close(EpisodeReplayBuffer(capacity=20, seed=0))
     for kind in (np.float32, dtype):
         shape = 2 if kind is np.float32 and dtype is not np.float32 else size
-        buffer.add(
-            SingleAgentEpisode(
-                observations=[np.full(shape, t, kind) for t in range(16)], actions=[0] * 15,
-                rewards=[0.0] * 15, infos=[{}] * 16, terminated=True, len_lookback_buffer=0,
-            )
-        )  # fmt: skip
+        buffer.add(observed(*(np.full(shape, t, kind) for t in range(16))))
     batch = buffer.sample(6, batch_length_T=3)
     assert (batch["obs"].dtype, batch["obs"].shape) == (dtype, (6, 3, size))
-
-
-def test_two_handles_see_each_others_episodes(close, tmp_path):
-    first, other = (
-        close(EpisodeReplayBuffer(capacity=20, location=tmp_path / "e.db")) for _ in range(2)
-    )
-    first.add([episode(0, 10), episode(1, 10)])
-    first.flush()
-    other.sample(4, batch_length_T=4)
-    first.add(episode(2, 10))
-    first.flush()
-    for _ in range(5):
-        assert set(other.sample(4, batch_length_T=4)["obs"][..., 0].ravel().tolist()) <= {1, 2}
-    other.add(episode(3, 10))
-    other.flush()
-    assert len(other) == 20
-    with pytest.raises(expdb.CapacityMismatch):
-        EpisodeReplayBuffer(capacity=15, location=tmp_path / "e.db")
 
 
 def test_a_private_buffer_is_pickled_with_its_episodes(kind, close):
@@ -555,10 +529,9 @@ def test_a_state_with_data_restores_an_equal_buffer(made, unit, close, tmp_path)
     private = close(pickle.loads(pickle.dumps(close(made(8, unit)))))
     private.add(steps(99))
     private.set_state(state)  # replaces the items of a private database, as in RLlib's buffers
+    varying = {"est_size_bytes": 0, "sampled_count": 0}
     for restored in (other, private):
-        assert restored.stats() | {"est_size_bytes": 0, "sampled_count": 0} == buffer.stats() | {
-            "est_size_bytes": 0, "sampled_count": 0
-        }  # fmt: skip
+        assert restored.stats() | varying == buffer.stats() | varying
         expected = set(buffer.sample(99, **options)["a"].tolist())
         assert set(restored.sample(99, **options)["a"].tolist()) == expected
     if made is not ReservoirReplayBuffer:  # a reservoir may skip the next item
@@ -594,16 +567,6 @@ def test_pickles_keep_counters_and_the_greatest_priority(close):
     other = close(pickle.loads(pickle.dumps(buffer)))
     assert other._max_priority == 8.0
     assert other.stats()["added_count"] == buffer.stats()["added_count"] == 14
-
-
-@pytest.mark.parametrize("made", [ReplayBuffer, PrioritizedReplayBuffer])
-def test_a_sample_of_no_items_is_empty(made, close):
-    buffer = close(made(10))
-    options = {"beta": 0.5} if made is PrioritizedReplayBuffer else {}
-    with pytest.raises(ValueError, match="empty buffer"):
-        buffer.sample(0, **options)
-    buffer.add(steps(1, 2))
-    assert buffer.sample(0, **options).count == 0
 
 
 def test_an_item_replaces_the_oldest_item_of_a_full_buffer(close):
@@ -722,48 +685,15 @@ def test_a_reopened_buffer_keeps_its_episodes_and_sql_reads_them(kind, close, tm
 # -- training --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("config", "env"), [(DQNConfig, "CartPole-v1"), (SACConfig, "Pendulum-v1")]
 )
 def test_algorithms_resume_training_with_their_buffer(cluster, config, env, tmp_path):
-    def algorithm():
-        return (
-            config()
-            .environment(env)
-            .env_runners(num_env_runners=0, rollout_fragment_length=10)
-            .learners(num_learners=0)
-            .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
-            .training(
-                replay_buffer_config={
-                    "type": "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer",
-                    "capacity": 5000, "alpha": 0.6, "beta": 0.4,
-                    "location": str(tmp_path / "runs.db"),
-                },
-                num_steps_sampled_before_learning_starts=40,
-                train_batch_size_per_learner=16,
-            )
-            .build_algo()
-        )  # fmt: skip
+    def size(buffer):
+        buffer.flush()
+        return len(buffer)
 
-    first = algorithm()
-    first.train()
-    size = len(first.local_replay_buffer)
-    assert size >= 60
-    first.local_replay_buffer.flush()
-    path = first.save_to_path(str(tmp_path / "checkpoint"))
-    first.stop()
-    again = algorithm()
-    again.restore_from_path(path)
-    assert len(again.local_replay_buffer) == size
-    again.train()
-    assert len(again.local_replay_buffer) > size
-    again.stop()
+    options = {"type": "expdb.integrations.rllib.PrioritizedEpisodeReplayBuffer", "alpha": 0.6}
+    train_and_resume(lambda: config().environment(env), tmp_path, size, beta=0.4, **options)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from rllib_training import train_and_resume
 
 import expdb
 
@@ -10,7 +11,6 @@ pytest.importorskip("ray.rllib", reason=WHY)
 
 if True:  # these imports need the package
     import gymnasium
-    import ray
     from ray.rllib.algorithms.dqn import DQNConfig
     from ray.rllib.env.multi_agent_env import MultiAgentEnv
     from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
@@ -27,20 +27,6 @@ pytestmark = pytest.mark.filterwarnings("default")  # RLlib itself emits warning
 OURS = [MultiAgentEpisodeReplayBuffer, MultiAgentPrioritizedEpisodeReplayBuffer]
 BOTH = [*OURS, original.MultiAgentEpisodeReplayBuffer,
         original.MultiAgentPrioritizedEpisodeReplayBuffer]  # fmt: skip
-
-
-@pytest.fixture
-def close():
-    made = []
-
-    def close(buffer):
-        made.append(buffer)
-        return buffer
-
-    yield close
-    for buffer in made:
-        if hasattr(buffer, "close"):
-            buffer.close()
 
 
 def game(number, length, *, agents=(0, 1), end=True, begun=None):
@@ -165,11 +151,8 @@ def test_stored_episodes_equal_the_added_episodes(made, close):
     added = [made(k) for k in range(3)]
     buffer.add(added)
     for expected, other in zip(added, buffer.episodes, strict=True):
-        assert (expected.id_, len(expected), expected.is_done) == (
-            other.id_,
-            len(other),
-            other.is_done,
-        )
+        assert (expected.id_, len(expected)) == (other.id_, len(other))
+        assert expected.is_done == other.is_done
         assert expected.agent_episodes.keys() == other.agent_episodes.keys()
         for agent, single in expected.agent_episodes.items():
             stored = other.agent_episodes[agent]
@@ -193,9 +176,8 @@ def test_a_state_with_data_restores_an_equal_buffer(kind, close, tmp_path):
             "get_added_timesteps", "get_num_agent_timesteps", "get_sampled_timesteps",
         ):  # fmt: skip
             assert getattr(other, figure)() == getattr(buffer, figure)(), figure
-        assert [stored.id_ for stored in other.episodes] == [
-            stored.id_ for stored in buffer.episodes
-        ]
+        ids, expected = ([held.id_ for held in made.episodes] for made in (other, buffer))
+        assert ids == expected
     filled = close(kind(capacity=30, location=tmp_path / "c.db"))
     filled.add(game(9, 3))
     with pytest.raises(ValueError, match="restore the state with another location="):
@@ -207,16 +189,13 @@ def test_each_module_has_its_own_priorities(close):
     buffer.add(game(0, 10), weight={"m0": 1000.0, "m1": 1.0})
     drawn = buffer.sample(200, beta=1.0)
     assert all(sample.extra_model_outputs["weights"][0] == pytest.approx(1.0) for sample in drawn)
-    of = {m: [sample for sample in drawn if sample.module_id == m] for m in ("m0", "m1")}
-    wanted = [1.0 if sample.get_observations()[0][2] == 3 else 0.0 for sample in of["m1"]]
+    of_m1 = [sample for sample in drawn if sample.module_id == "m1"]
+    wanted = [float(sample.get_observations()[0][2] == 3) for sample in of_m1]
     buffer.update_priorities(wanted, "m1")
     again = buffer.sample(100)
-    times = {
-        m: {sample.get_observations()[0][2] for sample in again if sample.module_id == m}
-        for m in of
-    }
-    assert times["m1"] == {3.0}
-    assert len(times["m0"]) > 5
+    drawn = {(sample.module_id, sample.get_observations()[0][2]) for sample in again}
+    assert {t for module, t in drawn if module == "m1"} == {3.0}
+    assert len(drawn) > 6
     with pytest.raises(AssertionError, match="of module 'm0'"):
         buffer.update_priorities([1.0], "m0")
 
@@ -308,44 +287,16 @@ class Walk(MultiAgentEnv):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", OURS)
-def test_dqn_with_two_policies_resumes_training_with_its_buffer(kind, tmp_path):
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-             ignore_reinit_error=True)  # fmt: skip
+def test_dqn_with_two_policies_resumes_training_with_its_buffer(cluster, kind, tmp_path):
+    def config():
+        agents = {"left", "right"}
+        made = DQNConfig().environment(Walk)
+        return made.multi_agent(policies=agents, policy_mapping_fn=lambda agent, *_, **__: agent)
 
-    def algorithm():
-        return (
-            DQNConfig()
-            .environment(Walk)
-            .env_runners(num_env_runners=0, rollout_fragment_length=10)
-            .learners(num_learners=0)
-            .multi_agent(
-                policies={"left", "right"}, policy_mapping_fn=lambda agent, *_, **__: agent
-            )
-            .reporting(min_sample_timesteps_per_iteration=60, min_time_s_per_iteration=None)
-            .training(
-                replay_buffer_config={
-                    "type": f"expdb.integrations.rllib.{kind.__name__}", "capacity": 5000,
-                    "location": str(tmp_path / "runs.db"),
-                },
-                num_steps_sampled_before_learning_starts=40,
-                train_batch_size_per_learner=16,
-            )
-            .build_algo()
-        )  # fmt: skip
+    def size(buffer):
+        sampled.append(buffer.get_sampled_timesteps("left"))
+        return buffer.get_num_timesteps()
 
-    try:
-        first = algorithm()
-        first.train()
-        timesteps = first.local_replay_buffer.get_num_timesteps()
-        assert timesteps >= 60
-        assert first.local_replay_buffer.get_sampled_timesteps("left") > 0
-        path = first.save_to_path(str(tmp_path / "checkpoint"))
-        first.stop()
-        again = algorithm()
-        again.restore_from_path(path)
-        assert again.local_replay_buffer.get_num_timesteps() == timesteps
-        again.train()
-        assert again.local_replay_buffer.get_num_timesteps() > timesteps
-        again.stop()
-    finally:
-        ray.shutdown()
+    sampled = []
+    train_and_resume(config, tmp_path, size, type=f"expdb.integrations.rllib.{kind.__name__}")
+    assert sampled[0] > 0

@@ -13,6 +13,7 @@ from contextlib import closing
 import gymnasium
 import numpy as np
 import pytest
+from cases import combinations
 
 import expdb
 
@@ -30,6 +31,7 @@ if True:  # these imports need the package
     from expdb.integrations import stable_baselines3 as ours
 
 BOX, DISCRETE = spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2)
+ACTIONS = spaces.Box(-1, 1, (1,))
 DICT = spaces.Dict(
     {"camera": spaces.Box(0, 255, (3, 2), np.uint8), "speed": spaces.Box(-1, 1, (1,), np.float64)}
 )
@@ -38,6 +40,26 @@ DICT = spaces.Dict(
 @pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def pair(close):
+    """Create a buffer of Stable-Baselines3 and one of ours."""
+
+    def pair(kind="ReplayBuffer", space=BOX, envs=1, ours_only=(), **options):
+        kind = "DictReplayBuffer" if space is DICT else kind
+        arguments = 20 * envs, space, DISCRETE, "cpu", envs
+        theirs = getattr(buffers, kind)(*arguments, **options)
+        return theirs, close(getattr(ours, kind)(*arguments, **options, **dict(ours_only)))
+
+    return pair
+
+
+def add(buffer, *numbers):
+    """Add transitions whose observations and reward are a number."""
+    for number in numbers:
+        seen = np.full((1, 4), number, np.float32)
+        buffer.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
 
 
 def fill(made, rows, envs, space=BOX, seed=0):
@@ -67,11 +89,8 @@ def assert_same_batches(theirs, buffer, **options):
         batch = buffer.sample(32, **options)
         for name in expected._fields:
             first, other = getattr(expected, name), getattr(batch, name)
-            pairs = (
-                [(first[key], other[key]) for key in first]
-                if type(first) is dict
-                else [(first, other)]
-            )
+            is_dict = type(first) is dict
+            pairs = [(first[key], other[key]) for key in first] if is_dict else [(first, other)]
             for first, other in pairs:
                 if first is None:
                     assert other is None
@@ -82,63 +101,36 @@ def assert_same_batches(theirs, buffer, **options):
                 )
 
 
-@pytest.mark.parametrize("envs", [1, 3])
-@pytest.mark.parametrize("rows", [1, 13, 20, 47], ids=["one", "some", "full", "wrapped"])
-@pytest.mark.parametrize("handled", [True, False])
-def test_the_same_seed_draws_the_same_batches(envs, rows, handled):
-    options = {"n_envs": envs, "handle_timeout_termination": handled, "device": "cpu"}
-    theirs = buffers.ReplayBuffer(20 * envs, BOX, DISCRETE, **options)
-    buffer = ours.ReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
+MADE = [
+    ("ReplayBuffer", {}), ("ReplayBuffer", {"handle_timeout_termination": False}),
+    ("NStepReplayBuffer", {"n_steps": 3, "gamma": 0.9}),
+    ("NStepReplayBuffer", {"n_steps": 1, "gamma": 0.9}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("envs", "rows", "made"), combinations([1, 3], [1, 13, 20, 47], MADE))
+def test_the_same_seed_draws_the_same_batches(pair, envs, rows, made):
+    kind, options = made
+    theirs, buffer = pair(kind, envs=envs, **options)
     fill((theirs, buffer), rows, envs)
     assert_same_batches(theirs, buffer)
     assert (theirs.size(), theirs.pos, theirs.full) == (buffer.size(), buffer.pos, buffer.full)
-    buffer.close()
 
 
-@pytest.mark.parametrize("rows", [13, 47])
-def test_dict_observations_give_the_same_batches_as_the_original(rows):
-    theirs = buffers.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2)
-    buffer = ours.DictReplayBuffer(40, DICT, BOX, "cpu", n_envs=2, location=":memory:")
-    for made in (theirs, buffer):
-        made.action_dim = 4
-    rng = np.random.default_rng(0)
-    for k in range(rows):
-        obs = {"camera": np.full((2, 3, 2), k % 200), "speed": rng.normal(size=(2, 1))}
-        for made in (theirs, buffer):
-            action, done = np.full((2, 4), k / 100), np.array([k % 5 == 0, False])
-            made.add(obs, obs, action, np.ones(2), done, [{}, {}])
-    assert_same_batches(theirs, buffer)
-    buffer.close()
-
-
-@pytest.mark.parametrize("envs", [1, 3])
-@pytest.mark.parametrize("rows", [13, 47])
-def test_n_step_returns_give_the_same_batches_as_the_original(envs, rows):
-    options = {"n_envs": envs, "device": "cpu", "n_steps": 3, "gamma": 0.9}
-    theirs = buffers.NStepReplayBuffer(20 * envs, BOX, DISCRETE, **options)
-    buffer = ours.NStepReplayBuffer(20 * envs, BOX, DISCRETE, location=":memory:", **options)
-    fill((theirs, buffer), rows, envs)
-    assert_same_batches(theirs, buffer)
-    buffer.close()
-
-
-def test_vec_normalize_normalises_samples():
+def test_vec_normalize_normalises_samples(pair, close):
     env = VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
     env.obs_rms.mean, env.ret_rms.var = np.full(4, 0.5), np.array(4.0)
-    theirs = buffers.ReplayBuffer(50, BOX, DISCRETE, "cpu")
-    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
-    fill((theirs, buffer), 30, 1)
+    theirs, buffer = pair()
+    fill((theirs, buffer), 15, 1)
     assert_same_batches(theirs, buffer, env=env)
-    buffer.close()
-    several = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:", n_steps=3)
+    several = close(ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", n_steps=3))
     fill((several,), 5, 1)
     with pytest.raises(ValueError, match="norm_reward=False"):
         several.sample(4, env=env)
-    several.close()
 
 
-def test_extend_adds_rows_and_reset_deletes_them():
-    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:")
+def test_extend_adds_rows_and_reset_deletes_them(close):
+    buffer = close(ours.ReplayBuffer(50, BOX, DISCRETE, "cpu", location=":memory:"))
     obs = np.zeros((3, 1, 4), np.float32)
     buffer.extend(obs, obs, np.zeros((3, 1)), np.ones((3, 1)), np.zeros((3, 1)), [[{}]] * 3)
     assert buffer.size() == 3
@@ -147,12 +139,11 @@ def test_extend_adds_rows_and_reset_deletes_them():
     fill((buffer,), 2, 1)
     assert buffer.size() == 2
     buffer.sample(4)
-    buffer.close()
 
 
-def train_model(kind, env, steps=300, **options):
+def train_model(kind, env, steps=300, policy="MlpPolicy", buffer_size=200, **options):
     model = kind(
-        "MlpPolicy", env, seed=3, learning_starts=50, batch_size=16, buffer_size=200,
+        policy, env, seed=3, learning_starts=50, batch_size=16, buffer_size=buffer_size,
         policy_kwargs={"net_arch": [8]}, device="cpu", **options,
     )  # fmt: skip
     return model.learn(steps)
@@ -260,29 +251,24 @@ def bits(n_bits=4):
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_hindsight_samples_only_achieved_goals(strategy):
+def test_hindsight_samples_only_achieved_goals(close, strategy):
     env = bits()
-    buffer = ours.HerReplayBuffer(
+    buffer = close(ours.HerReplayBuffer(
         200, env.observation_space, env.action_space, env, "cpu", n_envs=2,
         goal_selection_strategy=strategy, location=":memory:",
-    )  # fmt: skip
+    ))  # fmt: skip
     with pytest.raises(RuntimeError, match="end of the first episode"):
         buffer.sample(4)
     env.seed(0)
-    obs, episode, achieved = env.reset(), [0, 0], {}
-    rng = np.random.default_rng(0)
+    obs, visited, rng = env.reset(), set(), np.random.default_rng(0)
     for _ in range(60):
         action = rng.normal(size=(2, 4)).astype(np.float32)
         following, reward, done, infos = env.step(action)
         kept = {key: value.copy() for key, value in following.items()}
-        for k in range(2):
-            if done[k]:
-                for key in kept:
-                    kept[key][k] = infos[k]["terminal_observation"][key]
-            marked = np.full(4, 100 * k + episode[k], np.float32)
-            kept["observation"] = kept["observation"].astype(np.float32)
-            achieved.setdefault(tuple(marked), []).append(kept["achieved_goal"][k].tolist())
-            episode[k] += bool(done[k])
+        for k in np.flatnonzero(done):
+            for key in kept:
+                kept[key][k] = infos[k]["terminal_observation"][key]
+        visited |= set(map(tuple, kept["achieved_goal"].tolist()))
         buffer.add(obs, kept, action, reward, done, infos)
         obs = following
     samples = buffer.sample(200)
@@ -293,10 +279,8 @@ def test_hindsight_samples_only_achieved_goals(strategy):
         samples.next_observations["achieved_goal"].numpy(), goals.numpy(), [{}] * 200
     )
     assert samples.rewards[virtual, 0].tolist() == expected[virtual].tolist()
-    visited = {tuple(goal) for goals in achieved.values() for goal in goals}
     assert {tuple(goal) for goal in goals[virtual].tolist()} <= visited
     assert samples.rewards[virtual].mean() > samples.rewards[: virtual.start].mean()
-    buffer.close()
 
 
 def goal_transitions(buffer, episodes, length, infos=False):
@@ -334,12 +318,12 @@ class Rewards:
     [("future", lambda own, goal: goal >= own), ("final", lambda own, goal: goal == 6),
      ("episode", lambda own, goal: goal <= 6)],
 )  # fmt: skip
-def test_goals_come_from_steps_of_the_episode_that_the_strategy_allows(strategy, allowed):
+def test_goals_come_from_steps_of_the_episode_that_the_strategy_allows(close, strategy, allowed):
     env = Rewards()
-    buffer = ours.HerReplayBuffer(
-        100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", goal_selection_strategy=strategy,
-        location=":memory:", n_sampled_goal=9, copy_info_dict=True,
-    )  # fmt: skip
+    buffer = close(ours.HerReplayBuffer(
+        100, GOALS, ACTIONS, env, "cpu", goal_selection_strategy=strategy, location=":memory:",
+        n_sampled_goal=9, copy_info_dict=True,
+    ))  # fmt: skip
     goal_transitions(buffer, 20, 7, infos=True)  # 140 steps: the oldest are evicted
     samples = buffer.sample(1000)
     own = samples.observations["achieved_goal"][100:].numpy()
@@ -349,20 +333,14 @@ def test_goals_come_from_steps_of_the_episode_that_the_strategy_allows(strategy,
     if strategy != "final":
         counts = np.bincount(goals[own[:, 1] == 2][:, 1].astype(int), minlength=7)
         assert (counts > 0).tolist() == [strategy == "episode"] * 2 + [True] * 5
-    assert [(info["step"], info["note"]) for info in env.infos] == [
-        (int(t), f"{int(e)}/{int(t)}") for e, t in own
-    ]
-    assert all(
-        (info["where"] == position).all() for info, position in zip(env.infos, own, strict=True)
-    )
-    buffer.close()
+    for info, (e, t) in zip(env.infos, own, strict=True):
+        assert (info["step"], info["note"]) == (int(t), f"{int(e)}/{int(t)}")
+        assert info["where"].tolist() == [e, t]
 
 
-def test_hindsight_keeps_the_last_observations_in_infos():
+def test_hindsight_keeps_the_last_observations_in_infos(close):
     env, last = Rewards(), OrderedDict(observation=np.ones(2, np.float32))
-    buffer = ours.HerReplayBuffer(
-        100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", copy_info_dict=True
-    )
+    buffer = close(ours.HerReplayBuffer(100, GOALS, ACTIONS, env, "cpu", copy_info_dict=True))
     seen = OrderedDict((key, np.zeros((1, 2), np.float32)) for key in GOALS)
     for done in (False, True):
         info = {"terminal_observation": last} if done else {}
@@ -372,27 +350,25 @@ def test_hindsight_keeps_the_last_observations_in_infos():
     assert observations
     assert all(type(observation) is OrderedDict for observation in observations)
     np.testing.assert_array_equal(observations[0]["observation"], last["observation"])
-    buffer.close()
 
 
-def test_hindsight_training_continues_with_a_loaded_buffer(tmp_path):
-    def options():
-        return {
-            "replay_buffer_class": ours.HerReplayBuffer,
-            "replay_buffer_kwargs": {"location": str(tmp_path / "her.db")},
-        }
-
-    model = sb3.SAC(
-        "MultiInputPolicy", bits(n_bits=32), learning_starts=40, batch_size=16, buffer_size=1000,
-        policy_kwargs={"net_arch": [8]}, device="cpu", seed=0, **options(),
-    ).learn(100)  # 50 steps per environment: the last episode of 6 steps is open  # fmt: skip
+@pytest.mark.parametrize("is_private", [False, True])
+def test_hindsight_training_continues_with_a_loaded_buffer(tmp_path, is_private):
+    options = {"copy_info_dict": True} if is_private else {"location": str(tmp_path / "her.db")}
+    model = train_model(  # 50 steps per environment: the last episode of 6 steps is open
+        sb3.SAC, bits(n_bits=32), 100, "MultiInputPolicy", 1000,
+        replay_buffer_class=ours.HerReplayBuffer, replay_buffer_kwargs=options,
+    )  # fmt: skip
     assert isinstance(model.replay_buffer, her_replay_buffer.HerReplayBuffer)
     model.save_replay_buffer(tmp_path / "buffer")
     model.replay_buffer.close()
-    with pytest.warns(UserWarning, match="last trajectory in the replay buffer will be truncated"):
-        model.load_replay_buffer(tmp_path / "buffer")
+    if is_private:
+        model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
+    else:
+        with pytest.warns(UserWarning, match="last trajectory .* will be truncated"):
+            model.load_replay_buffer(tmp_path / "buffer")
+        assert model.replay_buffer.timeouts[49].tolist() == [1.0, 1.0]
     assert model.replay_buffer.size() == 50
-    assert model.replay_buffer.timeouts[49].tolist() == [1.0, 1.0]
     model.learn(40, reset_num_timesteps=False)
     assert model.replay_buffer.size() == 70
     model.replay_buffer.close()
@@ -400,83 +376,61 @@ def test_hindsight_training_continues_with_a_loaded_buffer(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 @pytest.mark.parametrize("steps", [60, 140, 333], ids=["some", "whole rounds", "wrapped"])
-def test_hindsight_draws_the_same_batches_as_the_original(strategy, steps):
+def test_hindsight_draws_the_same_batches_as_the_original(close, strategy, steps):
     rng = np.random.default_rng(0)
     made = [
-        kind(70, GOALS, spaces.Box(-1, 1, (1,)), Rewards(), "cpu",
-             goal_selection_strategy=strategy, n_envs=1, **options)
-        for kind, options in (
-            (her_replay_buffer.HerReplayBuffer, {}), (ours.HerReplayBuffer, {"location": None}),
-        )
-    ]  # fmt: skip
+        close(kind(70, GOALS, ACTIONS, Rewards(), "cpu", goal_selection_strategy=strategy))
+        for kind in (her_replay_buffer.HerReplayBuffer, ours.HerReplayBuffer)
+    ]
     for t in range(steps):  # episodes of 7 steps divide the capacity: none is partly overwritten
         seen, action = {key: rng.normal(size=(1, 2)) for key in GOALS}, rng.normal(size=(1, 1))
         for buffer in made:
             buffer.add(seen, seen, action, np.ones(1), np.array([t % 7 == 6]), [{}])
         if t % 7 == 6 and t > steps - 20:
             assert_same_batches(*made)
-    made[1].close()
 
 
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["box", "dict"])
 @pytest.mark.parametrize("envs", [1, 3])
-def test_samples_include_unwritten_transitions(space, envs):
-    kind = (buffers, "DictReplayBuffer") if space is DICT else (buffers, "ReplayBuffer")
-    theirs = getattr(*kind)(20 * envs, space, DISCRETE, "cpu", n_envs=envs)
-    buffer = getattr(ours, kind[1])(
-        20 * envs, space, DISCRETE, "cpu", n_envs=envs, flush_steps=7 * envs
-    )
+def test_samples_include_unwritten_transitions(pair, space, envs):
+    theirs, buffer = pair(space=space, envs=envs, ours_only={"flush_steps": 7 * envs})
     written = set()
     for row in range(60):
         fill((theirs, buffer), 1, envs, space, seed=row)
         assert_same_batches(theirs, buffer)
         written.add(buffer.unwritten)
     assert written == {envs * k for k in range(7)}
-    buffer.close()
 
 
-def test_a_sample_after_a_failed_write_includes_every_transition(tmp_path):
-    buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", location=tmp_path / "b.db", flush_steps=8)
+def test_a_sample_after_a_failed_write_includes_every_transition(close, tmp_path):
+    options = {"location": tmp_path / "b.db", "flush_steps": 8}
+    buffer = close(ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", **options))
     buffer.database.close()
     buffer.database = expdb.open(tmp_path / "b.db", timeout=0.05)
     buffer._open_buffer()
-
-    def add(number):
-        seen = np.full((1, 4), number, np.float32)
-        buffer.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
-
-    for number in range(1, 4):
-        add(number)
+    add(buffer, 1, 2, 3)
     buffer.flush()
-    for number in range(4, 11):
-        add(number)
+    add(buffer, *range(4, 11))
     with closing(sqlite3.connect(tmp_path / "b.db", isolation_level=None)) as other, other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(expdb.DatabaseBusy):
-            add(11)
+            add(buffer, 11)
         with pytest.raises(expdb.DatabaseBusy):
             buffer.sample(4)
         other.execute("ROLLBACK")
     assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(1, 12))
-    buffer.close()
 
 
-def test_samples_during_add_contain_whole_transitions(monkeypatch):
-    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
-
-    def add(number):
-        seen = np.full((1, 4), number, np.float32)
-        buffer.add(seen, seen, np.zeros((1, 1)), np.full(1, number), np.zeros(1, bool), [{}])
-
-    add(0)
+def test_samples_during_add_contain_whole_transitions(close, monkeypatch):
+    buffer = close(ours.ReplayBuffer(50, BOX, DISCRETE, "cpu"))
+    add(buffer, 0)
     buffer.flush()
-    for number in range(1, 10):
-        add(number)
+    add(buffer, *range(1, 10))
     draw, threads = buffer.buffer.sample, []
 
     def draw_while_another_thread_adds(*arguments, **options):
         batch = draw(*arguments, **options)
-        threads.append(threading.Thread(target=add, args=(10,)))
+        threads.append(threading.Thread(target=add, args=(buffer, 10)))
         threads[0].start()
         threads[0].join(0.2)
         return batch
@@ -486,22 +440,19 @@ def test_samples_during_add_contain_whole_transitions(monkeypatch):
     threads[0].join()
     monkeypatch.undo()
     assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(11))
-    buffer.close()
 
 
-def test_memory_does_not_depend_on_flush_steps():
-    buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12)
+def test_memory_does_not_depend_on_flush_steps(close):
+    buffer = close(ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", flush_steps=10**12))
     fill((buffer,), 30, 1)
     assert len(buffer._newest) == buffer.unwritten == 30
     buffer.flush()
     fill((buffer,), 1, 1)
     assert len(buffer._newest) == 1
-    buffer.close()
 
 
-def test_truncation_ends_the_last_episode_of_each_environment():
-    env = Rewards()
-    buffer = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu", n_envs=2)
+def test_truncation_ends_the_last_episode_of_each_environment(close):
+    buffer = close(ours.HerReplayBuffer(100, GOALS, ACTIONS, Rewards(), "cpu", n_envs=2))
     seen = {key: np.zeros((2, 2), np.float32) for key in GOALS}
     buffer.truncate_last_trajectory()  # nothing was added
     for t in range(3):
@@ -515,19 +466,17 @@ def test_truncation_ends_the_last_episode_of_each_environment():
     buffer.flush()
     assert buffer.buffer.stats()["episodes"]["complete"] == 4
     assert buffer.database.check() == []
-    buffer.close()
 
 
 @pytest.mark.parametrize("kind", ["ReplayBuffer", "NStepReplayBuffer", "PrioritizedReplayBuffer"])
-def test_a_private_buffer_is_pickled_with_its_transitions(kind):
-    buffer = getattr(ours, kind)(20, BOX, DISCRETE, "cpu")
+def test_a_private_buffer_is_pickled_with_its_transitions(close, kind):
+    buffer = close(getattr(ours, kind)(20, BOX, DISCRETE, "cpu"))
     fill((buffer,), 33, 1)
     if kind == "PrioritizedReplayBuffer":
         buffer.update_priorities(np.arange(13, 33), np.arange(20) == 4)
-    other = pickle.loads(pickle.dumps(buffer))
-    same = copy.deepcopy(buffer)
+    copies = close(pickle.loads(pickle.dumps(buffer))), close(copy.deepcopy(buffer))
     fill((buffer,), 1, 1, seed=1)
-    for restored in (other, same):
+    for restored in copies:
         assert (restored.pos, restored.full, restored.buffer.stats()["added"]) == (13, True, 33)
         np.testing.assert_array_equal(restored.observations[:13], buffer.observations[:13])
         assert not np.array_equal(restored.observations[13], buffer.observations[13])
@@ -535,47 +484,27 @@ def test_a_private_buffer_is_pickled_with_its_transitions(kind):
             assert set(restored.sample(50).positions.tolist()) == {17}
         fill((restored,), 2, 1)
         assert restored.database.check() == []
-        restored.close()
-    buffer.close()
 
 
-def test_open_episodes_end_in_a_pickle_and_can_be_sampled():
+def test_open_episodes_end_in_a_pickle_and_can_be_sampled(close):
     env = Rewards()
-    buffer = ours.HerReplayBuffer(100, GOALS, spaces.Box(-1, 1, (1,)), env, "cpu")
+    buffer = close(ours.HerReplayBuffer(100, GOALS, ACTIONS, env, "cpu"))
     goal_transitions(buffer, 1, 3)
     seen = {key: np.full((1, 2), 9, np.float32) for key in GOALS}
     buffer.add(seen, seen, np.zeros((1, 1)), np.zeros(1), np.array([False]), [{}])
-    other = copy.deepcopy(buffer)
+    other = close(copy.deepcopy(buffer))
     other.set_env(env) if other.env is None else None
     drawn = {tuple(goal) for goal in other.sample(200).observations["achieved_goal"].tolist()}
     assert drawn == {(0, 0), (0, 1), (0, 2), (9, 9)}
-    for handle in (buffer, other):
-        handle.close()
 
 
-def test_an_unreadable_state_does_not_change_the_buffer():
-    buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu")
+def test_an_unreadable_state_does_not_change_the_buffer(close):
+    buffer = close(ours.ReplayBuffer(20, BOX, DISCRETE, "cpu"))
     fill((buffer,), 5, 1)
     with pytest.raises(ValueError, match="the data of the state cannot be read"):
         buffer.__setstate__(b"junk")
     fill((buffer,), 1, 1)
     assert buffer.size() == 6
-    buffer.close()
-
-
-def test_a_private_hindsight_buffer_can_be_saved_and_loaded(tmp_path):
-    model = sb3.SAC(
-        "MultiInputPolicy", bits(), learning_starts=40, batch_size=16, buffer_size=1000,
-        policy_kwargs={"net_arch": [8]}, device="cpu", replay_buffer_class=ours.HerReplayBuffer,
-        replay_buffer_kwargs={"copy_info_dict": True},
-    ).learn(100)  # fmt: skip
-    model.save_replay_buffer(tmp_path / "buffer")
-    model.replay_buffer.close()
-    model.load_replay_buffer(tmp_path / "buffer", truncate_last_traj=False)
-    assert model.replay_buffer.size() == 50
-    model.learn(40, reset_num_timesteps=False)
-    assert model.replay_buffer.size() == 70
-    model.replay_buffer.close()
 
 
 @pytest.mark.parametrize("kind", [ours.DictReplayBuffer, ours.HerReplayBuffer])
@@ -584,20 +513,17 @@ def test_dict_buffers_refuse_other_observation_spaces(kind):
         kind(10, BOX, DISCRETE)
 
 
-def test_get_samples_returns_the_same_rows_as_the_original():
-    theirs, buffer = buffers.ReplayBuffer(20, BOX, DISCRETE, "cpu"), ours.ReplayBuffer(
-        20, BOX, DISCRETE, "cpu"
-    )  # fmt: skip
+def test_get_samples_returns_the_same_rows_as_the_original(pair):
+    theirs, buffer = pair()
     fill((theirs, buffer), 33, 1)
     rows = np.array([0, 12, 13, 19, 0])
     expected, batch = theirs._get_samples(rows), buffer._get_samples(rows)
     assert torch.equal(expected.observations, batch.observations)
     assert torch.equal(expected.dones, batch.dones)
-    buffer.close()
 
 
-def test_missing_rows_are_sampled_as_zeros_if_full_is_set():
-    buffer = ours.ReplayBuffer(50, BOX, DISCRETE, "cpu")
+def test_missing_rows_are_sampled_as_zeros_if_full_is_set(close):
+    buffer = close(ours.ReplayBuffer(50, BOX, DISCRETE, "cpu"))
     with pytest.raises(expdb.TooFewRows, match="has no transitions; add transitions"):
         buffer.sample(4)
     with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
@@ -608,22 +534,15 @@ def test_missing_rows_are_sampled_as_zeros_if_full_is_set():
     assert 0.4 < drawn < 0.8
     buffer.full = False
     assert buffer.sample(200).observations.any(1).all()
-    buffer.close()
 
 
-def test_a_truncation_ends_n_step_returns_even_if_done_is_false():
-    options = {"n_steps": 3, "device": "cpu"}
-    theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, **options)
-    buffer = ours.NStepReplayBuffer(20, BOX, DISCRETE, **options)
+def test_a_truncation_ends_n_step_returns_even_if_done_is_false(pair):
+    theirs, buffer = pair("NStepReplayBuffer", n_steps=3)
     for k in range(10):
+        seen, info = np.full((1, 4), k), {"TimeLimit.truncated": k == 4}
         for made in (theirs, buffer):
-            info = {"TimeLimit.truncated": k == 4}
-            made.add(
-                np.full((1, 4), k), np.full((1, 4), k + 1), np.zeros(1), np.ones(1),
-                np.zeros(1), [info],
-            )  # fmt: skip
+            made.add(seen, seen + 1, np.zeros(1), np.ones(1), np.zeros(1), [info])
     assert_same_batches(theirs, buffer)
-    buffer.close()
 
 
 # -- priorities and errors -------------------------------------------------------------------------
@@ -665,8 +584,8 @@ def test_unsupported_and_mismatched_options_are_refused(tmp_path):
         ours.ReplayBuffer(10, BOX, DISCRETE, lokation="x", location=":memory:")
 
 
-def test_a_row_is_added_whole_or_not_at_all(tmp_path):
-    buffer = ours.ReplayBuffer(30, BOX, DISCRETE, "cpu", 3, location=tmp_path / "runs.db")
+def test_a_row_is_added_whole_or_not_at_all(close, tmp_path):
+    buffer = close(ours.ReplayBuffer(30, BOX, DISCRETE, "cpu", 3, location=tmp_path / "runs.db"))
     fill((buffer,), 1, 3)
     zero = np.zeros((3, 4))
     for rewards, infos in (([1, np.nan, 2], [{}] * 3), ([1, 1, 1], [{}] * 2)):
@@ -676,17 +595,13 @@ def test_a_row_is_added_whole_or_not_at_all(tmp_path):
     buffer.flush()
     assert buffer.buffer.get(range(6), fields=["agent_id"])["agent_id"].tolist() == [
         "env_0", "env_1", "env_2"] * 2  # fmt: skip
-    buffer.close()
 
 
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("rows", [0, 13, 20, 47], ids=["none", "some", "full", "wrapped"])
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["array", "dict"])
-def test_arrays_equal_those_of_the_original(envs, rows, space):
-    kind = "DictReplayBuffer" if space is DICT else "ReplayBuffer"
-    arguments = 20 * envs, space, DISCRETE, "cpu", envs
-    theirs = getattr(buffers, kind)(*arguments)
-    buffer = getattr(ours, kind)(*arguments)  # without a location: a private temporary database
+def test_arrays_equal_those_of_the_original(pair, envs, rows, space):
+    theirs, buffer = pair(space=space, envs=envs)
     fill((theirs, buffer), rows, envs, space)
     assert (buffer.pos, buffer.full, buffer.size()) == (theirs.pos, theirs.full, theirs.size())
     for name in ("observations", "next_observations", "actions", "rewards", "dones", "timeouts"):
@@ -698,30 +613,10 @@ def test_arrays_equal_those_of_the_original(envs, rows, space):
             assert array.dtype == actual[key].dtype
             np.testing.assert_array_equal(array, actual[key])
             assert not actual[key].flags.writeable
-    buffer.close()
-
-
-def test_arrays_are_correct_after_the_number_of_environments_changes(tmp_path):
-    for envs in (1, 2):
-        buffer = ours.ReplayBuffer(20, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
-        fill((buffer,), 12, envs)
-        assert buffer.rewards.shape == (20 // envs, envs)
-        assert np.count_nonzero(buffer.rewards) == min(buffer.size(), 20 // envs) * envs
-        buffer.close()
-
-
-def test_one_step_returns_have_a_tensor_of_discounts():
-    theirs = buffers.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
-    buffer = ours.NStepReplayBuffer(20, BOX, DISCRETE, "cpu", n_steps=1, gamma=0.9)
-    fill((theirs, buffer), 15, 1)
-    assert_same_batches(theirs, buffer)
-    assert buffer.sample(4).discounts.shape == (4, 1)
-    buffer.close()
 
 
 def test_a_large_capacity_allocates_no_memory(tmp_path):
-    buffer = ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db")
-    buffer.close()
+    ours.ReplayBuffer(10**9, BOX, DISCRETE, location=tmp_path / "runs.db").close()
 
 
 def test_a_buffer_can_be_reopened_with_another_number_of_environments(tmp_path):
@@ -729,10 +624,12 @@ def test_a_buffer_can_be_reopened_with_another_number_of_environments(tmp_path):
         buffer = ours.ReplayBuffer(100, BOX, DISCRETE, "cpu", envs, location=tmp_path / "runs.db")
         fill((buffer,), 40, envs)
         buffer.sample(8)
+        assert buffer.rewards.shape == (100 // envs, envs)
+        assert np.count_nonzero(buffer.rewards) == min(buffer.size(), 100 // envs) * envs
         buffer.close()
 
 
-def test_a_pickle_opens_the_same_file_in_another_folder(tmp_path, monkeypatch):
+def test_a_pickle_opens_its_file_from_another_folder_and_never_creates_it(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     monkeypatch.chdir(tmp_path / "a")
@@ -744,17 +641,9 @@ def test_a_pickle_opens_the_same_file_in_another_folder(tmp_path, monkeypatch):
     assert again.size() == 5
     again.close()
     buffer.close()
-
-
-def test_a_pickle_without_its_database_file_is_refused(tmp_path):
-    buffer = ours.ReplayBuffer(10, BOX, DISCRETE, "cpu", location=tmp_path / "runs.db")
-    fill([buffer], 3, 1)
-    stored = pickle.dumps(buffer)
-    buffer.close()
-    for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
-        (tmp_path / name).unlink(missing_ok=True)
-    with pytest.raises(
-        expdb.DatabaseMissing, match=r"runs\.db, the database of this buffer, does not exist"
-    ):
+    for path in list((tmp_path / "a").iterdir()):
+        path.unlink()
+    missing = r"runs\.db, the database of this buffer, does not exist"
+    with pytest.raises(expdb.DatabaseMissing, match=missing):
         pickle.loads(stored)
-    assert not (tmp_path / "runs.db").exists()
+    assert list((tmp_path / "a").iterdir()) == []

@@ -1,5 +1,7 @@
 """Tests of PyTorch datasets, of loaders with workers, and of copies of arrays."""
 
+import itertools
+import operator
 import pickle
 
 import numpy as np
@@ -16,6 +18,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from expdb.integrations.torch import Episodes, Loader, Minibatches, Samples, pad, pinned  # noqa: E402
 
+FORK = {"multiprocessing_context": "fork"}
+
 
 @pytest.fixture
 def buffer(db):
@@ -23,13 +27,8 @@ def buffer(db):
     for k in range(12):
         with filled.episode(f"t{k % 3}", task_name=f"name {k % 2}") as episode:
             for t in range(k % 5 + 2):
-                episode.append(
-                    obs=np.array([k, t], np.float32),
-                    action=t,
-                    text=f"{k}/{t}",
-                    reward=1.0,
-                    terminated=t == k % 5 + 1,
-                )
+                values = {"obs": np.array([k, t], np.float32), "action": t, "text": f"{k}/{t}"}
+                episode.append(**values, reward=1.0, terminated=t == k % 5 + 1)
     return filled
 
 
@@ -38,14 +37,9 @@ def seen(batches):
 
 
 def test_samples_are_tensors_and_depend_on_the_torch_seed(buffer):
-    samples = Samples(
-        buffer,
-        8,
-        QueryBuilder().eq("task_name", "name 1"),
-        sampler=Prioritized(),
-        unit=NStep(2),
-        batches=5,
-    )
+    where = QueryBuilder().eq("task_name", "name 1")
+    options = {"sampler": Prioritized(), "unit": NStep(2), "batches": 5}
+    samples = Samples(buffer, 8, where, **options)
     torch.manual_seed(1)
     first, second = list(DataLoader(samples, batch_size=None)), list(samples)
     assert len(first) == len(samples) == 5
@@ -55,14 +49,7 @@ def test_samples_are_tensors_and_depend_on_the_torch_seed(buffer):
     assert (first[0]["obs"][:, 0] % 2 == 1).all()
     assert seen(first) != seen(second)
     torch.manual_seed(1)
-    again = Samples(
-        buffer,
-        8,
-        QueryBuilder().eq("task_name", "name 1"),
-        sampler=Prioritized(),
-        unit=NStep(2),
-        batches=5,
-    )
+    again = Samples(buffer, 8, where, **options)
     assert seen(DataLoader(again, batch_size=None)) == seen(first)
     with pytest.raises(TypeError, match="no end"):
         len(Samples(buffer, 8))
@@ -74,31 +61,18 @@ def test_samples_are_tensors_and_depend_on_the_torch_seed(buffer):
 
 @pytest.mark.parametrize(
     ("kind", "sampler"),
-    [
-        (DataLoader, Prioritized()),
-        *(
-            pytest.param(kind, sampler, marks=pytest.mark.slow)
-            for kind, sampler in (
-                (DataLoader, Uniform()),
-                (Loader, Uniform()),
-                (Loader, Prioritized()),
-            )
-        ),
-    ],
+    [(DataLoader, Prioritized()), pytest.param(DataLoader, Uniform(), marks=pytest.mark.slow),
+     pytest.param(Loader, Uniform(), marks=pytest.mark.slow),
+     pytest.param(Loader, Prioritized(), marks=pytest.mark.slow)],
     ids=str,
-)
+)  # fmt: skip
 def test_workers_have_their_own_random_numbers_and_episodes(buffer, kind, sampler):
     options = {"batch_size": None} if kind is DataLoader else {}
 
     def drawn(persistent=False, **sample_options):
         torch.manual_seed(3)
-        loader = kind(
-            Samples(buffer, 16, sampler=sampler, batches=21, **sample_options),
-            num_workers=2,
-            persistent_workers=persistent,
-            multiprocessing_context="fork",
-            **options,
-        )
+        samples = Samples(buffer, 16, sampler=sampler, batches=21, **sample_options)
+        loader = kind(samples, **FORK, num_workers=2, persistent_workers=persistent, **options)
         return [list(loader) for _ in range(2)]
 
     first, second = drawn()
@@ -107,41 +81,30 @@ def test_workers_have_their_own_random_numbers_and_episodes(buffer, kind, sample
     assert seen(drawn()[0]) == seen(first)
     persistent = drawn(persistent=True)
     assert len(set(seen(persistent[0] + persistent[1]))) == 42
-    assert {
-        tuple(value.shape) for batch in first for name, value in batch.items() if name == "obs"
-    } == {(16, 2)}
-    assert all(
-        batch["text"][j] == f"{int(batch['obs'][j, 0])}/{int(batch['obs'][j, 1])}"
-        for batch in first
-        for j in range(16)
-    )
+    for batch in first:
+        assert batch["obs"].shape == (16, 2)
+        assert batch["text"] == [f"{int(k)}/{int(t)}" for k, t in batch["obs"]]
     parts = [frozenset((batch["episode"] % 2).tolist()) for batch in drawn(disjoint=True)[0]]
     assert set(parts) == {frozenset({0}), frozenset({1})}
-    ranked = {
-        episode % 4
-        for batch in drawn(disjoint=True, shard=(1, 2))[0]
-        for episode in batch["episode"].tolist()
-    }
-    assert ranked == {1, 3}, "two workers of the second of two learners"
+    ranked = torch.cat([batch["episode"] for batch in drawn(disjoint=True, shard=(1, 2))[0]])
+    assert set((ranked % 4).tolist()) == {1, 3}, "two workers of the second of two learners"
 
 
 @pytest.mark.slow
 def test_spawned_workers_open_the_database_and_see_new_steps(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
-    loader = Loader(
-        Samples(buffer, 4, unit=Episode(), wait=60),
-        num_workers=1,
-        multiprocessing_context="spawn",
-        prefetch_factor=1,
-    )
+    samples = Samples(buffer, 4, unit=Episode(), wait=60)
+    loader = Loader(samples, num_workers=1, multiprocessing_context="spawn", prefetch_factor=1)
     batches = iter(loader)
-    with buffer.episode("t") as episode:
-        for t in range(3):
-            episode.append(obs=float(t), reward=1.0, terminated=t == 2)
+
+    def store(length):
+        with buffer.episode("t") as episode:
+            for t in range(length):
+                episode.append(obs=float(t), reward=1.0, terminated=t == length - 1)
+
+    store(3)
     assert next(batches)["mask"].shape == (4, 3)
-    with buffer.episode("t") as episode:
-        for t in range(7):
-            episode.append(obs=float(t), reward=1.0, terminated=t == 6)
+    store(7)
     shapes = {tuple(next(batches)["mask"].shape) for _ in range(200)}
     assert shapes <= {(4, 3), (4, 7)}
     assert (4, 7) in shapes
@@ -151,27 +114,15 @@ def test_spawned_workers_open_the_database_and_see_new_steps(open_db):
 def test_a_loader_returns_the_same_batches_as_a_data_loader(buffer):
     options = {"sampler": Prioritized(), "unit": Episode(), "batches": 30}
     torch.manual_seed(5)
-    plain = list(
-        DataLoader(
-            Samples(buffer, 3, **options),
-            batch_size=None,
-            num_workers=1,
-            multiprocessing_context="fork",
-        )
-    )
+    plain = list(DataLoader(Samples(buffer, 3, **options), batch_size=None, num_workers=1, **FORK))
     torch.manual_seed(5)
-    packed = list(
-        Loader(Samples(buffer, 3, **options), num_workers=1, multiprocessing_context="fork")
-    )
+    packed = list(Loader(Samples(buffer, 3, **options), num_workers=1, **FORK))
     assert len(plain) == len(packed) == 30
     for first, second in zip(plain, packed, strict=True):
         assert first.keys() == second.keys()
         for name, value in first.items():
-            assert (
-                value == second[name]
-                if isinstance(value, list)
-                else torch.equal(value, second[name])
-            ), name
+            is_equal = operator.eq if isinstance(value, list) else torch.equal
+            assert is_equal(value, second[name]), name
     assert len(Loader(Samples(buffer, 3, **options))) == 30
     assert seen(Loader(Samples(buffer, 3, **options)))
 
@@ -180,9 +131,7 @@ def test_large_batches_are_passed_in_shared_memory(db):
     buffer = db.buffer("b")
     for k in range(40):
         buffer.store(obs=np.full((100, 100), k, np.uint8), action=k)
-    for batch in Loader(
-        Samples(buffer, 300, batches=3), num_workers=1, multiprocessing_context="fork"
-    ):
+    for batch in Loader(Samples(buffer, 300, batches=3), num_workers=1, **FORK):
         assert batch["obs"].is_shared()
         assert (batch["obs"][:, 99, 99] == batch["action"]).all()
 
@@ -191,12 +140,8 @@ def test_a_training_loop_works_with_a_data_loader(buffer):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     before = model.weight.detach().clone()
-    for batch in DataLoader(
-        Samples(buffer, 8, batches=4),
-        batch_size=None,
-        num_workers=1,
-        multiprocessing_context="fork",
-    ):
+    samples = Samples(buffer, 8, batches=4)
+    for batch in DataLoader(samples, batch_size=None, num_workers=1, **FORK):
         loss = torch.nn.functional.mse_loss(model(batch["obs"])[:, 0], batch["reward"])
         optimizer.zero_grad()
         loss.backward()
@@ -209,23 +154,14 @@ def test_a_loader_shuffles_and_pads_a_dataset_of_episodes(buffer):
         buffer.store(task_id="open", obs=np.array([99, t], np.float32), action=t, text="")
     episodes = Episodes(buffer)
     assert len(episodes) == 12
-    for k, item in enumerate(episodes):
-        assert item["obs"].tolist() == [[k, t] for t in range(k % 5 + 2)]
-        assert item["text"] == [f"{k}/{t}" for t in range(k % 5 + 2)]
-        if k == 11:
-            break
+    for k in range(12):
+        assert episodes[k]["obs"].tolist() == [[k, t] for t in range(k % 5 + 2)]
+        assert episodes[k]["text"] == [f"{k}/{t}" for t in range(k % 5 + 2)]
     few = Episodes(buffer, {"task_id": "t1"}, fields=["obs", "reward"])
     assert [int(few[k]["obs"][0, 0]) for k in range(len(few))] == [1, 4, 7, 10]
     assert list(few[0]) == ["obs", "reward"]
-    loader = DataLoader(
-        Episodes(buffer, fields=["obs"]),
-        batch_size=5,
-        shuffle=True,
-        collate_fn=pad,
-        num_workers=2,
-        multiprocessing_context="fork",
-    )
-    batches = list(loader)
+    options = {"batch_size": 5, "shuffle": True, "num_workers": 2, **FORK}
+    batches = list(DataLoader(Episodes(buffer, fields=["obs"]), collate_fn=pad, **options))
     assert [len(batch["mask"]) for batch in batches] == [5, 5, 2]
     assert sorted(int(k) for batch in batches for k in batch["obs"][:, 0, 0]) == list(range(12))
     for batch in batches:
@@ -247,10 +183,8 @@ def test_arrays_become_tensors_without_a_copy(buffer):
             made.append(pinned(shape, dtype))
             return made[-1]
 
-        plain, batch = (
-            buffer.sample(6, unit=unit, rng=2),
-            buffer.sample(6, unit=unit, rng=2, empty=empty),
-        )
+        plain = buffer.sample(6, unit=unit, rng=2)
+        batch = buffer.sample(6, unit=unit, rng=2, empty=empty)
         tensors = batch.to_torch(non_blocking=True)
         addresses = {array.__array_interface__["data"][0] for array in made}
         for name in ("obs", "action", "terminated"):
@@ -263,32 +197,21 @@ def test_arrays_become_tensors_without_a_copy(buffer):
 
 def test_workers_divide_the_shard_of_their_learner(buffer):
     whole = set(buffer.episodes()["episode"].to_pylist())
-    seen = []
+    drawn = []
     for rank, workers in enumerate((1, 2)):
-        samples = Samples(
-            buffer, 200, fields=["episode"], batches=6, disjoint=True, shard=(rank, 2)
-        )
-        seen.append(
-            {
-                e
-                for batch in DataLoader(
-                    samples, batch_size=None, num_workers=workers, multiprocessing_context="fork"
-                )
-                for e in batch["episode"].tolist()
-            }
-        )
-    assert seen[0].isdisjoint(seen[1])
-    assert seen[0] | seen[1] == whole
+        options = {"batches": 6, "disjoint": True, "shard": (rank, 2)}
+        samples = Samples(buffer, 200, fields=["episode"], **options)
+        loader = DataLoader(samples, batch_size=None, num_workers=workers, **FORK)
+        drawn.append(set(torch.cat([batch["episode"] for batch in loader]).tolist()))
+    assert drawn[0].isdisjoint(drawn[1])
+    assert drawn[0] | drawn[1] == whole
 
 
 def test_errors_for_loaders_have_a_remedy(buffer, db):
     for call in (
-        lambda: Samples(db, 4),
-        lambda: Episodes(None),
-        lambda: Loader(buffer),
-        lambda: Loader(Samples(buffer, 4), collate_fn=pad),
-        lambda: pad([]),
-    ):
+        lambda: Samples(db, 4), lambda: Episodes(None), lambda: Loader(buffer),
+        lambda: Loader(Samples(buffer, 4), collate_fn=pad), lambda: pad([]),
+    ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match=r"must be|Samples are|must not be empty"):
             call()
     with pytest.raises(expdb.InvalidValue, match="must be a function"):
@@ -315,10 +238,11 @@ def test_an_interrupted_pass_continues_with_its_remaining_batches(
     torch.manual_seed(3)
     first = loader()
     passing = iter(first)
-    before = [next(passing) for _ in range(consumed)]
+    for _ in range(consumed):
+        next(passing)
     state = first.state_dict()
     rest = seen(passing)
-    assert len(before) + len(rest) == len(first)
+    assert consumed + len(rest) == len(first)
 
     torch.manual_seed(4)  # another program
     second = loader()
@@ -327,7 +251,7 @@ def test_an_interrupted_pass_continues_with_its_remaining_batches(
     second = loader()
     second.load_state_dict(kept)
     passing = iter(second)
-    again = [tuple(next(passing)["position"].reshape(-1).tolist()) for _ in range(2)]
+    again = seen(itertools.islice(passing, 2))
     later = second.state_dict()  # a pass may be interrupted again
     again += seen(passing)
     third = loader()

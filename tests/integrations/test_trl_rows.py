@@ -16,19 +16,21 @@ WHY = "TRL is not installed: run `python3 dev.py test --ecosystems`"
 builder = pytest.importorskip("trl.experimental.async_grpo.async_rollout_worker", reason=WHY)
 
 THRESHOLD = 8
+SIZES = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 4,
+}  # fmt: skip
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 
 
 def rows_of_trl(turns):
     records = [
         builder.TurnRecord(
-            turn["prompt_ids"],
-            turn["output_ids"],
-            turn["logprobs"],
+            turn["prompt_ids"], turn["output_ids"], turn["logprobs"],
             [int(trained) for trained in turn["output_mask"]],
         )
         for turn in turns
-    ]
+    ]  # fmt: skip
     rows, _ = builder._chain_to_sequences(records, "rollout", THRESHOLD)
     return [[row.input_ids, row.completion_mask, row.old_log_probs] for row in rows]
 
@@ -44,15 +46,10 @@ def test_rows_equal_those_of_trl(tmp_path):
             store(buffer, turns)
         unit = Tokens(fork_threshold=THRESHOLD)
         batch = buffer.sample(1000, sampler=Uniform(replace=False), unit=unit)
-    lengths = batch["attention_mask"].sum(1)
-    rows = [
-        [
-            batch["input_ids"][row, :length].tolist(),
-            batch["loss_mask"][row, :length].astype(int).tolist(),
-            batch["logprobs"][row, :length].tolist(),
-        ]
-        for row, length in enumerate(lengths.tolist())
-    ]
+    columns = [batch["input_ids"], batch["loss_mask"].astype(int), batch["logprobs"]]
+    lengths = batch["attention_mask"].sum(1).tolist()
+    rows = [[column[row, :length].tolist() for column in columns]
+            for row, length in enumerate(lengths)]  # fmt: skip
     assert len(rows) > 1000
     assert sorted(rows) == sorted(expected)
 
@@ -72,10 +69,7 @@ def test_the_trainer_of_trl_trains_on_stored_rollouts(tmp_path, monkeypatch):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(words), eos_token="w1", pad_token="w0", unk_token="w3"
     )
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=4, eos_token_id=1, pad_token_id=0,
-    )  # fmt: skip
+    config = LlamaConfig(**SIZES, eos_token_id=1, pad_token_id=0)
     settings = GRPOConfig(
         str(tmp_path / "out"), num_generations=4, per_device_train_batch_size=4, max_steps=3,
         report_to="none", use_cpu=True, bf16=False, save_strategy="no", logging_steps=1,
@@ -118,11 +112,7 @@ def test_packed_and_padded_rows_have_equal_gradients(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=4, attn_implementation="eager",
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).double()
+    model = LlamaForCausalLM(LlamaConfig(**SIZES, attn_implementation="eager")).double()
     rng = np.random.default_rng(3)
     with expdb.open(tmp_path / "rows.db") as db:
         buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)

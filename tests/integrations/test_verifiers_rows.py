@@ -19,14 +19,12 @@ def node(parent, rng, sampled):
     count, scaffold = int(rng.integers(1, 9)), int(rng.integers(0, 3)) if sampled else 0
     mask = [False] * scaffold + [sampled] * count
     role = "assistant" if sampled else "user"
+    tokens = rng.integers(0, 50, len(mask)).tolist()
     return MessageNode(
-        parent=parent,
-        message={"role": role, "content": "text"},
-        sampled=sampled,
-        token_ids=rng.integers(0, 50, len(mask)).tolist(),
-        mask=mask,
+        parent=parent, message={"role": role, "content": "text"}, sampled=sampled,
+        token_ids=tokens, mask=mask,
         logprobs=(-rng.random(count, np.float32)).tolist() if sampled else [],
-    )
+    )  # fmt: skip
 
 
 def random_nodes(rng, forks):
@@ -54,11 +52,9 @@ def store(buffer, nodes, name):
             start = own.mask.index(True)
             prompt = [token for other in path for token in other.token_ids]
             episode.append(
-                prompt_ids=prompt + own.token_ids[:start],
-                output_ids=own.token_ids[start:],
-                output_mask=own.mask[start:],
-                logprobs=own.logprobs,
-            )
+                prompt_ids=prompt + own.token_ids[:start], output_ids=own.token_ids[start:],
+                output_mask=own.mask[start:], logprobs=own.logprobs,
+            )  # fmt: skip
 
 
 def rows_of(batch):

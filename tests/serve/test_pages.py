@@ -97,6 +97,7 @@ def test_pages_of_episodes_are_stable_while_episodes_are_added(
     ("query", "expected"),
     [("reward > 0", ["e5", "e3", "e1"]), ('task_id = "t0" and episode_return < 1', ["e2", "e0"]),
      ("scores.quality = 0.5", ["e0"]), ("last_policy_version = 1", ["e5", "e4", "e3"]),
+     ('scores.quality = 0.5 or reward > 0 and task_id = "t1"', ["e5", "e3", "e0"]),
      ("episode_id = nothing", [])],
 )  # fmt: skip
 def test_queries_select_episodes(site, query, expected):
@@ -127,9 +128,10 @@ def test_facets_have_their_own_time_limit(site, monkeypatch):
     assert "The counts cover the newest 2 matching episodes." in text
 
 
-def test_a_text_search_finds_a_failed_tool_call(site):
+def test_a_text_search_links_to_the_first_matching_step(site):
     text = site.get("/b/train/episodes?text=NO+SUCH+FILE").text
     assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e3"]
+    assert 'href="/b/train/e/e3?from=2#step-2"' in text
 
 
 def test_facets_count_values_and_show_the_worst_tasks_first(site):
@@ -400,22 +402,11 @@ def test_an_episode_id_with_slashes_works_unescaped_in_a_url(open_db, location, 
     assert serve(location).get("/b/train/e/order-7/0").status == 200
 
 
-def test_a_text_search_links_to_the_first_matching_step(site):
-    text = site.get("/b/train/episodes?text=no+such+file").text
-    assert 'href="/b/train/e/e3?from=2#step-2"' in text
-
-
 def test_the_overview_shows_progress_after_a_released_lease(filled, location, serve):
     filled.buffer("train").consumer("learner").lease(2).give_back()
     text = serve(location).get("/b/train").text
     row = re.search(r"consumer=learner.*?</tr>", text, re.DOTALL)[0]
     assert re.findall(r'<td class="n">(\d+)</td>', row)[0] == "7"
-
-
-def test_conditions_may_be_joined_with_or(site):
-    query = quote("scores.quality = 0.5 or reward > 0 and task_id = 't1'")
-    text = site.get(f"/b/train/episodes?q={query}").text
-    assert re.findall(r'<td><a href="/b/train/e/[^"]+">(e\d)</a>', text) == ["e5", "e3", "e0"]
 
 
 def test_pages_of_long_episodes_mention_omitted_steps(site, monkeypatch):

@@ -251,26 +251,6 @@ def test_a_read_only_handle_sees_steps_of_a_concurrent_writer(path):
             seen.store(x=1)
 
 
-def test_a_handle_continues_after_a_full_disk_has_space_again(medium):
-    folder, remount = medium
-    with expdb.open(folder / "runs.db") as db:
-        buffer, positions = db.buffer("b"), []
-
-        def fill():
-            while True:
-                positions.append(buffer.store(x=os.urandom(20_000)))
-
-        with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
-            fill()
-        count = len(positions)
-        assert len(buffer) == count > 100
-        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": count}]
-        remount("size=32m")
-        buffer.store(x=b"more")
-        assert db.check() == []
-        assert len(buffer) == count + 1
-
-
 # -- untrusted files -------------------------------------------------------------------------------
 
 

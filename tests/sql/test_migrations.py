@@ -6,13 +6,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from torture.kills import FORK
+from torture.migrations import upgrade_and_be_killed
 
 import expdb
 from expdb.sql import opening, schema, tables
@@ -134,15 +135,6 @@ def test_an_older_schema_is_refused_until_it_is_upgraded(path):
     assert fill(path)[1] == 10
 
 
-def test_a_newer_schema_is_refused(path):
-    fill(path)
-    execute(path, f"UPDATE {'expdb.' * is_server(path)}expdb_version SET version_num = '9999'")
-    with pytest.raises(expdb.SchemaTooNew, match="install a newer expdb"):
-        expdb.open(path)
-    with pytest.raises(expdb.SchemaTooNew):
-        expdb.upgrade(path)
-
-
 def test_opening_detects_a_missing_trigger(path):
     fill(path)
     execute(path, f"DROP TRIGGER buffers_capacity{' ON expdb.buffers' * is_server(path)}")
@@ -177,39 +169,13 @@ def test_many_processes_can_create_a_database_at_once(path, method):
         assert db.check() == []
 
 
-KILLED = """
-    import os, signal, sys
-    from alembic import op
-    import sqlalchemy as sa
-    import expdb
-
-    left = int(sys.argv[2])
-    def counted(function):
-        def call(*args, **kwargs):
-            global left
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left -= 1
-            return function(*args, **kwargs)
-        return call
-    for name in ('execute', 'create_table', 'create_index'):
-        setattr(op, name, counted(getattr(op, name)))
-    sa.Connection.exec_driver_sql = counted(sa.Connection.exec_driver_sql)
-    {call}
-"""
-
-
-def run_and_kill(call, path, after):
-    code = textwrap.dedent(KILLED.format(call=call))
-    return subprocess.run(
-        [sys.executable, "-c", code, path, str(after)], capture_output=True, text=True
-    ).returncode
-
-
 @pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
 @pytest.mark.slow
 def test_a_kill_during_creation_leaves_no_partial_database(path, after):
-    assert run_and_kill("expdb.open(sys.argv[1])", path, after) == -signal.SIGKILL
+    process = FORK.Process(target=upgrade_and_be_killed, args=(path, after, expdb.open))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert schema_names(path) == set() if is_server(path) else not os.path.exists(path)
     assert fill(path)[1] == 10
 

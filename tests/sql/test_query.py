@@ -54,8 +54,9 @@ ROWS = st.lists(
 )
 
 TEXTS = st.sampled_from(
-    [*TASKS, "a%", "%", "_", "a\\%c", "a\\_c", "%c", "[", "a*", "?", "\\\\", "é%"]
-)
+    [*TASKS, "a%", "%", "_", "a\\%c", "a\\_c", "%c", "[", "a*", "?", "\\\\", "é%", '"', "a\nb",
+     "' OR '1'='1", "x'; DROP TABLE steps; --", "🙂" * 1000],
+)  # fmt: skip
 NUMBERS = st.sampled_from([-3, 0, 1, 2, 0.5, 1.0, 1.5, 5, 5.5, float("inf")])
 ANY = TEXTS | NUMBERS | st.booleans()
 
@@ -113,20 +114,8 @@ def build(query):
 
 def pattern(like):
     """Return a LIKE pattern with %, _ and backslash as a regular expression."""
-    out, escaped = "", False
-    for character in like:
-        if character == "\\" and not escaped:
-            escaped = True
-            continue
-        out += (
-            re.escape(character)
-            if escaped or character not in "%_"
-            else ".*"
-            if character == "%"
-            else "."
-        )
-        escaped = False
-    return re.compile(out, re.DOTALL)
+    wild, parts = {"%": ".*", "_": "."}, re.findall(r"\\.|.", like, re.DOTALL)
+    return re.compile("".join(wild.get(part, re.escape(part[-1])) for part in parts), re.DOTALL)
 
 
 def alike(stored, value):
@@ -215,32 +204,13 @@ def test_a_query_finds_the_same_steps_as_a_plain_filter(db, rows, queries):
 
 
 def test_a_builder_nests_conditions_from_left_to_right():
-    query = (
-        QueryBuilder()
-        .eq("task_id", "t")
-        .or_()
-        .gt("reward", 1)
-        .and_()
-        .in_("step", (1, 2))
-        .and_()
-        .is_null("pre_agent")
-    )
-    assert query.build() == {
-        "and_": [
-            {
-                "and_": [
-                    {
-                        "or_": [
-                            {"field": "task_id", "value": "t", "op": "eq"},
-                            {"field": "reward", "value": 1, "op": "gt"},
-                        ]
-                    },
-                    {"field": "step", "value": [1, 2], "op": "in"},
-                ]
-            },
-            {"field": "pre_agent", "op": "is_null"},
-        ]
-    }
+    query = QueryBuilder().eq("task_id", "t").or_().gt("reward", 1)
+    query.and_().in_("step", (1, 2)).and_().is_null("pre_agent")
+    first = {"field": "task_id", "value": "t", "op": "eq"}
+    second = {"field": "reward", "value": 1, "op": "gt"}
+    third = {"field": "step", "value": [1, 2], "op": "in"}
+    last = {"field": "pre_agent", "op": "is_null"}
+    assert query.build() == {"and_": [{"and_": [{"or_": [first, second]}, third]}, last]}
 
 
 @pytest.mark.parametrize(
@@ -259,15 +229,6 @@ def test_an_empty_or_incomplete_builder_is_an_error(scratch, builder):
         builder.build()
     with pytest.raises(expdb.QueryError):
         scratch.count(builder)
-
-
-def test_where_accepts_dicts_and_arrays_of_positions(buffer):
-    buffer.store_batch([{"task_id": f"t{k % 2}", "step": k} for k in range(6)])
-    assert buffer.count() == 6
-    assert buffer.count({"task_id": "t1", "step": 3}) == 1
-    assert buffer.count(np.array([0, 5, 77])) == 2
-    assert buffer.count(np.arange(0)) == 0
-    assert buffer.count(np.arange(6, dtype=np.uint8)) == 6
 
 
 HOSTILE = [
@@ -303,18 +264,6 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(scratch, name):
     with pytest.raises(expdb.QueryError):
         scratch.index(name)
     assert scratch.count() == 1
-
-
-@pytest.mark.parametrize(
-    "value", ["' OR '1'='1", "x'; DROP TABLE steps; --", '"', "%", "a\nb", "🙂" * 1000]
-)
-def test_hostile_values_are_compared_literally(buffer, value):
-    buffer.store(task_id="t", tags={"k": "v"})
-    for op in ("eq", "gt", "like"):
-        if op != "gt" and value != "%":
-            assert buffer.count({"field": "task_id", "op": op, "value": value}) == 0
-            assert buffer.count({"field": "tags.k", "op": op, "value": value}) == 0
-    assert buffer.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -396,21 +345,8 @@ def test_large_integers_and_floats_compare_exactly(buffer, column):
         "position": [0, 1, 2, 3],
     }
     stored["policy_version"] = stored["step"]
-    values = [
-        0.5,
-        1.0,
-        2.0**53,
-        2**53 + 1,
-        2.0**63,
-        -(2.0**63),
-        1e300,
-        -1e300,
-        float("inf"),
-        -float("inf"),
-        2**63 - 1,
-        -3,
-        2.5,
-    ]
+    values = [0.5, 1.0, 2.5, -3, 2.0**53, 2**53 + 1, 2**63 - 1, 2.0**63, -(2.0**63)]
+    values += [1e300, -1e300, float("inf"), -float("inf")]
     for op, holds in (("eq", eq), ("gt", gt), ("gte", ge), ("lt", lt), ("lte", le)):
         for value in values:
             expected = [
@@ -543,11 +479,14 @@ def test_indexed_queries_do_not_scan_the_whole_table(open_db):
 
 def test_a_list_of_positions_is_a_query(buffer):
     buffer.store_batch([{"n": n} for n in range(6)])
-    for where in ([1, 3, 77], (1, 3), range(1, 4, 2), np.array([1, 3]), [np.int64(1), 3]):
+    for where in (
+        [1, 3, 77], (1, 3), range(1, 4, 2), np.array([1, 3]), np.array([1, 3, 77], np.uint8),
+        [np.int64(1), 3],
+    ):  # fmt: skip
         assert buffer.count(where) == 2
         assert set(buffer.sample(32, where, rng=0)["n"].tolist()) == {1, 3}
         assert [n for batch in buffer.scan(where) for n in batch["n"].tolist()] == [1, 3]
-    assert buffer.count([]) == 0
+    assert buffer.count([]) == buffer.count(np.arange(0)) == 0
     assert buffer.update([1, 3], tags={"a": 1}) == 2
     assert buffer.delete([1, 3]) == 2
 
@@ -573,11 +512,13 @@ def test_the_error_for_tags_without_a_key_shows_the_syntax(buffer):
      ("SELECT e.actin FROM experience e", r"; did you mean the field action\? Write field\("),
      ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience LIMIT 1 shows the"),
      ("SELECT 1 FROM steps_of_mine", r"; query the views experience \(one row per step\) and"),
-     ("SELEC 1", r"; the views are experience")],
+     ("SELEC 1", r"; the views are experience"),
+     ("SELECT nofunc(1)", r"nofunc.*; the views are experience")],
 )  # fmt: skip
 def test_an_unknown_name_in_sql_is_explained_briefly(buffer, db, query, hint):
     buffer.store(action=1)
     with pytest.raises(expdb.SqlError, match=hint) as raised:
         db.sql(query)
     assert len(str(raised.value)) < 200
+    assert "\n" not in str(raised.value)
     assert db.sql("SELECT 1").num_rows == 1

@@ -75,10 +75,21 @@ def test_a_closed_file_is_read_without_creating_files(path):
     assert sorted(os.listdir(path.parent)) == ["runs.db"]
 
 
-def test_opening_for_writing_recommends_read_only(path):
+@pytest.mark.parametrize("mode", [0o644, 0o444])
+def test_opening_for_writing_recommends_read_only(path, mode):
+    path.chmod(mode)
     error = as_reader(path, lambda path: expdb.open(path))
     assert isinstance(error, expdb.DatabaseReadOnly)
     assert "read_only=True" in str(error)
+    assert str(error).startswith(f"{path} cannot be written") or mode == 0o644
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_the_user_cannot_read_is_refused(path, read_only):
+    path.chmod(0)
+    error = as_reader(path, lambda path: expdb.open(path, read_only=read_only))
+    assert isinstance(error, expdb.AccessDenied)
+    assert str(error).startswith(f"{path} cannot be read by this user; check its permissions")
 
 
 def test_a_file_open_in_another_process_is_read_with_its_wal(path):

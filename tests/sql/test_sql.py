@@ -1,6 +1,7 @@
 """Tests of `db.sql`: the views, field(), parameters, timeouts and refused writes."""
 
 import _thread
+import os
 import threading
 import time
 
@@ -46,13 +47,8 @@ def test_the_view_has_one_row_per_step_with_every_column(db, filled):
         "payload",
     ]  # fmt: skip
     row = table.to_pylist()[0]
-    assert (row["task_name"], row["reward"], row["length"], row["episode_return"], row["tags"]) == (
-        "n",
-        0.5,
-        2,
-        2.0,
-        '{"d":"hard"}',
-    )
+    names = ("task_name", "reward", "length", "episode_return", "tags")
+    assert [row[name] for name in names] == ["n", 0.5, 2, 2.0, '{"d":"hard"}']
 
 
 def test_field_returns_numbers_text_and_json(db, filled):
@@ -143,16 +139,8 @@ def test_column_types_follow_from_the_values(db):
         f"{columns.split(', ')[5][:-5]}, 3"
     )
     flag = "bool" if db.location.startswith("postgresql:") else "int64"
-    assert [str(column.type) for column in table.columns] == [
-        "int64",
-        "double",
-        "string",
-        "null",
-        "binary",
-        "string",
-        flag,
-        "int64",
-    ]
+    types = ["int64", "double", "string", "null", "binary", "string", flag, "int64"]
+    assert [str(column.type) for column in table.columns] == types
     assert table.column_names == ["i", "f", "t", "n", "b", "i:2", "o", "w"]
     assert db.sql("SELECT 1 AS x WHERE 1 = 0").num_rows == 0
 
@@ -171,50 +159,38 @@ WRITES = [
 ]  # fmt: skip
 
 
+ATTACKS_ON_A_SERVER = [
+    "COMMIT; DELETE FROM steps", "SELECT 1; COMMIT; DELETE FROM steps",
+    "SET TRANSACTION READ WRITE; DELETE FROM steps", "SET TRANSACTION READ WRITE",
+    "ROLLBACK; DELETE FROM steps", "COPY steps TO PROGRAM 'touch /tmp/expdb-was-here'",
+    "COPY (SELECT 1) TO '/tmp/expdb-was-here'",
+    "WITH gone AS (DELETE FROM steps RETURNING *) SELECT * FROM gone",
+    "WITH x AS (UPDATE steps SET reward = 0 RETURNING 1) SELECT 1",
+    "SELECT * INTO stolen FROM steps", "CREATE TABLE x (a int)", "CREATE TEMP TABLE x (a int)",
+    "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "CALL x()", "TRUNCATE steps", "LOCK steps",
+    "SELECT 1 FROM steps FOR UPDATE", "SELECT nextval('buffers_id_seq')",
+    "EXPLAIN ANALYZE DELETE FROM steps", "/* */ DELETE FROM steps", "-- x\nDELETE FROM steps",
+    "SELECT 1) ; DELETE FROM steps; --", "DECLARE c CURSOR FOR SELECT 1",
+    "SELECT expdb.append(1, 1, 1, 'x', false, 0, '[]', ARRAY[1], NULL, NULL, NULL, NULL, NULL, "
+    "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    "SELECT set_config('transaction_read_only', 'off', false), (SELECT count(*) FROM steps)",
+    "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
+]  # fmt: skip
+
+
 def test_only_reading_statements_are_executed(db, filled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
-    for statement in WRITES:
+    attacks = ATTACKS_ON_A_SERVER if db.location.startswith("postgresql:") else []
+    for statement in (*WRITES, *attacks):
         with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
             db.sql(statement)
         assert "\n" not in str(caught.value), statement
         assert sorted(tmp_path.iterdir()) == before, statement
-        assert len(filled) == 2, statement
+        assert not os.path.exists("/tmp/expdb-was-here"), statement
+        assert filled.get([0, 1])["reward"].tolist() == [0.5, 1.5], statement
         rows = db.sql("SELECT count(*) AS n FROM experience").to_pylist()
         assert rows == [{"n": 3}], statement
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["SELECT nope FROM experience", "SELEC 1", "SELECT * FROM nowhere", "SELECT nofunc(1)"],
-)
-def test_errors_for_wrong_sql_are_one_line(db, statement):
-    with pytest.raises(expdb.SqlError) as caught:
-        db.sql(statement)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_query_sees_the_newest_commits(db, filled):
-    for k in range(3):
-        filled.store(x=k)
-        assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 4 + k}]
-
-
-def test_the_view_shows_exact_priorities(open_db):
-    import numpy as np
-
-    buffer = open_db().buffer("b")
-    buffer.store_batch({"x": np.arange(2100)})
-    rng = np.random.default_rng(0)
-    priorities = rng.integers(0, 0x7FEFFFFFFFFFFFFF, 2093).view(np.float64)
-    priorities = np.concatenate(
-        (priorities, [0.0, 5e-324, 2.2250738585072014e-308, 1.7976931348623157e308, 1.0, 0.1])
-    )
-    assert buffer.update_priorities(np.arange(2099), priorities) == 2099
-    stored = (
-        open_db().sql("SELECT priority FROM experience ORDER BY position")["priority"].to_pylist()
-    )
-    assert stored == [*priorities.tolist(), None]
 
 
 # -- fields ----------------------------------------------------------------------------------------

@@ -14,45 +14,12 @@ from expdb import Batch
 @pytest.fixture
 def batch(buffer):
     """Return three steps; the second step has no optional values."""
-    buffer.store(
-        task_id="t",
-        episode_id="a",
-        reward=10.0,
-        policy_version=3,
-        n=7,
-        x=2.5,
-        flag=True,
-        text="one",
-        obs=np.ones(2),
-        data={"k": 1},
-    )
+    first = {"reward": 10.0, "policy_version": 3, "n": 7, "x": 2.5, "flag": True, "text": "one"}
+    third = {"reward": 0.0, "policy_version": 0, "n": 0, "x": 0.5, "flag": False, "text": ""}
+    buffer.store(task_id="t", episode_id="a", **first, obs=np.ones(2), data={"k": 1})
     buffer.store(task_id="t", episode_id="b")
-    buffer.store(
-        task_id="t",
-        episode_id="c",
-        reward=0.0,
-        policy_version=0,
-        n=0,
-        x=0.5,
-        flag=False,
-        text="",
-        obs=np.zeros(2),
-        data=None,
-    )
-    names = [
-        "reward",
-        "policy_version",
-        "n",
-        "x",
-        "flag",
-        "text",
-        "obs",
-        "data",
-        "step",
-        "priority",
-        "episode_return",
-        "length",
-    ]
+    buffer.store(task_id="t", episode_id="c", **third, obs=np.zeros(2), data=None)
+    names = [*first, "obs", "data", "step", "priority", "episode_return", "length"]
     return buffer.get([0, 1, 2], fields=names)
 
 
@@ -93,12 +60,13 @@ def test_every_unit_returns_policy_versions(buffer, unit):
         with buffer.episode("t", policy_version=version) as episode:
             for t in range(3):
                 episode.append(obs=float(t), terminated=t == 2)
-    drawn = buffer.sample(32, unit=unit, fields=["policy_version", "episode"], rng=0)
+    how = {"unit": unit, "sampler": expdb.Uniform(replace=True), "rng": 0}
+    drawn = buffer.sample(32, fields=["policy_version", "episode"], **how)
     assert drawn["policy_version"].dtype == np.int64
     first = buffer.episodes()["episode"].to_pylist()[0]
     wanted = drawn["episode"] != first
     if drawn["has_policy_version"].ndim == 2:  # of each step of a sequence
-        wanted = wanted[:, None] & buffer.sample(32, unit=unit, fields=["mask"], rng=0)["mask"]
+        wanted = wanted[:, None] & buffer.sample(32, fields=["mask"], **how)["mask"]
     assert (drawn["has_policy_version"] == wanted).all()
     assert set(drawn["policy_version"][drawn["has_policy_version"]].tolist()) == {5}
 

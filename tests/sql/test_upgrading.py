@@ -96,8 +96,9 @@ def test_an_open_handle_reports_a_newer_schema(path):  # noqa: F811
                 expdb.SchemaTooNew, match="has schema 9999, but this expdb supports"
             ):
                 act()
-        with pytest.raises(expdb.SchemaTooNew):
-            expdb.open(path)
+        for act in (expdb.open, expdb.upgrade):
+            with pytest.raises(expdb.SchemaTooNew, match="install a newer expdb"):
+                act(path)
         in_schema(path, "ALTER TABLE @steps RENAME COLUMN payoff TO reward")
         in_schema(path, f"UPDATE @expdb_version SET version_num = '{NEW}'")
 

@@ -56,7 +56,7 @@ def altered(original, tmp_path):
 
 
 def use(db):
-    """Call every kind of method of a buffer and return the error messages."""
+    """Call every kind of method of a buffer; some must raise errors of expdb, of one line."""
     buffer = db.buffer("train", create=False)
     fields = ["obs", "tags", "priority", "position"]
     acts = (
@@ -79,45 +79,6 @@ def use(db):
             act()
         except expdb.ExpDBError as error:
             problems.append(str(error))
-    return problems
-
-
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("steps.tags", DEEP),
-        ("steps.tags", "x"),
-        ("steps.tags", "[1]"),
-        ("episodes.tail_fields", "[[5]]"),
-        ("episodes.tail_fields", "x"),
-        ("segments.chunk_row", 2),
-        ("segments.chunk_row", 7),
-        ("episodes.tail_row", 2),
-        ("episodes.tail_row", 2**40),
-        ("buffers.added", 3),
-        ("buffers.episodes_added", 0),
-        ("buffers.deleted", 2**63 - 1),
-        ("buffers.fields_version", 2**63 - 1),
-        ("buffers.pace", '{"max_staleness":1,"groups_per_version":1,"since":1e999}'),
-        ("buffers.rate_limiter", '{"ratio":"a","min_size":[],"least":{},"most":1,"since":0}'),
-        ("buffers.rate_limiter", '{"ratio":1e999,"min_size":1,"least":0,"most":1,"since":0}'),
-        ("buffers.rate_limiter", DEEP),
-        ("buffers.eviction", DEEP),
-        ("chunks.crc", 2**63 - 1),
-        ("chunks.bytes", 2**63 - 1),
-        ("priorities.data", b""),
-        ("priorities.block", 2**62),
-        ("consumers.begun", -1),
-        ("leases.id", -1),
-    ],
-)
-def test_an_altered_column_raises_an_expdb_error(altered, column, value):
-    table, name = column.split(".")
-    where = "" if table == "buffers" else " AND buffer_id = 1"
-    path = altered(f"UPDATE {table} SET {name} = ? WHERE 1 = 1{where}", value)
-    with expdb.open(path) as db:
-        problems = use(db)
     assert problems
     assert not any("\n" in problem for problem in problems)
 
@@ -126,15 +87,38 @@ def test_an_altered_column_raises_an_expdb_error(altered, column, value):
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("segments.chunk", 2**40),
-        ("segments.chunk_row", 2),
-        ("segments.episode", 1),
-        ("episodes.tail_row", 2),
-        ("consumers.begun", 2**63 - 1),
-        ("chunks.crc", 1),
+        ("steps.tags", DEEP), ("steps.tags", "x"), ("steps.tags", "[1]"),
+        ("episodes.tail_fields", "[[5]]"), ("episodes.tail_fields", "x"),
+        ("segments.chunk_row", 2), ("segments.chunk_row", 7),
+        ("episodes.tail_row", 2), ("episodes.tail_row", 2**40),
+        ("buffers.added", 3), ("buffers.episodes_added", 0), ("buffers.deleted", 2**63 - 1),
+        ("buffers.fields_version", 2**63 - 1),
+        ("buffers.pace", '{"max_staleness":1,"groups_per_version":1,"since":1e999}'),
+        ("buffers.rate_limiter", '{"ratio":"a","min_size":[],"least":{},"most":1,"since":0}'),
+        ("buffers.rate_limiter", '{"ratio":1e999,"min_size":1,"least":0,"most":1,"since":0}'),
+        ("buffers.rate_limiter", DEEP), ("buffers.eviction", DEEP),
+        ("chunks.crc", 2**63 - 1), ("chunks.bytes", 2**63 - 1),
+        ("priorities.data", b""), ("priorities.block", 2**62),
+        ("consumers.begun", -1), ("leases.id", -1),
+    ],
+)  # fmt: skip
+def test_an_altered_column_raises_an_expdb_error(altered, column, value):
+    table, name = column.split(".")
+    where = "" if table == "buffers" else " AND buffer_id = 1"
+    path = altered(f"UPDATE {table} SET {name} = ? WHERE 1 = 1{where}", value)
+    with expdb.open(path) as db:
+        use(db)
+
+
+@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("segments.chunk", 2**40), ("segments.chunk_row", 2), ("segments.episode", 1),
+        ("episodes.tail_row", 2), ("consumers.begun", 2**63 - 1), ("chunks.crc", 1),
         ("buffers.pace", "{"),
     ],
-)
+)  # fmt: skip
 def test_an_altered_column_on_postgresql_raises_an_expdb_error(postgresql_url, column, value):
     with expdb.open(postgresql_url) as db:
         fill(db)
@@ -144,9 +128,7 @@ def test_an_altered_column_on_postgresql_raises_an_expdb_error(postgresql_url, c
         connection.execute(f"UPDATE {table} SET {name} = %s{where}", (value,))
     connection.close()
     with expdb.open(postgresql_url) as db:
-        problems = use(db)
-    assert problems
-    assert not any("\n" in problem for problem in problems)
+        use(db)
 
 
 def test_reading_a_chunk_of_another_buffer_raises_chunk_damaged(altered):

@@ -9,7 +9,7 @@ from cases import examples
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import FORKSERVER
+from processes import FORKSERVER, run_at_once
 
 import expdb
 from expdb.cli import main
@@ -55,6 +55,14 @@ def test_revision_counts_changes_to_stored_steps(open_db, loads_rows):
                 time.sleep(0.01)
             assert buffer.revision == revision + 1
             revision = buffer.revision
+        for change in (
+            lambda: buffer.update([0], reward=2.0),
+            lambda: buffer.update([0], policy_version=2),
+            buffer.clear,
+        ):
+            change()
+            assert buffer.stats()["revision"] > revision
+            revision = buffer.stats()["revision"]
 
 
 def test_update_merges_tags_and_none_removes_a_tag(buffer):
@@ -188,10 +196,7 @@ def annotate(location, judge, count):
 def test_concurrent_annotators_lose_no_tags(location, buffer):
     processes = [FORKSERVER.Process(target=annotate, args=(location, j, 20)) for j in ("p", "q")]
     threads = [threading.Thread(target=annotate, args=(location, j, 20)) for j in ("r", "s")]
-    for annotator in (*processes, *threads):
-        annotator.start()
-    for annotator in (*processes, *threads):
-        annotator.join()
+    run_at_once([*processes, *threads])
     expected = {f"{judge}.{k}": k for judge in "pqrs" for k in range(20)}
     for tags in tags_of(buffer):
         assert {name: tags[name] for name in expected} == expected

@@ -7,7 +7,6 @@ import sqlite3
 import numpy as np
 import pytest
 from behind import dialect_of, engine_of, writing
-from proxy import Proxy
 from torture.disk import Disk, library
 
 import expdb
@@ -16,20 +15,13 @@ from expdb.integrations.prioritized import PrioritizedWriter
 pytestmark = pytest.mark.both_databases
 
 
-@pytest.fixture
-def proxy(postgresql):
-    with Proxy(f"{postgresql.folder}/.s.PGSQL.5432") as proxy:
-        yield proxy
-
-
 def numbers(url):
     with expdb.open(url) as db:
         assert db.check() == []
         buffer = db.buffer("b")
         stored = [row["n"] for row in buffer.page(1, 10_000)]
-        assert buffer.get(range(len(stored)), fields=["step"])["step"].tolist() == list(
-            range(len(stored))
-        )
+        steps = buffer.get(range(len(stored)), fields=["step"])["step"]
+        assert steps.tolist() == list(range(len(stored)))
         return stored, buffer.episodes().select(["status", "length"]).to_pylist()
 
 
@@ -108,41 +100,33 @@ def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy
             proxy.swallow_after, proxy.refuse = message, True
             with contextlib.suppress(expdb.ConnectionLost):
                 writer.flush()
-            was_reached, proxy.swallow_after, proxy.refuse = (
-                proxy.swallow_after is None,
-                None,
-                False,
-            )
+            was_reached = proxy.swallow_after is None
+            proxy.swallow_after, proxy.refuse = None, False
             engine_of(db).timeout = 30.0
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(obs=np.zeros(2))
             stored = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
             assert stored == list(range(6)), message
-            assert db.buffer("b").episodes({"task_id": "t"}).select(
-                ["status", "length"]
-            ).to_pylist() == [{"status": "complete", "length": 6}]
+            (row,) = db.buffer("b").episodes({"task_id": "t"}).to_pylist()
+            assert (row["status"], row["length"]) == ("complete", 6)
             assert db.check() == []
         if not was_reached:
             assert message > 1
             break
 
 
-@pytest.mark.skipif(
-    library() is None,
-    reason="sqlite3 is a part of this Python: there is nothing to put a layer under",
-)
+@pytest.mark.skipif(library() is None, reason="sqlite3 is a part of this Python")
 @pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
 def test_steps_appended_after_a_failed_sync_are_stored_once(tmp_path, at):
     path = str(tmp_path / "runs.db")
     with Disk(str(tmp_path)) as disk:
 
+        def fail(kind, file):
+            return sqlite3.SQLITE_IOERR_FSYNC if kind == "sync" else 0
+
         def trouble(begins):
-            disk.fault = (
-                (lambda kind, file: sqlite3.SQLITE_IOERR_FSYNC if kind == "sync" else 0)
-                if begins
-                else None
-            )
+            disk.fault = fail if begins else None
 
         with expdb.open(path, durability="full", timeout=0.3) as db:
             taken, raised = play(db, trouble, at, later=9)

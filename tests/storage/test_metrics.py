@@ -18,6 +18,8 @@ import expdb
 from expdb.process import liveness
 from expdb.storage.upkeep import measure, reporting
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 def report_on_every_call(monkeypatch):
@@ -41,7 +43,6 @@ def store_episode(buffer, length=2, reward=1.0, **details):
             episode.append(obs=k, reward=reward, terminated=k == length - 1)
 
 
-@pytest.mark.both_databases
 def test_short_programs_register_nothing(buffer):
     buffer.store(obs=1, task_id="t")
     buffer.sample(1)
@@ -49,7 +50,6 @@ def test_short_programs_register_nothing(buffer):
     assert buffer.metrics().num_rows == 0
 
 
-@pytest.mark.both_databases
 def test_actors_learners_and_judges_register_with_their_counts(report_on_every_call, open_db):
     db = open_db(run="run 7")
     buffer = db.buffer("train")
@@ -76,10 +76,8 @@ def test_actors_learners_and_judges_register_with_their_counts(report_on_every_c
     assert workers["judge"]["counts"] == {"scores": 1}
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("way", ["batch", "columns", "extend", "writer", "end_episode", "threads"])
-def test_every_way_to_write_is_counted(report_on_every_call, db, way):
-    buffer = db.buffer("train")
+def test_every_way_to_write_is_counted(report_on_every_call, buffer, way):
     steps = [{"obs": k, "reward": 1.0, "terminated": k == 2} for k in range(3)]
     if way == "batch":
         buffer.store_batch([{**step, "task_id": "t"} for step in steps])
@@ -105,14 +103,11 @@ def test_every_way_to_write_is_counted(report_on_every_call, db, way):
     report_now(buffer)
     counts = by_role(buffer)["actor"]["counts"]
     episodes = 3 if way == "threads" else 1
-    assert (counts["steps"], counts["episodes_ended"], counts["episode_length_sum"]) == (
-        3,
-        episodes,
-        3,
-    )
-    assert (counts["returns"], counts["return_sum"]) == (episodes, 3.0)
+    names = "steps", "episodes_ended", "episode_length_sum", "returns", "return_sum"
+    assert [counts[name] for name in names] == [3, episodes, 3, episodes, 3.0]
 
 
+@pytest.mark.one_database
 def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     buffer.store(obs=1, task_id="t")
     with pytest.raises(expdb.FieldMismatch):
@@ -125,6 +120,7 @@ def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     assert "learner" not in workers
 
 
+@pytest.mark.one_database
 def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     store_episode(buffer, 2, 1.0, task_id="t")
     store_episode(buffer, 4, 2.0, task_id="t")
@@ -149,7 +145,6 @@ def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     assert buffer.metrics(newest=1000).to_pylist() == rows
 
 
-@pytest.mark.both_databases
 def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every_call, db):
     buffer = db.buffer("small", capacity=4)
     store_episode(buffer, 8, task_id="t")
@@ -164,6 +159,7 @@ def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every
         assert {"free_bytes", "wal_bytes"} <= metrics.keys()
 
 
+@pytest.mark.one_database
 def test_groups_are_counted_by_stage(report_on_every_call, buffer):
     for group, returns in {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (1.0, None)}.items():
         for reward in returns:
@@ -177,6 +173,7 @@ def test_groups_are_counted_by_stage(report_on_every_call, buffer):
     assert metrics["oldest_group_without_return_seconds"] >= 0
 
 
+@pytest.mark.one_database
 def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
     for group, returns in {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (2.0, 1.0)}.items():
         for reward in returns:
@@ -208,6 +205,7 @@ def test_leased_and_discarded_groups_are_counted(report_on_every_call, buffer):
     assert stages() == ([3, 3, 0], False)
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "unit", [expdb.Group(2), expdb.Episode(), expdb.Pairs(), expdb.Tokens(of=expdb.Group(2))]
 )
@@ -228,7 +226,6 @@ def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, un
     assert sum("acknowledged" in line for line in buffer.why(1)) >= (unit != expdb.Episode())
 
 
-@pytest.mark.both_databases
 def test_partly_evicted_groups_are_not_waiting_for_a_lease(report_on_every_call, db):
     buffer = db.buffer("small", capacity=5)
     for group in "ab":
@@ -242,6 +239,7 @@ def test_partly_evicted_groups_are_not_waiting_for_a_lease(report_on_every_call,
     assert "oldest_unleased_group_seconds" not in newest_metrics(buffer)
 
 
+@pytest.mark.one_database
 def test_a_score_replaces_a_missing_return(report_on_every_call, buffer):
     for name in ("first", "second"):
         buffer.store(task_id="t", group_id="g", episode_id=name, obs=1, terminated=True)
@@ -255,7 +253,6 @@ def test_a_score_replaces_a_missing_return(report_on_every_call, buffer):
     assert (metrics["groups_without_return"], metrics["groups_with_returns"]) == (0, 1)
 
 
-@pytest.mark.both_databases
 def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_call, buffer):
     for _ in range(2):
         store_episode(buffer, 1, 1.0, task_id="t", group_id="g")
@@ -285,6 +282,7 @@ def test_corrupted_leases_do_not_prevent_the_counts_of_groups(report_on_every_ca
         overwrite(table, column, damaged, before)
 
 
+@pytest.mark.one_database
 def test_metrics_contain_the_lag_and_staleness_of_consumers(report_on_every_call, buffer):
     buffer.policy_version = 5
     for version in (3, 4, 5, 5):
@@ -303,7 +301,6 @@ def test_metrics_contain_the_lag_and_staleness_of_consumers(report_on_every_call
     assert (metrics["open_leases"], metrics["consumers.learner.acknowledged"]) == (0, 1)
 
 
-@pytest.mark.both_databases
 def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
     for length in (2, 4, 6):
@@ -316,7 +313,6 @@ def test_the_tokens_of_steps_are_counted(report_on_every_call, db):
     assert newest_metrics(buffer)["tokens_per_step"] == 3
 
 
-@pytest.mark.both_databases
 def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, open_db):
     db, other = open_db(), open_db()
     buffer = db.buffer("train")
@@ -332,8 +328,8 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
 
 
-def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, db, monkeypatch):
-    buffer = db.buffer("train")
+@pytest.mark.one_database
+def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, buffer):
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
     buffer.admit().finish()
@@ -345,8 +341,8 @@ def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, db,
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
-def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, db):
-    buffer = db.buffer("train")
+@pytest.mark.one_database
+def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, buffer):
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
     buffer.admit().finish()
@@ -360,7 +356,6 @@ def test_an_actor_that_retries_admit_is_shown_as_waiting(report_on_every_call, d
     assert [row for row in buffer.metrics().to_pylist() if row["waiting_actors"] == 1]
 
 
-@pytest.mark.both_databases
 def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db, monkeypatch):
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
@@ -375,6 +370,7 @@ def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db,
     assert "is suspended" in finding["advice"]
 
 
+@pytest.mark.one_database
 def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffer):
     buffer.store(task_id="t", episode_id="e", obs=1, terminated=True)
     consumer = buffer.consumer("judge", max_times_sampled=1)
@@ -385,7 +381,6 @@ def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffe
     assert newest_metrics(buffer)["scores"] == 1
 
 
-@pytest.mark.both_databases
 def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
@@ -396,7 +391,6 @@ def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call,
     ]  # fmt: skip
 
 
-@pytest.mark.both_databases
 def test_closing_a_handle_marks_its_worker_as_ended(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     first.buffer("train").store(task_id="t", obs=1)
@@ -413,7 +407,6 @@ def _store_and_die(location):
     os._exit(1)
 
 
-@pytest.mark.both_databases
 def test_a_killed_process_is_shown_as_died(db, location):
     context = FORKSERVER
     process = context.Process(target=_store_and_die, args=(location,))
@@ -424,13 +417,6 @@ def test_a_killed_process_is_shown_as_died(db, location):
     report_now(buffer)
     with store_of(buffer).engine.reading() as session:
         assert measure.measure(store_of(buffer), session, time.time())["actors"] == 0
-
-
-def test_a_process_without_recent_reports_is_shown_as_silent(report_on_every_call, db, monkeypatch):
-    buffer = db.buffer("train")
-    buffer.store(task_id="t", obs=1)
-    monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
-    assert by_role(buffer)["actor"]["state"] == "silent"
 
 
 def test_older_metrics_are_kept_at_longer_intervals():
@@ -446,10 +432,8 @@ def test_older_metrics_are_kept_at_longer_intervals():
     assert {id for id in range(newest - 8_999) if id % 60 == 0} <= kept
 
 
-@pytest.mark.both_databases
-def test_old_metrics_are_removed(report_on_every_call, db, monkeypatch):
+def test_old_metrics_are_removed(report_on_every_call, db, buffer, monkeypatch):
     monkeypatch.setattr(reporting, "STAGES", ((3, 2), (7, 0)))
-    buffer = db.buffer("train")
     for k in range(12):
         buffer.store(task_id="t", obs=k)
     rows = db.sql("SELECT id FROM metrics ORDER BY id").column(0).to_pylist()
@@ -459,7 +443,6 @@ def test_old_metrics_are_removed(report_on_every_call, db, monkeypatch):
     assert newest - rows[0] < 7
 
 
-@pytest.mark.both_databases
 def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, open_db, monkeypatch):
     first, second = open_db(), open_db()
     store_episode(first.buffer("train"), 3, task_id="t")
@@ -472,14 +455,10 @@ def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, ope
     assert len(buffer.workers()) == 1
     report_now(buffer)
     metrics = newest_metrics(buffer)
-    assert (
-        metrics["episodes_ended"],
-        metrics["episode_length_sum"],
-        metrics["batches_sampled"],
-    ) == (4, 9, 1)
+    names = "episodes_ended", "episode_length_sum", "batches_sampled"
+    assert [metrics[name] for name in names] == [4, 9, 1]
 
 
-@pytest.mark.both_databases
 def test_a_removed_worker_that_resumes_is_not_counted_twice(
     report_on_every_call, open_db, monkeypatch
 ):
@@ -498,7 +477,6 @@ def test_a_removed_worker_that_resumes_is_not_counted_twice(
     assert newest_metrics(buffer)["episode_length_sum"] == 7
 
 
-@pytest.mark.both_databases
 def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     handles = [open_db() for _ in range(3)]
@@ -508,9 +486,7 @@ def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch)
     assert len(handles[0].buffer("train").workers()) == 3
 
 
-@pytest.mark.both_databases
-def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, monkeypatch):
-    buffer = db.buffer("train")
+def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buffer, monkeypatch):
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
         session.ask("UPDATE metrics SET time = time + 1000000 RETURNING id")
@@ -522,7 +498,6 @@ def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, db, 
     assert rows[1]["steps_per_second"] is None
 
 
-@pytest.mark.both_databases
 def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, monkeypatch):
     if "://" in open_db().location:
         pytest.skip("writers of PostgreSQL do not exclude reports")
@@ -539,7 +514,6 @@ def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, 
     assert by_role(buffer)["learner"]["counts"]["batches_sampled"] == 2
 
 
-@pytest.mark.both_databases
 def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     open_db().buffer("train").store(task_id="t", obs=1)
     reader = open_db(read_only=True).buffer("train")
@@ -548,7 +522,6 @@ def test_read_only_handles_report_nothing(report_on_every_call, open_db):
     assert list(by_role(reader)) == ["actor"]
 
 
-@pytest.mark.both_databases
 def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call, open_db):
     first, second = open_db(), open_db()
     buffer = first.buffer("train")
@@ -559,9 +532,7 @@ def test_dropping_a_buffer_deletes_its_workers_and_metrics(report_on_every_call,
         assert second.sql(f"SELECT count(*) FROM {table}").column(0).to_pylist() == [0]
 
 
-@pytest.mark.both_databases
-def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, location, tmp_path):
-    buffer = db.buffer("train")
+def test_metrics_are_copied_and_workers_are_not(report_on_every_call, buffer, location, tmp_path):
     buffer.store(task_id="t", obs=1)
     buffer.store(task_id="t", obs=1)
     expdb.copy(location, tmp_path / "copy.db")
@@ -571,9 +542,7 @@ def test_metrics_are_copied_and_workers_are_not(report_on_every_call, db, locati
         assert there.metrics().equals(buffer.metrics())
 
 
-@pytest.mark.both_databases
-def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db, location):
-    buffer = db.buffer("train")
+def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db, buffer):
     buffer.store(task_id="t", obs=1)
     buffer.sample(1)
 
@@ -594,7 +563,6 @@ def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db,
     ]  # fmt: skip
 
 
-@pytest.mark.both_databases
 def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
@@ -610,18 +578,19 @@ def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_ca
         session.ask("DELETE FROM workers RETURNING id")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("since", ["1h", 3600, -3600, float("nan"), None])
 def test_since_must_be_a_time(buffer, since):
     with pytest.raises(expdb.InvalidValue, match=r"since must be a time in Unix seconds, such as"):
         buffer.metrics(since)
 
 
+@pytest.mark.one_database
 def test_newest_must_be_positive(buffer):
     with pytest.raises(expdb.InvalidValue, match="newest"):
         buffer.metrics(newest=0)
 
 
-@pytest.mark.both_databases
 def test_postgresql_connections_have_an_application_name(report_on_every_call, open_db):
     db = open_db(run="it's {run} 7")
     buffer = db.buffer("train")
@@ -633,9 +602,8 @@ def test_postgresql_connections_have_an_application_name(report_on_every_call, o
     assert [name for name in names if re.fullmatch(r"expdb actor\+learner \S+ it_s _run_ 7", name)]
 
 
-@pytest.mark.both_databases
-def test_leases_are_listed_with_their_status(db):
-    buffer = db.buffer("train")
+def test_leases_are_listed_with_their_status(buffer):
+    assert buffer.leases().num_rows == 0
     for k in range(8):
         buffer.store(task_id="t", obs=k, terminated=True)
     buffer.policy_version = 2
@@ -652,11 +620,8 @@ def test_leases_are_listed_with_their_status(db):
     assert (rows[0]["trainer_step"], rows[0]["policy_version"], rows[0]["items"]) == (7, 2, 2)
     assert rows[0]["ended_at"] >= rows[0]["leased_at"]
     assert rows[1]["ended_at"] is None
-    positions = lease.batch["position"]
-    assert (rows[1]["first_position"], rows[1]["last_position"]) == (
-        positions.min(),
-        positions.max(),
-    )
+    assert rows[1]["first_position"] == lease.batch["position"].min()
+    assert rows[1]["last_position"] == lease.batch["position"].max()
     assert f"process {os.getpid()} on" in rows[1]["process"]
     assert buffer.leases(newest=1).to_pylist() == rows[-1:]
     assert buffer.leases("b").to_pylist() == rows[1:2]
@@ -671,13 +636,13 @@ def test_leases_are_listed_with_their_status(db):
         buffer.leases(status="returned")
 
 
+@pytest.mark.one_database
 def test_large_policy_versions_are_measured(report_on_every_call, buffer):
     buffer.policy_version = 2**53 + 1
     buffer.store(task_id="t", obs=1)
     assert newest_metrics(buffer)["policy_version"] == float(2**53 + 1)
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     "counts", ['{"scores": null}', '{"scores": [1]}', f'{{"scores": {"9" * 400}}}', "[]",
                '{"scores": NaN}', '{"scores": true}'],
@@ -696,7 +661,6 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
     assert len(buffer) == 3
 
 
-@pytest.mark.both_databases
 def test_an_error_in_a_measurement_does_not_fail_writes(
     report_on_every_call, buffer, monkeypatch, caplog, logged_errors
 ):
@@ -711,7 +675,6 @@ def test_an_error_in_a_measurement_does_not_fail_writes(
     logged_errors.clear()
 
 
-@pytest.mark.both_databases
 def test_a_handle_can_be_closed_during_a_report(report_on_every_call, open_db, monkeypatch):
     db = open_db()
     buffer = db.buffer("train")
@@ -722,7 +685,6 @@ def test_a_handle_can_be_closed_during_a_report(report_on_every_call, open_db, m
     assert len(open_db().buffer("train")) == 1
 
 
-@pytest.mark.both_databases
 def test_a_locked_table_does_not_delay_writes(report_on_every_call, open_db, monkeypatch, location):
     if "://" not in location:
         pytest.skip("SQLite has no locks of tables")
@@ -738,6 +700,7 @@ def test_a_locked_table_does_not_delay_writes(report_on_every_call, open_db, mon
         connection.rollback()
 
 
+@pytest.mark.one_database
 def test_rates_are_correct_after_a_failed_report(
     report_on_every_call, buffer, monkeypatch, logged_errors
 ):
@@ -752,11 +715,6 @@ def test_rates_are_correct_after_a_failed_report(
     logged_errors.clear()
 
 
-def test_leases_of_a_buffer_without_consumers_are_empty(buffer):
-    assert buffer.leases().num_rows == 0
-
-
-@pytest.mark.both_databases
 def test_added_includes_evicted_steps(db):
     buffer = db.buffer("train", capacity=2)
     assert buffer.added == 0
@@ -764,7 +722,6 @@ def test_added_includes_evicted_steps(db):
     assert (buffer.added, len(buffer)) == (3, 2)
 
 
-@pytest.mark.both_databases
 def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypatch, location):
     if "://" not in location:
         pytest.skip("SQLite has no round trips")

@@ -13,11 +13,6 @@ import expdb
 NAMES = ["policy_version", "policy_version_end", "first_policy_version", "last_policy_version"]
 
 
-@pytest.fixture
-def buffer(db):
-    return db.buffer("train")
-
-
 def versions(buffer, where=None):
     """Return the four versions of each step, by position."""
     batch = next(iter(buffer.scan(where, size=4096, fields=NAMES)))
@@ -85,15 +80,10 @@ def test_a_step_stored_before_any_version_was_known_has_none(buffer, how):
     rows = [{"x": k, "task_id": "t", "policy_version": v} for k, v in enumerate((None, 4, None))]
     if how == "one batch":
         buffer.store_batch(rows)
-    elif how == "one writer":
-        with buffer.writer() as writer:
+    elif how in ("writer", "one writer"):
+        with buffer.writer(flush_steps=1 if how == "writer" else 9) as writer:
             for row in rows:
                 writer.append(**row)
-    elif how == "writer":
-        with buffer.writer() as writer:
-            for row in rows:
-                writer.append(**row)
-                writer.flush()
     else:
         write = WRITERS[how](buffer)
         for row in rows:
@@ -142,13 +132,8 @@ def test_two_handles_cannot_give_one_episode_different_groups(open_db):
 
 
 def test_queries_can_filter_by_step_and_episode_versions(buffer):
-    buffer.store_batch(
-        {
-            "x": np.arange(6),
-            "policy_version": [1, 1, 2, 2, 3, 3],
-            "policy_version_end": [1, 2, 2, 3, 3, 4],
-        }
-    )
+    own = {"policy_version": [1, 1, 2, 2, 3, 3], "policy_version_end": [1, 2, 2, 3, 3, 4]}
+    buffer.store_batch({"x": np.arange(6), **own})
     buffer.store(task_id="other", x=9)
     q = expdb.QueryBuilder
     assert buffer.count({"policy_version": 2}) == 2
@@ -224,7 +209,8 @@ def test_staleness_counts_from_the_oldest_version(buffer):
 
     def leased_steps(unit, size):
         """Return the first steps of leased items; the second episode starts at step 8."""
-        lease = consumer.lease(size, unit=unit, fields=["episode", "step"])
+        repeated = expdb.Uniform(replace=True)
+        lease = consumer.lease(size, unit=unit, sampler=repeated, fields=["episode", "step"])
         lease.give_back()
         batch = lease.batch
         first = [array.reshape(size, -1)[:, 0] for array in (batch["episode"], batch["step"])]

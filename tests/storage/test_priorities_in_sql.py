@@ -14,7 +14,8 @@ from expdb.sql.dialects.sqlite import connection as sqlite
 
 pytestmark = pytest.mark.both_databases
 
-EDGES = [0.0, 5e-324, 2.2e-308, 1e-300, 0.1, 1.0, 3.5, 2.0**52 + 0.5, 1e300, 1.7e308]
+LEAST, MOST = 2.2250738585072014e-308, 1.7976931348623157e308  # of the normal numbers
+EDGES = [0.0, 5e-324, LEAST, 1e-300, 0.1, 1.0, 3.5, 2.0**52 + 0.5, 1e300, MOST]
 
 
 @pytest.fixture
@@ -22,7 +23,8 @@ def filled(db):
     """Return a buffer of 2,060 steps in three blocks; every second step has a priority."""
     buffer = db.buffer("train")
     buffer.store_batch({"x": np.arange(2060.0), "reward": np.arange(2060.0)})
-    values = np.random.default_rng(3).random(1030)
+    bits = np.random.default_rng(3).integers(0, 0x7FEFFFFFFFFFFFFF, 1030)
+    values = bits.view(np.float64)  # of every magnitude
     values[: len(EDGES)] = EDGES
     buffer.update_priorities(np.arange(0, 2060, 2), values)
     return buffer, {2 * k: value for k, value in enumerate(values.tolist())}

@@ -65,12 +65,7 @@ def test_fields_can_select_fields_and_columns(filled):
 
 @pytest.mark.both_databases
 def test_tasks_are_ordered_by_their_first_step(buffer):
-    buffer.store_batch(
-        [
-            {"task_id": task, "reward": reward}
-            for task, reward in [("b", 0), ("a", 1), ("b", 1), ("c", 0)]
-        ]
-    )
+    buffer.store_batch({"task_id": ["b", "a", "b", "c"], "reward": [0, 1, 1, 0]})
     assert buffer.tasks() == ["b", "a", "c"]
     assert buffer.tasks({"reward": 1}) == ["a", "b"]
     assert buffer.tasks({"task_id": "none"}) == []
@@ -81,11 +76,8 @@ def test_episodes_returns_a_table_of_episodes_with_a_matching_step(filled):
     assert isinstance(table, pa.Table)
     assert table["task_id"].to_pylist() == [f"t{k}" for k in range(5)]
     assert table["episode_return"].to_pylist() == pytest.approx([1.0, 3.5, 6.0, 8.5, 11.0])
-    assert filled.episodes(QueryBuilder().gte("reward", 1.2))["task_id"].to_pylist() == [
-        "t2",
-        "t3",
-        "t4",
-    ]
+    rewarded = filled.episodes(QueryBuilder().gte("reward", 1.2))
+    assert rewarded["task_id"].to_pylist() == ["t2", "t3", "t4"]
     assert filled.episodes({"task_id": "t3"})["length"].to_pylist() == [5]
     assert filled.episodes({"task_id": "none"}).num_rows == 0
 
@@ -141,23 +133,6 @@ def test_update_and_delete_require_a_query(filled):
 
 
 @pytest.mark.both_databases
-def test_changes_visible_to_queries_increase_the_revision(db, filled):
-    revision = filled.stats()["revision"]
-    for change in (
-        lambda: filled.update({"step": 0}, reward=2.0),
-        lambda: filled.update({"step": 0}, policy_version=2),
-        lambda: filled.delete({"x": 1} if False else {"step": 1}),
-        lambda: filled.clear(),
-    ):
-        change()
-        assert filled.stats()["revision"] > revision
-        revision = filled.stats()["revision"]
-    filled.store(x=1)
-    filled.update_priorities([filled.stats()["added"] - 1], [2.0])
-    assert filled.stats()["revision"] == revision
-
-
-@pytest.mark.both_databases
 def test_deleted_steps_disappear_from_pages_tasks_and_episodes(db, filled):
     assert filled.delete(QueryBuilder().in_("step", [1, 3])) == 10
     assert filled.delete({"task_id": "nope"}) == 0
@@ -210,21 +185,13 @@ def test_priorities_can_be_read_and_invalid_priorities_are_rejected(filled):
         filled.update_priorities([1, 2], [1.0])
 
 
-@pytest.mark.both_databases
-def test_a_batch_is_a_mapping_that_owns_its_arrays(filled):
-    first, second = filled.sample(5, rng=3), filled.sample(5, rng=3)
-    assert (first["x"] == second["x"]).all()
-    first["x"][:] = -1
-    first["reward"][:] = -1
-    assert (second["x"] >= 0).all()
-    assert (filled.sample(5, rng=3)["x"] == second["x"]).all()
-    for a in second.values():
-        assert not any(np.shares_memory(a, b) for b in second.values() if a is not b)
-    assert second.size == 5
-    assert "x" in second
-    assert set(dict(second)) == set(second)
+def test_a_batch_is_a_mapping(filled):
+    batch = filled.sample(5, rng=3)
+    assert batch.size == 5
+    assert "x" in batch
+    assert set(dict(batch)) == set(batch)
     with pytest.raises(KeyError, match="the batch has"):
-        second["nope"]
+        batch["nope"]
 
 
 def test_a_batch_converts_to_rows_and_to_arrow(buffer):

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import FORKSERVER
+from processes import FORKSERVER, run_at_once
 
 import expdb
 from expdb import Newest, Ordered, Prioritized, QueryBuilder
@@ -37,8 +37,15 @@ def latest(buffer, name="judge"):
     }
 
 
-def test_the_score_of_an_episode_applies_to_all_of_its_steps(buffer):
+@pytest.fixture
+def buffer(db):
+    """A buffer of three episodes of four steps."""
+    buffer = db.buffer("train")
     fill(buffer)
+    return buffer
+
+
+def test_the_score_of_an_episode_applies_to_all_of_its_steps(buffer):
     assert buffer.score(episode_id="e1", name="judge", value=0.7, by="judge-v2") == 1
     assert latest(buffer) == {p: 0.7 if 4 <= p < 8 else None for p in range(12)}
     assert buffer.count(QueryBuilder().gte("scores.judge", 0.7)) == 4
@@ -46,7 +53,6 @@ def test_the_score_of_an_episode_applies_to_all_of_its_steps(buffer):
 
 
 def test_a_score_is_added_to_the_history_and_never_overwrites_another(buffer):
-    fill(buffer)
     buffer.score([5], name="judge", value=0.25, by="v1", detail={"why": "short"})
     buffer.score([5], name="judge", value=0.5, by="v2")
     buffer.score([5], name="format", value=True)
@@ -62,7 +68,6 @@ def test_a_score_is_added_to_the_history_and_never_overwrites_another(buffer):
 
 
 def test_a_failed_judge_is_recorded_and_does_not_replace_a_value(buffer):
-    fill(buffer)
     buffer.score([0, 1], name="judge", value=None, status="timeout")
     buffer.score([1], name="judge", value=0.3)
     buffer.score([1], name="judge", value=None, status="refused")
@@ -72,7 +77,6 @@ def test_a_failed_judge_is_recorded_and_does_not_replace_a_value(buffer):
 
 
 def test_steps_are_scored_by_query_or_with_one_value_per_position(buffer):
-    fill(buffer)
     assert buffer.score({"episode_id": "e0"}, name="judge", value=1) == 4
     assert buffer.score(np.array([11, 4]), name="judge", value=np.array([0.5, 0.25])) == 2
     expected = dict.fromkeys(range(12)) | dict.fromkeys(range(4), 1.0) | {11: 0.5, 4: 0.25}
@@ -83,7 +87,6 @@ def test_steps_are_scored_by_query_or_with_one_value_per_position(buffer):
 
 @pytest.mark.parametrize("form", ["rows", "columns", "table"])
 def test_score_batch_accepts_rows_columns_and_tables(buffer, form):
-    fill(buffer)
     columns = {"position": [0, 5, 9], "name": ["judge"] * 3, "value": [0.1, 0.2, 0.3]}
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     batch = {"rows": rows, "columns": columns | {"name": "judge"}, "table": pa.table(columns)}[form]
@@ -92,7 +95,6 @@ def test_score_batch_accepts_rows_columns_and_tables(buffer, form):
 
 
 def test_score_batch_identifies_episodes_by_id_or_number(buffer):
-    fill(buffer)
     batch = buffer.sample(1, {"episode_id": "e2"})
     buffer.score_batch({"episode": batch["episode"], "name": "judge", "value": [0.75]})
     buffer.score_batch([{"episode_id": "e0", "name": "judge", "value": 0.5}])
@@ -126,7 +128,6 @@ def test_an_invalid_score_names_its_row_and_nothing_is_stored(scratch, row, mess
 
 @pytest.mark.one_database
 def test_a_score_of_a_missing_step_or_episode_is_an_error_and_nothing_is_stored(buffer):
-    fill(buffer)
     buffer.delete([3])
     valid = {"position": 0, "name": "judge", "value": 1.0}
     with pytest.raises(expdb.Evicted, match=r"1 positions have no step \(3\)"):
@@ -141,7 +142,6 @@ def test_a_score_of_a_missing_step_or_episode_is_an_error_and_nothing_is_stored(
 
 
 def test_score_takes_either_a_query_or_an_episode(buffer):
-    fill(buffer)
     for arguments in ({}, {"where": [0], "episode_id": "e0"}):
         with pytest.raises(expdb.InvalidValue, match="either where or episode_id"):
             buffer.score(name="judge", value=1.0, **arguments)
@@ -156,7 +156,6 @@ def test_score_takes_either_a_query_or_an_episode(buffer):
 
 
 def test_scoring_no_steps_or_an_open_episode_warns(buffer):
-    fill(buffer)
     with pytest.warns(expdb.ExpDBWarning, match=r'recorded nothing.*"episode_id": "e9"'):
         assert buffer.score({"episode_id": "e9"}, name="judge", value=1.0) == 0
     episode = buffer.episode("task", episode_id="open")
@@ -169,14 +168,14 @@ def test_scoring_no_steps_or_an_open_episode_warns(buffer):
 
 
 def test_a_misspelt_score_in_a_query_warns(buffer):
-    fill(buffer)
     buffer.score([0], name="judge", value=1.0)
     with pytest.warns(expdb.ExpDBWarning, match="has the name 'jugde', did you mean 'judge'"):
         buffer.count(QueryBuilder().is_null("scores.jugde"))
     assert buffer.count(QueryBuilder().is_null("scores.quality")) == 12  # no warning
 
 
-def test_the_same_queries_match_with_and_without_an_index(buffer):
+def test_the_same_queries_match_with_and_without_an_index(db):
+    buffer = db.buffer("large")
     fill(buffer, 8)
     values = np.random.default_rng(0).normal(size=32)
     buffer.score(np.arange(0, 32, 2), name="judge", value=values[::2])
@@ -191,7 +190,6 @@ def test_the_same_queries_match_with_and_without_an_index(buffer):
 
 
 def test_sampling_sees_new_scores(buffer):
-    fill(buffer)
     judged = QueryBuilder().gt("scores.judge", 0.5)
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, judged)
@@ -205,13 +203,13 @@ def test_sampling_sees_new_scores(buffer):
 
 
 def test_ordered_draws_the_best_scores_first_and_unscored_steps_last(buffer):
-    fill(buffer)
     buffer.score([2, 9, 4], name="judge", value=[0.5, 0.25, 1.0])
     batch = buffer.sample(4, sampler=Ordered("scores.judge", descending=True))
     assert batch["position"].tolist() == [4, 2, 9, 0]
 
 
-def test_prioritized_draws_in_proportion_to_a_score(buffer):
+def test_prioritized_draws_in_proportion_to_a_score(db):
+    buffer = db.buffer("large")
     fill(buffer, 5)
     sampler = Prioritized(alpha=1.0, epsilon=0.0, initial=0.0, score="judge")
     buffer.score([3, 6, 19], name="judge", value=[1.0, 3.0, -2.0])
@@ -250,7 +248,6 @@ def test_each_prioritized_sampler_draws_by_its_own_score(open_db):
 
 
 def test_names_of_scores_are_case_sensitive_in_indexes(buffer):
-    fill(buffer)
     buffer.score([0], name="j", value=1.0)
     buffer.score([0, 1], name="J", value=1.0)
     for name, expected in (("j", 1), ("J", 2)):
@@ -270,9 +267,7 @@ def test_scores_of_evicted_episodes_are_deleted(db):
     fill(buffer, 2)
     buffer.score(episode_id="e0", name="judge", value=0.5)
     buffer.score([4], name="judge", value=0.5)
-    with buffer.episode("task", episode_id="e2") as episode:
-        for _ in range(4):
-            episode.append(obs=0.0)
+    buffer.store_batch({"episode_id": "e2", "obs": np.zeros(4)})
     assert buffer.scores()["episode_id"].to_pylist() == ["e1"]
     assert buffer.clear() == 8
     assert buffer.scores().num_rows == 0
@@ -307,7 +302,6 @@ def test_scores_of_deleted_and_abandoned_episodes_are_deleted(db):
 
 
 def test_copies_and_exports_contain_the_scores(buffer, location, tmp_path):
-    fill(buffer)
     buffer.score(episode_id="e0", name="judge", value=0.7, detail={"why": "a \u00e9"})
     buffer.score([9], name="judge", value=None, status="timeout")
     target = tmp_path / "copy.db"
@@ -324,14 +318,11 @@ def test_copies_and_exports_contain_the_scores(buffer, location, tmp_path):
 
 
 def test_sql_reads_latest_scores_and_the_history(buffer, db, location):
-    fill(buffer)
     buffer.score([1, 2], name="judge", value=[0.25, 0.5], by="v1")
     key = "scores->>'judge'" if "postgresql" in location else "json_extract(scores, '$.judge')"
     rows = db.sql(f"SELECT position, {key} AS judge FROM experience WHERE {key} IS NOT NULL")
-    assert {(row["position"], float(row["judge"])) for row in rows.to_pylist()} == {
-        (1, 0.25),
-        (2, 0.5),
-    }
+    judged = {row["position"]: float(row["judge"]) for row in rows.to_pylist()}
+    assert judged == {1: 0.25, 2: 0.5}
     table = db.sql("SELECT position, value, scored_by FROM experience_scores ORDER BY id")
     assert table.to_pylist() == [
         {"position": 1, "value": 0.25, "scored_by": "v1"},
@@ -340,7 +331,6 @@ def test_sql_reads_latest_scores_and_the_history(buffer, db, location):
 
 
 def test_acknowledging_a_lease_stores_scores_in_the_same_transaction(buffer):
-    fill(buffer)
     judge = buffer.consumer("judge")
     lease = judge.lease(2, QueryBuilder().is_null("scores.judge"), unit=expdb.Episode())
     with pytest.raises(expdb.InvalidValue, match=r"rows\[0\]: .*nan"):
@@ -365,9 +355,7 @@ def test_a_judge_whose_steps_were_evicted_can_acknowledge(db):
     buffer = db.buffer("small", capacity=8)
     fill(buffer, 2)
     lease = buffer.consumer("judge").lease(1, {"episode_id": "e0"}, unit=expdb.Episode())
-    with buffer.episode("task", episode_id="e2") as episode:
-        for _ in range(4):
-            episode.append(obs=0.0)
+    buffer.store_batch({"episode_id": "e2", "obs": np.zeros(4)})
     scores = [{"episode_id": name, "name": "judge", "value": 1.0} for name in ("e0", "e1")]
     with pytest.warns(expdb.ExpDBWarning, match="1 of 2 scores .* were not recorded"):
         lease.acknowledge(scores=scores)
@@ -381,7 +369,6 @@ def test_async_methods_record_and_read_scores(buffer):
         assert await buffer.score_batch_async(batch) == 1
         assert (await buffer.scores_async())["value"].to_pylist() == [0.5, 1.0]
 
-    fill(buffer)
     asyncio.run(judge())
 
 
@@ -392,14 +379,7 @@ def score_some(location, number):
 
 
 def test_judges_in_several_processes_lose_no_score(buffer, location):
-    fill(buffer)
-    spawn = FORKSERVER
-    judges = [spawn.Process(target=score_some, args=(location, k)) for k in range(3)]
-    for judge in judges:
-        judge.start()
-    for judge in judges:
-        judge.join()
-        assert judge.exitcode == 0
+    run_at_once([FORKSERVER.Process(target=score_some, args=(location, k)) for k in range(3)])
     table = buffer.scores()
     assert table["id"].to_pylist() == list(range(75))
     for k in range(3):
@@ -440,13 +420,13 @@ def test_the_latest_scores_match_a_reference_model(tmp_path_factory, calls):
 
 
 def test_newest_steps_can_be_drawn_by_their_scores(buffer):
-    fill(buffer)
     buffer.score([3, 4], name="judge", value=1.0)
     assert set(buffer.sample(20, {"scores.judge": 1.0}, sampler=Newest(1))["position"]) == {4}
 
 
 @pytest.mark.one_database
-def test_a_misspelt_score_warns_after_the_first_score_is_recorded(buffer, monkeypatch):
+def test_a_misspelt_score_warns_after_the_first_score_is_recorded(db, monkeypatch):
+    buffer = db.buffer("unscored")
     monkeypatch.setattr(tags, "LOOK_SECONDS", 0.0)
     for name in ("a", "b"):
         buffer.store(episode_id=name, group_id="g", reward=1.0, terminated=True)

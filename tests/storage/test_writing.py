@@ -4,6 +4,7 @@ These tests cover acknowledged writes, rejected writes, and the start and end of
 """
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -44,24 +45,13 @@ def test_a_step_keeps_every_column(buffer):
 
 
 def test_steps_without_an_episode_id_join_the_open_episode_of_task_and_agent(buffer):
-    for task, agent, end in [
-        ("a", "x", False),
-        ("b", "x", False),
-        ("a", "y", False),
-        ("a", "x", True),
-        ("a", "x", False),
-    ]:
-        buffer.store(task_id=task, agent_id=agent, terminated=end, reward=1.0)
+    for k, (task, agent) in enumerate(["ax", "bx", "ay", "ax", "ax"]):
+        buffer.store(task_id=task, agent_id=agent, terminated=k == 3, reward=1.0)
     assert buffer.get(range(5))["episode"].tolist() == [0, 1, 2, 0, 3]
     assert buffer.get(range(5))["step"].tolist() == [0, 0, 0, 1, 0]
     table = buffer.episodes()
-    assert (
-        table["status"].to_pylist() == ["open", "open", "open", "open"]
-        or table["status"].to_pylist()[0] == "complete"
-    )
-    assert dict(
-        zip(table["episode"].to_pylist(), table["episode_return"].to_pylist(), strict=True)
-    ) == {0: 2.0, 1: 1.0, 2: 1.0, 3: 1.0}
+    assert table["status"].to_pylist() == ["complete", "open", "open", "open"]
+    assert table["episode_return"].to_pylist() == [2.0, 1.0, 1.0, 1.0]
 
 
 def test_closing_completes_open_episodes_and_a_new_run_starts_new_ones(open_db):
@@ -121,28 +111,12 @@ def test_another_handle_can_continue_a_named_episode(open_db):
         first.store(episode_id="e", x=3)
 
 
-def test_a_new_episode_starts_if_another_handle_ended_the_open_one(open_db):
-    first, other = open_db(run="r").buffer("b"), open_db().buffer("b")
-    first.store(task_id="t", x=0)
-    other.end_episode(first.episodes()["episode_id"].to_pylist()[0])
-    first.store(task_id="t", x=1)
-    other.clear()
-    first.store(task_id="t", x=2)
-    assert first.get([2])["step"].tolist() == [0]
-
-
 def test_a_rejected_step_does_not_change_its_episode(scratch):
     scratch.store(episode_id="e", x=1)
     before = scratch.episodes().to_pylist()
+    more = {"task_name": "new", "group_id": "g", "policy_version": 3, "episode_tags": {"a": 1}}
     with pytest.raises(expdb.FieldMismatch):
-        scratch.store(
-            episode_id="e",
-            task_name="new",
-            group_id="g",
-            policy_version=3,
-            episode_tags={"a": 1},
-            x="bad",
-        )
+        scratch.store(episode_id="e", x="bad", **more)
     with pytest.raises(expdb.FieldMismatch):
         scratch.store_batch(
             [{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}]
@@ -157,6 +131,7 @@ def test_a_rejected_step_does_not_change_its_episode(scratch):
             episode.append(new=1, x="bad")
         episode.append(new="text", x=2)
     assert scratch.stats()["fields"] == {"x": "int64", "new": "text"}
+    assert [row["x"] for row in scratch.page(1, 9)] == [1, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.ExpDBWarning")
@@ -213,7 +188,6 @@ def test_an_episode_in_shared_chunks_keeps_its_final_observation(db):
         buffer.sample(5, {"episode_id": "e", "step": 1}, unit=expdb.NStep(1))["next_obs"] == 9
     ).all()
     buffer.delete({"episode_id": "e", "step": 1})
-    assert db.check() == []
 
 
 def test_final_observations_can_omit_declared_fields(db):
@@ -273,16 +247,8 @@ def test_a_batch_starts_a_new_episode_after_each_terminated_step(buffer):
 
 def test_scalar_columns_of_a_batch_are_broadcast(buffer):
     obs = np.arange(12, dtype=np.float32).reshape(4, 3)
-    buffer.store_batch(
-        {
-            "task_id": "t",
-            "obs": obs,
-            "action": [1, 2, 3, 4],
-            "reward": np.ones(4),
-            "state": {"a": 1},
-            "note": "n",
-        }
-    )
+    columns = {"obs": obs, "action": [1, 2, 3, 4], "reward": np.ones(4)}
+    buffer.store_batch({"task_id": "t", **columns, "state": {"a": 1}, "note": "n"})
     batch = buffer.get(range(4))
     assert (batch["obs"] == obs).all()
     assert batch["action"].tolist() == [1, 2, 3, 4]
@@ -291,15 +257,8 @@ def test_scalar_columns_of_a_batch_are_broadcast(buffer):
 
 
 def test_store_batch_accepts_arrow_tables_and_batches_convert_to_arrow(db, buffer):
-    table = pa.table(
-        {
-            "task_id": ["a", "b"],
-            "reward": [1.0, None],
-            "x": pa.array([1, 2], pa.int32()),
-            "t": ["u", None],
-        }
-    )
-    buffer.store_batch(table)
+    columns = {"task_id": ["a", "b"], "reward": [1.0, None], "t": ["u", None]}
+    buffer.store_batch(pa.table({**columns, "x": pa.array([1, 2], pa.int32())}))
     batch = buffer.get([0, 1])
     assert batch["x"].dtype == np.int32
     assert np.isnan(batch["reward"][1])
@@ -339,27 +298,15 @@ def test_an_invalid_batch_stores_nothing(scratch, batch, message):
 
 
 def test_an_episode_is_flushed_at_its_limits_and_ends_complete(buffer):
-    with buffer.episode(
-        "t",
-        task_name="n",
-        agent_id="a",
-        group_id="g",
-        policy_version=2,
-        episode_tags={"x": 1},
-        flush_steps=4,
-    ) as episode:
+    with buffer.episode("t", group_id="g", flush_steps=4) as episode:
         for k in range(10):
             episode.append(x=k, reward=0.5)
             assert len(buffer) == (k + 1) // 4 * 4
         assert episode.flush().tolist() == [8, 9]
         assert buffer.episodes()["status"].to_pylist() == ["open"]
-    row = buffer.episodes().to_pylist()[0]
-    assert (row["status"], row["length"], row["episode_return"], row["group_id"]) == (
-        "complete",
-        10,
-        5.0,
-        "g",
-    )
+    (row,) = buffer.episodes().to_pylist()
+    names = "status", "length", "episode_return", "group_id"
+    assert [row[name] for name in names] == ["complete", 10, 5.0, "g"]
     assert buffer.get(range(10))["step"].tolist() == list(range(10))
 
 
@@ -383,17 +330,6 @@ def test_an_exception_stores_appended_steps_and_aborts_the_episode(buffer):
         crash()
     assert len(buffer) == 1
     assert buffer.episodes()["status"].to_pylist() == ["aborted"]
-
-
-def test_a_rejected_step_does_not_change_the_writer(scratch):
-    with scratch.episode("t") as episode:
-        episode.append(x=1)
-        with pytest.raises(expdb.FieldMismatch):
-            episode.append(x="a")
-        with pytest.raises(expdb.InvalidValue):
-            episode.append(x=2, y=object())
-        episode.append(x=3, reward=1.0)
-    assert scratch.get([0, 1])["x"].tolist() == [1, 3]
 
 
 def test_an_ended_episode_rejects_further_calls(buffer):
@@ -434,13 +370,6 @@ def test_an_episode_id_cannot_be_reused(buffer):
         second.end()
 
 
-def test_extend_appends_columns(buffer):
-    with buffer.episode("t") as episode:
-        episode.extend({"x": np.arange(300), "reward": np.ones(300), "note": "n"})
-    assert buffer.get(range(300))["x"].tolist() == list(range(300))
-    assert buffer.episodes()["episode_return"].to_pylist() == [300.0]
-
-
 @pytest.mark.parametrize("steps", [1, 3, 256, 300])
 @pytest.mark.parametrize("flushed", [False, True])
 def test_the_final_observation_is_stored_but_not_counted_as_a_step(buffer, steps, flushed):
@@ -460,11 +389,8 @@ def test_the_final_observation_is_stored_but_not_counted_as_a_step(buffer, steps
 def test_small_chunks_of_an_ended_episode_are_merged(db):
     buffer = db.buffer("train", fields={"messages": "json"})
     for k in range(40):
-        buffer.store(
-            task_id="t",
-            messages=[{"role": "user", "content": f"hello {i} " * 20} for i in range(k)],
-            x=k,
-        )
+        messages = [{"role": "user", "content": f"hello {i} " * 20} for i in range(k)]
+        buffer.store(task_id="t", messages=messages, x=k)
     before = buffer.stats()
     assert before["chunks"] == 40
     buffer.store(task_id="t", messages=[], x=40, terminated=True)
@@ -477,44 +403,31 @@ def test_small_chunks_of_an_ended_episode_are_merged(db):
     assert [len(messages) for messages in batch["messages"]] == [*range(40), 0]
 
 
-def test_chunks_of_interleaved_episodes_are_merged_by_episode(buffer):
+def test_interleaved_episodes_are_merged_by_episode_and_keep_late_rewards(buffer):
     for k in range(60):
-        buffer.store(episode_id=f"e{k % 3}", task_id="t", x=k, reward=float(k))
+        buffer.store(episode_id=f"e{k % 3}", task_id="t", x=k, reward=0.0)
+    buffer.update([7], reward=5.0)
     for k in range(3):
         buffer.end_episode(f"e{k}")
     assert buffer.stats()["chunks"] == 3
-    assert buffer.get(range(60))["x"].tolist() == list(range(60))
-    assert buffer.scan(size=7).__next__()["x"].tolist() == list(range(7))
-
-
-def test_late_rewards_are_kept_when_chunks_are_merged(buffer):
-    for k in range(10):
-        buffer.store(episode_id="e", x=k, reward=0.0)
-    buffer.update({"step": 4}, reward=5.0)
-    buffer.end_episode("e")
-    assert buffer.stats()["chunks"] == 1
-    assert buffer.get(range(10))["reward"].tolist() == [0, 0, 0, 0, 5, 0, 0, 0, 0, 0]
-    assert buffer.episodes()["episode_return"].to_pylist() == [5.0]
+    batch = buffer.get(range(60))
+    assert batch["x"].tolist() == list(range(60))
+    assert batch["reward"].tolist() == [5.0 * (k == 7) for k in range(60)]
+    assert buffer.episodes()["episode_return"].to_pylist() == [0.0, 5.0, 0.0]
+    assert next(buffer.scan(size=7))["x"].tolist() == list(range(7))
 
 
 def test_two_handles_can_start_the_same_episode_concurrently(open_db):
     first, second = (open_db().buffer("b") for _ in range(2))
     for k in range(15):
-        barrier, failed = threading.Barrier(2), []
+        barrier = threading.Barrier(2)
 
-        def store(buffer, k=k, barrier=barrier, failed=failed):
+        def store(buffer, k=k, barrier=barrier):
             barrier.wait()
-            try:
-                buffer.store(task_id="t", episode_id=f"e{k}", reward=1.0)
-            except Exception as error:
-                failed.append(error)
+            buffer.store(task_id="t", episode_id=f"e{k}", reward=1.0)
 
-        threads = [threading.Thread(target=store, args=(buffer,)) for buffer in (first, second)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == []
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(store, (first, second)))
         assert sorted(first.get([2 * k, 2 * k + 1])["step"].tolist()) == [0, 1]
 
 
@@ -543,7 +456,6 @@ def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
     )
     for k, writer in enumerate(writers):
         writer.end(obs=np.full(2, 100.0 + k))
-    assert buffer.check() == []
     drawn = buffer.sample(64, unit=expdb.NStep(1), rng=0)
     last = drawn["step"] == 3
     np.testing.assert_array_equal(drawn["next_obs"][last, 0], 100.0 + drawn["obs"][last, 0] // 10)

@@ -14,11 +14,11 @@ import time
 import warnings
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parents[1])
-)  # makes the modules of the tests importable, as in pytest
+# Makes the modules of the tests importable, as in pytest.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from torture import FAULTS, HEAD, Outcome, Place, Servers, line, run
+import expdb
+from torture import FAULTS, HEAD, Place, Servers, line, run
 
 SHORT_MINUTES = 1.5
 
@@ -31,77 +31,41 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=SHORT_MINUTES,
-        help="about how long; 1.5 is the short table, 40 the long one",
-    )
-    parser.add_argument(
-        "--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated"
-    )
-    parser.add_argument(
-        "--soak",
-        type=float,
-        metavar="MINUTES",
-        help="nothing but the soak, for so long on each database",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=None,
-        help="of the random instants, places and values (default: the time)",
-    )
-    parser.add_argument("--json", type=Path, help="write the outcomes there as well")
+    option = parser.add_argument
+    option("--minutes", type=float, default=SHORT_MINUTES, help="1.5: short table, 40: long table")
+    option("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
+    option("--soak", type=float, metavar="MINUTES", help="only the soak, so long on each database")
+    option("--seed", type=int, help="of the random times, places and values (default: the time)")
+    option("--json", type=Path, help="write the outcomes there as well")
     arguments = parser.parse_args()
-    warnings.simplefilter(
-        "ignore", expdb_warning()
-    )  # the fault tests cause these warnings on purpose, and check them
+    # The fault tests cause these warnings on purpose, and check them.
+    warnings.simplefilter("ignore", expdb.ExpDBWarning)
     seed = int(time.time()) if arguments.seed is None else arguments.seed
     share = min(1.0, max(0.0, (arguments.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()
     print(HEAD, flush=True)
-    outcomes: dict[str, Outcome] = {}
+    outcomes = {}
     with Servers() as servers:
         soaks = [key for key in FAULTS if key.startswith("soak_")]
         for key in arguments.only or (FAULTS if arguments.soak is None else soaks):
             fault = FAULTS[key]
-            count = (
-                round(fault.short + share * (fault.long - fault.short))
-                if arguments.soak is None or key not in soaks
-                else round(60 * arguments.soak)
-            )
+            count = round(fault.short + share * (fault.long - fault.short))
+            if arguments.soak is not None and key in soaks:
+                count = round(60 * arguments.soak)
             with tempfile.TemporaryDirectory(prefix="expdb-torture-") as folder:
                 outcomes[key], seconds = run(key, Place(Path(folder), seed, servers), count)
             print(line(key, outcomes[key], seconds), flush=True)
             failed += bool(outcomes[key].violations)
-            show(outcomes[key])
+            for violation in outcomes[key].violations[:10]:
+                print(f"  {violation[-600:]}", file=sys.stderr, flush=True)
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({key: vars(outcome) for key, outcome in outcomes.items()})
-        )
-    system = (
-        f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, SQLite "
-        f"{sqlite3.sqlite_version}"
-    )
-    print(
-        f"\n{time.strftime('%Y-%m-%d')}, {system}, seed {seed}, "
-        f"{(time.monotonic() - start) / 60:.1f} minutes; {failed} of the faults did not hold."
-    )
+        results = {key: vars(outcome) for key, outcome in outcomes.items()}
+        arguments.json.write_text(json.dumps(results))
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    system = f"{os.cpu_count()} cores, {platform.system()}, {versions}, seed {seed}"
+    minutes = (time.monotonic() - start) / 60
+    print(f"\n{time.strftime('%Y-%m-%d')}, {system}, {minutes:.1f} minutes; {failed} did not hold.")
     return failed
-
-
-def show(outcome: Outcome) -> None:
-    """Print the first violations."""
-    for violation in outcome.violations[:10]:
-        print(f"  {violation[-600:]}", file=sys.stderr, flush=True)
-
-
-def expdb_warning() -> type[Warning]:
-    """Return the class of the library's warnings."""
-    import expdb
-
-    return expdb.ExpDBWarning
 
 
 sys.exit(main())

@@ -10,22 +10,21 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq  # imported before forks, so that no actor is killed during the import
 
 import expdb
 from expdb.archive import retention
 from expdb.sql.dialects.sqlite import statements as sqlite
-from torture.kills import FORK, killed
-from torture.learners import Notes
-from torture.oracle import BUFFER
-from torture.table import Outcome, Place, fault
+from torture.kills import Crew
+from torture.learners import rollouts
+from torture.oracle import BUFFER, Notes
+from torture.table import DATABASES, Outcome, Place, fault
 
 ACTORS, CAPACITY = 3, 60
+KINDS = "steps", "whole episodes"
+ONCE = "each step is in the buffer or in the archive, once"
 
 
 def act(location: str, actor: int, written: Notes, expire: float | None = None) -> None:
@@ -34,81 +33,69 @@ def act(location: str, actor: int, written: Notes, expire: float | None = None) 
     With `expire`, evictions expire after `expire` seconds, and the clocks of actors differ by
     660 s and jump by 1,000 s.
     """
-    rng = random.Random(actor)
     if expire is not None:
         retention.EXPIRE_SECONDS, retention.RENEW_SECONDS = expire, expire / 4
         sqlite.NOW = f"({sqlite.NOW} + {660 * (actor % 2)} + 1000 * (abs(random()) % 50 = 0))"
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
-        for number in itertools.count():
-            length = rng.randrange(1, 8)
-            with buffer.episode(f"task {number % 3}", episode_id=f"{actor}/{number}") as episode:
-                for k in range(length):
-                    episode.append(obs=float(k), reward=1.0, terminated=k == length - 1)
-            written.add([f"{actor}/{number}", length])
+        for _ in rollouts(buffer, actor, 7, written):
             with suppress(expdb.DatabaseBusy):  # a suspended actor holds the lock
                 buffer.evict()
 
 
-def suspend_archivers(database: str, whole: bool, place: Place, times: int) -> Outcome:
-    """Suspend actors for about the expiry time of an eviction, and resume them."""
-    kind, expire = "whole" if whole else "steps", 0.3
-    location, rng = place.location(database, f"suspended{kind}"), random.Random(place.seed)
-    folder = place.folder / f"{database}{kind}.suspended"
+def archiving(
+    database: str, kind: str, place: Place, name: str
+) -> tuple[random.Random, str, Path, bool, Notes]:
+    """Create a buffer that archives `kind`, and notes for the rollouts that are stored."""
+    location, folder = place.location(database, name), place.folder / f"{name}.archive"
+    is_whole = kind == "whole episodes"
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER, capacity=CAPACITY)
-        buffer.eviction = expdb.Eviction(archive=folder, whole_episodes=whole)
-    written = Notes(place.folder / f"{database}{kind}.suspended.stored")
-    processes = [
-        FORK.Process(target=act, args=(location, actor, written, expire)) for actor in range(ACTORS)
-    ]
-    for process in processes:
-        process.start()
+        buffer.eviction = expdb.Eviction(archive=folder, whole_episodes=is_whole)
+    stored = Notes(place.folder / f"{name}.stored")
+    return random.Random(place.seed), location, folder, is_whole, stored
+
+
+@fault(
+    "archivers of {kind} suspended and replaced, with clocks that differ, {database}", ONCE,
+    6, 400, "suspend_archivers_of_{kind}_{database}", database=DATABASES, kind=KINDS,
+)  # fmt: skip
+def suspend_archivers(database: str, kind: str, place: Place, times: int) -> Outcome:
+    """Suspend actors for about the expiry time of an eviction, and resume them."""
+    rng, *parts = archiving(database, kind, place, "suspended")
+    location, written, expire = parts[0], parts[-1], 0.3
+    crew = Crew(ACTORS, lambda actor: (act, location, actor, written, expire))
     time.sleep(1.0)  # a first file takes a process 0.2 s
     died: list[str] = []
     for _ in range(times):
         time.sleep(rng.random() * 0.2)
-        process = rng.choice(processes)
+        process = rng.choice(crew.processes)
         if process.pid is None or not process.is_alive():
             died.append(f"an actor ended with status {process.exitcode}")
             break
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(expire * (0.5 + 2 * rng.random()))
         os.kill(process.pid, signal.SIGCONT)
-    time.sleep(1.0)
-    for process in processes:
-        killed(process)
-    outcome = _verified(location, folder, whole, written, 0)
+    crew.end(1.0)
+    outcome = _verified(*parts, 0)
     return replace(outcome, count=times, violations=[*died, *outcome.violations])
 
 
-def kill_archivers(database: str, whole: bool, place: Place, kills: int) -> Outcome:
+@fault(
+    "kill -9 while {kind} are archived, {database}", ONCE, 8, 400,
+    "kill_archivers_of_{kind}_{database}", database=DATABASES, kind=KINDS,
+)  # fmt: skip
+def kill_archivers(database: str, kind: str, place: Place, kills: int) -> Outcome:
     """Run actors, and kill one of them at random times."""
-    kind = "whole" if whole else "steps"
-    location, rng = place.location(database, f"archive{kind}"), random.Random(place.seed)
-    folder = place.folder / f"{database}{kind}.archive"
-    with expdb.open(location) as db:
-        buffer = db.buffer(BUFFER, capacity=CAPACITY)
-        buffer.eviction = expdb.Eviction(archive=folder, whole_episodes=whole)
-    written = Notes(place.folder / f"{database}{kind}.stored")
-    actors = itertools.count()
-
-    def begin() -> BaseProcess:
-        process = FORK.Process(target=act, args=(location, next(actors), written))
-        process.start()
-        return process
-
-    processes = [begin() for _ in range(ACTORS)]
+    rng, *parts = archiving(database, kind, place, "killed")
+    location, written, actors = parts[0], parts[-1], itertools.count()
+    crew = Crew(ACTORS, lambda _: (act, location, next(actors), written))
     time.sleep(0.3)
     for _ in range(kills):
         time.sleep(rng.random() * 0.4)  # a first file takes a process 0.2 s
-        index = rng.randrange(ACTORS)
-        killed(processes[index])
-        processes[index] = begin()
-    time.sleep(0.3)
-    for process in processes:
-        killed(process)
-    return _verified(location, folder, whole, written, kills)
+        crew.replace(rng.randrange(ACTORS))
+    crew.end(0.3)
+    return _verified(*parts, kills)
 
 
 def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: int) -> Outcome:
@@ -148,24 +135,3 @@ def _verified(location: str, folder: Path, whole: bool, written: Notes, kills: i
         violations.append(f"only {len(written.read())} rollouts, {len(there)} steps archived")
     note = f"{len(times):,} steps, {len(there):,} of them in {len(files())} files of the archive"
     return Outcome(kills, violations, note)
-
-
-for _database in ("SQLite", "PostgreSQL"):
-    for _whole in (False, True):
-        _strike: Any = partial(kill_archivers, _database, _whole)
-        _kind = "whole episodes" if _whole else "steps"
-        _strike.__name__ = f"kill_archivers_of_{_kind.replace(' ', '_')}_{_database.lower()}"
-        fault(
-            f"kill -9 while {_kind} are archived, {_database}",
-            "each step is in the buffer or in the archive, once",
-            8,
-            400,
-        )(_strike)
-        _strike = partial(suspend_archivers, _database, _whole)
-        _strike.__name__ = f"suspend_archivers_of_{_kind.replace(' ', '_')}_{_database.lower()}"
-        fault(
-            f"archivers of {_kind} suspended and replaced, with clocks that differ, {_database}",
-            "each step is in the buffer or in the archive, once",
-            6,
-            400,
-        )(_strike)

@@ -24,13 +24,13 @@ from torture.table import Outcome, Place, fault
 STEPS = 240
 MEMORY = 1 << 30  # additional bytes for a child; expdb must refuse a message that claims more
 FINE, REFUSED, BOOKS, WRONG, UNTYPED = range(5)
-WORDS = {
-    FINE: "read as they were",
-    REFUSED: "refused",
-    BOOKS: "other rewards, names or steps (mutable columns)",
-    WRONG: "wrong values",
-    UNTYPED: "untyped errors",
-}
+WORDS = dict(enumerate((
+    "read as they were", "refused", "other rewards, names or steps (mutable columns)",
+    "wrong values", "untyped errors",
+)))  # fmt: skip
+FIELDS = [
+    "position", "writer", "number", "obs", "text", "call", "frame", "reward", "task_id", "step",
+]  # fmt: skip
 
 
 def sample_file(path: Path) -> None:
@@ -40,12 +40,8 @@ def sample_file(path: Path) -> None:
         for number in range(0, STEPS, 24):
             with buffer.episode(f"t{number % 3}", episode_tags={"seed": number}) as episode:
                 for k in range(24):
-                    episode.append(
-                        **step(0, number + k, number, 24),
-                        reward=1.0,
-                        frame=_frame(number + k),
-                        terminated=k == 23,
-                    )
+                    row = {**step(0, number + k, number, 24), "frame": _frame(number + k)}
+                    episode.append(**row, reward=1.0, terminated=k == 23)
 
 
 def _frame(number: int) -> np.ndarray:
@@ -57,46 +53,22 @@ def read_all(path: str) -> int:
     try:
         with expdb.open(path, create=False) as db:
             buffer, books, count = db.buffer(BUFFER), False, 0
-            for rows in buffer.scan(
-                fields=[
-                    "position",
-                    "writer",
-                    "number",
-                    "obs",
-                    "text",
-                    "call",
-                    "frame",
-                    "reward",
-                    "task_id",
-                    "step",
-                ]
-            ):
+            for rows in buffer.scan(fields=FIELDS):
                 for row in rows.to_list():
                     number = row["position"]
-                    if (
-                        row["writer"] != 0
-                        or row["number"] != number
-                        or wrong_fields(row)
-                        or not np.array_equal(row["frame"], _frame(number))
-                    ):
+                    if (row["writer"], row["number"]) != (0, number) or wrong_fields(row):
                         return WRONG
-                    books |= (
-                        row["reward"] != 1.0
-                        or row["task_id"] != f"t{number // 24 * 24 % 3}"
-                        or row["step"] != number % 24
-                    )
+                    if not np.array_equal(row["frame"], _frame(number)):
+                        return WRONG
+                    written = 1.0, f"t{number // 24 * 24 % 3}", number % 24
+                    books |= (row["reward"], row["task_id"], row["step"]) != written
                     count += 1
             batch = buffer.sample(
-                64,
-                sampler=expdb.Prioritized(),
-                unit=expdb.NStep(2),
-                fields=["number", "frame"],
+                64, sampler=expdb.Prioritized(), unit=expdb.NStep(2), fields=["number", "frame"],
                 rng=0,
-            )
-            if not all(
-                np.array_equal(frame, _frame(number))
-                for frame, number in zip(batch["frame"], batch["number"], strict=True)
-            ):
+            )  # fmt: skip
+            pairs = zip(batch["frame"], batch["number"], strict=True)
+            if not all(np.array_equal(frame, _frame(number)) for frame, number in pairs):
                 return WRONG
             return BOOKS if books or count != STEPS else FINE
     except expdb.ExpDBError:
@@ -137,11 +109,7 @@ def _status(case: Callable[[], int]) -> int:
         return case()
     except BaseException as error:
         if os.environ.get("TORTURE_VERBOSE"):
-            at = traceback.extract_tb(error.__traceback__)[-4:]
-            where = " < ".join(
-                f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(at)
-            )
-            sys.stderr.write(f"{type(error).__name__}: {error} {where}\n")
+            traceback.print_exception(error, limit=-4)
         return UNTYPED
 
 
@@ -162,9 +130,8 @@ def run_cases(
         f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}"
         for kind, places in where.items()
     ]
-    note = ", ".join(
-        f"{counts[kind]} {WORDS[kind]}" for kind in (FINE, REFUSED, BOOKS) if counts[kind]
-    )
+    told = [kind for kind in (FINE, REFUSED, BOOKS) if counts[kind]]
+    note = ", ".join(f"{counts[kind]} {WORDS[kind]}" for kind in told)
     return Outcome(len(tried), violations, note), counts
 
 
@@ -189,10 +156,8 @@ def flip_bits(place: Place, flips: int) -> Outcome:
         return read_all(str(path))
 
     places = [(rng.randrange(len(whole)), rng.randrange(8)) for _ in range(flips)]
-    return run_cases(
-        [(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places],
-        (FINE, REFUSED, BOOKS),
-    )[0]
+    cases = [(f"byte {at} bit {bit}", partial(flip, at, bit)) for at, bit in places]
+    return run_cases(cases, (FINE, REFUSED, BOOKS))[0]
 
 
 def mutants(rng: random.Random, message: bytes) -> bytes:
@@ -202,18 +167,16 @@ def mutants(rng: random.Random, message: bytes) -> bytes:
     """
     data = bytearray(message)
     for _ in range(rng.choice((1, 1, 2, 8))):
-        at = (
-            rng.randrange(len(data)) if rng.random() < 0.5 else rng.randrange(min(len(data), 600))
-        )  # the metadata are at the beginning
+        # The metadata are at the beginning.
+        at = rng.randrange(len(data) if rng.random() < 0.5 else min(len(data), 600))
         match rng.randrange(5):
             case 0:
                 data[at] ^= 1 << rng.randrange(8)
             case 1:
                 data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
             case 2:
-                number = rng.choice(
-                    (0, 1, -1, 1 << 30, 1 << 40, (1 << 63) - 1, -(1 << 63), rng.getrandbits(32))
-                )
+                bounds = (1 << 63) - 1, -(1 << 63)
+                number = rng.choice((0, 1, -1, 1 << 30, 1 << 40, *bounds, rng.getrandbits(32)))
                 data[at // 8 * 8 : at // 8 * 8 + 8] = number.to_bytes(8, "little", signed=True)
             case 3:
                 del data[at : at + rng.randrange(1, 64)]
@@ -233,10 +196,7 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
             chunks = session.ask(
                 "SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id
             )
-            decoders = {
-                signature: store.signatures.decoder(session, signature)
-                for _, _, signature, _, _ in chunks
-            }
+            decoders = {id: store.signatures.decoder(session, id) for _, _, id, _, _ in chunks}
     whole = path.read_bytes()
 
     def store_and_read(chunk: int, crc: int, data: bytes) -> int:
@@ -255,9 +215,8 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
         mutant = mutants(rng, data)
         if mutant != data:
             crc = crc_of(decoders[signature].signature, id, rows, mutant) if forged else crc
-            tried.append(
-                (f"chunk {id}, {len(mutant)} bytes", partial(store_and_read, id, crc, mutant))
-            )
+            case = partial(store_and_read, id, crc, mutant)
+            tried.append((f"chunk {id}, {len(mutant)} bytes", case))
     outcome, counts = run_cases(tried, (FINE, REFUSED, BOOKS, WRONG) if forged else (REFUSED,))
     if forged:
         outcome.note += f", {counts[WRONG]} with other values, which the forger chose"
@@ -271,9 +230,7 @@ def mutate_messages(place: Place, count: int) -> Outcome:
 
 @fault(
     "mutated Arrow messages with a forged checksum",
-    "0 crashes, no more memory than 1 GiB, typed errors",
-    300,
-    10_000,
-)
+    "0 crashes, no more memory than 1 GiB, typed errors", 300, 10_000,
+)  # fmt: skip
 def forge_messages(place: Place, count: int) -> Outcome:
     return _mutated(place, count, forged=True)

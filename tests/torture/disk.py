@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import random
 import re
@@ -20,15 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SECTOR = 512  # bytes that a disk writes atomically
+NO_LIBRARY = (
+    "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
+)
 OK, IOERR_WRITE, FULL = 0, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_FULL
 
 _XCLOSE = CFUNCTYPE(c_int, c_void_p)
 _XWRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 _XTRUNCATE = CFUNCTYPE(c_int, c_void_p, c_int64)
 _XSYNC = CFUNCTYPE(c_int, c_void_p, c_int)
-_XOPEN = CFUNCTYPE(
-    c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p
-)  # pass the name by address: SQLite stores more data after it
+# Pass the name by address: SQLite stores more data after it.
+_XOPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, c_void_p)
 _XDELETE = CFUNCTYPE(c_int, c_void_p, c_char_p, c_int)
 
 
@@ -36,13 +39,9 @@ class _Methods(Structure):
     """sqlite3_io_methods, version 3."""
 
     _fields_ = [
-        ("version", c_int),
-        ("close", c_void_p),
-        ("read", c_void_p),
-        ("write", c_void_p),
-        ("truncate", c_void_p),
-        ("sync", c_void_p),
-    ] + [(f"other_{k}", c_void_p) for k in range(13)]
+        ("version", c_int), ("close", c_void_p), ("read", c_void_p), ("write", c_void_p),
+        ("truncate", c_void_p), ("sync", c_void_p),
+    ] + [(f"other_{k}", c_void_p) for k in range(13)]  # fmt: skip
 
 
 class _Vfs(Structure):
@@ -50,8 +49,7 @@ class _Vfs(Structure):
 
     _fields_ = [
         ("version", c_int), ("file_bytes", c_int), ("longest_path", c_int), ("next", c_void_p),
-        ("name", c_char_p),
-        ("data", c_void_p), ("open", c_void_p), ("delete", c_void_p),
+        ("name", c_char_p), ("data", c_void_p), ("open", c_void_p), ("delete", c_void_p),
     ] + [(f"other_{k}", c_void_p) for k in range(14)]  # fmt: skip
 
 
@@ -71,12 +69,10 @@ def library() -> str | None:
     Return None if SQLite is compiled into Python.
     """
     sqlite3.connect(":memory:").close()
-    libraries = (
-        re.findall(r"\s(/\S*libsqlite3\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
-        if os.path.exists("/proc/self/maps")
-        else []
-    )
-    return libraries[0] if libraries else None
+    maps = Path("/proc/self/maps")
+    text = maps.read_text() if maps.exists() else ""
+    found = re.search(r"\s(/\S*libsqlite3\S*)$", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 # Keeps the callbacks alive: connections that are garbage collected later still call them.
@@ -88,25 +84,19 @@ class Disk:
 
     def __init__(self, prefix: str):
         self.prefix, self.events = os.path.realpath(prefix), list[Event]()
-        self.fault: Callable[[str, str], int] | None = (
-            None  # returns an SQLite error code for (kind, file), or 0 for no error
-        )
+        # Returns an SQLite error code for (kind, file), or 0 for no error.
+        self.fault: Callable[[str, str], int] | None = None
         self._files: dict[int, str] = {}
         self._methods: dict[int, _Methods] = {}  # the original methods by file
-        self._tables: dict[
-            int, tuple[_Methods, int]
-        ] = {}  # new by original methods; SQLite keeps pointers to both
+        # New by original methods; SQLite keeps pointers to both.
+        self._tables: dict[int, tuple[_Methods, int]] = {}
 
     def __enter__(self) -> Disk:
         path = library()
-        assert path is not None, (
-            "sqlite3 is a part of this Python: there is nothing to put a layer under"
-        )
+        assert path is not None, NO_LIBRARY
         self._sqlite = ctypes.CDLL(path)
-        self._sqlite.sqlite3_vfs_find.restype, self._sqlite.sqlite3_vfs_find.argtypes = (
-            POINTER(_Vfs),
-            [c_char_p],
-        )
+        self._sqlite.sqlite3_vfs_find.restype = POINTER(_Vfs)
+        self._sqlite.sqlite3_vfs_find.argtypes = [c_char_p]
         self._sqlite.sqlite3_vfs_register.argtypes = [POINTER(_Vfs), c_int]
         self._sqlite.sqlite3_vfs_unregister.argtypes = [POINTER(_Vfs)]
         self._theirs = self._sqlite.sqlite3_vfs_find(None)
@@ -114,16 +104,14 @@ class Disk:
         self._vfs = _Vfs.from_buffer_copy(theirs)
         self._open, self._delete = _XOPEN(theirs.open), _XDELETE(theirs.delete)
         self._callbacks = [
-            _XOPEN(self._on_open), _XDELETE(self._on_delete),
-            _XCLOSE(self._on_close), _XWRITE(self._on_write), _XTRUNCATE(self._on_truncate),
-            _XSYNC(self._on_sync),
+            _XOPEN(self._on_open), _XDELETE(self._on_delete), _XCLOSE(self._on_close),
+            _XWRITE(self._on_write), _XTRUNCATE(self._on_truncate), _XSYNC(self._on_sync),
         ]  # fmt: skip
         pointers = [ctypes.cast(callback, c_void_p).value for callback in self._callbacks]
         _used.append(self)
         self._vfs.name, self._vfs.open, self._vfs.delete = b"remembering", pointers[0], pointers[1]
-        self._replaced = dict(
-            zip(("close", "write", "truncate", "sync"), pointers[2:], strict=True)
-        )
+        names = "close", "write", "truncate", "sync"
+        self._replaced = dict(zip(names, pointers[2:], strict=True))
         assert self._sqlite.sqlite3_vfs_register(ctypes.byref(self._vfs), 1) == OK
         return self
 
@@ -172,15 +160,12 @@ class Disk:
         return self._do(event, lambda: _XWRITE(self._methods[file].write)(file, data, size, offset))
 
     def _on_truncate(self, file: int, size: int) -> int:
-        return self._do(
-            Event("truncate", self._files[file], size),
-            lambda: _XTRUNCATE(self._methods[file].truncate)(file, size),
-        )
+        event = Event("truncate", self._files[file], size)
+        return self._do(event, lambda: _XTRUNCATE(self._methods[file].truncate)(file, size))
 
     def _on_sync(self, file: int, flags: int) -> int:
-        return self._do(
-            Event("sync", self._files[file]), lambda: _XSYNC(self._methods[file].sync)(file, flags)
-        )
+        event = Event("sync", self._files[file])
+        return self._do(event, lambda: _XSYNC(self._methods[file].sync)(file, flags))
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -227,12 +212,9 @@ def _apply(content: bytearray, event: Event) -> None:
 def _sectors(event: Event) -> list[Event]:
     if event.kind == "truncate":
         return [event]
-    ends = [
-        *range(event.offset // SECTOR * SECTOR + SECTOR, event.offset + len(event.data), SECTOR),
-        event.offset + len(event.data),
-    ]
-    starts = [event.offset, *ends[:-1]]
+    start, end = event.offset, event.offset + len(event.data)
+    cuts = [start, *range(start // SECTOR * SECTOR + SECTOR, end, SECTOR), end]
     return [
-        Event("write", event.file, a, event.data[a - event.offset : b - event.offset])
-        for a, b in zip(starts, ends, strict=True)
+        Event("write", event.file, a, event.data[a - start : b - start])
+        for a, b in itertools.pairwise(cuts)
     ]

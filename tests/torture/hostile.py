@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import random
@@ -17,18 +16,9 @@ import pyarrow as pa
 
 import expdb
 from expdb import QueryBuilder
-from torture.damage import (
-    BOOKS,
-    FINE,
-    REFUSED,
-    WRONG,
-    read_all,
-    replace,
-    run_cases,
-    sample_file,
-)
+from torture.damage import BOOKS, FINE, REFUSED, WRONG, read_all, replace, run_cases, sample_file
 from torture.oracle import BUFFER, step, verify
-from torture.table import Outcome, Place, fault
+from torture.table import DATABASES, Outcome, Place, fault
 
 TEXTS = [
     "'; DROP TABLE steps; --", "\"; DELETE FROM steps; --", "') OR ('1'='1", "' OR 1=1 --",
@@ -53,43 +43,26 @@ STATEMENTS = [
     "PRAGMA journal_mode = DELETE", "REINDEX", "ANALYZE",
     "SELECT writefile('pwned', 'x')", "SELECT fts3_tokenizer('pwned')",
     "COPY steps TO '/tmp/pwned'", "COPY (SELECT 1) TO PROGRAM 'touch pwned'",
-    "SELECT "
-    "lo_import('/etc/passwd')", "DO $$ BEGIN DELETE FROM expdb.steps; END $$", "TRUNCATE steps",
-    "LOCK steps",
-    "SELECT 1 FROM steps FOR UPDATE", "SELECT set_config('transaction_read_only', 'off', false)",
+    "SELECT lo_import('/etc/passwd')", "DO $$ BEGIN DELETE FROM expdb.steps; END $$",
+    "TRUNCATE steps", "LOCK steps", "SELECT 1 FROM steps FOR UPDATE",
+    "SELECT set_config('transaction_read_only', 'off', false)",
     "SELECT query_to_xml('DELETE FROM expdb.steps', true, true, '')",
 ]  # fmt: skip
 NUMBERS = [
-    0,
-    -1,
-    1 << 31,
-    1 << 62,
-    1 << 63,
-    -(1 << 63) - 1,
-    1 << 70,
-    0.5,
-    1e300,
-    float("nan"),
-    float("inf"),
-    True,
-    None,
-    "1",
-    b"1",
-    [],
-    {},
-    (1, 2),
-]
+    0, -1, 1 << 31, 1 << 62, 1 << 63, -(1 << 63) - 1, 1 << 70, 0.5, 1e300, float("nan"),
+    float("inf"), True, None, "1", b"1", [], {}, (1, 2),
+]  # fmt: skip
 
 
 def fuzz(rng: random.Random) -> str:
     """Return a text that combines parts of hostile texts and random characters."""
-    pieces = [
-        rng.choice(TEXTS)[:40]
-        if rng.random() < 0.5
-        else "".join(rng.choices(string.printable, k=rng.randrange(8)))
-        for _ in range(rng.randrange(1, 5))
-    ]
-    return "".join(pieces)
+
+    def piece() -> str:
+        if rng.random() < 0.5:
+            return rng.choice(TEXTS)[:40]
+        return "".join(rng.choices(string.printable, k=rng.randrange(8)))
+
+    return "".join(piece() for _ in range(rng.randrange(1, 5)))
 
 
 def like(pattern: str, value: str) -> bool:
@@ -99,11 +72,8 @@ def like(pattern: str, value: str) -> bool:
         if not escaped and character == "\\":
             escaped = True
             continue
-        expression += (
-            (".*" if character == "%" else ".")
-            if not escaped and character in "%_"
-            else re.escape(character)
-        )
+        wild = {"%": ".*", "_": "."} if not escaped else {}
+        expression += wild.get(character, re.escape(character))
         escaped = False
     return re.fullmatch(expression, value, re.DOTALL) is not None
 
@@ -141,68 +111,42 @@ class Attempts:
 
     def expect(self, what: str, text: Any, actual: Any, wanted: Any) -> None:
         if actual is not None and actual != wanted:
-            self.violations.append(
-                f"{what} {text!r} gives {str(actual)[:200]!r}, not {str(wanted)[:200]!r}"
-            )
+            actual, wanted = str(actual)[:200], str(wanted)[:200]
+            self.violations.append(f"{what} {text!r} gives {actual!r}, not {wanted!r}")
 
     def attempt(self, text: str) -> None:
         """Use one text for every name and value."""
         strange, refused, expect = self.strange, self.refused, self.expect
         row = {
-            "task_name": text,
-            "agent_id": text or "agent",
-            "tags": {"k": text},
-            "field": text,
+            "task_id": text, "task_name": text, "tags": {"k": text}, "field": text,
             "whole": {text: [text, {text: text}]},
-        }
-        position = refused("as values", text, lambda: strange.store(task_id=text, **row))
+        }  # fmt: skip
+        agent = text or "agent"
+        position = refused("as values", text, lambda: strange.store(**row, agent_id=agent))
         if position is not None:
             self.texts.append(text)
-            (back,) = strange.get(
-                [position], fields=["task_id", "task_name", "tags", "field", "whole"]
-            ).to_list()
-            expect(
-                "as values",
-                text,
-                [back["task_id"], back["task_name"], back["tags"], back["field"], back["whole"]],
-                [text, text, {"k": text}, text, row["whole"]],
-            )
-        for name, query, matches in (
-            ("eq", lambda: QueryBuilder().eq("task_id", text), lambda value: value == text),
-            ("ne", lambda: QueryBuilder().ne("task_id", text), lambda value: value != text),
-            (
-                "in_",
-                lambda: QueryBuilder().in_("task_id", [text, "nobody"]),
-                lambda value: value == text,
-            ),
-            ("like", lambda: QueryBuilder().like("task_id", text), lambda value: like(text, value)),
-            (
-                "tag",
-                lambda: QueryBuilder().eq("tags.k", text),
-                lambda value: value == text and value != "honest",
-            ),
-        ):
-            answer = refused(f"in {name}", text, lambda query=query: strange.count(query()))
-            expect(f"in {name}", text, answer, sum(map(matches, self.texts)))
-        position = refused(
-            "as a keyword", text, lambda: strange.store(**{text: 1}, task_id="honest")
-        )
+            (back,) = strange.get([position], fields=list(row)).to_list()
+            expect("as values", text, {key: back[key] for key in row}, row)
+        equal = self.texts.count(text)
+        for name, arguments, count in (
+            ("eq", ("task_id", text), equal), ("ne", ("task_id", text), len(self.texts) - equal),
+            ("in_", ("task_id", [text, "nobody"]), equal),
+            ("like", ("task_id", text), sum(like(text, value) for value in self.texts)),
+            ("eq", ("tags.k", text), equal if text != "honest" else 0),
+        ):  # fmt: skip
+            what, ask = f"in {name} of {arguments[0]}", partial(self.count, name, arguments)
+            expect(what, text, refused(what, text, ask), count)
+        keys = {"task_id": "honest"}
+        if refused("as a keyword", text, lambda: strange.store(**{text: 1}, **keys)) is not None:
+            self.texts.append("honest")
+        tagged = partial(strange.store, **keys, tags={text: 1})
+        position = refused("as a tag's key", text, tagged)
         if position is not None:
             self.texts.append("honest")
-        position = refused(
-            "as a tag's key", text, lambda: strange.store(task_id="honest", tags={text: 1})
-        )
-        if position is not None:
-            self.texts.append("honest")
-            expect(
-                "as a tag's key",
-                text,
-                strange.get([position], fields=["tags"]).to_list()[0]["tags"],
-                {text: 1},
-            )
-            answer = refused(
-                "as a tag in a query", text, lambda: strange.count({f"tags.{text}": 1})
-            )
+            (back,) = strange.get([position], fields=["tags"]).to_list()
+            expect("as a tag's key", text, back["tags"], {text: 1})
+            ask = partial(strange.count, {f"tags.{text}": 1})
+            answer = refused("as a tag in a query", text, ask)
             if answer is not None and answer < 1:
                 self.violations.append(f"the tag {text!r} is not found")
         for what, call in (
@@ -214,20 +158,20 @@ class Attempts:
             ("as a buffer to drop", lambda: self.db.drop(f"no {text}")),
         ):  # fmt: skip
             refused(what, text, call)
-        answer = refused("as a parameter", text, lambda: self.db.sql("SELECT :v AS v", {"v": text}))
-        expect(
-            "as a parameter", text, answer if answer is None else answer.to_pylist(), [{"v": text}]
-        )
-        refused(
-            "as a name in SQL",
-            text,
-            lambda: self.db.sql("SELECT field(payload, :v) AS v FROM experience", {"v": text}),
-        )
+        sql, named = self.db.sql, {"v": text}
+        answer = refused("as a parameter", text, lambda: sql("SELECT :v AS v", named).to_pylist())
+        expect("as a parameter", text, answer, [named])
+        ask = partial(sql, "SELECT field(payload, :v) AS v FROM experience", named)
+        refused("as a name in SQL", text, ask)
         refused("as SQL", text, lambda: self.db.sql(text))
         made = refused("as a buffer", text, lambda: self.db.buffer(text))
         if made is not None and made.name not in (BUFFER, "strange"):
             expect("as a buffer", text, made.name in self.db.buffers(), True)
             self.db.drop(made.name)
+
+    def count(self, operator: str, arguments: tuple[Any, ...]) -> int:
+        """Return the number of steps that an operator matches."""
+        return self.strange.count(getattr(QueryBuilder(), operator)(*arguments))
 
     def limits(self) -> None:
         """Pass unusual values where numbers are expected."""
@@ -245,6 +189,11 @@ class Attempts:
                 self.refused("as a limit", number, lambda call=call, number=number: call(number))
 
 
+@fault(
+    "hostile names, values, keys, limits and statements, {database}",
+    "nothing executed, nothing written, nothing matched by accident", len(TEXTS), 300,
+    database=DATABASES,
+)  # fmt: skip
 def be_hostile(kind: str, place: Place, count: int) -> Outcome:
     """Use the listed texts and random combinations of them for every name and value."""
     rng, start = random.Random(place.seed), Path.cwd()
@@ -255,11 +204,7 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
         with expdb.open(place.location(kind, "hostile", ordinary=True)) as db:
             attempts = Attempts(db)
             schema = _schema(db, kind)
-            tried = list(
-                itertools.islice(
-                    itertools.chain(TEXTS, iter(lambda: fuzz(rng), None)), max(count, len(TEXTS))
-                )
-            )
+            tried = [*TEXTS, *(fuzz(rng) for _ in range(count - len(TEXTS)))]
             for text in tried:
                 attempts.attempt(text)
             for statement in STATEMENTS:
@@ -272,36 +217,23 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
             violations = [*attempts.violations, *verify(db, attempts.honest)]
             now = _schema(db, kind)
             violations += [f"the schema has changed: {now ^ schema}"] * (now != schema)
-        violations += [f"a file was made: {name}" for name in os.listdir(folder)] + [
-            "/tmp/pwned was made"
-        ] * os.path.exists("/tmp/pwned")
+        violations += [f"a file was made: {name}" for name in os.listdir(folder)]
+        violations += ["/tmp/pwned was made"] * os.path.exists("/tmp/pwned")
     finally:
         os.chdir(start)
-    return Outcome(
-        len(tried), violations, f"{len(STATEMENTS)} statements, {len(NUMBERS)} numbers for limits"
-    )
+    note = f"{len(STATEMENTS)} statements, {len(NUMBERS)} numbers for limits"
+    return Outcome(len(tried), violations, note)
 
 
 def _schema(db: expdb.ExperienceDB, kind: str) -> set[str]:
     query = (
         "SELECT type || ' ' || name || ' ' || coalesce(sql, '') AS one FROM sqlite_master WHERE "
-        "name NOT LIKE '%_by_tags_%' AND name NOT LIKE '%_by_%'"
+        "name NOT LIKE '%_by_%'"
         if kind == "SQLite"
         else "SELECT relkind::text || ' ' || relname AS one FROM pg_class WHERE relnamespace = "
         "'expdb'::regnamespace AND relkind IN ('r', 'v')"
     )
     return set(db.sql(query)["one"].to_pylist())
-
-
-for _kind in ("SQLite", "PostgreSQL"):
-    _strike: Any = partial(be_hostile, _kind)
-    _strike.__name__ = f"be_hostile_{_kind.lower()}"
-    fault(
-        f"hostile names, values, keys, limits and statements, {_kind}",
-        "nothing executed, nothing written, nothing matched by accident",
-        len(TEXTS),
-        300,
-    )(_strike)
 
 
 # -- untrusted files -------------------------------------------------------------------------------
@@ -337,68 +269,34 @@ class Extension(pa.ExtensionType):
 def poisons(rng: random.Random, canary: str, value: Any) -> Any:
     """Return a harmful replacement for a value of a column."""
     metadata = {"expdb.field": '["int64", []]'}
-    schema = pa.schema(
-        [
-            pa.field("writer", Extension(), metadata=metadata),
-            pa.field("step", pa.int64(), metadata=metadata),
-        ]
-    )
-    json_poison = rng.choice(
-        [
-            '["object", []]',
-            '["V8", []]',
-            '["int64", [99999999999]]',
-            '["int64", [-1]]',
-            "[" * 5000,
-            "{}",
-            "null",
-            '["__import__", []]',
-        ]
-    )
+    kinds = {"writer": Extension(), "step": pa.int64()}
+    schema = pa.schema([pa.field(name, kinds[name], metadata=metadata) for name in kinds])
+    json_poison = rng.choice([
+        '["object", []]', '["V8", []]', '["int64", [99999999999]]', '["int64", [-1]]',
+        "[" * 5000, "{}", "null", '["__import__", []]',
+    ])  # fmt: skip
     if isinstance(value, bytes):
         forged = value.replace(b'["int64", []]', json_poison.encode()[:13].ljust(13))
-        return rng.choice(
-            [
-                pickle.dumps(Exploit(canary)),
-                schema.serialize().to_pybytes(),
-                forged,
-                b"",
-                b"\0" * 64,
-                rng.randbytes(200),
-                value[: len(value) // 2],
-            ]
-        )
+        return rng.choice([
+            pickle.dumps(Exploit(canary)), schema.serialize().to_pybytes(), forged, b"",
+            b"\0" * 64, rng.randbytes(200), value[: len(value) // 2],
+        ])  # fmt: skip
     if isinstance(value, str):
         types = '{"types": {"writer": ' + json_poison + '}, "optional": []}'
-        return (
-            rng.choice(
-                [
-                    *TEXTS[:60],
-                    types,
-                    json_poison,
-                    pickle.dumps(Exploit(canary), 0).decode("latin-1"),
-                ]
-            )
-            .replace("\0", "")
-            .encode("utf-8", "replace")
-            .decode()
-        )
+        exploit = pickle.dumps(Exploit(canary), 0).decode("latin-1")
+        text: str = rng.choice([*TEXTS[:60], types, json_poison, exploit])
+        return text.replace("\0", "").encode("utf-8", "replace").decode()
     return rng.choice([0, -1, 1, 1 << 31, (1 << 63) - 1, -(1 << 63), 10**12, rng.randrange(1000)])
 
 
 @fault(
     "a stranger's file: poison in any column of any table",
-    "nothing executed, 0 crashes, typed errors",
-    200,
-    4_000,
-)
+    "nothing executed, 0 crashes, typed errors", 200, 4_000,
+)  # fmt: skip
 def poison_file(place: Place, count: int) -> Outcome:
     """Replace one value of a table while no trigger exists, and read everything."""
-    path, rng, canary = (
-        place.folder / "poison.db",
-        random.Random(place.seed),
-        place.folder / "pwned",
-    )
+    path, canary = place.folder / "poison.db", place.folder / "pwned"
+    rng = random.Random(place.seed)
     sample_file(path)
     whole = path.read_bytes()
     Extension.canary = str(canary)
@@ -415,43 +313,28 @@ def poison_file(place: Place, count: int) -> Outcome:
 
     try:
         seeds = [rng.getrandbits(64) for _ in range(count)]
-        outcome, counts = run_cases(
-            [(f"seed {seed}", partial(poisoned, seed)) for seed in seeds],
-            (FINE, REFUSED, BOOKS, WRONG),
-        )
+        cases = [(f"seed {seed}", partial(poisoned, seed)) for seed in seeds]
+        outcome, counts = run_cases(cases, (FINE, REFUSED, BOOKS, WRONG))
     finally:
         pa.unregister_extension_type("torture.extension")
-    outcome.note += (
-        f", {counts[WRONG]} with other values, where the stranger changed which chunk is read"
-    )
+    outcome.note += f", {counts[WRONG]} with other values, because another chunk is read"
     return outcome
 
 
 def _poison(path: Path, rng: random.Random, canary: str) -> str:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA ignore_check_constraints = ON")
-    triggers = connection.execute(
-        "SELECT sql, name FROM sqlite_master WHERE type = 'trigger'"
-    ).fetchall()
+    query = "SELECT sql, name FROM sqlite_master WHERE type = 'trigger'"
+    triggers = connection.execute(query).fetchall()
     for _, name in triggers:
         connection.execute(f"DROP TRIGGER {name}")
-    table = rng.choice(
-        [
-            "buffers",
-            "signatures",
-            "signatures",
-            "episodes",
-            "steps",
-            "segments",
-            "chunks",
-            "chunks",
-            "expdb_version",
-        ]
-    )
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    keys = [
-        row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]
-    ] or columns
+    table = rng.choice([
+        "buffers", "signatures", "signatures", "episodes", "steps", "segments", "chunks", "chunks",
+        "expdb_version",
+    ])  # fmt: skip
+    described = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    columns = [row[1] for row in described]
+    keys = [row[1] for row in described if row[5]] or columns
     rows = connection.execute(f"SELECT * FROM {table} LIMIT 200").fetchall()
     row, column = rng.choice(rows), rng.choice(columns)
     before = row[columns.index(column)]

@@ -7,53 +7,38 @@ the remaining items. Then every acknowledged rollout must have been trained exac
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import random
 import time
 from collections import Counter
-from functools import partial
-from multiprocessing.process import BaseProcess
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import expdb
-from torture.kills import FORK, killed
-from torture.oracle import BUFFER
-from torture.table import Outcome, Place, fault
+from torture.kills import Crew
+from torture.oracle import BUFFER, Notes
+from torture.table import DATABASES, Outcome, Place, fault
 
 ACTORS, LEARNERS = 2, 3
 MOST = 2
 UNITS: dict[str, expdb.Unit] = {"rollouts": expdb.Episode(), "transitions": expdb.NStep(1)}
 
 
-class Notes:
-    """A file of JSON lines that many processes append to; the lines survive a kill."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-
-    def add(self, line: Any) -> None:
-        """Append a line atomically."""
-        os.write(self._file, (json.dumps(line) + "\n").encode())
-
-    def read(self) -> list[Any]:
-        """Return all lines."""
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+def rollouts(buffer: expdb.ReplayBuffer, actor: int, longest: int, written: Notes) -> Iterator[Any]:
+    """Store rollouts of random lengths, and record and yield each acknowledged rollout."""
+    rng = random.Random(actor)
+    for number in itertools.count():
+        length = rng.randint(1, longest)
+        with buffer.episode(f"task {number % 3}", episode_id=f"{actor}/{number}") as episode:
+            for k in range(length):
+                episode.append(obs=float(k), reward=1.0, terminated=k == length - 1)
+        written.add([f"{actor}/{number}", length])
+        yield number
 
 
 def act(location: str, actor: int, written: Notes) -> None:
-    """Store rollouts of random lengths, and record each acknowledged rollout."""
-    rng = random.Random(actor)
+    """Store rollouts."""
     with expdb.open(location, timeout=120.0) as db:
-        buffer = db.buffer(BUFFER)
-        for number in itertools.count():
-            length = rng.randrange(1, 6)
-            with buffer.episode(f"task {number % 3}", episode_id=f"{actor}/{number}") as episode:
-                for k in range(length):
-                    episode.append(obs=float(k), reward=1.0, terminated=k == length - 1)
-            written.add([f"{actor}/{number}", length])
+        for _ in rollouts(db.buffer(BUFFER), actor, 5, written):
             time.sleep(0.002)
 
 
@@ -68,14 +53,23 @@ def learn(location: str, kind: str, trained: Notes, rest: bool = False) -> None:
                 with consumer.lease(
                     5, unit=unit, at_least=1, wait=0.0 if rest else 60.0, fields=["position"]
                 ) as batch:
-                    positions = batch["position"]
-                    if kind == "rollouts":
-                        positions = positions[:, 0]
+                    positions = drawn(batch, kind)
             except expdb.TooFewRows:
                 return
-            trained.add(positions.tolist())
+            trained.add(positions)
 
 
+def drawn(batch: expdb.Batch, kind: str) -> list[int]:
+    """Return the positions of the drawn steps."""
+    position = batch["position"]
+    return list((position[:, 0] if kind == "rollouts" else position).tolist())
+
+
+@fault(
+    "kill -9 of learners and actors, {kind}, {database}",
+    f"each that is stored is trained exactly {MOST} times, 0 lost", 12, 1_000,
+    "kill_learners_of_{kind}_{database}", database=DATABASES, kind=tuple(UNITS),
+)  # fmt: skip
 def kill_learners(database: str, kind: str, place: Place, kills: int) -> Outcome:
     """Run actors and learners, and kill one or all of them at random times."""
     location, rng = place.location(database, f"learners{kind}"), random.Random(place.seed)
@@ -85,31 +79,24 @@ def kill_learners(database: str, kind: str, place: Place, kills: int) -> Outcome
     trained = Notes(place.folder / f"{database}{kind}.trained")
     actors = itertools.count()
 
-    def begin(index: int) -> BaseProcess:
-        process = (
-            FORK.Process(target=act, args=(location, next(actors), written))
-            if index < ACTORS
-            else FORK.Process(target=learn, args=(location, kind, trained))
-        )
-        process.start()
-        return process
+    def work(index: int) -> tuple[Any, ...]:
+        if index < ACTORS:
+            return act, location, next(actors), written
+        return learn, location, kind, trained
 
-    processes = [begin(index) for index in range(ACTORS + LEARNERS)]
+    size = ACTORS + LEARNERS
+    crew = Crew(size, work)
     time.sleep(0.5)
     for _ in range(kills):
         time.sleep(rng.random() * 0.08)
         several = rng.random() < 0.1
-        for index in range(len(processes)) if several else [rng.randrange(len(processes))]:
-            killed(processes[index])
-            processes[index] = begin(index)
+        for index in range(size) if several else [rng.randrange(size)]:
+            crew.replace(index)
     time.sleep(0.3)
-    end = (
-        time.monotonic() + 30.0
-    )  # a slow machine starts processes more slowly than they are killed
+    end = time.monotonic() + 30.0  # a slow machine starts processes slower than they are killed
     while len(written.read()) < kills and time.monotonic() < end:
         time.sleep(0.05)
-    for process in processes:
-        killed(process)
+    crew.end(0.0)
     learn(location, kind, trained, rest=True)
     return _verified(location, kind, written, trained, kills)
 
@@ -119,11 +106,7 @@ def _verified(location: str, kind: str, written: Notes, trained: Notes, kills: i
         buffer = db.buffer(BUFFER)
         violations = db.check()
         by_ledger = Counter(
-            position
-            for batch in buffer.replay("trainer")
-            for position in (
-                batch["position"][:, 0] if kind == "rollouts" else batch["position"]
-            ).tolist()
+            position for batch in buffer.replay("trainer") for position in drawn(batch, kind)
         )
         by_learners = Counter(position for batch in trained.read() for position in batch)
         rows = [
@@ -140,24 +123,10 @@ def _verified(location: str, kind: str, written: Notes, trained: Notes, kills: i
     lost = [name for name, _ in written.read() if name not in stored]
     violations += [f"rollout {name} was acknowledged and is not there" for name in lost[:5]]
     wrong = {position: by_ledger[position] for position in due if by_ledger[position] != MOST}
-    violations += [
-        f"position {position} was trained {times} times" for position, times in wrong.items()
-    ][:5]
+    violations += [f"position {at} was trained {times} times" for at, times in wrong.items()][:5]
     over = by_learners - by_ledger
     violations += [f"{over} was acknowledged and is not in the ledger"] if over else []
     if len(written.read()) < kills:
         violations.append(f"only {len(written.read())} rollouts: the actors hardly wrote")
     note = f"{len(due):,} {kind}, each trained {MOST} times; {len(trained.read()):,} batches noted"
     return Outcome(kills, violations, note)
-
-
-for _database in ("SQLite", "PostgreSQL"):
-    for _kind in UNITS:
-        _strike: Any = partial(kill_learners, _database, _kind)
-        _strike.__name__ = f"kill_learners_of_{_kind}_{_database.lower()}"
-        fault(
-            f"kill -9 of learners and actors, {_kind}, {_database}",
-            f"each that is stored is trained exactly {MOST} times, 0 lost",
-            12,
-            1_000,
-        )(_strike)

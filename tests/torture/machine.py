@@ -6,26 +6,25 @@ import itertools
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import expdb
 from expdb.sql.dialects.sqlite import log as sqlite_log
-from torture.disk import FULL, IOERR_WRITE, OK, Disk, library
+from torture.disk import FULL, IOERR_WRITE, NO_LIBRARY, OK, Disk, library
 from torture.kills import FORK
 from torture.oracle import BUFFER, Log, step, verify
-from torture.table import Outcome, Place, fault
+from torture.table import DATABASES, Outcome, Place, fault
 
-NO_LIBRARY = (
-    "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
-)
+GOES_ON = "typed error, 0 lost, the same handle goes on"
 
 
 class Writer:
@@ -44,24 +43,17 @@ class Writer:
             {"task_id": f"t{first % 3}", **step(self.writer, first + k, first, size)}
             for k in range(size)
         ]
-        positions = (
-            self.buffer.store_batch(rows).tolist() if size > 1 else [self.buffer.store(**rows[0])]
-        )
+        store = self.buffer.store_batch
+        positions = store(rows).tolist() if size > 1 else [self.buffer.store(**rows[0])]
+        written = {position: (self.writer, first + k) for k, position in enumerate(positions)}
         with self.lock:
-            self.acknowledged.update(
-                (position, (self.writer, first + k)) for k, position in enumerate(positions)
-            )
+            self.acknowledged.update(written)
 
 
 # -- disks -----------------------------------------------------------------------------------------
 
 
-@fault(
-    "full disk (ENOSPC from every write), and space returning",
-    "typed error, 0 lost, the same handle goes on",
-    3,
-    20,
-)
+@fault("full disk (ENOSPC from every write), and space returning", GOES_ON, 3, 20)
 def fill_disk(place: Place, rounds: int) -> Outcome:
     """Repeatedly make the disk full after a random number of writes."""
     if library() is None:
@@ -77,9 +69,9 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
         writer.buffer.set_capacity(400)
         for _ in range(rounds):
             left = itertools.count(rng.randrange(60), -1)
-            disk.fault = lambda kind, file, left=left: (
+            disk.fault = lambda kind, file, left=left: (  # type: ignore[misc]
                 FULL if kind == "write" and next(left) <= 0 else OK
-            )  # type: ignore[misc]
+            )
             for _ in range(40):
                 try:
                     writer.write(rng.choice((1, 5)))
@@ -100,9 +92,8 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
 def mounted(folder: Path, size: str) -> Iterator[bool]:
     """Mount a small file system at a folder, and yield whether this was permitted."""
     folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
-    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+    done = subprocess.run(command, capture_output=True)
     try:
         yield not done.returncode
     finally:
@@ -110,20 +101,16 @@ def mounted(folder: Path, size: str) -> Iterator[bool]:
             subprocess.run(["umount", folder], check=True)
 
 
-@fault(
-    "full file system of 4 MB, and a larger one",
-    "typed error, 0 lost, the same handle goes on",
-    3,
-    20,
-)
+@fault("full file system of 4 MB, and a larger one", GOES_ON, 3, 20)
 def fill_file_system(place: Place, rounds: int) -> Outcome:
     """Fill a real file system, enlarge it, and continue."""
     violations, refused = list[str](), 0
     for number in range(rounds):
-        with mounted(place.folder / f"small{number}", "4m") as there:
+        folder = place.folder / f"small{number}"
+        with mounted(folder, "4m") as there:
             if not there:
                 return Outcome(0, [], "NOT RUN: no file system can be mounted here (it takes root)")
-            with expdb.open(place.folder / f"small{number}" / "full.db") as db:
+            with expdb.open(folder / "full.db") as db:
                 writer = Writer(db)
                 for _ in range(100_000):
                     try:
@@ -134,9 +121,7 @@ def fill_file_system(place: Place, rounds: int) -> Outcome:
                 else:
                     violations.append("the file system was never full")
                 violations += verify(db, writer.acknowledged)
-                subprocess.run(
-                    ["mount", "-o", "remount,size=32m", place.folder / f"small{number}"], check=True
-                )
+                subprocess.run(["mount", "-o", "remount,size=32m", folder], check=True)
                 for _ in range(50):
                     writer.write(7)
                 violations += verify(db, writer.acknowledged)
@@ -145,10 +130,8 @@ def fill_file_system(place: Place, rounds: int) -> Outcome:
 
 @fault(
     "the N-th write, sync, truncation or deletion fails, once and for ever",
-    "typed error, 0 lost, sound once the disk works",
-    40,
-    400,
-)
+    "typed error, 0 lost, sound once the disk works", 40, 400,
+)  # fmt: skip
 def fail_disk(place: Place, times: int) -> Outcome:
     """Let each operation of a short history fail in turn, as in SQLite's own tests.
 
@@ -175,10 +158,7 @@ def fail_disk(place: Place, times: int) -> Outcome:
             return IOERR_WRITE if at == nth or (at > nth and not once) else OK
 
         acknowledged = dict[int, tuple[int, int]]()
-        with (
-            Disk(str(path)) as disk,
-            mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", 32 << 10),
-        ):
+        with Disk(str(path)) as disk, mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", 32 << 10):
             try:
                 with expdb.open(path, durability=rng.choice(("normal", "full"))) as db:
                     writer = Writer(db)
@@ -206,8 +186,6 @@ def fail_disk(place: Place, times: int) -> Outcome:
 
 
 def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
-    import sqlite3
-
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN")
     connection.execute("SELECT count(*) FROM steps").fetchall()
@@ -218,24 +196,18 @@ def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
 
 @fault(
     "a reader that holds a snapshot",
-    "the reader is named, and the log is folded in when it ends",
-    1,
-    10,
-)
+    "the reader is named, and the log is folded in when it ends", 1, 10,
+)  # fmt: skip
 def pin_log(place: Place, rounds: int) -> Outcome:
     """Keep a snapshot open in another process during many writes."""
-    import warnings
-
     violations, largest = list[str](), 0
     path = str(place.folder / "pinned.db")
     with expdb.open(path) as db:
         db.buffer(BUFFER, capacity=500)
     limits = {
-        "CHECKPOINT_BYTES": 1 << 20,
-        "PINNED_BYTES": 2 << 20,
-        "CHECKPOINT_WAIT_MS": 50,
+        "CHECKPOINT_BYTES": 1 << 20, "PINNED_BYTES": 2 << 20, "CHECKPOINT_WAIT_MS": 50,
         "CHECKPOINT_SECONDS": 0.5,
-    }
+    }  # fmt: skip
     acknowledged = dict[int, tuple[int, int]]()
     for number in range(rounds):
         taken, leave = FORK.Event(), FORK.Event()
@@ -276,6 +248,10 @@ def write_and_stop(location: str, number: int) -> None:
         writer.write(5)
 
 
+@fault(
+    "a writer suspended in a transaction, {database}",
+    "others get DatabaseBusy in time, nothing is lost", 1, 10, database=DATABASES,
+)  # fmt: skip
 def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
     """Suspend a process during its transaction.
 
@@ -301,23 +277,11 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
                 violations.append("a reader was held up")
             os.kill(process.pid, signal.SIGCONT)
             process.join()
-            violations += [f"the suspended writer left with {process.exitcode}"] * bool(
-                process.exitcode
-            )
+            if process.exitcode:
+                violations.append(f"the suspended writer left with {process.exitcode}")
             writer.write(3)
             violations += verify(db, writer.acknowledged)
     return Outcome(rounds, violations, f"told after {max(waited, default=0):.1f} s (timeout 1 s)")
-
-
-for _kind in ("SQLite", "PostgreSQL"):
-    _strike: Any = partial(suspend_writer, _kind)
-    _strike.__name__ = f"suspend_writer_{_kind.lower()}"
-    fault(
-        f"a writer suspended in a transaction, {_kind}",
-        "others get DatabaseBusy in time, nothing is lost",
-        1,
-        10,
-    )(_strike)
 
 
 # -- forks and threads -----------------------------------------------------------------------------
@@ -342,21 +306,22 @@ def open_and_close(location: str) -> None:
     expdb.open(location).close()
 
 
+@fault(
+    "forks with open connections, 16 threads on one handle, DataLoader workers, {database}",
+    "0 lost", 5, 50, database=DATABASES,
+)  # fmt: skip
 def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
     """Fork with open connections, and write from many processes and threads at once.
 
     Forked children, 16 threads with one handle and the workers of a DataLoader write.
     """
-    from torch.utils.data import (
-        DataLoader,  # imported here, because a process that has loaded torch forks slowly
-    )
+    # Imported here, because a process that has loaded torch forks slowly.
+    from torch.utils.data import DataLoader
 
     violations, total = list[str](), 0
     for number in range(rounds):
-        location, log = (
-            place.location(kind, f"forks{number}"),
-            Log(place.folder / f"{kind}{number}.log"),
-        )
+        location = place.location(kind, f"forks{number}")
+        log = Log(place.folder / f"{kind}{number}.log")
         with expdb.open(location, timeout=60.0) as db:
             buffer = db.buffer(BUFFER)
             buffer.store(**step(999, 0))
@@ -374,10 +339,6 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
 
             last = FORK.Process(target=late)
             last.start()
-
-            def thread(writer: int, child: Callable[[int], None] = child) -> None:
-                child(100 + writer)
-
             children = [FORK.Process(target=child, args=(k,)) for k in range(4)]
             for process in children:
                 process.start()
@@ -385,14 +346,13 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
                 WritingDataset(db, log), batch_size=4, num_workers=2, multiprocessing_context="fork"
             )
             seen = sorted(index for batch in loader for index in batch.tolist())
-            threads = [threading.Thread(target=thread, args=(k,)) for k in range(16)]
-            for worker in (*threads,):
-                worker.start()
-            for worker in threads:
+            threads = [threading.Thread(target=child, args=(100 + k,)) for k in range(16)]
+            for thread in threads:
+                thread.start()
+            for worker in (*threads, *children):
                 worker.join()
-            for process in children:
-                process.join()
-                violations += [f"a child left with {process.exitcode}"] * bool(process.exitcode)
+            codes = [process.exitcode for process in children]
+            violations += [f"the children left with {codes}"] * any(codes)
             acknowledged = log.read()
             violations += verify(db, acknowledged)
         # The handle is closed. Another process opens and closes the file while a child still
@@ -410,17 +370,6 @@ def fork_and_share(kind: str, place: Place, rounds: int) -> Outcome:
         total += len(acknowledged)
         log.close()
     return Outcome(rounds, violations, f"{total:,} steps acknowledged")
-
-
-for _kind in ("SQLite", "PostgreSQL"):
-    _strike = partial(fork_and_share, _kind)
-    _strike.__name__ = f"fork_and_share_{_kind.lower()}"
-    fault(
-        f"forks with open connections, 16 threads on one handle, DataLoader workers, {_kind}",
-        "0 lost",
-        5,
-        50,
-    )(_strike)
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -443,14 +392,10 @@ def set_clock(place: Place, rounds: int) -> Outcome:
                 for _ in range(10):
                     writer.write(rng.choice((1, 3)))
                 violations += verify(db, writer.acknowledged)
-                newest = writer.buffer.sample(
-                    200, sampler=expdb.Newest(10), fields=["position"], rng=0
-                )["position"]
-                added = writer.buffer.stats()["added"]
-                if set(newest.tolist()) != set(range(added - 10, added)):
-                    violations.append(
-                        f"the newest 10 of {added} are {sorted(set(newest.tolist()))}"
-                    )
+                sampled = writer.buffer.sample(200, sampler=expdb.Newest(10), rng=0)
+                newest, added = set(sampled["position"].tolist()), writer.buffer.stats()["added"]
+                if newest != set(range(added - 10, added)):
+                    violations.append(f"the newest 10 of {added} are {sorted(newest)}")
         tried = writer.buffer.page(1, 50)
     if len({row["execute_time"] for row in tried}) < 2:
         violations.append("the clock did not jump")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from functools import partial
+from contextlib import closing
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,9 +15,11 @@ from alembic import op
 import expdb
 from expdb.sql import opening, schema
 from expdb.sql.engine import Engine
-from torture.kills import FORK
+from torture.kills import FORK, Crew
 from torture.oracle import BUFFER, step, verify
-from torture.table import Outcome, Place, fault
+from torture.table import DATABASES, Outcome, Place, fault
+
+OLD_OR_NEW = "old or new schema, never between"
 
 
 def engine_of(location: str) -> Engine:
@@ -32,16 +33,14 @@ def engine_of(location: str) -> Engine:
 
 def downgrade(location: str) -> None:
     """Downgrade a database to no schema."""
-    engine = engine_of(location)
-    try:
-        with engine.writing() as session:
-            schema.run_migrations(session, "base", down=True)
-    finally:
-        engine.close()
+    with closing(engine_of(location)) as engine, engine.writing() as session:
+        schema.run_migrations(session, "base", down=True)
 
 
-def upgrade_and_be_killed(location: str, after: int) -> None:
-    """Migrate, and kill this process before statement number `after`."""
+def upgrade_and_be_killed(
+    location: str, after: int, act: Callable[[str], object] = expdb.upgrade
+) -> None:
+    """Migrate with `act`, and kill this process before statement number `after`."""
     left = itertools.count()
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,19 +55,14 @@ def upgrade_and_be_killed(location: str, after: int) -> None:
         counted, (op.execute, op.create_table, op.create_index)
     )
     setattr(sa.Connection, "exec_driver_sql", counted(sa.Connection.exec_driver_sql))  # noqa: B010
-    expdb.upgrade(location)
+    act(location)
 
 
 def read_schema(location: str) -> tuple[str | None, list[str]]:
     """Return the revision of a database, and how its schema differs from the newest."""
-    engine = engine_of(location)
-    try:
-        with engine.reading() as session:
-            return schema.read_revision(session, engine.dialect), engine.dialect.schema_problems(
-                session
-            )
-    finally:
-        engine.close()
+    with closing(engine_of(location)) as engine, engine.reading() as session:
+        revision = schema.read_revision(session, engine.dialect)
+        return revision, engine.dialect.schema_problems(session)
 
 
 def verify_migrated(location: str, first: int) -> list[str]:
@@ -78,18 +72,17 @@ def verify_migrated(location: str, first: int) -> list[str]:
         return verify(db, {buffer.store(**step(first, k)): (first, k) for k in range(5)})
 
 
+@fault(
+    "kill -9 before each statement of a migration, {database}", OLD_OR_NEW, 1, 20,
+    database=DATABASES,
+)  # fmt: skip
 def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
     """Kill a migration before every third statement; three rounds cover every statement.
 
     The database must have the old or the new schema, and the next attempt must succeed.
     """
-    location, violations, kills, without = (
-        place.location(kind, "migrations"),
-        list[str](),
-        0,
-        list[str](),
-    )
-    head = schema.list_revisions()[-1]
+    violations, without, kills = list[str](), list[str](), 0
+    location, head = place.location(kind, "migrations"), schema.list_revisions()[-1]
     for number in range(rounds):
         expdb.open(location).close()
         for after in itertools.count((place.seed + number) % 3, 3):
@@ -101,9 +94,8 @@ def kill_migrations(kind: str, place: Place, rounds: int) -> Outcome:
             revision, problems = read_schema(location)
             whole = revision == head and not problems
             if not (whole or (revision is None and problems == without)):
-                violations.append(
-                    f"killed before statement {after}: revision {revision}, {problems}"
-                )
+                found = f"revision {revision}, {problems}"
+                violations.append(f"killed before statement {after}: {found}")
             if process.exitcode == 0:
                 break
             kills += 1
@@ -117,39 +109,18 @@ def upgrade_at_once(location: str, barrier: Any) -> None:
     expdb.upgrade(location)
 
 
+@fault("8 processes migrating at once, {database}", OLD_OR_NEW, 3, 20, database=DATABASES)
 def migrate_at_once(kind: str, place: Place, rounds: int) -> Outcome:
     """Let eight processes migrate one database at the same moment."""
-    location, violations = place.location(kind, "at_once"), list[str]()
+    location, barrier = place.location(kind, "at_once"), FORK.Barrier(8)
+    violations: list[str] = []
     for number in range(rounds):
         expdb.open(location).close()
         downgrade(location)
-        barrier = multiprocessing.get_context("fork").Barrier(8)
-        processes = [
-            FORK.Process(target=upgrade_at_once, args=(location, barrier)) for _ in range(8)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
+        crew = Crew(8, lambda _: (upgrade_at_once, location, barrier))
+        for process in crew.processes:
             process.join()
-        violations += [
-            f"a process that migrated left with {process.exitcode}"
-            for process in processes
-            if process.exitcode
-        ]
+        codes = [process.exitcode for process in crew.processes]
+        violations += [f"the processes that migrated left with {codes}"] * any(codes)
         violations += verify_migrated(location, number)
     return Outcome(rounds, violations)
-
-
-for _kind in ("SQLite", "PostgreSQL"):
-    for _function, _name in (
-        (kill_migrations, "kill -9 before each statement of a migration"),
-        (migrate_at_once, "8 processes migrating at once"),
-    ):
-        _strike: Any = partial(_function, _kind)
-        _strike.__name__ = f"{_function.__name__}_{_kind.lower()}"
-        fault(
-            f"{_name}, {_kind}",
-            "old or new schema, never between",
-            1 if _function is kill_migrations else 3,
-            20,
-        )(_strike)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,36 +32,40 @@ def content(writer: int, number: int) -> dict[str, Any]:
 
 def step(writer: int, number: int, batch: int = -1, batch_size: int = 1) -> dict[str, Any]:
     """Return a step to store, one of `batch_size` steps that one call writes."""
-    return {
-        **content(writer, number),
-        "batch": number if batch < 0 else batch,
-        "batch_size": batch_size,
-    }
+    batch = number if batch < 0 else batch
+    return {**content(writer, number), "batch": batch, "batch_size": batch_size}
 
 
-class Log:
-    """A file that many processes append acknowledged steps to; the lines survive a kill."""
+class Notes:
+    """A file of JSON lines that many processes append to; the lines survive a kill."""
 
     def __init__(self, path: Path):
         self.path = path
         self._file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
 
-    def add(self, positions: Iterable[int], writer: int, first: int) -> None:
-        """Record the positions of steps of a writer, numbered from `first`, atomically."""
-        lines = [f"{position} {writer} {first + k}\n" for k, position in enumerate(positions)]
-        os.write(self._file, "".join(lines).encode())
+    def add(self, *lines: Any) -> None:
+        """Append lines atomically."""
+        os.write(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
-    def read(self) -> dict[int, tuple[int, int]]:
-        """Return the recorded steps by position."""
-        steps = {}
-        for line in self.path.read_text().splitlines():
-            position, writer, number = map(int, line.split())
-            steps[position] = (writer, number)
-        return steps
+    def read(self) -> list[Any]:
+        """Return all lines."""
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def close(self) -> None:
         """Close the file in this process."""
         os.close(self._file)
+
+
+class Log(Notes):
+    """A file that many processes append acknowledged steps to."""
+
+    def add(self, positions: Iterable[int], writer: int, first: int) -> None:
+        """Record the positions of steps of a writer, numbered from `first`, atomically."""
+        super().add(*([position, writer, first + k] for k, position in enumerate(positions)))
+
+    def read(self) -> dict[int, tuple[int, int]]:
+        """Return the recorded steps by position."""
+        return {position: (writer, number) for position, writer, number in super().read()}
 
 
 def verify(
@@ -76,11 +81,9 @@ def verify(
     """
     problems = database.check()
     if BUFFER not in database.buffers():
-        return problems + (
-            []
-            if tail_may_be_lost or not acknowledged
-            else [f"{len(acknowledged)} acknowledged steps lost with the buffer"]
-        )
+        if acknowledged and not tail_may_be_lost:
+            problems.append(f"{len(acknowledged)} acknowledged steps lost with the buffer")
+        return problems
     buffer = database.buffer(BUFFER)
     stats = buffer.stats()
     added, capacity = stats["added"], stats["capacity"]
@@ -88,17 +91,12 @@ def verify(
     batches: dict[tuple[int, int, int], list[int]] = {}
     for rows in buffer.scan(fields=KEYS) if stats["steps"] else []:
         for row in rows.to_list():
-            writer, number = row["writer"], row["number"]
+            position, writer = row["position"], row["writer"]
             problems += wrong_fields(row)
-            stored[row["position"]] = (writer, number)
-            batches.setdefault((writer, row["batch"], row["batch_size"]), []).append(
-                row["position"]
-            )
-    problems += [
-        f"step {pair} is stored {times} times"
-        for pair, times in Counter(stored.values()).items()
-        if times > 1
-    ]
+            stored[position] = (writer, row["number"])
+            batches.setdefault((writer, row["batch"], row["batch_size"]), []).append(position)
+    times = Counter(stored.values())
+    problems += [f"step {pair} is stored {n} times" for pair, n in times.items() if n > 1]
     oldest = max(0, added - capacity) if capacity is not None else 0
     if sorted(stored) != list(range(oldest, added)):
         problems.append(

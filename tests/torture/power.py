@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 import shutil
-from functools import partial
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import expdb
 from expdb.sql.dialects.sqlite import log as sqlite_log
-from torture.disk import Disk, Images, library
+from torture.disk import NO_LIBRARY, Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault
 
@@ -25,50 +23,39 @@ def history(
 
     Return the disk with its events, and (number of events, acknowledged steps) after each write.
     """
-    with Disk(str(path)) as disk:
-        number, acknowledged, marks = (
-            0,
-            dict[int, tuple[int, int]](),
-            list[tuple[int, dict[int, tuple[int, int]]]](),
-        )
-        with (
-            mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", CHECKPOINT),
-            expdb.open(path, create=False, durability=durability) as db,
-        ):
-            buffer = db.buffer(BUFFER)
-            for _ in range(150):
-                size = rng.choice((1, 1, 1, 4, 30))
-                rows = [
-                    {
-                        "task_id": f"t{rng.randrange(4)}",
-                        "terminated": rng.random() < 0.1,
-                        **step(0, number + k, number, size),
-                    }
-                    for k in range(size)
-                ]
-                positions = (
-                    [buffer.store(**rows[0])] if size == 1 else buffer.store_batch(rows).tolist()
-                )
-                acknowledged.update(
-                    (position, (0, number + k)) for k, position in enumerate(positions)
-                )
-                number += size
-                marks.append((len(disk.events), dict(acknowledged)))
-                if rng.random() < 0.1:
-                    buffer.update({"task_id": f"t{rng.randrange(4)}"}, reward=rng.random())
+    acknowledged: dict[int, tuple[int, int]] = {}
+    number, marks = 0, list[tuple[int, dict[int, tuple[int, int]]]]()
+    with (
+        Disk(str(path)) as disk,
+        mock.patch.object(sqlite_log, "CHECKPOINT_BYTES", CHECKPOINT),
+        expdb.open(path, create=False, durability=durability) as db,
+    ):
+        buffer = db.buffer(BUFFER)
+        for _ in range(150):
+            size = rng.choice((1, 1, 1, 4, 30))
+            rows = [
+                {"task_id": f"t{rng.randrange(4)}", "terminated": rng.random() < 0.1,
+                 **step(0, number + k, number, size)}
+                for k in range(size)
+            ]  # fmt: skip
+            stored = [buffer.store(**rows[0])] if size == 1 else buffer.store_batch(rows).tolist()
+            acknowledged.update({at: (0, number + k) for k, at in enumerate(stored)})
+            number += size
+            marks.append((len(disk.events), dict(acknowledged)))
+            if rng.random() < 0.1:
+                buffer.update({"task_id": f"t{rng.randrange(4)}"}, reward=rng.random())
     return disk, marks
 
 
-def lose_power(durability: str, place: Place, images: int) -> Outcome:
+@fault(
+    'power loss, durability="{durability}"',
+    "0 acknowledged steps lost; with normal, only the newest, since the last checkpoint",
+    100, 5_000, durability=("full", "normal"),
+)  # fmt: skip
+def power_loss(durability: str, place: Place, images: int) -> Outcome:
     """Open images of a history, and compare each with the steps acknowledged before it."""
     if library() is None:
-        return Outcome(
-            0,
-            [
-                "sqlite3 is a part of this Python: run this where it is linked to a library "
-                "(Debian's, conda's)"
-            ],
-        )
+        return Outcome(0, [NO_LIBRARY])
     rng, violations = random.Random(place.seed), list[str]()
     losses, most = 0, 0
     path = place.folder / "power.db"
@@ -82,9 +69,7 @@ def lose_power(durability: str, place: Place, images: int) -> Outcome:
             disk, marks = history(path, durability, rng)
             history_of = Images(disk.events, {str(path): base})
         upto = rng.randrange(len(disk.events) + 1)
-        acknowledged: dict[int, tuple[int, int]] = next(
-            (acks for events, acks in reversed(marks) if events <= upto), {}
-        )
+        acknowledged = next((acks for events, acks in reversed(marks) if events <= upto), {})
         folder = place.folder / "image"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -98,19 +83,5 @@ def lose_power(durability: str, place: Place, images: int) -> Outcome:
         violations += [f"image after event {upto}: {problem}" for problem in problems]
         if lost > 0:
             losses, most = losses + 1, max(most, lost)
-    return Outcome(
-        images,
-        violations,
-        f"{losses} images lost acknowledged steps, at most {most}"
-        if durability == "normal"
-        else "",
-    )
-
-
-for _durability, _holds in (
-    ("full", "0 acknowledged steps lost"),
-    ("normal", "0 corrupt, only the newest lost, since the last checkpoint"),
-):
-    _strike: Any = partial(lose_power, _durability)
-    _strike.__name__ = f"power_loss_{_durability}"
-    fault(f'power loss, durability="{_durability}"', _holds, 100, 5_000)(_strike)
+    note = f"{losses} images lost acknowledged steps, at most {most}"
+    return Outcome(images, violations, note if durability == "normal" else "")

@@ -19,6 +19,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,15 @@ import pyarrow as pa
 import expdb
 from expdb import NStep, QueryBuilder, Sequence, Stack
 from torture.oracle import BUFFER, Log, content, wrong_fields
-from torture.table import Outcome, Place, fault
+from torture.table import DATABASES, Outcome, Place, fault
 
 CAPACITY = 20_000
 SPAWN = multiprocessing.get_context("spawn")
 # Errors that concurrent ends, clears, deletions and evictions may cause. All others are violations.
 EXPECTED = (
-    expdb.EpisodeEnded,
-    expdb.EpisodeMismatch,
-    expdb.UnknownEpisode,
-    expdb.TooFewRows,
+    expdb.EpisodeEnded, expdb.EpisodeMismatch, expdb.UnknownEpisode, expdb.TooFewRows,
     expdb.Evicted,
-)
+)  # fmt: skip
 LONG = 120  # seconds; from this duration, the limit for growth excludes the warm-up
 
 
@@ -50,9 +48,8 @@ class Diary:
 
     def __init__(self, path: Path, seconds: float):
         self.path, self.until = path, time.monotonic() + seconds
-        self.held: list[
-            tuple[float, ...]
-        ] = []  # memory, descriptors, threads, seconds of the longest call since
+        # Memory, descriptors, threads, seconds of the longest call since the last record.
+        self.held: list[tuple[float, ...]] = []
         self.wrong: list[str] = []
         self.calls: Counter[str] = Counter()
         self._noted, self._longest = 0.0, 0.0
@@ -63,9 +60,8 @@ class Diary:
             if time.monotonic() >= self.until:
                 break
             yield turn
-        self.path.write_text(
-            json.dumps({"held": self.held, "wrong": self.wrong, "calls": self.calls})
-        )
+        report = {"held": self.held, "wrong": self.wrong, "calls": self.calls}
+        self.path.write_text(json.dumps(report))
 
     def call(self, work: Callable[[], Any]) -> Any:
         """Return the result of a call, or None if it raised; record unexpected errors."""
@@ -83,14 +79,8 @@ class Diary:
             self.calls[name] += 1
             self._longest = max(self._longest, now - start)
             if now - self._noted > 0.5:
-                self.held.append(
-                    (
-                        resident_bytes(),
-                        len(os.listdir("/proc/self/fd")),
-                        threading.active_count(),
-                        self._longest,
-                    )
-                )
+                usage = resident_bytes(), len(os.listdir("/proc/self/fd")), threading.active_count()
+                self.held.append((*usage, self._longest))
                 self._noted, self._longest = now, 0.0
 
 
@@ -100,83 +90,52 @@ def resident_bytes() -> int:
 
 
 def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -> None:
-    """Write episodes, single steps and batches; some are out of order or never ended."""
+    """Write steps in several ways."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
-    rng, diary, log, number = (
-        random.Random(seed),
-        Diary(folder / f"writer{writer}.json", seconds),
-        Log(folder / f"writer{writer}.log"),
-        0,
-    )
+    rng, number = random.Random(seed), 0
+    diary = Diary(folder / f"writer{writer}.json", seconds)
+    log = Log(folder / f"writer{writer}.log")
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
         for turn in diary.turns():
-            first, count = number, rng.randint(1, 12)
+            count = rng.randint(1, 12)
+            diary.call(partial(write_some, buffer, rng, log, writer, turn, number, count))
             number += count
-            steps = [
-                {
-                    **content(writer, first + k),
-                    "batch": first,
-                    "batch_size": count,
-                    "reward": float(rng.randrange(4)),
-                }
-                for k in range(count)
-            ]
-            how, task, ends = rng.randrange(5), f"t{rng.randrange(50)}", rng.random() < 0.8
-            name = {"episode_id": f"{writer}-{turn}"} if rng.random() < 0.3 else {}
 
-            def episode(
-                steps: Any = steps,
-                first: int = first,
-                task: str = task,
-                ends: bool = ends,
-                name: Any = name,
-                how: int = how,
-            ) -> None:
-                order = rng.sample(range(len(steps)), len(steps)) if how == 1 else range(len(steps))
-                open_episode = buffer.episode(
-                    task, group_id=task, flush_steps=1000, flush_seconds=1e6, **name
-                )
-                for k, place in enumerate(order):
-                    open_episode.append(
-                        **steps[k], step=place, terminated=ends and how != 1 and k == len(steps) - 1
-                    )
-                log.add(open_episode.flush().tolist(), writer, first)
-                if ends:
-                    open_episode.end(obs=steps[0]["obs"])
 
-            def singly(
-                steps: Any = steps,
-                first: int = first,
-                task: str = task,
-                ends: bool = ends,
-                name: Any = name,
-            ) -> None:
-                for k, step in enumerate(steps):
-                    log.add(
-                        [
-                            buffer.store(
-                                task_id=task,
-                                **name,
-                                **step,
-                                terminated=ends and k == len(steps) - 1,
-                            )
-                        ],
-                        writer,
-                        first + k,
-                    )
-
-            def batch(
-                steps: Any = steps, first: int = first, ends: bool = ends, turn: int = turn
-            ) -> None:
-                # These tasks are unique, so thousands of their episodes may stay open.
-                rows = [
-                    {"task_id": f"once {writer} {turn} {k % 3}", **step, "terminated": ends}
-                    for k, step in enumerate(steps)
-                ]
-                log.add(buffer.store_batch(rows).tolist(), writer, first)
-
-            diary.call((episode, episode, singly, singly, batch)[how])
+def write_some(
+    buffer: expdb.ReplayBuffer, rng: random.Random, log: Log, writer: int, turn: int, first: int,
+    count: int,
+) -> None:  # fmt: skip
+    """Write an episode, single steps or a batch; some are out of order or never ended."""
+    steps = [
+        {**content(writer, first + k), "batch": first, "batch_size": count,
+         "reward": float(rng.randrange(4))}
+        for k in range(count)
+    ]  # fmt: skip
+    how, task, ends = rng.randrange(5), f"t{rng.randrange(50)}", rng.random() < 0.8
+    name = {"episode_id": f"{writer}-{turn}"} if rng.random() < 0.3 else {}
+    if how < 2:
+        order = rng.sample(range(count), count) if how == 1 else range(count)
+        options = {"group_id": task, "flush_steps": 1000, "flush_seconds": 1e6}
+        episode = buffer.episode(task, **options, **name)
+        for k, place in enumerate(order):
+            is_last = ends and how != 1 and k == count - 1
+            episode.append(**steps[k], step=place, terminated=is_last)
+        log.add(episode.flush().tolist(), writer, first)
+        if ends:
+            episode.end(obs=steps[0]["obs"])
+    elif how < 4:
+        for k, step in enumerate(steps):
+            is_last = ends and k == count - 1
+            position = buffer.store(task_id=task, **name, **step, terminated=is_last)
+            log.add([position], writer, first + k)
+    else:  # these tasks are unique, so thousands of their episodes may stay open
+        rows = [
+            {"task_id": f"once {writer} {turn} {k % 3}", **step, "terminated": ends}
+            for k, step in enumerate(steps)
+        ]
+        log.add(buffer.store_batch(rows).tolist(), writer, first)
 
 
 def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
@@ -204,35 +163,21 @@ def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
 
 def wrong_in(batch: Any) -> list[str]:
     """Return a problem for each sampled step that differs from the written step."""
-    if "mask" in batch:
-        there = batch["mask"]
-        columns = {
-            key: batch[key][there]
-            for key in ("position", "writer", "number", "obs", "text", "call")
-        }
-    else:
-        columns = {key: batch[key] for key in ("position", "writer", "number", "text", "call")}
-        columns["obs"] = batch["obs"][:, -1] if batch["obs"].ndim == 3 else batch["obs"]
-    rows = [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
-    return [
-        line
-        for row in rows
-        for line in wrong_fields(
-            {**row, "writer": int(row["writer"]), "number": int(row["number"])}
-        )
-    ]
+    there = batch["mask"] if "mask" in batch else slice(None)
+    keys = ("position", "writer", "number", "obs", "text", "call")
+    columns = {key: batch[key][there] for key in keys}
+    if columns["obs"].ndim == 3:  # the newest of stacked observations
+        columns["obs"] = columns["obs"][:, -1]
+    columns |= {key: list(map(int, columns[key])) for key in ("writer", "number")}
+    rows = zip(*columns.values(), strict=True)
+    return [line for row in rows for line in wrong_fields(dict(zip(columns, row, strict=True)))]
 
 
 def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> None:
     """Query and change: SQL, tasks, late rewards, deletions, capacity and ends of episodes."""
     warnings.simplefilter("ignore", expdb.ExpDBWarning)
-    diary, rng, gone = (
-        Diary(folder / "asker.json", seconds),
-        random.Random(seed),
-        (folder / "gone.log").open("a"),
-    )
+    diary, rng = Diary(folder / "asker.json", seconds), random.Random(seed)
+    gone = (folder / "gone.log").open("a")
     with expdb.open(location) as db:
         buffer = db.buffer(BUFFER)
 
@@ -255,8 +200,7 @@ def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> 
 
         acts: list[Callable[[], Any]] = [
             lambda: buffer.count(
-                QueryBuilder().gte("reward", 1).and_().eq("task_id", f"t{rng.randrange(50)}")
-            ),
+                QueryBuilder().gte("reward", 1).and_().eq("task_id", f"t{rng.randrange(50)}")),
             lambda: db.sql("SELECT task_id, count(*), avg(reward) FROM experience WHERE reward > 1 "
                            "GROUP BY 1 ORDER BY 2 DESC LIMIT 5"),
             lambda: buffer.sample_tasks(2, {"reward": 1.0}),
@@ -280,25 +224,17 @@ def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> 
 def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
     """Return the stored steps, the oldest and the next position, read with SQL and pyarrow."""
     tables = {
-        "buffers": "SELECT low, added FROM {}buffers",
-        "steps": "SELECT position, step, reward FROM {}steps",
-        "segments": "SELECT first, last, chunk, chunk_row FROM {}segments",
-        "chunks": "SELECT id, signature, data FROM {}chunks",
-        "signatures": "SELECT id, schema FROM {}signatures",
+        "buffers": "low, added", "steps": "position, step, reward",
+        "segments": "first, last, chunk, chunk_row", "chunks": "id, signature, data",
+        "signatures": "id, schema",
     }  # fmt: skip
-    if location.startswith("postgresql"):
-        with psycopg.connect(location) as server:
-            contents = {
-                name: server.execute(statement.format("expdb.")).fetchall()
-                for name, statement in tables.items()
-            }
-    else:
-        file = sqlite3.connect(location)
+    is_server = location.startswith("postgresql")
+    schema = "expdb." if is_server else ""
+    with closing(psycopg.connect(location) if is_server else sqlite3.connect(location)) as database:
         contents = {
-            name: file.execute(statement.format("")).fetchall()
-            for name, statement in tables.items()
+            name: database.execute(f"SELECT {columns} FROM {schema}{name}").fetchall()
+            for name, columns in tables.items()
         }
-        file.close()
     ((low, added),) = contents["buffers"]
     schemas = {
         id: pa.ipc.read_schema(pa.py_buffer(message)) for id, message in contents["signatures"]
@@ -310,9 +246,8 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
     steps: dict[int, dict[str, Any]] = {}
     for id, signature, data in contents["chunks"]:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schemas[signature])
-        columns = {
-            name: batch.column(name).to_pylist() for name in ("writer", "number", "obs", "text")
-        }
+        names = ("writer", "number", "obs", "text")
+        columns = {name: batch.column(name).to_pylist() for name in names}
         for first, last, row in places.get(id, []):
             for position in range(max(first, low), last + 1):
                 if position in positions:
@@ -326,23 +261,16 @@ def stored(location: str) -> tuple[dict[int, dict[str, Any]], int, int]:
 def lost_or_wrong(location: str, folder: Path) -> list[str]:
     """Return the problems that an independent reader finds in the stored steps."""
     steps, low, added = stored(location)
-    problems = [
-        f"the step at {position} lies in no chunk" for position, row in steps.items() if not row
-    ]
+    problems = [f"the step at {at} lies in no chunk" for at, row in steps.items() if not row]
     for position, row in steps.items():
         if row:
             wanted = content(row["writer"], row["number"])
-            if (
-                row["text"] != wanted["text"]
-                or np.array(row["obs"], np.float32).tobytes() != wanted["obs"].tobytes()
-            ):
+            is_same = np.array(row["obs"], np.float32).tobytes() == wanted["obs"].tobytes()
+            if row["text"] != wanted["text"] or not is_same:
                 problems.append(f"the step at {position} is wrong: {row}")
     names = Counter((row["writer"], row["number"]) for row in steps.values() if row)
-    problems += [
-        f"step {name} is stored {times} times" for name, times in names.items() if times > 1
-    ]
-    deleted: set[int] = set()
-    cleared = 0
+    problems += [f"step {name} is stored {n} times" for name, n in names.items() if n > 1]
+    deleted, cleared = set[int](), 0
     for line in (folder / "gone.log").read_text().splitlines():
         if line.startswith("cleared"):
             cleared = int(line.split()[1])
@@ -353,26 +281,17 @@ def lost_or_wrong(location: str, folder: Path) -> list[str]:
         for path in folder.glob("writer*.log")
         for position, step in Log(path).read().items()
     }
-    for position, (writer, number) in sorted(acknowledged.items()):
-        if (
-            position >= max(low, cleared)
-            and position not in deleted
-            and (steps.get(position, {}).get("writer"), steps.get(position, {}).get("number"))
-            != (writer, number)
-        ):
-            problems.append(
-                f"the acknowledged step {number} of writer {writer} is not at {position}"
-            )
+    for position, name in sorted(acknowledged.items()):
+        row = steps.get(position, {})
+        is_there = (row.get("writer"), row.get("number")) == name
+        if position >= max(low, cleared) and position not in deleted and not is_there:
+            problems.append(f"the acknowledged step (writer, number) {name} is not at {position}")
     if added - max(low, cleared) < min(added - cleared, CAPACITY - 2_000):
-        problems.append(
-            f"{added - low} positions are held from {low}: more than the capacity asks for were "
-            "evicted"
-        )
+        problems.append(f"only {added - low} positions are held from {low}: too many were evicted")
+    query = "SELECT count(*) AS n FROM experience_episodes WHERE status = 'open' AND steps_held = 0"
     with expdb.open(location) as db:
         problems += db.check()
-        rows = db.sql(
-            "SELECT count(*) AS n FROM experience_episodes WHERE status = 'open' AND steps_held = 0"
-        ).to_pylist()[0]["n"]
+        rows = db.sql(query).to_pylist()[0]["n"]
     if rows > 4_000:
         problems.append(f"{rows} open episodes hold no step")
     return problems
@@ -388,20 +307,20 @@ def find_growth(path: Path, seconds: float) -> tuple[list[str], str]:
     quarter = len(usage) // 4
     second, last = np.median(usage[quarter : 2 * quarter], 0), np.median(usage[-quarter:], 0)
     limit = 1.05 if seconds >= LONG else 1.25
-    for name, before, after, most in (
-        ("memory", second[0], last[0], limit),
-        ("descriptors", second[1], last[1], 1.3),
-        ("threads", second[2], last[2], 1.0),
-    ):
+    limits = {"memory": limit, "descriptors": 1.3, "threads": 1.0}
+    for (name, most), before, after in zip(limits.items(), second, last, strict=False):
         if after > most * before:
             problems.append(f"the {name} of the {path.stem} grew from {before:.0f} to {after:.0f}")
-    return (
-        problems,
-        f"{path.stem} {last[0] / second[0]:.3f} x ({last[0] / 1e6:.0f} MB), longest calls "
-        f"{1000 * second[3]:.0f} and {1000 * last[3]:.0f} ms",
-    )
+    memory = f"{last[0] / second[0]:.3f} x ({last[0] / 1e6:.0f} MB)"
+    longest = f"longest calls {1000 * second[3]:.0f} and {1000 * last[3]:.0f} ms"
+    return problems, f"{path.stem} {memory}, {longest}"
 
 
+@fault(
+    "{database}: two writers, a learner and an asker at once, seconds",
+    "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no "
+    "growth at constant size", 12, 1200, database=DATABASES,
+)  # fmt: skip
 def soak(kind: str, place: Place, seconds: int) -> Outcome:
     """Run all processes for `seconds` seconds, and verify the database."""
     location, folder = place.location(kind, "soak"), place.folder
@@ -409,10 +328,7 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
         db.buffer(BUFFER, capacity=CAPACITY)
     (folder / "gone.log").touch()
     roles = [(write, (location, number, place.seed + number, seconds, folder)) for number in (1, 2)]
-    roles += [
-        (learn, (location, place.seed, seconds, folder)),
-        (query_and_change, (location, place.seed, seconds, folder)),
-    ]
+    roles += [(role, (location, place.seed, seconds, folder)) for role in (learn, query_and_change)]
     processes = [SPAWN.Process(target=role, args=arguments) for role, arguments in roles]
     for process in processes:
         process.start()
@@ -429,13 +345,3 @@ def soak(kind: str, place: Place, seconds: int) -> Outcome:
         notes.append(note)
     problems += lost_or_wrong(location, folder)
     return Outcome(seconds, problems, "; ".join(filter(None, notes)))
-
-
-for _kind in ("SQLite", "PostgreSQL"):
-    _strike: Any = partial(soak, _kind)
-    _strike.__name__ = f"soak_{_kind.lower()}"
-    fault(
-        f"{_kind}: two writers, a learner and an asker at once, seconds",
-        "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no "
-        "growth at constant size", 12, 1200,
-    )(_strike)  # fmt: skip

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from postgres_server import Server
+
+DATABASES = "SQLite", "PostgreSQL"
 
 
 class Servers:
@@ -83,12 +88,21 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, must_hold: str, short: int, long: int
-) -> Callable[[Callable[[Place, int], Outcome]], Callable[[Place, int], Outcome]]:
-    """Register a function that causes a fault `count` times and returns the outcome."""
+    name: str, must_hold: str, short: int, long: int, key: str = "", **axes: tuple[Any, ...]
+) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    """Register a function that causes a fault `count` times and returns the outcome.
 
-    def enter(strike: Callable[[Place, int], Outcome]) -> Callable[[Place, int], Outcome]:
-        FAULTS[strike.__name__] = Fault(name, must_hold, short, long, strike)
+    With `axes`, register the function once for each combination of their values, which are its
+    first arguments. `name` and `key` contain the values; by default, the key ends with them.
+    """
+
+    def enter(strike: Callable[..., Outcome]) -> Callable[..., Outcome]:
+        for values in itertools.product(*axes.values()):
+            of = dict(zip(axes, values, strict=True))
+            own = key.format(**of) or "_".join([strike.__name__, *values])
+            FAULTS[own.lower().replace(" ", "_")] = Fault(
+                name.format(**of), must_hold, short, long, partial(strike, *values)
+            )
         return strike
 
     return enter

@@ -231,7 +231,6 @@ def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
         assert len(writer.flush()) == unwritten + 2
     read = buffer.get(range(unwritten + 2), fields=["obs", "agent_id"])
     assert read["obs"][-2:].tolist() == [[1, 1], [1, 1]]
-    assert buffer.check() == []
 
 
 @pytest.mark.both_databases
@@ -243,10 +242,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
         for wrong, match in (
             ({"obs": np.ones((3, 4)), "reward": np.ones(3)}, "obs"),
             ({"obs": obs, "reward": [0.0] * 5 + ["much"]}, "reward"),
-            (
-                {"obs": obs, "task_id": ["other"] * 6},
-                "'task_id', which belongs to the whole episode",
-            ),
+            ({"obs": obs, "task_id": ["u"] * 6}, "'task_id', which belongs to the whole episode"),
             ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
             ([{"obs": obs[0]}, 7], "a step of a batch must be"),
         ):
@@ -290,6 +286,7 @@ def test_extend_stores_the_same_steps_as_append(open_db, flush_steps):
 
 
 AGENTS = ["env0", "env1", "env2"]
+ROLLOUT = {"x": np.ones((4, 3))}
 
 
 def rollout(steps):
@@ -327,23 +324,30 @@ def test_a_rollout_of_several_agents_is_stored_agent_by_agent(buffer, repeats):
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "agents", "message"),
     [
-        ({"x": np.ones((4, 2))}, r"'x' must be .* with 3 agents, got \[4, 2\]"),
-        ({"x": np.ones(4)}, "'x' must be"),
-        ({"x": [[1, 2], [3, 4]]}, "'x' must be"),
-        ({"x": np.ones((4, 3)), "y": np.ones((5, 3))}, "x 4, y 5"),
-        ({"x": 1}, "got no columns"),
-        ({"x": np.ones((4, 3)), "agent_id": "a"}, "agent_id cannot be both"),
-        ([{"x": 1}], "mapping of columns"),
-        ({"x": np.ones((4, 3)), "task_id": ["a", "b"]}, "'task_id' must be"),
-        ({"x": np.ones((4, 3)), "s": ["abc", "def"]}, "'s' must be"),
-        ({"x": np.ones((4, 3)), "s": [{"a": 1}] * 4}, "'s' must be"),
+        ({"x": np.ones((4, 2))}, AGENTS, r"'x' must be .* with 3 agents, got \[4, 2\]"),
+        ({"x": np.ones(4)}, AGENTS, "'x' must be"),
+        ({"x": [[1, 2], [3, 4]]}, AGENTS, "'x' must be"),
+        ({**ROLLOUT, "y": np.ones((5, 3))}, AGENTS, "x 4, y 5"),
+        ({"x": 1}, AGENTS, "got no columns"),
+        ({**ROLLOUT, "agent_id": "a"}, AGENTS, "agent_id cannot be both"),
+        ([{"x": 1}], AGENTS, "mapping of columns"),
+        ({**ROLLOUT, "task_id": ["a", "b"]}, AGENTS, "'task_id' must be"),
+        ({**ROLLOUT, "s": ["abc", "def"]}, AGENTS, "'s' must be"),
+        ({**ROLLOUT, "s": [{"a": 1}] * 4}, AGENTS, "'s' must be"),
+        (ROLLOUT, ["a", "b", "a"], "no name twice"),
+        (ROLLOUT, 3, "got 3"),
+        (ROLLOUT, "abc", "got 'abc'"),
+        (ROLLOUT, [0, 1, 2], "agents must be a sequence"),
+        (ROLLOUT, [], "at least one name"),
     ],
 )
-def test_extend_rejects_a_rollout_of_wrong_shape(buffer, columns, message):
+def test_extend_rejects_rollouts_of_wrong_shape_and_invalid_agents(
+    buffer, columns, agents, message
+):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=message):
-        writer.extend(columns, agents=AGENTS)
+        writer.extend(columns, agents=agents)
     assert len(buffer) == 0
 
 
@@ -353,22 +357,6 @@ def test_float32_rewards_are_stored_exactly(buffer):
         for _ in range(2):
             writer.extend({"x": np.arange(3), "reward": rewards})
     assert buffer.get(range(6))["reward"].tolist() == rewards.astype(np.float64).tolist() * 2
-
-
-@pytest.mark.parametrize(
-    ("agents", "message"),
-    [
-        (["a", "b", "a"], "no name twice"),
-        (3, "got 3"),
-        ("abc", "got 'abc'"),
-        ([0, 1, 2], "agents must be a sequence"),
-        ([], "at least one name"),
-    ],
-)
-def test_extend_rejects_invalid_and_duplicate_agent_names(buffer, agents, message):
-    with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match=message):
-        writer.extend({"x": np.ones((4, 3))}, agents=agents)
-    assert len(buffer) == 0
 
 
 def test_extend_accepts_an_array_of_agents_and_a_task_per_agent(buffer):
@@ -387,11 +375,7 @@ def test_the_error_for_a_rollout_without_agents_suggests_the_argument(buffer):
 
 
 def test_rejected_columns_do_not_leak_values_into_later_steps(buffer):
-    refused = {
-        "x": np.arange(3),
-        "reward": -np.ones(3),
-        "terminated": np.array([True, False, False]),
-    }
+    refused = {"x": np.arange(3), "reward": -np.ones(3), "terminated": np.arange(3) == 0}
     with buffer.episode("known") as episode:
         episode.append(x=0)
     with buffer.episode("e", flush_steps=1000) as episode:

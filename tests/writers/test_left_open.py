@@ -16,6 +16,8 @@ import expdb
 from expdb import errors
 from expdb.storage.writing import transaction
 
+pytestmark = pytest.mark.both_databases
+
 
 def held(open_db, name="x"):
     with open_db() as db:
@@ -25,16 +27,16 @@ def held(open_db, name="x"):
         ).to_pylist()
 
 
-@pytest.mark.both_databases
-def test_close_stores_the_steps_of_open_writers_and_warns(open_db):
+@pytest.mark.parametrize(("flush_steps", "unwritten"), [(256, 3), (2, 1)])
+def test_close_stores_the_unwritten_steps_of_open_writers_and_warns(
+    open_db, flush_steps, unwritten
+):
+    message = f"episode 'e1' of buffer 'x', begun at .*, was never ended: .*{unwritten} of its 3 "
     with (
-        pytest.warns(
-            expdb.ExpDBWarning,
-            match="episode 'e1' of buffer 'x', begun at .*, was never ended: .*3 of its 3 steps",
-        ),
+        pytest.warns(expdb.ExpDBWarning, match=message + "steps are written only now"),
         open_db() as db,
     ):
-        writer = db.buffer("x").episode("t", episode_id="e1")
+        writer = db.buffer("x").episode("t", episode_id="e1", flush_steps=flush_steps)
         for n in range(3):
             writer.append(n=n)
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
@@ -42,19 +44,6 @@ def test_close_stores_the_steps_of_open_writers_and_warns(open_db):
         writer.append(n=3)
 
 
-@pytest.mark.both_databases
-def test_close_does_not_write_flushed_steps_again(open_db):
-    with (
-        pytest.warns(expdb.ExpDBWarning, match="1 of its 3 steps are written only now"),
-        open_db() as db,
-    ):
-        writer = db.buffer("x").episode("t", flush_steps=2)
-        for n in range(3):
-            writer.append(n=n)
-    assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
-
-
-@pytest.mark.both_databases
 def test_close_completes_an_open_episode_with_a_terminated_last_step(open_db):
     db = open_db()
     writer, line = db.buffer("x").episode("t"), inspect.currentframe().f_lineno
@@ -65,7 +54,6 @@ def test_close_completes_an_open_episode_with_a_terminated_last_step(open_db):
     assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
 
 
-@pytest.mark.both_databases
 def test_empty_and_ended_writers_do_not_warn(open_db):
     with open_db() as db:
         empty = db.buffer("x").episode("t")
@@ -77,7 +65,6 @@ def test_empty_and_ended_writers_do_not_warn(open_db):
     gc.collect()
 
 
-@pytest.mark.both_databases
 def test_a_garbage_collected_writer_stores_its_steps_and_warns(open_db):
     db = open_db()
     writer = db.buffer("x").episode("t", episode_id="gone")
@@ -88,7 +75,6 @@ def test_a_garbage_collected_writer_stores_its_steps_and_warns(open_db):
     assert held(open_db) == ([0], [{"status": "aborted", "length": 1}])
 
 
-@pytest.mark.both_databases
 def test_a_writer_works_without_references_to_its_database_and_buffer(open_db):
     writer = open_db().buffer("x").episode("t")
     gc.collect()
@@ -97,12 +83,22 @@ def test_a_writer_works_without_references_to_its_database_and_buffer(open_db):
     assert held(open_db) == ([0], [{"status": "complete", "length": 1}])
 
 
-@pytest.mark.both_databases
-def test_a_writer_collected_during_a_write_is_stored_after_the_write(open_db):
-    db = open_db()
+def left_in_block(buffer):
+    with buffer.episode("t", episode_id="left") as episode:
+        episode.append(n=0)
+        yield
+
+
+@pytest.mark.parametrize("kind", ["writer", "generator"])
+def test_a_writer_collected_during_a_write_is_stored_after_the_write(open_db, kind):
+    db = open_db(timeout=2.0)
     buffer = db.buffer("x")
-    left = [buffer.episode("t", episode_id="left")]
-    left[0].append(n=0)
+    if kind == "writer":
+        left = [buffer.episode("t", episode_id="left")]
+        left[0].append(n=0)
+    else:
+        left = [left_in_block(buffer)]
+        next(left[0])
 
     class Value:
         """A value that drops the last reference to a writer when NumPy converts it."""
@@ -121,7 +117,6 @@ def test_a_writer_collected_during_a_write_is_stored_after_the_write(open_db):
     assert sorted(held(open_db)[0]) == [0, 1]
 
 
-@pytest.mark.both_databases
 def test_close_warns_about_lost_steps_if_another_handle_ended_the_episode(open_db):
     db, other = open_db(), open_db()
     writer = db.buffer("x").episode("t", episode_id="e")
@@ -134,7 +129,6 @@ def test_close_warns_about_lost_steps_if_another_handle_ended_the_episode(open_d
     assert held(open_db)[0] == [0]
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("rounds", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_close_during_appends_in_other_threads_loses_no_step(open_db, rounds):
     """Each step that `append` accepted is stored exactly once."""
@@ -173,7 +167,6 @@ def test_close_during_appends_in_other_threads_loses_no_step(open_db, rounds):
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.both_databases
 def test_steps_are_stored_if_a_writer_and_its_database_are_collected(open_db, location):
     class Actor:
         def __init__(self):
@@ -189,35 +182,6 @@ def test_steps_are_stored_if_a_writer_and_its_database_are_collected(open_db, lo
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-@pytest.mark.both_databases
-def test_a_generator_collected_during_a_write_does_not_deadlock(
-    open_db,
-):
-    db = open_db(timeout=2.0)
-    buffer = db.buffer("x")
-
-    def playing():
-        with buffer.episode("t", episode_id="left") as episode:
-            episode.append(n=0)
-            yield
-
-    left = [playing()]
-    next(left[0])
-
-    class Value:
-        dtype, shape = None, ()
-
-        def __array__(self, *_, **__):
-            left.clear()
-            return np.array(1)
-
-    buffer.store(task_id="u", n=Value())
-    with pytest.warns(expdb.ExpDBWarning, match="'left'"):
-        db.close()
-    assert sorted(held(open_db)[0]) == [0, 1]
-
-
-@pytest.mark.both_databases
 def test_close_stores_the_other_writers_if_one_writer_fails(open_db, monkeypatch):
     db = open_db()
     writers = [db.buffer("x").episode(f"t{k}", episode_id=f"e{k}") for k in range(3)]
@@ -256,7 +220,6 @@ db.buffer("x").store(task_id="implicit", n=3)
 """
 
 
-@pytest.mark.both_databases
 def test_program_exit_stores_the_steps_of_open_writers_and_warns(open_db, location):
     done = subprocess.run(
         [sys.executable, "-W", "default", "-c", PROGRAM, location], capture_output=True, text=True
@@ -272,7 +235,6 @@ def test_program_exit_stores_the_steps_of_open_writers_and_warns(open_db, locati
     assert {row["status"] for row in episodes} == {"aborted", "complete"}
 
 
-@pytest.mark.both_databases
 def test_a_garbage_collected_handle_closes_its_connections(location):
     program = (
         "import sys, expdb\ndef f():\n    expdb.open(sys.argv[1]).buffer('x').count()\nf()\nimport "
@@ -294,7 +256,6 @@ def left_open(location, inherited):
     globals()["kept"] = writer  # until the process exits
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("method", "inherits"), [("spawn", False), ("fork", False), ("fork", True)]
 )
@@ -310,7 +271,6 @@ def test_worker_process_exit_stores_the_steps_of_open_writers(open_db, location,
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-@pytest.mark.both_databases
 def test_a_thread_local_writer_is_stored_after_its_thread_ends(open_db):
     db, local = open_db(), threading.local()
 
@@ -328,7 +288,6 @@ def test_a_thread_local_writer_is_stored_after_its_thread_ends(open_db):
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
 
 
-@pytest.mark.both_databases
 def test_close_limits_the_number_of_warnings_about_open_episodes(open_db):
     db = open_db()
     writers = [db.buffer("x").episode(f"t{k}") for k in range(30)]
@@ -342,7 +301,6 @@ def test_close_limits_the_number_of_warnings_about_open_episodes(open_db):
     assert len(held(open_db)[0]) == 30
 
 
-@pytest.mark.both_databases
 def test_an_interrupt_while_creating_a_writer_causes_no_warning(open_db, monkeypatch):
     buffer = open_db().buffer("b")
 

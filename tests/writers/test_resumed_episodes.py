@@ -1,6 +1,5 @@
 """Resumed episodes: steps, policy versions and previous writers."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -127,20 +126,6 @@ def test_a_replaced_writer_without_unwritten_steps_causes_no_warning(open_db):
     second.append(x=1)
     second.end()
     assert columns_of(other, "x") == [[0, 1]]
-
-
-def test_an_episode_can_be_resumed_in_a_coroutine(buffer):
-    first = begin(buffer)
-    first.append(x=0)
-    first.abort()
-
-    async def resume():
-        writer = await buffer.episode_async("task", episode_id="e", resume=True)
-        async with writer as episode:
-            episode.append(x=1)
-
-    asyncio.run(resume())
-    assert columns_of(buffer, "x") == [[0, 1]]
 
 
 def test_only_the_last_writer_to_resume_an_episode_can_write(buffer):
@@ -312,10 +297,7 @@ def test_a_handle_with_rows_in_memory_samples_the_same_as_a_new_handle(tmp_path_
             if len(buffer):
                 for unit in (NStep(1, next_fields=("x",)), Episode(), expdb.Sequence(4)):
                     size = 64 if unit != Episode() else 1
-                    drawn = [
-                        _drawn(each, size, unit) for each in (buffer, other)
-                    ]  # fmt: skip
-                    assert drawn[0] == drawn[1]
+                    assert _drawn(buffer, size, unit) == _drawn(other, size, unit)
         stored = {row["episode_id"]: row["length"] for row in buffer.episodes().to_pylist()}
         assert stored == {name: len(own) for name, own in steps.items()}
 

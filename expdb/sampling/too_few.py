@@ -1,0 +1,35 @@
+"""Errors for samples from too few steps."""
+
+from expdb import errors
+from expdb.names import nearest
+from expdb.sql.conditions import Condition
+from expdb.sql.session import Session
+from expdb.storage.catalog import list_buffers
+from expdb.storage.reading import select
+from expdb.storage.store import Store
+
+
+def explained(
+    store: Store, session: Session, condition: Condition | None, error: errors.TooFewRows
+) -> errors.TooFewRows:
+    """Return an error that also counts the stored steps, the matches and the open episodes."""
+    state = store.state(session)
+    if not state.added:
+        other = nearest(store.name, [name for name in list_buffers(session) if name != store.name])
+        meant = f" ({other.removeprefix(', ')})" if other else ""
+        return errors.TooFewRows(
+            f"buffer {store.name!r} of {store.engine.location} is empty, and no step was ever "
+            f"stored; {error}{meant}"
+        )
+    if not state.size:
+        return errors.TooFewRows(
+            f"buffer {store.name!r} is empty, because all steps were evicted or deleted; {error}"
+        )
+    summary = f"buffer {store.name!r} holds {state.size:,} step{'s' * (state.size != 1)}"
+    if condition is not None:
+        summary += f", {select.count(store, session, condition):,} of which match the query"
+    open_ones = select.open_episodes(store, session, condition)
+    if open_ones:
+        whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
+        summary += f", and {open_ones:,} of {whose} episodes {are} open"
+    return errors.TooFewRows(f"{summary}; {error}")
