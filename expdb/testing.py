@@ -31,7 +31,7 @@ QUERIES: dict[str, Any] = {
         expdb.QueryBuilder().gt("length", 4).or_().eq("reward", 0.0)
     ),
 }
-OTHERS = (expdb.Uniform(), expdb.Uniform(replace=False), expdb.Prioritized())
+OTHERS = (expdb.Uniform(replace=True), expdb.Uniform(replace=False), expdb.Prioritized())
 SEED = 7
 
 

@@ -17,13 +17,9 @@ pytestmark = pytest.mark.both_databases
 COLUMNS = [*dict.fromkeys((*STEP_COLUMNS, *EPISODE_COLUMNS))]
 FIELDS = ["obs", "text", "data", "tokens"]
 UNITS = {
-    "step": expdb.Step(),
-    "stack": expdb.Stack(3),
-    "n-step": expdb.NStep(2, stack=2),
-    "sequence": expdb.Sequence(4, burn_in=2),
-    "episode": expdb.Episode(),
-    "group": expdb.Group(3),
-}
+    "step": expdb.Step(), "stack": expdb.Stack(3), "n-step": expdb.NStep(2, stack=2),
+    "sequence": expdb.Sequence(4, burn_in=2), "episode": expdb.Episode(), "group": expdb.Group(3),
+}  # fmt: skip
 
 
 def fill(buffer):
@@ -89,7 +85,13 @@ def test_shared_and_replay_in_another_process_equal_the_lease(db, location, fiel
     for _ in ids:
         name, pickled = back.get(timeout=60)
         assert repr(pickle.loads(pickled)) == repr(expected[name]), name
-    for lease in leases.values():
+    for name, lease in leases.items():
+        for k in range(2):
+            part = buffer.consumer(name).shared(lease.id, shard=(k, 2))
+            of_rank = {key: array[k::2] for key, array in lease.batch.items()}
+            assert repr(plain(part)) == repr(plain(of_rank)), name
+        with pytest.raises(expdb.InvalidValue, match="shard must be"):
+            buffer.consumer(name).shared(lease.id, shard=(2, 2))
         lease.acknowledge()
     there.put("acknowledged")
     for _ in ids:

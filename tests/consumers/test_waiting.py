@@ -45,31 +45,7 @@ def await_true(condition):
         time.sleep(0.01)
 
 
-def test_only_one_waiting_thread_watches_the_database(db, consumer, monkeypatch):
-    buffer, inside, most, calls = db.buffer("b"), [0], [0], [0]
-    watch = waiting._wait_for_counters
-
-    def counted(*arguments):
-        calls[0] += 1
-        if arguments[2] is None:  # the initial check
-            return watch(*arguments)
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        result = watch(*arguments)
-        inside[0] -= 1
-        return result
-
-    monkeypatch.setattr(waiting, "_wait_for_counters", counted)
-    buffer.store(x=0)
-    learners = Learners(consumer, 9)
-    await_true(lambda: len(learners.found) == 1 and calls[0] >= 9)
-    buffer.store_batch({"x": np.arange(1, 9)})
-    learners.join()
-    assert sorted(learners.found) == list(range(9))
-    assert most == [1]
-
-
-def test_waiting_threads_alternate_in_watching_the_database(db, consumer, monkeypatch):
+def test_waiting_threads_watch_the_database_in_turn_and_one_at_a_time(db, consumer, monkeypatch):
     watch, inside, most, watchers = waiting._wait_for_counters, [0], [0], set()
 
     def counted(*arguments):

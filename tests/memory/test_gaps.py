@@ -43,7 +43,7 @@ def assert_same_samples(buffer, reader, seed):
     buffer.update_priorities(positions, values)
     buffer._sampling.save(wait=True)
     for unit in UNITS:
-        for sampler in (expdb.Uniform(), expdb.Newest(7), expdb.Prioritized(initial=1.0)):
+        for sampler in (expdb.Uniform(True), expdb.Newest(7), expdb.Prioritized(initial=1.0)):
             ours, theirs = (_sample(source, sampler, unit, seed) for source in (buffer, reader))
             assert ours.keys() >= theirs.keys()
             for key in theirs:

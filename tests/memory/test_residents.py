@@ -222,14 +222,14 @@ def test_updating_terminated_changes_the_valid_n_step_start_positions(open_db):
     buffer = open_db(max_lag=0.0).buffer("b")
     buffer.store_batch([{"obs": float(i), "episode_id": "e"} for i in range(10)])
     unit = NStep(3, end="redraw")
-    for sampler in (expdb.Prioritized(), Uniform()):
+    for sampler in (expdb.Prioritized(), Uniform(replace=True)):
         assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 3, 4, 5, 6]
     buffer.update({"position": 4}, terminated=True)
-    for sampler in (expdb.Prioritized(), Uniform()):
+    for sampler in (expdb.Prioritized(), Uniform(replace=True)):
         assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 5, 6]
     buffer.update({"position": 4}, terminated=False)
     buffer.update({"position": 9}, terminated=True)
-    for sampler in (expdb.Prioritized(), Uniform()):
+    for sampler in (expdb.Prioritized(), Uniform(replace=True)):
         assert positions(buffer, sampler=sampler, unit=unit) == [0, 1, 2, 3, 4, 5, 6, 7]
     agree(open_db, buffer, unit=NStep(2))
 
@@ -241,14 +241,14 @@ def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
         buffer.store_batch(
             [{"x": float(j), "task_id": "abc"[(k * j) % 3], "terminated": True} for j in range(7)]
         )
-        for candidate in (sampler, Uniform(over="task"), Uniform()):
+        for candidate in (sampler, Uniform(over="task"), Uniform(replace=True)):
             buffer.sample(4, sampler=candidate)
     buffer.set_capacity(100)
     for candidate in (
         sampler,
         Uniform(over="task"),
         Uniform(over="episode"),
-        Uniform(),
+        Uniform(replace=True),
         expdb.Newest(30),
     ):
         agree(open_db, buffer, sampler=candidate)

@@ -57,27 +57,6 @@ def test_async_methods_return_and_raise_the_same_as_sync_methods(db):
 
 
 @pytest.mark.both_databases
-def test_other_tasks_run_while_an_async_call_waits(buffer, monkeypatch):
-    gate, delete = threading.Event(), change.delete
-
-    def held_back(*arguments, **named):
-        assert gate.wait(60)
-        return delete(*arguments, **named)
-
-    monkeypatch.setattr(change, "delete", held_back)
-    buffer.store(task_id="t", n=1)
-
-    async def run():
-        task = asyncio.create_task(buffer.delete_async([0]))
-        await asyncio.sleep(0.02)
-        assert not task.done()
-        gate.set()
-        assert await task == 1
-
-    asyncio.run(run())
-
-
-@pytest.mark.both_databases
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_cancelled_delete_waits_and_reports_its_outcome(buffer, monkeypatch, fails):
     gate, delete = threading.Event(), change.delete

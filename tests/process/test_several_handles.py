@@ -55,13 +55,8 @@ def test_store_batch_continues_the_others_if_another_handle_ended_an_episode(ope
         ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1),
         ("t3", "open", 2), ("t4", "complete", 2),
     ]  # fmt: skip
-    assert [(row["task_id"], row["step"]) for row in first.page(2, 5)] == [
-        ("t0", 1),
-        ("t1", 1),
-        ("t2", 0),
-        ("t3", 1),
-        ("t4", 1),
-    ]
+    steps = [(row["task_id"], row["step"]) for row in first.page(2, 5)]
+    assert steps == [("t0", 1), ("t1", 1), ("t2", 0), ("t3", 1), ("t4", 1)]
 
 
 def test_an_episode_id_can_be_reused_after_its_episode_was_evicted(open_db):
@@ -86,12 +81,8 @@ def test_a_slow_agent_continues_its_episode_after_its_steps_are_evicted(open_db)
                 buffer.store(task_id=f"t{k - 150 * turn}", reward=1.0, terminated=turn == 3)
     complete = [row for row in buffer.episodes().to_pylist() if row["status"] == "complete"]
     assert {(row["length"], row["episode_return"]) for row in complete} == {(4, 4.0)}
-    assert {(row["step"], row["terminated"]) for row in buffer.page(1, 100)} == {
-        (0, False),
-        (1, False),
-        (2, False),
-        (3, True),
-    }
+    steps = {(row["step"], row["terminated"]) for row in buffer.page(1, 100)}
+    assert steps == {(0, False), (1, False), (2, False), (3, True)}
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, unit=expdb.Episode())
 
@@ -124,13 +115,8 @@ def test_a_writer_can_continue_an_open_episode_deleted_after_eviction(open_db, h
             writer.append(n=n, reward=1.0, **more)
             writer.flush()
         else:
-            buffer.store(
-                task_id="slow",
-                n=n,
-                reward=1.0,
-                **more,
-                **({"episode_id": "e"} if how == "store by name" else {}),
-            )
+            name = {"episode_id": "e"} if how == "store by name" else {}
+            buffer.store(task_id="slow", n=n, reward=1.0, **more, **name)
 
     for n in range(3):
         write(n)
@@ -199,13 +185,12 @@ def test_all_handles_agree_on_the_last_step_after_delete_and_update(open_db, ord
     fresh = open_db().buffer("b")
     batches = [handle.sample(32, unit=expdb.NStep(1), rng=0) for handle in (buffer, fresh)]
     assert sorted(set(batches[0]["position"].tolist())) == [0, 1]
-    for key in batches[0]:
-        np.testing.assert_array_equal(batches[0][key], batches[1][key])
+    np.testing.assert_equal(*map(dict, batches))
 
 
 def test_sampling_resumes_bit_for_bit_with_more_samplers_than_are_cached(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=300)
-    samplers = [expdb.Prioritized(alpha=0.3 + 0.01 * k) for k in range(20)]
+    samplers = [expdb.Prioritized(0.3 + 0.01 * k, anneal_steps=20) for k in range(20)]
 
     def train(which, rounds, stores):
         out = []
@@ -267,8 +252,9 @@ def test_unsaved_priorities_are_kept_if_a_new_step_lacks_a_field(open_db):
     buffer.store_batch([{"n": k, "obs": np.zeros(2)} for k in range(4)])
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0, initial=4.0)
     buffer.sample(4, sampler=sampler)
-    buffer.update_priorities([0, 1, 2, 3], [1.0, 2.0, 3.0, 10.0])
-    buffer.store(n=4)  # lacks obs
+    buffer.update_priorities([0, 1, 2, 3], [1.0, 2.0, 5.0, 5.0])
+    buffer.store(n=4)  # lacks obs, so that all rows are read again
+    buffer.update_priorities([2, 3], [3.0, 10.0])
     batch = buffer.sample(64, sampler=sampler, rng=0)
     np.testing.assert_allclose(
         batch["probability"], np.array([1.0, 2.0, 3.0, 10.0, 4.0])[batch["position"]] / 20

@@ -87,16 +87,6 @@ def test_closing_a_handle_leaves_no_file_descriptor_open(tmp_path):
     assert len(os.listdir("/dev/fd")) <= before  # other handles may have been closed meanwhile
 
 
-def test_the_descriptor_of_a_deleted_wal_index_is_closed_with_the_handle(path):
-    before = set(wal_index._descriptors)
-    with expdb.open(path) as db:
-        db.buffer("b").store(n=1)
-        for _ in range(3):
-            drawn(db.buffer("b"))
-        assert set(wal_index._descriptors) - before
-    assert set(wal_index._descriptors) <= before
-
-
 def locks(path):
     """Return the byte ranges of a file that this process has locked."""
     status = os.stat(path)

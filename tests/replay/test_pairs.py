@@ -96,17 +96,3 @@ def test_tokens_have_the_chosen_rollout_before_the_rejected_one(db):
     assert batch["rollout"].tolist() == [0, 1]
     assert batch["input_ids"].tolist() == [[9, 1], [9, 0]]
     assert batch["reward"].tolist() == [1.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"margin": -1}, "margin must be"),
-        ({"per": "episode"}, "per must be"),
-        ({"score": {}}, "score must be"),
-        ({"max_length": 0}, "max_length must be"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(expdb.InvalidValue, match=message):
-        Pairs(**settings)

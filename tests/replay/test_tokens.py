@@ -284,16 +284,6 @@ def test_advantages_equal_their_formulas(train, name):
     np.testing.assert_allclose(values[order], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_groups_with_equal_scores_have_an_advantage_of_0(train):
-    for k in range(3):
-        store(train, [turn([1], [2], reward=0.3)], group_id="g", episode_id=f"e{k}")
-    for name in ("grpo", "dr_grpo", "rloo", "reinforce++"):
-        batch = everything(train, Tokens(of=Group(3), advantage=name), 1)
-        assert not batch["advantage"].any()
-    single = everything(train, Tokens(of=Group(1), advantage="grpo"), 1)
-    assert not single["advantage"].any()
-
-
 def test_advantages_with_a_score_ignore_returns(train):
     for k in range(2):
         name = store(train, [turn([1], [2 + k])], group_id="g", episode_id=f"e{k}")
@@ -308,20 +298,15 @@ def test_advantages_with_a_score_ignore_returns(train):
     ("settings", "message"),
     [
         ({"of": expdb.Step()}, "of must be an Episode, a Group or Pairs"),
-        ({"fork_threshold": None}, "fork_threshold must be"),
-        ({"pad_id": None}, "pad_id must be"),
-        ({"of": Episode(pad=False)}, "pad=False"),
-        ({"pack": True}, "also pass max_tokens"),
-        ({"max_tokens": 0}, "max_tokens must be"),
-        ({"budget": 0}, "budget must be"),
-        ({"fork_threshold": 0}, "fork_threshold must be"),
-        ({"overlong": "truncate"}, "overlong must be"),
-        ({"names": "prime"}, "names must be"),
+        ({"of": Episode(pad=False)}, "pad=False"), ({"pack": True}, "also pass max_tokens"),
         ({"advantage": "grpo"}, r"pass of=expdb\.Group"),
-        ({"advantage": "gae", "of": Group(2)}, "advantage must be"),
-        ({"agent": 3}, "agent must be"),
+        ({"of": Group(2), "advantage": "gae"}, "advantage must be"),
+        *(({name: value}, f"{name} must be") for name, value in [
+            ("fork_threshold", None), ("fork_threshold", 0), ("pad_id", None), ("max_tokens", 0),
+            ("budget", 0), ("overlong", "truncate"), ("names", "prime"), ("agent", 3),
+        ]),
     ],
-)
+)  # fmt: skip
 def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         Tokens(**settings)
@@ -380,22 +365,39 @@ def test_interleaved_rollouts_are_read_once_per_chunk(train, monkeypatch):
     assert max(spans for _, spans in counts) == 24
 
 
-@pytest.mark.parametrize("name", ["text", "vectors"])
-@pytest.mark.parametrize("setting", ["output_mask", "versions"])
-def test_masks_and_versions_must_be_one_dimensional_arrays(db, setting, name):
-    vectors = expdb.Field("int32", (None, 3))
-    buffer = db.buffer("masks", fields={**expdb.TOKEN_FIELDS, "vectors": vectors})
-    values = {"text": "ab", "vectors": np.ones((1, 3), np.int32)}
-    buffer.store(episode_id="e", truncated=True, **turn([1], [2]), **values)
-    with pytest.raises(expdb.InvalidValue, match=f"'{name}' must contain one-dimensional arrays"):
-        everything(buffer, Tokens(**{setting: name}), 1)
-
-
-@pytest.mark.parametrize("setting", ["logprobs", "output_mask", "versions"])
-def test_a_setting_must_name_a_field(train, setting):
-    store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match=f"{setting}='wrong' is not a field"):
-        everything(train, Tokens(**{setting: "wrong"}), 1)
+@pytest.mark.parametrize(
+    ("settings", "fields", "message"),
+    [
+        *(({setting: name}, None, f"'{name}' must contain one-dimensional arrays")
+          for setting in ("prompt", "output_mask", "versions")
+          for name in ("text", "matrix", "vectors")),
+        *(({setting: "wrong"}, None, f"{setting}='wrong' is not a field")
+          for setting in ("logprobs", "output_mask", "versions")),
+        ({"output_mask": "one"}, None, "'one' has 1 values for a turn with 2"),
+        ({"output_mask": "three"}, None, "'three' has 3 values for a turn with 2"),
+        ({}, ["one"], "'one' has 1 values for a turn with 2"),
+        ({}, ["three"], "'three' has 3 values for a turn with 2"),
+        ({}, ["text"], "'text' is not numeric"),
+        *(({}, [name], f"must not contain '{name}', because Tokens")
+          for name in ("reward", "length", "episode_return")),
+        ({"names": "trl"}, ["completion_mask"], "must not contain 'completion_mask'"),
+        ({"pad_id": 2**40}, None, "pad_id 1099511627776 does not fit"),
+        ({"advantage": "reinforce++"}, None, "score of 1 of 1 drawn rollouts is unknown"),
+    ],
+)  # fmt: skip
+def test_requests_that_the_stored_turns_do_not_allow_are_rejected(
+    new_buffer, settings, fields, message
+):
+    bools, vectors = expdb.Field("bool", (None,)), expdb.Field("int32", (None, 3))
+    kinds = {"one": bools, "three": bools, "vectors": vectors}
+    buffer = new_buffer(fields={**expdb.TOKEN_FIELDS, **kinds})
+    buffer.store(
+        episode_id="e", truncated=True, **turn([1, 2], [3, 4]), text="ab", completion_mask=7.0,
+        one=np.ones(1, bool), three=np.ones(3, bool), vectors=np.ones((1, 3), np.int32),
+        matrix=np.zeros((2, 2), np.int32),
+    )  # fmt: skip
+    with pytest.raises(expdb.InvalidValue, match=message):
+        everything(buffer, Tokens(**settings), 1, fields=fields)
 
 
 def test_a_turn_without_a_prompt_is_reported(train):
@@ -436,19 +438,6 @@ def test_the_warning_for_a_batch_without_rows_names_the_reason(train, missing, u
         everything(train, unit, 1)
 
 
-def test_advantages_of_rollouts_with_an_unknown_score_raise(train):
-    store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match="score of 1 of 1 drawn rollouts is unknown"):
-        everything(train, Tokens(advantage="reinforce++"), 1)
-
-
-def test_a_key_of_the_unit_cannot_be_requested_as_a_field(train):
-    store(train, [turn([1], [2])])
-    for name in ("reward", "length", "episode_return"):
-        with pytest.raises(expdb.InvalidValue, match=f"must not contain '{name}', because Tokens"):
-            everything(train, Tokens(), 1, fields=[name])
-
-
 @pytest.mark.parametrize("pack", [False, True])
 def test_columns_of_episodes_have_one_value_per_rollout(train, pack):
     for k in range(2):
@@ -459,12 +448,6 @@ def test_columns_of_episodes_have_one_value_per_rollout(train, pack):
     tasks = batch["task_id"].reshape(-1).tolist()
     assert sorted(tasks) == ["t0", "t0", "t1", "t1"]
     assert tasks[0] == tasks[1]
-
-
-def test_text_fields_cannot_be_requested_for_tokens(train):
-    train.store(episode_id="e", truncated=True, **turn([1], [2]), text="hello")
-    with pytest.raises(expdb.InvalidValue, match="'text' is not numeric"):
-        everything(train, Tokens(), 1, fields=["text"])
 
 
 def test_both_rollouts_of_a_pair_are_dropped_or_sharded_together(train):
@@ -481,15 +464,6 @@ def test_both_rollouts_of_a_pair_are_dropped_or_sharded_together(train):
         rollouts = unit.shard(batch, rank, 2)["rollout"]
         own = set(rollouts[rollouts >= 0].tolist())
         assert own == {rollout ^ 1 for rollout in own}
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_a_field_whose_length_differs_from_the_output_is_rejected(db, length):
-    words = expdb.Field("float64", (None,))
-    buffer = db.buffer("words", fields={**expdb.TOKEN_FIELDS, "words": words})
-    buffer.store(episode_id="e", truncated=True, **turn([1, 2], [3, 4]), words=np.zeros(length))
-    with pytest.raises(expdb.InvalidValue, match=f"'words' has {length} values for a turn with 2"):
-        everything(buffer, Tokens(), 1, fields=["words"])
 
 
 @pytest.mark.parametrize("pack", [False, True])
@@ -619,8 +593,7 @@ def test_lease_with_a_shard_returns_the_rows_of_its_rank(train):
     others = consumer.shared(lease.id, shard=(1, 2), rows_multiple=2)
     again = consumer.shared(lease.id, shard=(0, 2), rows_multiple=2)
     assert lease.batch.size == others.size
-    for name, array in lease.batch.items():
-        np.testing.assert_array_equal(array, again[name])
+    np.testing.assert_equal(dict(again), dict(lease.batch))
     lease.batch.annotate(entropies=np.ones(lease.batch["input_ids"].shape))
     others.annotate(entropies=np.ones(others["input_ids"].shape))
     lease.acknowledge()
@@ -705,31 +678,14 @@ def test_invalid_annotation_versions_are_rejected(train, version):
         batch.annotate(version, x=np.ones((1, 2)))
 
 
-def test_a_field_with_the_name_of_a_renamed_key_is_rejected(train):
+def test_a_field_may_have_the_name_of_a_key_of_another_library(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), completion_mask=7.0)
-    with pytest.raises(expdb.InvalidValue, match="must not contain 'completion_mask'"):
-        everything(train, Tokens(names="trl"), 1, fields=["completion_mask"])
     assert everything(train, Tokens(), 1, fields=["completion_mask"])["completion_mask"].max() == 7
 
 
-@pytest.mark.parametrize("length", [1, 3])
-def test_an_output_mask_must_have_the_length_of_the_output(db, length):
-    kinds = {name: expdb.Field("int32", (None,)) for name in ("p", "o")}
-    buffer = db.buffer("masks", fields={**kinds, "m": expdb.Field("bool", (None,))})
-    arrays = np.array([1], np.int32), np.array([2, 3], np.int32)
-    buffer.store(episode_id="e", p=arrays[0], o=arrays[1], m=np.ones(length, bool), truncated=True)
-    with pytest.raises(expdb.InvalidValue, match=f"'m' has {length} values for a turn with 2"):
-        everything(buffer, Tokens(prompt="p", output="o", output_mask="m"), 1)
-
-
-@pytest.mark.parametrize("pad_id", [2**40, -(2**31) - 1 + 1])
-def test_pad_id_must_fit_the_token_type(train, pad_id):
+def test_pad_id_may_be_the_lowest_number_of_the_token_type(train):
     store(train, [turn([1], [2])])
-    if pad_id < 2**31:
-        assert everything(train, Tokens(pad_id=pad_id), 1).size == 1
-        return
-    with pytest.raises(expdb.InvalidValue, match="pad_id 1099511627776 does not fit"):
-        everything(train, Tokens(pad_id=pad_id), 1)
+    assert everything(train, Tokens(pad_id=-(2**31)), 1).size == 1
 
 
 def test_steps_without_tokens_are_skipped_for_fields_of_fixed_shape(db):
@@ -741,15 +697,6 @@ def test_steps_without_tokens_are_skipped_for_fields_of_fixed_shape(db):
     unit = Tokens(prompt="prompt", output="answer", fork_threshold=1)
     batch = everything(buffer, unit, 1)
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 3, 4], [1, 2, 5, 6]]
-
-
-def test_prompts_must_be_one_dimensional_arrays(db):
-    buffer = db.buffer("wrong", fields={"o": expdb.Field("int32", (None,))})
-    output = np.array([1], np.int32)
-    buffer.store(episode_id="e", p="text", o=output, q=np.zeros((2, 2), np.int32), truncated=True)
-    for prompt in ("p", "q"):
-        with pytest.raises(expdb.InvalidValue, match=f"'{prompt}' must contain one-dimensional"):
-            everything(buffer, Tokens(prompt=prompt, output="o"), 1)
 
 
 def test_annotations_missing_from_some_turns_have_a_has_mask(train):
@@ -770,8 +717,8 @@ def test_advantages_that_overflow_float32_are_rejected(train):
 def test_equal_scores_give_an_advantage_of_exactly_0(train):
     for k in range(7):
         store(train, [turn([1], [k], reward=1e9 + 0.1)], group_id="g")
-    for name in ("grpo", "dr_grpo", "rloo"):
-        batch = everything(train, Tokens(of=Group(7), advantage=name), 1)
+    for size, name in ((1, "grpo"), (1, "reinforce++"), (7, "grpo"), (7, "dr_grpo"), (7, "rloo")):
+        batch = everything(train, Tokens(of=Group(size), advantage=name), 1)
         assert not batch["advantage"].any()
     negative = Tokens(of=Group(7), advantage=lambda scores, lengths, mask: -scores)
     assert not np.signbit(everything(train, negative, 1)["advantage"][:, 0]).any()
@@ -835,9 +782,7 @@ def test_items_above_the_budget_are_leased_later(train, pack):
         taken = drawn[: len(groups)]
         assert lease.batch["attention_mask"].sum() == sum(taken) <= 60
         assert taken == drawn or sum(drawn[: len(groups) + 1]) > 60
-        shared = consumer.shared(lease.id)
-        for key, array in lease.batch.items():
-            np.testing.assert_array_equal(shared[key], array)
+        np.testing.assert_equal(dict(consumer.shared(lease.id)), dict(lease.batch))
         begin += len(groups)
         lease.acknowledge()
 
@@ -876,8 +821,7 @@ def test_shared_and_replay_omit_items_that_exceeded_the_budget(train):
     lease.acknowledge()
     first, *_ = train.replay("trainer", last=1)
     for again in (shared, first):
-        for key, array in lease.batch.items():
-            np.testing.assert_array_equal(again[key], array)
+        np.testing.assert_equal(dict(again), dict(lease.batch))
 
 
 def test_overlong_items_outside_the_budget_do_not_raise(train):

@@ -155,21 +155,6 @@ def test_pairs_reflect_queries_updates_and_eviction(buffer):
         buffer.sample(1, unit=Pairs())
 
 
-def test_prioritized_pairs_are_reproduced_from_a_sampling_state(buffer, module_db):
-    batch = buffer.sample(64, unit=Pairs(), sampler=expdb.Prioritized(), rng=0)
-    assert batch["probability"] == pytest.approx(1.0)  # one episode is better than others
-    state = buffer.sampling_state()
-    with expdb.open(module_db.location) as other:
-        again = other.buffer(buffer.name)
-        again.restore_sampling(state)
-        ours, theirs = (
-            source.sample(16, unit=Pairs(), sampler=expdb.Prioritized())
-            for source in (buffer, again)
-        )
-    for key in ours:
-        np.testing.assert_array_equal(ours[key], theirs[key])
-
-
 @dataclass(frozen=True)
 class Wrong(expdb.Sampler):
     result: str
@@ -190,18 +175,6 @@ class Wrong(expdb.Sampler):
         return positions, {"task": population.column("task_id")}
 
 
-def test_invalid_results_of_draw_are_rejected(buffer):
-    for result in ("one too many", "floats", "no columns", "unknown key"):
-        with pytest.raises(expdb.InvalidValue, match=r"Wrong.draw must return positions"):
-            buffer.sample(4, sampler=Wrong(result))
-    with pytest.raises(expdb.InvalidValue, match="must return positions of the population"):
-        buffer.sample(4, sampler=Wrong("elsewhere"))
-    with pytest.raises(expdb.InvalidValue, match="is not in `reads`"):
-        buffer.sample(4, sampler=Wrong("undeclared"))
-    with pytest.raises(NotImplementedError, match=r"implement draw\(\)"):
-        buffer.sample(4, sampler=expdb.Sampler())
-
-
 @dataclass(frozen=True)
 class LostSteps(expdb.Unit):
     pass
@@ -218,27 +191,12 @@ class Twice(expdb.Unit):
         return expdb.Layout.of_episodes(trajectories, rows)
 
 
-def test_invalid_anchors_and_a_missing_layout_are_rejected(buffer):
-    with pytest.raises(expdb.InvalidValue, match=r"Twice.anchors must return an integer array"):
-        buffer.sample(2, unit=Twice())
-    with pytest.raises(NotImplementedError, match=r"implement layout\(\)"):
-        buffer.sample(2, unit=LostSteps())
-
-
 @dataclass(frozen=True)
 class Unknown(expdb.Sampler):
     reads = ("reward",)
 
     def draw(self, population, size, rng):
         return population.uniform(size, rng), {}
-
-
-def test_samplers_can_read_only_columns_of_episodes(buffer):
-    with pytest.raises(
-        expdb.InvalidValue,
-        match="'reward' is not a column of episodes; remove this column of steps",
-    ):
-        buffer.sample(2, sampler=Unknown())
 
 
 def sample_positions(buffer, where=None):
@@ -368,13 +326,6 @@ class Listing(LostSteps):
     names: list
 
 
-def test_mutable_units_are_rejected(buffer):
-    with pytest.raises(expdb.InvalidValue, match="Changing must be frozen"):
-        buffer.sample(2, unit=Changing())
-    with pytest.raises(expdb.InvalidValue, match="use a tuple"):
-        buffer.sample(2, unit=Listing([1]))
-
-
 @dataclass(frozen=True)
 class Good(expdb.Unit):
     """Return steps of episodes with a return of at least 0.5, and their next steps."""
@@ -442,9 +393,23 @@ class Beside(expdb.Uniform):
         return positions + 1000, columns
 
 
-def test_subclasses_of_built_in_samplers_are_validated(buffer):
-    with pytest.raises(expdb.InvalidValue, match="must return positions of the population"):
-        buffer.sample(2, sampler=Beside())
+def test_invalid_samplers_and_units_are_rejected(buffer):
+    results = ("one too many", "floats", "no columns", "unknown key")
+    for options, message in (
+        *(({"sampler": Wrong(result)}, "Wrong.draw must return positions") for result in results),
+        ({"sampler": Wrong("elsewhere")}, "must return positions of the population"),
+        ({"sampler": Wrong("undeclared")}, "is not in `reads`"),
+        ({"sampler": Beside()}, "must return positions of the population"),
+        ({"sampler": Unknown()}, "'reward' is not a column of episodes; remove this column of"),
+        ({"unit": Twice()}, "Twice.anchors must return an integer array"),
+        ({"unit": Changing()}, "Changing must be frozen"),
+        ({"unit": Listing([1])}, "use a tuple"),
+    ):
+        with pytest.raises(expdb.InvalidValue, match=message):
+            buffer.sample(4, **options)
+    for options in ({"sampler": expdb.Sampler()}, {"unit": LostSteps()}):
+        with pytest.raises(NotImplementedError, match=r"implement (draw|layout)\(\)"):
+            buffer.sample(4, **options)
 
 
 @dataclass(frozen=True)
@@ -627,9 +592,7 @@ def test_a_custom_window_contains_the_steps_around_each_drawn_step(buffer, where
             buffer.sample(40, where, unit=unit, sampler=sampler, rng=0)
             for unit in (Around(steps), AroundOneByOne(steps))
         )
-        assert batch.keys() == other.keys()
-        for key in batch:
-            np.testing.assert_array_equal(batch[key], other[key], err_msg=key)
+        np.testing.assert_equal(dict(batch), dict(other))
         assert not batch["mask"].all()
 
 

@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 from cases import combinations
+from processes import run_at_once
 
 import expdb
 from expdb.sampling.gatherer import Gatherer
@@ -12,42 +13,26 @@ from expdb.sampling.sample_plan import MOST_ROWS_KEPT
 from expdb.sampling.window import Window
 
 UNITS = [
-    expdb.Step(),
-    expdb.NStep(1),
-    expdb.NStep(1, gamma=0.9, end="redraw"),
-    expdb.NStep(1, next_fields=("n",)),
-    expdb.NStep(3, gamma=0.9),
-    expdb.NStep(4, gamma=0.9, end="redraw"),
-    expdb.Sequence(4),
-    expdb.Sequence(9, stride=2),
-    expdb.Sequence(3, pad=False),
-    expdb.Sequence(1),
-    expdb.NStep(1, stack=2),
+    expdb.Step(), expdb.NStep(1), expdb.NStep(1, gamma=0.9, end="redraw"),
+    expdb.NStep(1, next_fields=("n",)), expdb.NStep(3, gamma=0.9),
+    expdb.NStep(4, gamma=0.9, end="redraw"), expdb.Sequence(4), expdb.Sequence(9, stride=2),
+    expdb.Sequence(3, pad=False), expdb.Sequence(1), expdb.NStep(1, stack=2),
     expdb.NStep(1, stack=4, gamma=0.5, end="redraw"),
     expdb.NStep(1, stack=3, stack_fields=("obs", "n")),
-]
+]  # fmt: skip
 OTHER_UNITS = [
-    expdb.NStep(3, end="drop"),
-    expdb.NStep((1, 4), gamma=0.5),
-    expdb.NStep(2, stack=2),
-    expdb.Stack(3),
-    expdb.Sequence(4, burn_in=2),
-    expdb.Episode(),
-    expdb.Group(1),
-]
+    expdb.NStep(3, end="drop"), expdb.NStep((1, 4), gamma=0.5), expdb.NStep(2, stack=2),
+    expdb.Stack(3), expdb.Sequence(4, burn_in=2), expdb.Episode(), expdb.Group(1),
+]  # fmt: skip
 SAMPLERS = [
     expdb.Uniform(),
     expdb.Prioritized(),
     expdb.Prioritized(alpha=2.0, beta=0.5, normalise="buffer", initial=0.5),
 ]
 OTHER_SAMPLERS = [
-    expdb.Uniform(replace=False),
-    expdb.Uniform(over="episode"),
-    expdb.Uniform(over="task"),
-    expdb.Newest(20),
-    expdb.Prioritized(anneal_steps=10),
-    expdb.Ordered("reward"),
-]
+    expdb.Uniform(replace=False), expdb.Uniform(over="episode"), expdb.Uniform(over="task"),
+    expdb.Newest(20), expdb.Prioritized(anneal_steps=10), expdb.Ordered("reward"),
+]  # fmt: skip
 QUERIES = [{"task_id": "task1"}, expdb.QueryBuilder().gt("reward", 4), [3, 20, 21, 22, 40]]
 
 
@@ -322,20 +307,6 @@ def test_a_list_of_fields_can_change_between_samples(buffer):
     assert list(buffer.sample(4, fields=(name for name in ("reward", "n")))) == ["reward", "n"]
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"size": 0}, {"size": True}, {"size": 1.5}, {"wait": "soon"}, {"rng": "seed"}, {"unit": 3},
-     {"sampler": "uniform"}, {"fields": ["nothing"]}, {"fields": [np.array(["n", "obs"])]},
-     {"shard": (2, 2)}, {"empty": 3}],
-)  # fmt: skip
-def test_invalid_arguments_are_refused_after_valid_samples(filled, how):
-    for fields in (None, ["n"]):
-        for _ in range(3):
-            filled[40].sample(4, fields=fields)
-    with pytest.raises(expdb.ExpDBError):
-        filled[40].sample(**{"size": 4, **how})
-
-
 def test_a_new_field_is_in_every_later_batch(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         buffer = db.buffer("b")
@@ -430,11 +401,7 @@ def test_concurrent_threads_get_consistent_batches(buffer):
             if not (batch["obs"][..., 0] == batch["n"]).all():
                 wrong.append(batch)
 
-    threads = [threading.Thread(target=draw, args=(unit,)) for unit in UNITS[:3]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_at_once([threading.Thread(target=draw, args=(unit,)) for unit in UNITS[:3]])
     assert wrong == []
 
 

@@ -15,20 +15,22 @@ from expdb import NStep, QueryBuilder, Uniform
 CHI_SQUARE = 1e-6
 
 
-def assert_uniform(draws, population):
-    """Run a chi-square test with the Wilson-Hilferty approximation."""
-    population = list(population)
-    counts = dict.fromkeys(population, 0)
+def assert_distributed(draws, chances):
+    """Run a chi-square test with the Wilson-Hilferty approximation, one-sided at 1e-6."""
+    counts = dict.fromkeys(chances, 0)
     for draw in draws:
         counts[draw] += 1
-    expected = len(draws) / len(population)
-    assert expected >= 5
-    statistic = sum((count - expected) ** 2 / expected for count in counts.values())
-    freedom = len(population) - 1
+    expected = {item: len(draws) * chance for item, chance in chances.items()}
+    statistic = sum((counts[item] - count) ** 2 / count for item, count in expected.items())
+    freedom = len(counts) - 1
     z = ((statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / (2 / (9 * freedom)) ** 0.5
-    assert z < 4.75, (
-        f"chi-square {statistic:.1f} with {freedom} degrees of freedom"
-    )  # one-sided 1e-6
+    assert z < 4.75, f"chi-square {statistic:.1f} with {freedom} degrees of freedom"
+
+
+def assert_uniform(draws, population):
+    population = list(population)
+    assert len(draws) >= 5 * len(population)
+    assert_distributed(draws, dict.fromkeys(population, 1 / len(population)))
 
 
 def sample_positions(buffer, where=None, rounds=40, size=250, **options):
@@ -62,38 +64,6 @@ def test_steps_are_drawn_uniformly_after_deletion(db):
     assert_uniform(sample_positions(buffer), [*range(30), *range(150, 200)])
 
 
-def test_steps_are_drawn_uniformly_after_rows_are_deleted_in_sql(db):
-    buffer = db.buffer("b")
-    buffer.store_batch({"x": np.arange(100)})
-    with writing(db) as session:
-        session.ask("DELETE FROM steps WHERE position % 3 = 0")
-    assert_uniform(sample_positions(buffer), [k for k in range(100) if k % 3])
-    assert (
-        len(set(sample_positions(buffer, rounds=1, size=66, sampler=Uniform(replace=False)))) == 66
-    )
-
-
-def test_matching_steps_are_drawn_uniformly(db):
-    buffer = db.buffer("b")
-    buffer.store_batch([{"task_id": f"t{k % 4}", "reward": k % 10} for k in range(200)])
-    where = QueryBuilder().eq("task_id", "t1").or_().gte("reward", 8)
-    assert_uniform(
-        sample_positions(buffer, where), [k for k in range(200) if k % 4 == 1 or k % 10 >= 8]
-    )
-
-
-def test_steps_with_a_successor_are_drawn_uniformly(db):
-    buffer = db.buffer("b")
-    for k, tail in enumerate([True, False, True, False]):
-        with buffer.episode(f"t{k}") as episode:
-            for t in range(20):
-                episode.append(obs=np.array([k, t]), truncated=t == 19)
-            if tail:
-                episode.end(obs=np.array([k, 20]))
-    ends = {39, 79}
-    assert_uniform(sample_positions(buffer, unit=NStep(1)), [p for p in range(80) if p not in ends])
-
-
 @pytest.mark.slow
 def test_tasks_are_drawn_uniformly_regardless_of_their_length(db):
     buffer = db.buffer("b")
@@ -123,16 +93,9 @@ def test_tasks_are_drawn_uniformly_regardless_of_their_length(db):
 def test_rare_matching_tasks_are_found_and_drawn_uniformly(db):
     buffer = db.buffer("b")
     buffer.store_batch(
-        [
-            {
-                "task_id": f"t{k}",
-                "episode_id": f"e{k}",
-                "reward": float(k % 100 == 7),
-                "terminated": True,
-            }
-            for k in range(1500)
-        ]
-    )
+        [{"task_id": f"t{k}", "episode_id": f"e{k}", "reward": float(k % 100 == 7),
+          "terminated": True} for k in range(1500)]
+    )  # fmt: skip
     rng = np.random.default_rng(5)
     draws = [task for _ in range(30) for task in buffer.sample_tasks(5, {"reward": 1}, rng=rng)]
     assert_uniform(draws, [f"t{k}" for k in range(7, 1500, 100)])
