@@ -3,10 +3,10 @@
     python3 dev.py run COMMAND [ARGS] run an expdb command: `run demo`, `run info runs.db`, ...
     python3 dev.py test [GROUP...] [ARGS]
                                       run tests; the groups are core, tools (command line, pages),
-                                      adapters, documentation (its code) and faults, by default
-                                      core and tools; ARGS go to pytest
+                                      adapters, documentation (its code, the examples, the demo)
+                                      and faults, by default core and tools; ARGS go to pytest
                 --torch               install PyTorch and run the tests that need it
-                --slow                also run the slow tests: long histories, training runs
+                --slow                also run the slow tests, such as long random histories
                 --all                 also run the slow tests, all groups, every combination of
                                       values, and each test that opens a database on both
                 --ecosystems          also test with RLlib, DI-engine, AWorld, Datasette, TRL and
@@ -82,7 +82,7 @@ ECOSYSTEMS = {
 GROUPS = {
     "tools": ["tests/cli", "tests/serve"],
     "adapters": ["tests/integrations"],
-    "documentation": ["tests/test_documentation.py"],
+    "documentation": ["tests/test_documentation.py", "tests/test_examples.py"],
     "faults": ["tests/test_torture.py"],
 }
 

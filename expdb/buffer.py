@@ -1595,10 +1595,10 @@ class ReplayBuffer(NotACollection):
         unit : Unit, default Step()
             `Step`, `Stack`, `NStep`, `Sequence`, `Episode`, `Group`, or your own.
         fields : sequence of str, optional
-            Keys of the batch: fields, keys of the unit and the sampler, and columns of the view
-            ``experience`` such as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`,
-            `step`, `reward`, `terminated`, `truncated`, every field, and the keys of the unit and
-            the sampler.
+            Keys of the batch besides those that the unit adds, such as ``"mask"``: fields, keys of
+            the sampler, and columns of the view ``experience`` such as ``"task_id"`` or ``"tags"``.
+            By default, `position`, `episode`, `step`, `reward`, `terminated`, `truncated`, every
+            field, and the keys of the sampler.
         rng : int or numpy.random.Generator, optional
             Seed or generator of the random numbers. By default, the generator of this object, whose
             state `sampling_state` returns.
@@ -1701,9 +1701,9 @@ class ReplayBuffer(NotACollection):
         unit : Unit, default Step()
             Unit that defines the items; see `sample`.
         fields : sequence of str, optional
-            Keys of the batch: fields, keys of the unit, and columns of the view ``experience`` such
-            as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`, `reward`,
-            `terminated`, `truncated`, every field, and the keys of the unit.
+            Keys of the batch besides those that the unit adds, such as ``"mask"``: fields, and
+            columns of the view ``experience`` such as ``"task_id"`` or ``"tags"``. By default,
+            `position`, `episode`, `step`, `reward`, `terminated`, `truncated` and every field.
         seed : int, default 0
             Seed of the order. Each epoch has its own order, derived from `seed` and the number of
             the epoch.

@@ -66,7 +66,8 @@ def key_sources(
     """Return the keys of a batch by source.
 
     If `fields` is None, the keys are the columns of a batch, all fields, and the keys of the unit
-    and the sampler. Raises QueryError for an unknown key.
+    and the sampler. The keys that the unit adds are always there. Raises QueryError for an unknown
+    key.
     """
     types, optional = store.fields.types, store.fields.optional
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
@@ -89,7 +90,9 @@ def key_sources(
         if may_lack or (source in read and COLUMN_KINDS.get(name) == "integer?"):
             keys.append((f"has_{key}", source, f"has_{name}"))
 
-    wanted = usual if fields is None else dict.fromkeys(fields)
+    # Without keys of the unit such as `mask`, the other arrays cannot be read.
+    added = [key for key in own if own[key] == "unit" and key not in SYSTEM]
+    wanted = usual if fields is None else dict.fromkeys([*fields, *added])
     has_builtin_assembly = unit.assembles and is_builtin(type(unit))
     if unit.assembles:
         inputs = unit.inputs(fields, list(types))

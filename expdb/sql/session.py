@@ -7,8 +7,11 @@ from types import TracebackType
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from sqlalchemy.util import LRUCache
 
 from expdb import errors
+
+COMPILED_STATEMENTS = 512
 
 Kind = Literal["read", "write", "unsynced", "sql", "watch"]
 
@@ -100,6 +103,21 @@ class Session:
 
     def _run(self, statement: str, params: Any) -> list[Any]:
         return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
+
+
+_dialects: dict[object, tuple[sa.Dialect, LRUCache[Any, Any]]] = {}
+
+
+def share_compiled_statements(engine: sa.Engine, key: object) -> sa.Engine:
+    """Let all engines of a process with the same key compile each SQLAlchemy statement once.
+
+    By default, each engine has a cache of its own, and compiling takes a third of the time of an
+    `open` and a first read.
+    """
+    cache: LRUCache[Any, Any] = LRUCache(COMPILED_STATEMENTS)
+    engine.dialect, cache = _dialects.setdefault(key, (engine.dialect, cache))
+    engine.update_execution_options(compiled_cache=cache)
+    return engine
 
 
 class Transaction(AbstractContextManager[Session]):

@@ -139,6 +139,23 @@ def test_whole_episodes_are_drawn_without_replacement_by_default(new_buffer, uni
         assert len(np.unique(batch["episode"])) == 16
 
 
+@pytest.mark.parametrize(
+    "unit", [expdb.Episode(), expdb.Sequence(2), expdb.Group(2), expdb.Pairs(), NStep(2)], ids=str
+)
+def test_fields_never_exclude_the_keys_that_a_unit_adds(new_buffer, unit):
+    buffer = new_buffer()
+    for k in range(4):
+        with buffer.episode("t", group_id=f"g{k // 2}") as episode:
+            episode.extend({"x": np.arange(k + 1), "y": np.arange(k + 1), "reward": k})
+            episode.end(x=9, y=9)
+    every = buffer.sample(1, unit=unit, rng=0)
+    batch = buffer.sample(1, unit=unit, rng=0, fields=["x"])
+    added = set(unit.keys()) - {"reward", "terminated", "truncated"}
+    assert batch.keys() == {"x", *added}
+    for key in batch:
+        np.testing.assert_array_equal(batch[key], every[key])
+
+
 def test_sample_accepts_a_smaller_batch_if_at_least_is_given(scratch):
     scratch.store_batch({"x": np.arange(5)})
     once = Uniform(replace=False)
@@ -317,7 +334,7 @@ def test_next_fields_selects_the_derived_keys(db):
     only = buffer.sample(
         8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0
     )
-    assert list(only) == ["next_other", "discount"]
+    assert list(only) == ["next_other", "discount", "n_steps"]
     with pytest.raises(ValueError, match="next_fields must name stored fields, got nope"):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
     with pytest.raises(expdb.QueryError, match="no key 'next_nope'"):

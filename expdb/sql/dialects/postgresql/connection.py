@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.arrays import ArrayDumper
+from expdb.sql.session import share_compiled_statements
 
 # After an error that expdb raises, psycopg may log others. Without a handler, Python prints them.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
@@ -52,7 +53,7 @@ def create_pool(url: sa.URL, timeout: float) -> sa.Engine:
     sa.event.listen(engine, "connect", _greet, insert=True)
     sa.event.listen(engine, "checkout", _check_alive)
     sa.event.listen(engine, "checkin", _note_time)
-    return engine
+    return share_compiled_statements(engine, url.set(database=None))
 
 
 def _greet(driver: Any, record: Any) -> None:

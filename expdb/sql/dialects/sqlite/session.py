@@ -12,7 +12,7 @@ from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite.commit_watch import LastCommit
 from expdb.sql.dialects.sqlite.open_files import FileUse, open_files
 from expdb.sql.dialects.sqlite.wal_index import WalIndex, close_deleted
-from expdb.sql.session import Session
+from expdb.sql.session import Session, share_compiled_statements
 
 
 class SqliteSession(Session):
@@ -79,10 +79,13 @@ _serials = itertools.count()
 
 def connecting(path: str, module: ModuleType, **options: Any) -> sa.Engine:
     """Return an SQLAlchemy engine that opens connections to a file."""
-    return sa.create_engine(
-        "sqlite://",
-        creator=lambda: connection_to.connect(path, module, **options),
-        module=module,
-        poolclass=NullPool,
-        isolation_level="AUTOCOMMIT",
+    return share_compiled_statements(
+        sa.create_engine(
+            "sqlite://",
+            creator=lambda: connection_to.connect(path, module, **options),
+            module=module,
+            poolclass=NullPool,
+            isolation_level="AUTOCOMMIT",
+        ),
+        module,
     )
