@@ -160,8 +160,15 @@ class Dialect(Protocol):
     ) -> None:
         """Insert whole rows of a table, values in the order of its columns."""
 
-    def set_scores(self, session: Session, buffer_id: int, scores: Mapping[int, str]) -> None:
-        """Set the latest scores of steps, given as JSON by position."""
+    def set_texts(
+        self,
+        session: Session,
+        column: sa.Column[Any],
+        key: sa.Column[Any],
+        buffer_id: int,
+        texts: Mapping[int, str | None],
+    ) -> None:
+        """Set a text column of rows of a buffer, given by the integer key of each row."""
 
     # -- reading ---------------------------------------------------------------------------------
 

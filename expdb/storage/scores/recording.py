@@ -232,7 +232,8 @@ class _Steps:
         }
         if not changed:
             return
-        store.dialect.set_scores(session, store.id, changed)
+        steps = tables.steps.c
+        store.dialect.set_texts(session, steps.scores, steps.position, store.id, changed)
         # Cached scores of episodes follow the revisions of episodes.
         ids = np.array(sorted({self._episode_at[position] for position in changed}), np.int64)
         session.tell(

@@ -118,7 +118,7 @@ def _merge_tags(
     rows_of: dict[str | None, list[int]] = {}
     for row, stored in session.fetch(sa.select(key, column).where(where)):
         rows_of.setdefault(stored, []).append(row)
-    changes = []
+    changes: dict[int, str | None] = {}
     for stored, rows in rows_of.items():
         tags = {} if stored is None else parse_object(stored, column.name)
         for name, value in new_tags.items():
@@ -128,11 +128,9 @@ def _merge_tags(
                 tags[name] = value
         text = encode_tags(tags, column.name) if tags else None
         if text != stored:
-            changes += [(text, store.id, row) for row in rows]
-    session.many(
-        f"UPDATE {key.table.name} SET {column.name} = ? WHERE buffer_id = ? AND {key.name} = ?",
-        changes,
-    )
+            changes |= dict.fromkeys(rows, text)
+    if changes:
+        store.dialect.set_texts(session, column, key, store.id, changes)
 
 
 def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnElement[bool]) -> None:

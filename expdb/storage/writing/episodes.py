@@ -314,8 +314,12 @@ def sweep(store: Store) -> None:
             "BY id LIMIT ?",
             store.id, store.sweep_from, SWEPT_AT_ONCE,
         )  # fmt: skip
-        gone = [(store.id, id) for id, status, last in rows if status == "open" and last < bound]
-        session.many("DELETE FROM episodes WHERE buffer_id = ? AND id = ?", gone)
+        gone = [id for id, status, last in rows if status == "open" and last < bound]
+        if gone:
+            session.tell(
+                f"DELETE FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}",
+                store.id, store.dialect.as_list(np.array(gone, np.int64)),
+            )  # fmt: skip
     store.sweep_from = rows[-1][0] + 1 if len(rows) == SWEPT_AT_ONCE else 0
     store.swept = max(store.swept, bound)
 

@@ -443,12 +443,22 @@ def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) 
     _copy(session, table, [column.name for column in table.columns], rows)
 
 
-def set_scores(session: Any, buffer_id: int, scores: Mapping[int, str]) -> None:
-    """Set the latest scores of steps, given as JSON by position."""
+def set_texts(
+    session: Any,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    buffer_id: int,
+    texts: Mapping[int, str | None],
+) -> None:
+    """Set a text column of rows of a buffer, given by the integer key of each row.
+
+    One statement, because triggers run once per statement.
+    """
     session.tell(
-        "UPDATE steps s SET scores = g.scores FROM unnest(?::bigint[], ?::text[]) "
-        "AS g(position, scores) WHERE s.buffer_id = ? AND s.position = g.position",
-        list(scores), list(scores.values()), buffer_id,
+        f"UPDATE {column.table.name} t SET {column.name} = g.text "
+        "FROM unnest(?::bigint[], ?::text[]) AS g(key, text) "
+        f"WHERE t.buffer_id = ? AND t.{key.name} = g.key",
+        list(texts), list(texts.values()), buffer_id,
     )  # fmt: skip
 
 

@@ -280,11 +280,18 @@ def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) 
     )
 
 
-def set_scores(session: Any, buffer_id: int, scores: Mapping[int, str]) -> None:
-    """Set the latest scores of steps, given as JSON by position."""
+def set_texts(
+    session: Any,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    buffer_id: int,
+    texts: Mapping[int, str | None],
+) -> None:
+    """Set a text column of rows of a buffer, given by the integer key of each row."""
     session.many(
-        f"UPDATE steps SET scores = ? WHERE buffer_id = {int(buffer_id)} AND position = ?",
-        ((text, position) for position, text in scores.items()),
+        f"UPDATE {column.table.name} SET {column.name} = ? "
+        f"WHERE buffer_id = {int(buffer_id)} AND {key.name} = ?",
+        ((text, row) for row, text in texts.items()),
     )
 
 

@@ -1,0 +1,29 @@
+-- EXECUTE plans each statement for the number of rows of each call. Otherwise, PL/pgSQL keeps the
+-- plan of the first call, such as a nested loop over one row.
+-- Appending changes `length` and `episode_return` as well; new steps tell of that by themselves.
+CREATE FUNCTION episodes_revised() RETURNS trigger LANGUAGE plpgsql
+SET search_path = expdb, pg_temp AS $$
+        DECLARE
+            revised bigint[];
+        BEGIN
+            EXECUTE $sql$SELECT array_agg(DISTINCT n.buffer_id) FROM new_rows n JOIN old_rows o USING (buffer_id, id)
+             WHERE (
+    (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags, n.started) IS DISTINCT FROM (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags, o.started)
+    OR n.last_position = o.last_position AND (n.status, n.length, n.episode_return, n.ended) IS DISTINCT FROM (o.status, o.length, o.episode_return, o.ended)
+)$sql$ INTO revised;
+            IF revised IS NULL THEN
+                RETURN NULL;
+            END IF;
+            UPDATE buffers SET revision = revision + 1 WHERE id = ANY (revised);
+            EXECUTE $sql$UPDATE episodes e SET revision = b.revision
+              FROM new_rows n JOIN old_rows o USING (buffer_id, id) JOIN buffers b ON b.id = n.buffer_id
+             WHERE e.buffer_id = n.buffer_id AND e.id = n.id
+               AND (
+    (n.episode_id, n.run, n.task_id, n.task_name, n.agent_id, n.group_id, n.policy_version, n.episode_tags, n.started) IS DISTINCT FROM (o.episode_id, o.run, o.task_id, o.task_name, o.agent_id, o.group_id, o.policy_version, o.episode_tags, o.started)
+    OR n.last_position = o.last_position AND (n.status, n.length, n.episode_return, n.ended) IS DISTINCT FROM (o.status, o.length, o.episode_return, o.ended)
+)$sql$;
+            RETURN NULL;
+        END
+        $$;
+CREATE TRIGGER episodes_revised AFTER UPDATE ON episodes REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT WHEN (pg_trigger_depth() = 0)
+EXECUTE FUNCTION episodes_revised()
