@@ -169,8 +169,9 @@ class ReplayBuffer(NotACollection):
         task_name : str, optional
             Name of the task, for example shared by several task ids.
         step : int, optional
-            Number of the step in its episode, int64. By default, the number of steps that the
-            episode already has.
+            Number of the step in its episode, int64. By default, one more than the greatest number
+            of the episode, or 0 in a new episode. Without `episode_id`, a number that is not above
+            the greatest one begins another episode.
         episode_id : str, optional
             Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional

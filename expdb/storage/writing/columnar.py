@@ -28,6 +28,7 @@ class Columnar(NamedTuple):
     task_ids: list[Any]
     agent_ids: list[Any]
     episode_ids: list[Any]  # None for each step without an episode_id
+    steps: list[int | None]  # their numbers
     taken: tuple[Iterable[Any], ...]  # the columns of `PlannedSteps` after the first
     ends: list[bool]  # which steps complete their episodes
     fields: dict[str, np.ndarray]
@@ -72,6 +73,7 @@ def columnar(columns: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -
         task_ids,
         agent_ids,
         episode_ids,
+        steps,
         tuple(taken.values()),
         [terminated or truncated for terminated, truncated in zip(*flags, strict=True)],
         fields,

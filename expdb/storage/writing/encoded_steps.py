@@ -43,6 +43,18 @@ class PlannedSteps(NamedTuple):
         return any(column.count(None) < len(column) for column in columns)
 
 
+class Progress(NamedTuple):
+    """The number of steps of an episode, and their greatest step number, -1 without steps."""
+
+    length: int
+    greatest: int
+
+    def add(self, number: int | None) -> "Progress":
+        """Return the progress after another step; None is numbered automatically."""
+        greatest = self.greatest + 1 if number is None else max(self.greatest, number)
+        return Progress(self.length + 1, greatest)
+
+
 class Mark(NamedTuple):
     """A state of pending steps that `back_to` can restore."""
 
@@ -76,6 +88,8 @@ class EncodedSteps:
         # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
+        # The progress of some episodes, and the number of pending steps that it includes.
+        self._progress: dict[EpisodeRecord, tuple[Progress, int]] = {}
         # Details that steps add to their episodes.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # approximate size of the closed chunks before compression
@@ -85,6 +99,19 @@ class EncodedSteps:
 
     def __len__(self) -> int:
         return len(self.taken)
+
+    def progress(self, episode: EpisodeRecord) -> "Progress":
+        """Return the length and the greatest step number of an episode with its pending steps.
+
+        Each call examines the steps that were added since the last one.
+        """
+        stored = Progress(episode.length, -1 if episode.last_step is None else episode.last_step)
+        progress, examined = self._progress.get(episode, (stored, 0))
+        for owner, number, *_ in self.taken[examined:]:
+            if owner is episode:
+                progress = progress.add(number)
+        self._progress[episode] = progress, len(self.taken)
+        return progress
 
     @property
     def steps(self) -> PlannedSteps:
@@ -201,6 +228,7 @@ class EncodedSteps:
     def back_to(self, mark: Mark) -> None:
         """Discard all steps that were added after a mark."""
         del self.taken[mark.taken :]
+        self._progress = {}
         self._columns = None  # columns of an equal length would look current later
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
@@ -340,20 +368,21 @@ class EncodedSteps:
 
     def number(
         self, episode: EpisodeRecord, indices: list[int], step: list[int]
-    ) -> tuple[int | None, bool]:
+    ) -> tuple[int, bool]:
         """Assign step numbers to the steps `indices` of an episode, in `step`.
 
         Return the greatest step number of the episode, and whether its step numbers never decrease.
         """
         last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
-        for place, index in enumerate(indices):
+        greatest = -1 if last_step is None else last_step
+        for index in indices:
             own_number = numbers[index]
-            number = step[index] = episode.length + place if own_number is None else own_number
-            if last_step is not None and number < last_step:
+            number = step[index] = greatest + 1 if own_number is None else own_number
+            if number < greatest:
                 ordered = False
             else:
-                last_step = number
-        return last_step, ordered
+                greatest = number
+        return greatest, ordered
 
     def gained(self, indices: list[int]) -> float | None:
         """Return the sum of the known rewards of the steps `indices`; None if none is known."""

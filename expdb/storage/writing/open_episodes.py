@@ -19,7 +19,7 @@ from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.columnar import Columnar, columnar
-from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.encoded_steps import EncodedSteps, Progress
 from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Payload, Row
 from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
 
@@ -27,6 +27,8 @@ MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes a
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
 MANY_OPEN = 16_384
+# Episodes of one step without a name, each followed by the same number, that cause a warning.
+SINGLE_STEPS = 3
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
@@ -48,6 +50,7 @@ class OpenEpisodes:
         # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
+        self._single_steps = 0  # number of episodes with one step whose numbers restarted
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -106,6 +109,10 @@ class OpenEpisodes:
             gathering.pending.cut()
             gathering.pending.retype(self._store.fields, None)
         episode = gathering.open_episode(whose)
+        step = columns[0]
+        is_own_number = step is not None and whose.episode_id is None
+        if episode is not None and is_own_number and not gathering.is_above(step, episode):
+            episode = None  # the number may begin another episode
         if episode is not None:  # the usual case, without a lookup
             if gathering.pending.add(episode, fields, columns):
                 gathering.complete(episode, whose.key, whose.episode_id)
@@ -182,7 +189,9 @@ class OpenEpisodes:
         gathering.stored = self.find_stored([(row, {}) for row in row_of.values()])
         records = []
         open_records: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
-        for episode_key, ends in zip(many.episode_keys(), many.ends, strict=True):
+        progress: dict[EpisodeRecord, Progress] = {}
+        has_numbers = any(number is not None for number in many.steps)
+        for episode_key, ends, step in zip(many.episode_keys(), many.ends, many.steps, strict=True):
             record = open_records.get(episode_key)
             if record is None:
                 record = gathering.open_episode((episode_key[:2], episode_key[2], None))
@@ -190,6 +199,14 @@ class OpenEpisodes:
                 if record.agent_id != episode_key[1]:
                     raise _OwnAgents
                 open_records[episode_key] = record
+            if has_numbers and episode_key[2] is None:
+                before = progress.get(record) or gathering.pending.progress(record)
+                if step is not None and step <= before.greatest:
+                    self._replace(record, before, gathering)
+                    record = self.new(episode_key[0], episode_key[1], None, {})
+                    open_records[episode_key] = gathering.opened[episode_key[:2]] = record
+                    before = Progress(0, -1)
+                progress[record] = before.add(step)
             records.append(record)
             if ends:
                 gathering.complete(record, episode_key[:2], episode_key[2])
@@ -371,7 +388,8 @@ class OpenEpisodes:
         details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
-            episode = gathering.opened[key] = self._find_open_episode(key, gathering, details)
+            episode = self._find_open_episode(key, gathering, details, row.get("step"))
+            gathering.opened[key] = episode
         else:
             episode = self._by_name(row, gathering, details)
         if details:
@@ -379,14 +397,22 @@ class OpenEpisodes:
         return episode
 
     def _find_open_episode(
-        self, key: Key, gathering: PendingSteps, details: dict[str, Any]
+        self, key: Key, gathering: PendingSteps, details: dict[str, Any], step: Any
     ) -> EpisodeRecord:
-        """Return the open episode of a task and an agent, or a new one."""
+        """Return the open episode of a task and an agent, or a new one.
+
+        A step whose number is not above the numbers of the open episode begins another episode.
+        """
         task_id, agent_id = key
         try:
             episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
         except TypeError:
             episode = None  # an id is not text, so `new` raises
+        if episode is not None and isinstance(step, (int, np.integer)):
+            progress = gathering.pending.progress(episode)
+            if step <= progress.greatest:
+                self._replace(episode, progress, gathering)
+                episode = None
         caller = current_caller()
         if episode is None:
             episode = self.new(task_id, agent_id, None, details)
@@ -399,6 +425,18 @@ class OpenEpisodes:
                 "episode_id for each attempt, or use `with buffer.episode(...)`"
             )
         return episode
+
+    def _replace(self, episode: EpisodeRecord, progress: Progress, gathering: PendingSteps) -> None:
+        """Keep an episode open whose task and agent begin another one; warn of short episodes."""
+        gathering.keep_open(episode)
+        self._single_steps += progress.length == 1
+        if self._single_steps == SINGLE_STEPS:
+            errors.warn(
+                f"three episodes of task {episode.task_id!r} and agent {episode.agent_id!r} have "
+                "one step, because the next step without an episode_id has no greater number and "
+                "begins another episode; if several environments are interleaved, pass an "
+                "episode_id for each"
+            )
 
     def _by_name(
         self, row: Mapping[str, Any], gathering: PendingSteps, details: dict[str, Any]

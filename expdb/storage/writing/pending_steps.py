@@ -12,7 +12,7 @@ from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.writing.encoded_steps import EncodedSteps
 
-Key = tuple[str, str]  # task and agent
+Key = tuple[str, ...]  # task and agent; also the id of an episode whose step numbers restarted
 
 # The default values of the columns of a step.
 _USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
@@ -75,6 +75,14 @@ class PendingSteps:
         # Steps of several agents may name one episode.
         is_own = episode.task_id == key[0] and (name is not None or episode.agent_id == key[1])
         return episode if is_own else None
+
+    def is_above(self, step: Any, episode: EpisodeRecord) -> bool:
+        """Return whether a step number is above all numbers of an episode."""
+        return type(step) is int and step > self.pending.progress(episode).greatest
+
+    def keep_open(self, episode: EpisodeRecord) -> None:
+        """Let the handle remember an episode that got a successor, and end it when it closes."""
+        self.opened[episode.task_id, episode.agent_id, episode.episode_id] = episode
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
         """Record that a step completes its episode."""

@@ -1,0 +1,80 @@
+"""Step numbers decide which episode a step continues, and how the next step is numbered."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+import expdb
+
+WRITERS = ["store", "store_batch", "append", "extend"]
+
+
+def write(buffer, how, rows):
+    """Store rows in one of four ways."""
+    columns = {name: np.array([row[name] for row in rows]) for name in ("step", "obs")}
+    columns |= {"task_id": "t", "reward": np.ones(len(rows))}
+    with buffer.writer() as writer:
+        match how:
+            case "store":
+                for row in rows:
+                    buffer.store(task_id="t", reward=1.0, **row)
+            case "store_batch":
+                buffer.store_batch(columns)
+            case "append":
+                for row in rows:
+                    writer.append(task_id="t", reward=1.0, **row)
+            case "extend":
+                writer.extend(columns)
+
+
+def transitions(buffer):
+    """Return all drawn pairs of an observation and the next one."""
+    batch = buffer.sample(200, unit=expdb.NStep(1), rng=0)
+    return set(zip(batch["obs"].tolist(), batch["next_obs"].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("how", WRITERS)
+def test_a_number_that_is_not_above_the_greatest_begins_another_episode(new_buffer, how):
+    buffer = new_buffer(fields={"obs": expdb.Field("float64")})
+    write(buffer, how, [{"step": t, "obs": 100.0 * a + t} for a in (0, 1) for t in range(4)])
+    assert buffer.episodes()["length"].to_pylist() == [4, 4]
+    inside = {(100.0 * a + t, 100.0 * a + t + 1) for a in (0, 1) for t in range(3)}
+    assert transitions(buffer) == inside
+    if how in ("append", "extend"):
+        assert buffer.episodes()["status"].to_pylist() == ["complete"] * 2
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("how", WRITERS)
+def test_random_numbers_form_episodes_of_increasing_numbers(buffer, how):
+    rng = random.Random(how)
+    numbers = [rng.randrange(5) for _ in range(60)]
+    with pytest.warns(expdb.ExpDBWarning, match="pass an episode_id for each"):
+        for start in range(0, 60, 7):
+            rows = [{"step": n, "obs": float(n)} for n in numbers[start : start + 7]]
+            write(buffer, how, rows)
+    joined = [numbers[:1]]
+    for index, (before, number) in enumerate(itertools.pairwise(numbers), 1):
+        is_new_writer = how in ("append", "extend") and index % 7 == 0  # it has its own episodes
+        if number <= before or is_new_writer:
+            joined.append([])
+        joined[-1].append(number)
+    stored = {}
+    for row in buffer.page(1, 100):
+        stored.setdefault(row["episode"], []).append((row["position"], row["step"]))
+    assert [[step for _, step in sorted(rows)] for _, rows in sorted(stored.items())] == joined
+
+
+@pytest.mark.parametrize("how", ["store", "append", "episode"])
+def test_an_automatic_number_is_one_more_than_the_greatest(scratch, how):
+    with scratch.episode("t", episode_id="e") as episode, scratch.writer() as writer:
+        for number in (None, 7, None, 9, None):
+            if how == "episode":
+                episode.append(step=number, x=1)
+            else:
+                store = scratch.store if how == "store" else writer.append
+                store(task_id="other", step=number, x=1)
+    steps = [row["step"] for row in scratch.page(1, 9)]
+    assert sorted(steps) == [0, 7, 8, 9, 10]
