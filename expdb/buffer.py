@@ -922,7 +922,8 @@ class ReplayBuffer(NotACollection):
             is_stored = fetch.alive(self._store, session, wanted)
             if not is_stored.all():
                 raise evicted(wanted[~is_stored])
-            return Batch(fetch.steps(self._store, session, state, wanted, fields), len(wanted))
+            columns = fetch.steps(self._store, session, state, wanted, fields, finals=True)
+            return Batch(columns, len(wanted))
 
     def scan(
         self,

@@ -81,11 +81,11 @@ def export(
         raise TargetExists(f"{path} exists; name a new file")
     if not path.parent.is_dir():
         raise DatabaseMissing(f"the folder {path.parent} does not exist; create it first")
-    draft, stats = path.with_name(f".{path.name}.{uuid.uuid4().hex}"), buffer.stats()
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         count = parquet.write(
             draft,
-            stats["fields"] | stats["annotations"],
+            parquet.types_of(buffer._store),
             lambda names: buffer.scan(where, size=parquet.BATCH_STEPS, fields=names),
             progress,
             times=timestamps,

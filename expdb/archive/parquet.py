@@ -17,6 +17,7 @@ from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS, kind_of
 from expdb.storage.reading import timestamps
 from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
+from expdb.storage.reading.fetch import following_types
 from expdb.storage.store import Store
 
 BATCH_STEPS = 4096
@@ -51,6 +52,15 @@ def schema_of(
     return pa.schema(types)
 
 
+def types_of(store: Store) -> dict[str, str]:
+    """Return the types of all fields, annotations and final observations of a buffer."""
+    with store.engine.reading() as session:
+        store.state(session)  # updates the fields
+        following = following_types(store, session)
+    fields = store.fields.with_annotations()
+    return {name: str(field) for name, field in fields.items()} | following
+
+
 def stream(
     store: Store,
     names: Sequence[str] | None,
@@ -63,9 +73,7 @@ def stream(
     """
     if names is not None and not names:
         raise errors.InvalidValue("fields must have at least one name; omit it for all fields")
-    with store.engine.reading() as session:
-        store.state(session)  # updates the fields
-    kinds = {name: str(field) for name, field in store.fields.with_annotations().items()}
+    kinds = types_of(store)
     for name in names or ():
         annotation = find_annotation(store, name)
         if annotation is not None:

@@ -502,7 +502,7 @@ class Retention:
             stored = stored[alive(store, session, stored)] if len(stored) else stored
         if not len(stored):
             return before
-        kinds = {name: str(field) for name, field in store.fields.with_annotations().items()}
+        kinds = parquet.types_of(store)
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
             parquet.write(

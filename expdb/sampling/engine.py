@@ -13,6 +13,7 @@ import numpy as np
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.memory.budget import Budget
+from expdb.memory.columns import AFTER
 from expdb.memory.new_steps import apply_commit
 from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
@@ -262,11 +263,15 @@ class SampleEngine:
         with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
 
     def _get(self, positions: np.ndarray, fields: Any) -> Batch | None:
+        if fields is not None and any(map(self._store.fields.is_following, field_names(fields))):
+            return None
         plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
         if self._look_for_changes() is not None or not plan.is_in_memory:
             return None
         if not self._store.engine.is_unchanged(self._seen) or not r.held(positions).all():
             return None
+        if fields is None and (r.columns[AFTER][r.rows(positions)] > r.slots).any():
+            return None  # the batch includes final observations
         return plan.build_batch(positions.copy(), self._rng, np.empty)
 
     def _plan(

@@ -10,7 +10,7 @@ from markupsafe import Markup
 import expdb
 from expdb.serve import render
 from expdb.serve.source import FieldType, Source
-from expdb.text.episode_text import new_messages
+from expdb.text.episode_text import EMPTY, following_names, new_messages
 
 STEPS_PER_PAGE = 40
 PAGE_CHARACTERS = 1_000_000  # a page ends after the step that exceeds this
@@ -120,9 +120,10 @@ def read_positions(
     loaded = [
         name for name, type in fields.items() if name not in pictures and not type.is_per_token
     ]
+    names = [*loaded, *(name for name in following_names(fields) if name[5:] in loaded)]
     rows = [
         row
-        for batch in buffer.scan(positions, fields=["episode_id", *COLUMNS, *loaded], size=256)
+        for batch in buffer.scan(positions, fields=["episode_id", *COLUMNS, *names], size=256)
         for row in batch.to_list()
     ]
     rows.sort(key=lambda row: (row["step"], row["position"]))
@@ -130,25 +131,25 @@ def read_positions(
     before: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
         episode_id = row["episode_id"]
-        step = _step(row, loaded, pictures, fields, before.setdefault(episode_id, {}))
+        step = _step(row, names, pictures, fields, before.setdefault(episode_id, {}))
         steps.setdefault(episode_id, []).append(step)
     return steps
 
 
 def _step(
     row: dict[str, Any],
-    loaded: list[str],
+    names: list[str],
     pictures: list[str],
     fields: dict[str, FieldType],
     before: dict[str, list[Any]],
 ) -> Step:
     step = Step({name: row[name] for name in COLUMNS}, pictures=list(pictures))
     step.has_tokens = any(type.is_per_token for type in fields.values())
-    for name in loaded:
+    for name in names:
         value = row[name]
         if value is None:
             continue
-        messages = new_messages(name, value, before)
+        messages = new_messages(name.removeprefix("next_"), value, before)
         if messages is not None:
             for message in messages:
                 step.parts += _message(message, name)
@@ -180,12 +181,14 @@ def _message(message: dict[str, Any], name: str) -> Iterator[Part]:
     for key in ("reasoning_content", "reasoning", "thinking"):
         if isinstance(message.get(key), str) and message[key]:
             yield _part("reasoning", f"{role}: {key}", message[key], name, markdown=True)
-    if text := content_text(message.get("content")):
+    calls = message.get("tool_calls")
+    text = content_text(message.get("content"))
+    if text or (message.get("content") is not None and not calls):
         is_result = role in ("tool", "function", "ipython")
-        part = _part("result" if is_result else role, title, text, name, markdown=not is_result)
+        kind, shown = "result" if is_result else role, text or EMPTY
+        part = _part(kind, title, shown, name, markdown=not is_result)
         part.is_error = is_result and is_error(message, text)
         yield part
-    calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         yield _call(call, name)
     if isinstance(message.get("function_call"), dict):

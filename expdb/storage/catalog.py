@@ -53,6 +53,11 @@ class Fields:
                 f"the fields of a buffer cannot be read ({error}); restore a backup"
             ) from error
 
+    def is_following(self, name: str) -> bool:
+        """Return whether a name means the final observation of a field, such as ``next_obs``."""
+        base = name.removeprefix("next_")
+        return base != name and base in self.types and name not in self.with_annotations()
+
     def with_annotations(self) -> dict[str, Field]:
         """Return the types of the fields and of the annotations."""
         return {**self.types, **self.annotations}

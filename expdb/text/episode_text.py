@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 import expdb
 
 SHORT = 400  # characters of a value that are shown without `full`
+EMPTY = "(empty)"  # stands for the text of a message without text, such as a tool result
 COLUMNS = ("step", "pre_agent", "reward", "terminated", "truncated", "tags", "scores")
 
 
@@ -96,13 +97,19 @@ ELSEWHERE = {
 
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the stored steps of an episode as dicts, in order."""
-    fields = [*COLUMNS, *buffer.stats()["fields"], "position"]
+    stored = buffer.stats()["fields"]
+    fields = [*COLUMNS, *stored, *following_names(stored), "position"]
     rows = [
         row
         for batch in buffer.scan({"episode": episode["episode"]}, fields=fields)
         for row in batch.to_list()
     ]
     return sorted(rows, key=lambda row: (row["step"], row["position"]))
+
+
+def following_names(fields: Iterable[str]) -> list[str]:
+    """Return the names of the final observations of fields that are not fields themselves."""
+    return [name for name in map("next_{}".format, fields) if name not in fields]
 
 
 def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = False) -> Iterator[str]:
@@ -137,7 +144,7 @@ def _fields(row: dict[str, Any], shown: dict[str, list[Any]], full: bool) -> Ite
     for name, value in row.items():
         if name in COLUMNS or name == "position" or value is None:
             continue
-        messages = new_messages(name, value, shown)
+        messages = new_messages(name.removeprefix("next_"), value, shown)
         if messages is None:
             yield from _indent(f"{name}: ", _text(value, full))
         else:
@@ -183,10 +190,9 @@ def _is_conversation(value: Any) -> bool:
 
 
 def _message(message: dict[str, Any], full: bool) -> Iterator[str]:
-    content = message.get("content")
-    if content is not None and content != "":
-        yield from _indent(f"{message['role']}: ", _text(content, full))
-    calls = message.get("tool_calls") or []
+    content, calls = message.get("content"), message.get("tool_calls") or []
+    if content is not None and (content != "" or not calls):
+        yield from _indent(f"{message['role']}: ", _text(content, full) or EMPTY)
     for call in calls if isinstance(calls, list) else [calls]:
         function = call.get("function", call) if isinstance(call, dict) else call
         if isinstance(function, dict):

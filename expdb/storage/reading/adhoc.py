@@ -20,8 +20,19 @@ from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.timestamps import COLUMNS as TIME_COLUMNS
 from expdb.storage.reading.timestamps import to_timestamps
+from expdb.storage.stored_json import parse_names
 
 _CHUNKS_KEPT = 16
+# The final observation after the step in a row of a chunk, if it is the last step of its episode.
+# Parameters: row, buffer, chunk, row, row.
+_FINAL_AFTER = """
+SELECT e.tail_chunk, e.tail_row, e.tail_fields FROM segments g
+JOIN steps s ON s.buffer_id = g.buffer_id AND s.position = g.first + ? - g.chunk_row
+JOIN episodes e ON e.buffer_id = g.buffer_id AND e.id = g.episode
+WHERE g.buffer_id = ? AND g.chunk = ? AND g.chunk_row <= ? AND ? <= g.chunk_row + g.last - g.first
+  AND e.tail_chunk IS NOT NULL
+  AND CASE WHEN e.ordered THEN s.position = e.last_position ELSE s.step = e.last_step END
+"""
 
 
 class Reader(Protocol):
@@ -97,6 +108,12 @@ class FieldFunction:
                 f"field(payload, {name!r}) names a column of experience, not a field; use {name} "
                 "as it is"
             )
+        base = name.removeprefix("next_")
+        if base != name and name not in self._stored() and base in self._stored():
+            final = self._final_after(payload, base)
+            if final is None:
+                return None
+            (chunk, row), name = final, base
         field = chunk.signature.fields.get(name)
         if field is None and name not in self._stored():
             names = self._stored()
@@ -107,6 +124,15 @@ class FieldFunction:
         if field is None or not chunk.present(name, row, row + 1)[0]:
             return None
         return _as_sql(chunk, name, field, row)
+
+    def _final_after(self, payload: str, name: str) -> tuple[Chunk, int] | None:
+        """Return the chunk and row of the final observation after a step, if it has the field."""
+        buffer_id, chunk, row = map(int, payload.split(":"))
+        found = self._session.ask(_FINAL_AFTER, row, buffer_id, chunk, row, row)
+        for final_chunk, final_row, fields in found:
+            if name in parse_names(fields, "tail_fields"):
+                return self._chunk(buffer_id, final_chunk), final_row
+        return None
 
     def _row(self, payload: Any) -> tuple[Chunk, int]:
         """Return the chunk and row that a payload names."""

@@ -138,10 +138,12 @@ def steps(
     empty: Empty | None = None,
     json_text: bool = False,
     as_ragged: bool = False,
+    finals: bool = False,
 ) -> dict[str, Any]:
     """Return fields and columns of steps by name, in the order of `positions`.
 
-    If `names` is None, return every field and the columns of a batch. If some steps lack a field,
+    If `names` is None, return every field and the columns of a batch, and with `finals` also the
+    final observations after last steps, as ``next_<field>``. If some steps lack a field,
     also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
     provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
     values. With `json_text`, JSON fields and tags are text. With `as_ragged`, arrays whose first
@@ -150,9 +152,12 @@ def steps(
     Raise Evicted if a position has no step.
     """
     types = store.fields.types
-    names = list(
-        dict.fromkeys(("position", "episode", *SYSTEM, *types) if names is None else names)
-    )
+    following = None if finals else list[str]()
+    if names is None:
+        names = ("position", "episode", *SYSTEM, *types)
+    else:
+        following = list(filter(store.fields.is_following, names := tuple(names)))
+    names = [name for name in dict.fromkeys(names) if name not in (following or ())]
     in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
     of_tables = [
         name for name in names if name not in (*in_chunks, "position", "episode", "buffer")
@@ -163,8 +168,12 @@ def steps(
         if name not in SYSTEM:
             table_column(store, name)
     if not len(positions):
-        return {key: array for name in names for key, array in _empty(store, name)}
-    last = last and not of_tables and not noted and not state.gaps
+        return {
+            key: array
+            for name in (*names, *(following or ()))
+            for key, array in _empty(store, name)
+        }
+    last = last and not of_tables and not noted and not state.gaps and following == []
     segments, index, chunks = _locate(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
@@ -202,6 +211,11 @@ def steps(
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
                 if not isinstance(out[name], RaggedArray):
                     blank(out[name], ~out[f"has_{name}"])
+    if following != []:
+        episodes = segments.episode[index]
+        out |= following_values(
+            store, session, positions, episodes, following, chunks, json_text=json_text
+        )
     if cache is not None:
         cache.keep(chunks)
     return out
@@ -223,7 +237,7 @@ def scan(
         with store.engine.reading() as session:
             state = store.state(session)
             hits = select.positions(store, session, condition, after=after, limit=size)
-            columns = steps(store, session, state, hits, names, json_text=json_text)
+            columns = steps(store, session, state, hits, names, json_text=json_text, finals=True)
         if not len(hits):
             return
         yield columns, len(hits)
@@ -277,6 +291,9 @@ def _locate(
 
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
     field = store.fields.types.get(name) or SYSTEM.get(name)
+    if store.fields.is_following(name):
+        field = store.fields.types[name.removeprefix("next_")]
+        yield f"has_{name}", np.empty(0, np.bool_)
     annotation = find_annotation(store, name) if field is None else None
     if annotation is not None:
         field = annotation[2]
@@ -386,6 +403,92 @@ def check_final_rows(
             raise inconsistent(
                 f"row {row} of chunk {id} is not the final observation of episode {episode}"
             )
+
+
+def following_values(
+    store: Store,
+    session: Session,
+    positions: np.ndarray,
+    episodes: np.ndarray,
+    names: Sequence[str] | None,
+    chunks: dict[int, Chunk],
+    *,
+    json_text: bool,
+) -> dict[str, np.ndarray]:
+    """Return the final observations after the steps at `positions`, as `next_<field>`.
+
+    Each column comes with a bool column ``has_next_<field>``, which is True for the last steps of
+    episodes. If `names` is None, return the columns for which an episode has a value.
+    """
+    finals = [
+        (position, chunk, row, parse_names(fields, "tail_fields"))
+        for position, chunk, row, fields in _final_rows_after(store, session, positions, episodes)
+    ]
+    if names is None:
+        known = dict.fromkeys(f"next_{name}" for *_, fields in finals for name in fields)
+        names = [name for name in known if store.fields.is_following(name)]
+    missing = {chunk for _, chunk, _, _ in finals} - chunks.keys()
+    if missing and names:
+        chunks = chunks | read_chunks(store, session, np.array(sorted(missing), np.int64))
+    columns: dict[str, np.ndarray] = {}
+    for key in names:
+        name = key.removeprefix("next_")
+        field = store.fields.types[name]
+        present = [final for final in finals if name in final[3]]
+        spans = [(chunk, row, row + 1) for _, chunk, row, _ in present]
+        check_spans(chunks, spans)
+        at = {position: k for k, (position, *_) in enumerate(present)}
+        has = np.array([position in at for position in positions.tolist()], np.bool_)
+        shape = () if field.varies else field.fixed_shape
+        columns[key] = np.zeros((len(positions), *shape), object if field.varies else field.numpy)
+        blank(columns[key], ~has)
+        if present:
+            found = gather(chunks, spans, name, field, json_text)
+            columns[key][has] = found[[at[position] for position in positions[has].tolist()]]
+        columns[f"has_{key}"] = has
+    return columns
+
+
+def following_types(store: Store, session: Session) -> dict[str, str]:
+    """Return the types of all final observations of the buffer, by names such as ``next_obs``."""
+    rows = session.ask(
+        "SELECT DISTINCT tail_fields FROM episodes WHERE buffer_id = ? AND tail_chunk IS NOT NULL",
+        store.id,
+    )
+    fields = dict.fromkeys(name for (text,) in rows for name in parse_names(text, "tail_fields"))
+    types = store.fields.types
+    return {
+        f"next_{name}": str(types[name])
+        for name in fields
+        if name in types and store.fields.is_following(f"next_{name}")
+    }
+
+
+def _final_rows_after(
+    store: Store, session: Session, positions: np.ndarray, episodes: np.ndarray
+) -> list[Any]:
+    """Return position, chunk, row and fields of the final observations after these steps."""
+    # The last step has the greatest number, which need not have the greatest position.
+    rows = session.ask(
+        "SELECT e.ordered, e.id, e.last_position, e.last_step, e.tail_chunk, e.tail_row, "
+        f"e.tail_fields FROM episodes e WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG} "
+        "AND e.tail_chunk IS NOT NULL",
+        store.id, store.dialect.as_list(np.unique(episodes)),
+    )  # fmt: skip
+    stored = set(positions.tolist())
+    after = []
+    for ordered, id, position, number, *final in rows:
+        if not ordered:
+            own = positions[episodes == id]
+            found = session.ask(
+                f"SELECT max(position) FROM steps WHERE buffer_id = ? AND position "
+                f"{store.dialect.AMONG} AND step = ?",
+                store.id, store.dialect.as_list(own), number,
+            )  # fmt: skip
+            position = found[0][0]
+        if position in stored:
+            after.append((position, *final))
+    return after
 
 
 def final_observations(

@@ -23,7 +23,7 @@ def step_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([row.get(name, usual) for name, usual in _USUAL.items()])
 
 
-def key_of(row: Mapping[str, Any]) -> Key:
+def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
     """Return the task and the agent of a row."""
     agent_id = row.get("agent_id")
     return row.get("task_id", "default"), "agent" if agent_id is None else agent_id
