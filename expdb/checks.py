@@ -274,3 +274,26 @@ def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
 def capacity(value: Any) -> int | None:
     """Check a capacity, an int from 1 or None for unlimited, and return it."""
     return None if value is None else whole(value, "capacity", 1)
+
+
+LOGPROBS = "logprobs"  # the field of `TOKEN_FIELDS` with log-probabilities
+LOGPROB_ROUNDING = 1e-3  # a log-probability of 0 may be rounded to a slightly positive value
+
+
+def are_logprobs(values: np.ndarray) -> np.ndarray:
+    """Return which values can be log-probabilities: finite and not positive."""
+    return np.isfinite(values) & (values <= LOGPROB_ROUNDING)
+
+
+def logprobs(values: Any, output_mask: Any) -> None:
+    """Raise InvalidValue unless the values of all tokens in the mask are log-probabilities."""
+    array = np.asarray(values)
+    invalid = ~are_logprobs(array) if array.dtype.kind == "f" else np.zeros(array.shape, np.bool_)
+    if invalid.any() and output_mask is not None and len(output_mask) == len(array):
+        invalid &= np.asarray(output_mask, np.bool_)
+    if invalid.any():
+        token = int(invalid.argmax())
+        raise InvalidValue(
+            f"{LOGPROBS}[{token}] is {array[token]}, but a log-probability is finite and at most "
+            "0; for tokens that the model did not generate, also pass output_mask with False"
+        )

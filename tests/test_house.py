@@ -195,9 +195,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 692, "chunks": 2_002, "cli": 1_615, "consumers": 1_409,
-    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_130,
-    "root": 2_476, "sampling": 3_076, "serve": 1_531, "sql": 4_373,
+    "archive": 692, "chunks": 2_005, "cli": 1_615, "consumers": 1_409,
+    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_151,
+    "root": 2_491, "sampling": 3_076, "serve": 1_531, "sql": 4_373,
     "storage": 9_188, "text": 322, "writers": 614,
 }  # fmt: skip
 

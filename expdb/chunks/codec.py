@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from expdb import checks
 from expdb.chunks.chunk import CODEC, MAX_CHUNK_ROWS, Chunk, Decoder, crc_of
 from expdb.chunks.column import Buffer, Column, Node, bits_of
 from expdb.chunks.column_kinds import column_of
@@ -174,6 +175,8 @@ class Rows:
                     f"{name} has {length} elements, but {other} has {expected}; pass one element "
                     f"of {name} for each element of {other}"
                 )
+            if name == checks.LOGPROBS:
+                checks.logprobs(values[name], values.get("output_mask"))
 
     def _new_column(self, name: str, field: Field) -> Column:
         column = self.columns[name] = column_of(name, field)

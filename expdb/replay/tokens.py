@@ -622,6 +622,8 @@ class _TurnInputs:
         self.batch, self._shape = batch, batch["mask"].shape
         self.prompts, self.outputs = self.per_token(unit.prompt), self.per_token(unit.output)
         masks = self.per_token(unit.output_mask) if unit.output_mask in batch else None
+        if unit.logprobs in batch:
+            masks = self._mask_invalid_logprobs(masks, unit.logprobs)
         self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
@@ -630,6 +632,30 @@ class _TurnInputs:
             is_taken = is_taken & (batch["agent_id"] == unit.agent)
         self.steps = np.flatnonzero(is_taken)
         self.rollouts = self.steps // self._shape[-1]
+
+    def _mask_invalid_logprobs(self, masks: RaggedArray | None, name: str) -> RaggedArray | None:
+        """Return the output masks, False for tokens whose log-probability is invalid.
+
+        Writes refuse such log-probabilities, but earlier versions of expdb stored them.
+        """
+        logprobs = self.arrays_of_steps(name)
+        if logprobs.values.dtype.kind != "f" or checks.are_logprobs(logprobs.values).all():
+            return masks
+        arrays = [None] * len(logprobs) if masks is None else masks.to_list()
+        changed = 0
+        for step, values in enumerate(logprobs.to_list()):
+            if values is None or len(values) != self.outputs.lengths[step]:
+                continue
+            own = arrays[step]
+            mask = np.ones(len(values), np.bool_) if own is None else own.astype(np.bool_)
+            arrays[step] = mask & checks.are_logprobs(values)
+            changed += int((mask != arrays[step]).sum())
+        if changed:
+            warn(
+                f"tokens whose {name!r} are NaN, infinite or positive are not trained on; their "
+                "loss_mask is False"
+            )
+        return RaggedArray.from_arrays(arrays, np.bool_)
 
     def per_token(self, name: str) -> RaggedArray:
         """Return the arrays of all steps; raise InvalidValue unless they have one dimension."""

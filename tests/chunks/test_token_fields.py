@@ -264,7 +264,7 @@ def test_get_sql_export_and_copy_return_the_same_tokens(db, tmp_path):
             assert all(map(equal, batch[name], [turn[name] for turn in expected]))
         assert other.check() == []
         with pytest.raises(InvalidValue, match="logprobs has 1 elements, but output_ids has 2"):
-            copied.store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+            copied.store(task_id="t", output_ids=[1, 2], logprobs=[-0.5])
     assert db.check() == []
 
 
@@ -275,7 +275,7 @@ def test_get_sql_export_and_copy_return_the_same_tokens(db, tmp_path):
         ({"output_mask": [True]}, "output_mask has 1 elements, but output_ids has 2"),
         ({"versions": [1, 2, 3]}, "versions has 3 elements, but output_ids has 2"),
         ({"versions": [2, 1]}, "versions decreases from 2 to 1 at index 1"),
-        ({"output_ids": None, "logprobs": [0.5]}, "the step has no output_ids"),
+        ({"output_ids": None, "logprobs": [-0.5]}, "the step has no output_ids"),
     ],
 )
 def test_token_fields_of_inconsistent_lengths_or_versions_are_rejected(db, values, message):
@@ -287,7 +287,7 @@ def test_token_fields_of_inconsistent_lengths_or_versions_are_rejected(db, value
             [{"task_id": "t", "output_ids": [1]}, {"task_id": "t", "output_ids": [1, 2], **values}]
         )
     assert len(buffer) == 0
-    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[0.5, 0.25])
+    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[-0.5, -0.25])
     assert len(buffer) == 1
 
 
@@ -330,12 +330,12 @@ def test_changing_the_stored_alignment_of_a_field_is_rejected(db):
 def test_declaring_an_alignment_applies_it_to_an_existing_field(db, location):
     types = {"output_ids": Field("int32", (None,)), "logprobs": Field("float32", (None,))}
     buffer = db.buffer("train", fields=types)
-    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+    buffer.store(task_id="t", output_ids=[1, 2], logprobs=[-0.5])
     db.buffer("train", fields={"logprobs": expdb.TOKEN_FIELDS["logprobs"]})
     with expdb.open(location) as other:
         for handle in (db, other):
             with pytest.raises(InvalidValue, match="logprobs has 1 elements"):
-                handle.buffer("train").store(task_id="t", output_ids=[1, 2], logprobs=[0.5])
+                handle.buffer("train").store(task_id="t", output_ids=[1, 2], logprobs=[-0.5])
     assert db.check() == []
 
 

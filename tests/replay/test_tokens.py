@@ -859,3 +859,32 @@ def test_each_token_has_the_exact_policy_version_of_its_step(train):
     train.update({"episode_id": "mixed"}, policy_version=7)
     batch = everything(train, Tokens(), 4)
     assert batch["policy_version"][batch["episode"] == min(by_episode)].tolist() == [[-1, 7, 7]]
+
+
+INVALID_LOGPROBS = [np.nan, np.inf, -np.inf, 0.5]
+
+
+@pytest.mark.parametrize("value", INVALID_LOGPROBS)
+def test_invalid_logprobs_are_refused_unless_the_token_is_masked(train, value):
+    logprobs = np.array([-1.0, value], np.float32)
+    with pytest.raises(expdb.InvalidValue, match=r"logprobs\[1\] is .*output_mask with False"):
+        store(train, [turn([1], [2, 3], logprobs=logprobs)])
+    store(train, [turn([1], [2, 3], [True, False], logprobs=logprobs)])
+    rounded = np.array([-1.0, 5e-4], np.float32)
+    store(train, [turn([1], [2, 3], logprobs=rounded)])
+    batch = everything(train, Tokens(), 2)
+    assert sorted(batch["loss_mask"].sum(1).tolist()) == [1, 2]
+
+
+def test_stored_tokens_with_invalid_logprobs_are_not_trained_on(train, monkeypatch):
+    with monkeypatch.context() as patched:  # earlier versions stored them
+        patched.setattr(expdb.checks, "logprobs", lambda values, mask: None)
+        for value in INVALID_LOGPROBS:
+            store(train, [turn([1], [2, 3], logprobs=np.array([-1.0, value], np.float32))])
+        store(train, [turn([1], [4, 5])])
+    with pytest.warns(expdb.ExpDBWarning, match="'logprobs' are NaN, infinite or positive"):
+        batch = everything(train, Tokens(), 5)
+    trained = {tuple(row[mask].tolist()) for row, mask in zip(
+        batch["input_ids"], batch["loss_mask"], strict=True
+    )}  # fmt: skip
+    assert trained == {(2,), (4, 5)}
