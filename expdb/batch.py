@@ -276,8 +276,9 @@ class Batch(Mapping[str, np.ndarray]):
 
         float64 becomes PyTorch's default dtype, in which losses are computed. uint16, uint32 and
         uint64 become int64, because PyTorch does not compute with these types. Every other dtype
-        is kept. Object arrays become lists. On the CPU a tensor shares the memory of its array
-        unless the dtype changes or the array is not contiguous.
+        is kept. Object arrays become lists, in which arrays of numbers are tensors. On the CPU a
+        tensor shares the memory of its array unless the dtype changes or the array is not
+        contiguous.
 
         Parameters
         ----------
@@ -299,11 +300,11 @@ class Batch(Mapping[str, np.ndarray]):
         """
         import torch
 
-        out: dict[str, Any] = {}
-        for name, array in self._columns.items():
+        def convert(name: str, array: Any) -> Any:
+            if not isinstance(array, np.ndarray):
+                return array
             if array.dtype == object:
-                out[name] = array.tolist()
-                continue
+                return [convert(name, value) for value in array]
             if array.dtype in (np.uint16, np.uint32, np.uint64):
                 if array.size and int(array.max()) > np.iinfo(np.int64).max:
                     raise InvalidValue(
@@ -313,8 +314,9 @@ class Batch(Mapping[str, np.ndarray]):
                 array = array.astype(np.int64)
             tensor = torch.from_numpy(np.ascontiguousarray(array))
             dtype = torch.get_default_dtype() if array.dtype == np.float64 else tensor.dtype
-            out[name] = tensor.to(device=device, dtype=dtype, non_blocking=non_blocking)
-        return out
+            return tensor.to(device=device, dtype=dtype, non_blocking=non_blocking)
+
+        return {name: convert(name, array) for name, array in self._columns.items()}
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Export the table of `to_arrow` to Polars, DuckDB and other readers of Arrow."""

@@ -282,7 +282,8 @@ LOGPROB_ROUNDING = 1e-3  # a log-probability of 0 may be rounded to a slightly p
 
 def are_logprobs(values: np.ndarray) -> np.ndarray:
     """Return which values can be log-probabilities: finite and not positive."""
-    return np.isfinite(values) & (values <= LOGPROB_ROUNDING)
+    are_valid: np.ndarray = np.isfinite(values) & (values <= LOGPROB_ROUNDING)
+    return are_valid
 
 
 def logprobs(values: Any, output_mask: Any) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -491,3 +492,42 @@ def test_doctor_reports_episodes_that_stay_open_for_more_than_a_day(db, buffer, 
 def test_keep_is_a_deprecated_alias_of_unchanged():
     with pytest.warns(DeprecationWarning, match="use expdb.UNCHANGED"):
         assert expdb.KEEP is expdb.UNCHANGED
+
+
+# -- the first batch -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["never", "mostly", "by an observation"])
+def test_episodes_without_an_end_cause_one_warning_at_the_first_transitions(new_buffer, ends):
+    buffer = new_buffer()
+    for k in range(12):
+        with buffer.episode("t") as episode:
+            has_end = ends != "never" and k % 3 > 0
+            episode.extend({"obs": np.arange(3.0), "terminated": [False, False, has_end]})
+            if ends == "by an observation" and not has_end:
+                episode.end(obs=9.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            buffer.sample(4, unit=NStep(1))
+    found = [str(item.message) for item in caught if "end without terminated" in str(item.message)]
+    assert len(found) == (ends == "never")
+    if ends == "never":
+        assert "12 of the newest 12 complete episodes" in found[0]
+
+
+def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
+    for lengths, expected in (((2, 2, 2), 1), ((2, 3, 2), 0)):
+        buffer = new_buffer()
+        for length in lengths:
+            buffer.store(task_id="t", obs=[0.5] * length, move=(1, 2, 3)[:length], terminated=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            batch = buffer.sample(20, rng=0)
+            buffer.sample(20, rng=0)
+        found = [item for item in caught if "was stored as lists" in str(item.message)]
+        assert len(found) == 2 * expected  # one for each field
+        assert batch["move"][0].dtype == np.int64  # a tuple of numbers is stored like a list
+    declared = new_buffer(fields={"obs": expdb.Field("float32", (None,))})
+    declared.store_batch([{"obs": np.zeros(2, np.float32)} for _ in range(3)])
+    declared.sample(8)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,7 +157,7 @@ def holds_array(value: Any, name: str, depth: int = 0) -> bool:
     return any(is_array(v) or holds_array(v, name, depth + 1) for v in value.values())
 
 
-def _list_field(value: list[Any]) -> Field:
+def _list_field(value: Sequence[Any]) -> Field:
     kinds = {type(element) for element in value}
     if kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63:
         return Field("int64", (None,))
@@ -190,6 +190,6 @@ def infer(value: Any, name: str) -> Field:
     if is_array(value):
         array = as_array(value, name)
         return Field(array.dtype.name, array.shape)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return _list_field(value)
     return Field("json")

@@ -21,7 +21,9 @@ from expdb.memory.resident import Resident
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Uniform
+from expdb.replay.transitions import NStep
 from expdb.replay.units import Step, Unit
+from expdb.sampling.advice import warn_of_equal_lists, warn_of_missing_ends
 from expdb.sampling.by_priority import ByPriority, Saved, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
@@ -388,10 +390,20 @@ class SampleEngine:
                     if r.priorities is None and "priority" in (plan.request.fields or ()):
                         load_priorities(self._store, session, r, state)
                     self._make_room(plan, state)
-                return plan.draw(rng, empty, session, state)
+                batch = plan.draw(rng, empty, session, state)
+                if not self.batches:
+                    self._advise(plan, batch, session)
+                return batch
         except errors.ExpDBError:
             rng.bit_generator.state = rng_state
             raise
+
+    def _advise(self, plan: SamplePlan, batch: Batch, session: Session) -> None:
+        """Warn at the first batch about data that a learner probably cannot use."""
+        if plan.request.fields is None:  # else the caller knows the types
+            warn_of_equal_lists(batch, self._store.fields.types)
+        if isinstance(plan.request.unit, NStep):
+            warn_of_missing_ends(self._store, session)
 
     def _save_for(self, plan: SamplePlan) -> None:
         """Write changed priorities: now if the plan reads stored priorities, else when due."""

@@ -7,6 +7,8 @@ import expdb
 from expdb.memory import new_steps
 from expdb.storage.reading import chunk_values as bulk
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*end without terminated")
+
 
 def steps(first, count, wide):
     n = np.arange(first, first + count)
