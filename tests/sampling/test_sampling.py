@@ -320,7 +320,7 @@ def test_next_fields_selects_the_derived_keys(db):
     buffer = db.buffer("b")
     with buffer.episode("t") as episode:
         for t in range(5):
-            episode.append(obs=float(t), observation=[0] * t, state={"t": t}, other=t)
+            episode.append(obs=float(t), observation=[0] * (t + 1), state={"t": t}, other=t)
         episode.end(obs=5.0, other=50)
     batch = buffer.sample(64, unit=NStep(1), rng=0)
     assert {"next_obs", "next_observation", "next_state", "next_other"} == {
