@@ -135,7 +135,7 @@ def flag(value: Any, name: str) -> bool:
     """Return a bool; accept NumPy bools."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
-    if getattr(value, "shape", None) == () and value.dtype == bool:
+    if getattr(value, "shape", None) == () and str(value.dtype) in ("bool", "torch.bool"):
         return bool(value)
     is_number = isinstance(value, (float, np.number))
     cure = "; convert an array of numbers with array.astype(bool)" if is_number else ""
@@ -153,7 +153,8 @@ def choice(value: Any, name: str, *choices: str) -> str:
 def text(value: Any, name: str) -> str:
     """Return a text as `str` if every database can store it."""
     if not isinstance(value, str):
-        raise InvalidValue(f"{name} must be text, got {value!r}")
+        cure = f"; pass {str(value)!r}" if isinstance(value, (int, np.integer)) else ""
+        raise InvalidValue(f"{name} must be text, got {value!r}{cure}")
     utf8(value, name)
     return str(value)
 
@@ -236,10 +237,8 @@ def positions(values: Any) -> np.ndarray:
     """Return positions as an int64 array with one dimension."""
     try:
         array = np.asarray(values)
-    except ValueError:
-        raise InvalidValue(
-            "positions must be a 1-D sequence of integers, got sequences of different lengths"
-        ) from None
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of a device
+        raise InvalidValue(f"positions must be a 1-D sequence of integers ({error})") from None
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -254,7 +253,7 @@ def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         wanted = positions(np.asarray(positions_).reshape(-1))
         numbers = np.asarray(values, np.float64).reshape(-1)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor with gradient
         raise InvalidValue(
             f"positions and priorities must be numbers ({error}); pass one priority for each "
             "position"
@@ -266,14 +265,20 @@ def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < np.inf):  # or NaN
         raise InvalidValue(
-            "priorities must be finite and at least 0, got a negative, NaN or infinite value"
+            "priorities must be finite and at least 0, got a negative, NaN or infinite value; pass "
+            "the absolute TD errors"
         )
     return wanted, numbers
 
 
 def capacity(value: Any) -> int | None:
     """Check a capacity, an int from 1 or None for unlimited, and return it."""
-    return None if value is None else whole(value, "capacity", 1)
+    if value is None:
+        return None
+    try:
+        return whole(value, "capacity", 1)
+    except InvalidValue as error:
+        raise InvalidValue(f"{error}; pass None for no limit") from None
 
 
 LOGPROBS = "logprobs"  # the field of `TOKEN_FIELDS` with log-probabilities

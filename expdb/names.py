@@ -128,6 +128,8 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
         if near:
             return f"did you mean the field {near[0]}? Write field(payload, '{near[0]}')"
         return "SELECT * FROM experience LIMIT 1 shows the columns"
+    if "cannot modify" in message or "read-only transaction" in message:
+        return "SQL can only read; use buffer.update() or buffer.delete()"
     return "the views are experience (one row per step) and experience_episodes"
 
 

@@ -99,7 +99,10 @@ class Limits:
             reasons = [f"some items are in active lease{'s' * (len(lease_ids) > 1)} {named}"]
         times = "once" if most == 1 else f"{most} times"
         reasons += [f"each item may be leased {times}"] if most is not None else []
-        reasons += [f"policy_version must be {oldest} or newer"] if oldest is not None else []
+        if oldest is not None and oldest <= 0:
+            reasons.append("max_staleness excludes steps without a policy_version")
+        elif oldest is not None:
+            reasons.append(f"policy_version must be {oldest} or newer")
         reasons += [f"{version} or newer for agent {a!r}" for a, version in self.oldest_of_agents]
         reasons += ["new_only excludes steps stored before the consumer was created"] * new_only
         return f" (consumer {self.consumer!r}: {', '.join(reasons)})" if reasons else ""
@@ -247,9 +250,19 @@ def _anchor_key(unit: Unit) -> tuple[Any, ...]:
 def check_instances(sampler: Any, unit: Any) -> None:
     """Raise InvalidValue unless the arguments are a Sampler and a Unit."""
     if not isinstance(unit, Unit):
-        raise InvalidValue(f"unit must be a Unit such as expdb.Step(), got {unit!r}")
+        raise InvalidValue(
+            f"unit must be a Unit such as expdb.Step(), got {unit!r}{_instead_of_class(unit)}"
+        )
     if not isinstance(sampler, Sampler):
-        raise InvalidValue(f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}")
+        raise InvalidValue(
+            f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}"
+            f"{_instead_of_class(sampler)}"
+        )
+
+
+def _instead_of_class(value: Any) -> str:
+    """Return advice if a class was passed instead of an instance."""
+    return f"; pass an instance, {value.__name__}()" if isinstance(value, type) else ""
 
 
 def with_default_replacement(sampler: Sampler, unit: Unit) -> Sampler:

@@ -69,7 +69,8 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
         "a query must be a QueryBuilder, the result of its build(), a mapping, or a list or array "
-        f"of positions, got {type(where).__name__}"
+        f"of positions, got {type(where).__name__}; for example, pass "
+        "QueryBuilder().gt('reward', 0.5)"
     )
 
 

@@ -5,6 +5,7 @@ server, expdb uses the schema `expdb`.
 """
 
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import Sequence
@@ -46,6 +47,11 @@ def location_of(location: str | os.PathLike[str]) -> Location | None:
         text = unquote(text.removeprefix("sqlite:///"))
         if text in ("", ":memory:"):
             return None
+    elif re.match(r"(host|hostaddr|port|dbname|user)\s*=\s*\S+(\s|$)", text):
+        raise errors.InvalidValue(
+            f"{text!r} is a connection string of libpq; expected a URL such as "
+            "postgresql://user@host:5432/database"
+        )
     elif text.startswith(("postgresql:", "postgresql+", "postgres:")):
         return _url_of(text)
     elif "://" in text:

@@ -7,7 +7,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, SCORE, STEP_COLUMNS
+from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, SCORE, STEP_COLUMNS, nearest
 from expdb.sql import tables
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
@@ -131,8 +131,11 @@ def ordered(
     """Return matching positions, int64, ordered by a column (NULL last) and then by position."""
     view_column = tables.view_column(column)
     if view_column is None:
-        names = ", ".join((*STEP_COLUMNS, *EPISODE_COLUMNS))
-        raise errors.QueryError(f"no column {column!r} to order by; the columns are {names}")
+        names = dict.fromkeys((*STEP_COLUMNS, *EPISODE_COLUMNS))
+        raise errors.QueryError(
+            f"no column {column!r} to order by{nearest(column, names) or ';'} the columns are "
+            f"{', '.join(names)} and scores.<name>"
+        )
     by = view_column.sql
     statement = _steps(store, where, S.position, join=view_column.of_episodes)
     order = [by.is_(None), by.desc() if descending else by.asc()] if by is not S.position else []
