@@ -234,6 +234,9 @@ def paths_of(groups: set[str]) -> list[str]:
 
 def main(arguments: list[str]) -> None:
     """Run the command that the first argument names."""
+    if arguments[:1] != ["run"] and not {"-h", "--help"}.isdisjoint(arguments):
+        print(__doc__)
+        return
     environment = Environment(ROOT / ".venv")
     match arguments:
         case ["run", *rest]:

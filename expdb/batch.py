@@ -277,9 +277,9 @@ class Batch(Mapping[str, np.ndarray]):
 
         float64 becomes PyTorch's default dtype, in which losses are computed. uint16, uint32 and
         uint64 become int64, because PyTorch does not compute with these types. Every other dtype
-        is kept. Object arrays become lists, in which arrays of numbers are tensors. On the CPU a
-        tensor shares the memory of its array unless the dtype changes or the array is not
-        contiguous.
+        is kept. Object arrays become lists, and numeric arrays in these lists become tensors. On
+        the CPU a tensor shares the memory of its array unless the dtype changes or the array is
+        not contiguous.
 
         Parameters
         ----------

@@ -169,9 +169,9 @@ class ReplayBuffer(NotACollection):
         task_name : str, optional
             Name of the task, for example shared by several task ids.
         step : int, optional
-            Number of the step in its episode, int64. By default, one more than the greatest number
-            of the episode, or 0 in a new episode. Without `episode_id`, a number that is not above
-            the greatest one begins another episode.
+            Number of the step in its episode, int64. By default, the greatest step number of the
+            episode plus 1, or 0 in a new episode. Without `episode_id`, a number that is not
+            greater than all step numbers of the open episode begins another episode.
         episode_id : str, optional
             Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional
@@ -1597,10 +1597,10 @@ class ReplayBuffer(NotACollection):
         unit : Unit, default Step()
             `Step`, `Stack`, `NStep`, `Sequence`, `Episode`, `Group`, or your own.
         fields : sequence of str, optional
-            Keys of the batch besides those that the unit adds, such as ``"mask"``: fields, keys of
-            the sampler, and columns of the view ``experience`` such as ``"task_id"`` or ``"tags"``.
-            By default, `position`, `episode`, `step`, `reward`, `terminated`, `truncated`, every
-            field, and the keys of the sampler.
+            Keys of the batch: fields, keys of the sampler, and columns of the view ``experience``
+            such as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`,
+            `reward`, `terminated`, `truncated`, every field, and the keys of the sampler. The
+            batch always contains the keys of the unit, such as ``"mask"``.
         rng : int or numpy.random.Generator, optional
             Seed or generator of the random numbers. By default, the generator of this object, whose
             state `sampling_state` returns.
@@ -1612,8 +1612,8 @@ class ReplayBuffer(NotACollection):
             from part k, counted from 0. Use it to give learners or loader workers different steps.
             By default, draw from all episodes.
         at_least : int, optional
-            Accept a smaller batch with at least this number of items, if fewer than `size` can be
-            drawn without replacement. By default, `size`.
+            Smallest number of items to accept if fewer than `size` items can be drawn without
+            replacement. By default, `size`.
         empty : callable, optional
             Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
             `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
@@ -1703,9 +1703,10 @@ class ReplayBuffer(NotACollection):
         unit : Unit, default Step()
             Unit that defines the items; see `sample`.
         fields : sequence of str, optional
-            Keys of the batch besides those that the unit adds, such as ``"mask"``: fields, and
-            columns of the view ``experience`` such as ``"task_id"`` or ``"tags"``. By default,
-            `position`, `episode`, `step`, `reward`, `terminated`, `truncated` and every field.
+            Keys of the batch: fields, and columns of the view ``experience`` such as
+            ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`, `reward`,
+            `terminated`, `truncated` and every field. The batch always contains the keys of the
+            unit, such as ``"mask"``.
         seed : int, default 0
             Seed of the order. Each epoch has its own order, derived from `seed` and the number of
             the epoch.

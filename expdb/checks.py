@@ -300,6 +300,6 @@ def logprobs(values: Any, output_mask: Any) -> None:
     if invalid.any():
         token = int(invalid.argmax())
         raise InvalidValue(
-            f"{LOGPROBS}[{token}] is {array[token]}, but a log-probability is finite and at most "
-            "0; for tokens that the model did not generate, also pass output_mask with False"
+            f"{LOGPROBS}[{token}] is {array[token]}, but must be finite and at most 0; for tokens "
+            "that the model did not generate, also pass output_mask with False"
         )

@@ -195,10 +195,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 692, "chunks": 2_005, "cli": 1_615, "consumers": 1_409,
-    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_151,
-    "root": 2_500, "sampling": 3_138, "serve": 1_531, "sql": 4_380,
-    "storage": 9_195, "text": 322, "writers": 614,
+    "archive": 692, "chunks": 2_006, "cli": 1_615, "consumers": 1_409,
+    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_156,
+    "root": 2_500, "sampling": 3_139, "serve": 1_531, "sql": 4_380,
+    "storage": 9_202, "text": 322, "writers": 614,
 }  # fmt: skip
 
 
@@ -225,7 +225,8 @@ def test_folders_do_not_grow():
     found = {folder: lines for (folder,), lines in sizes.items()}
     assert found.keys() == CODE_LINES.keys()
     assert [
-        f"{folder} has {lines} code lines, at most {CODE_LINES[folder]} are allowed"
+        f"expdb/{folder} has {lines} code lines, at most {CODE_LINES[folder]} are allowed; remove "
+        "code, or enter the number in CODE_LINES and give the reason in the body of the commit"
         for folder, lines in found.items()
         if lines > CODE_LINES[folder]
     ] == []

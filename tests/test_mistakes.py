@@ -531,3 +531,41 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
     declared = new_buffer(fields={"obs": expdb.Field("float32", (None,))})
     declared.store_batch([{"obs": np.zeros(2, np.float32)} for _ in range(3)])
     declared.sample(8)
+
+
+def test_a_final_observation_that_no_step_has_is_refused(scratch):
+    with scratch.episode("t", episode_id="e") as episode:
+        episode.append(messages=[{"role": "user", "content": "hi"}], reward=1.0)
+        with pytest.raises(expdb.InvalidValue, match=r"no step has a field 'obs'; .* messages"):
+            episode.end(obs=[1.0, 2.0])
+        episode.end(messages=[{"role": "user", "content": "bye"}])
+    assert "obs" not in scratch.stats()["fields"]
+
+
+def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
+    class Tensor:
+        def __array__(self, *_, **__):
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad; use detach()")
+
+    scratch.store_batch({"x": [1, 2]})
+    with pytest.raises(expdb.InvalidValue, match="use detach"):
+        scratch.update_priorities([0], Tensor())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda db, b: db.buffer("train\n"), r"white space, got 'train\\n'; pass name.strip"),
+        (lambda db, b: db.buffer("c", capacity=0), "at least 1, got 0; pass None for no limit"),
+        (lambda db, b: b.store(task_id=7, x=1), "task_id must be text, got 7; pass '7'"),
+        (lambda db, b: b.sample(1, unit=expdb.Episode), r"pass an instance, Episode\(\)"),
+        (lambda db, b: b.sample(1, "reward > 1"), r"pass QueryBuilder\(\)\.gt"),
+        (lambda db, b: b.count({"task_id": ["a"]}), r"several values to QueryBuilder\(\)\.in_"),
+        (lambda db, b: db.sql("DELETE FROM experience"), "SQL can only read; use buffer.update"),
+        (lambda db, b: expdb.open("host=h dbname=d"), "is a connection string of libpq"),
+    ],
+)
+def test_errors_of_ordinary_mistakes_name_the_remedy(module_db, scratch, make, message):
+    scratch.store(task_id="t", x=1)
+    with pytest.raises(expdb.ExpDBError, match=message):
+        make(module_db, scratch)

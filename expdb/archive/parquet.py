@@ -17,7 +17,7 @@ from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS, kind_of
 from expdb.storage.reading import timestamps
 from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
-from expdb.storage.reading.fetch import following_types
+from expdb.storage.reading.fetch import final_types
 from expdb.storage.store import Store
 
 BATCH_STEPS = 4096
@@ -56,9 +56,9 @@ def types_of(store: Store) -> dict[str, str]:
     """Return the types of all fields, annotations and final observations of a buffer."""
     with store.engine.reading() as session:
         store.state(session)  # updates the fields
-        following = following_types(store, session)
+        types_of_finals = final_types(store, session)
     fields = store.fields.with_annotations()
-    return {name: str(field) for name, field in fields.items()} | following
+    return {name: str(field) for name, field in fields.items()} | types_of_finals
 
 
 def stream(

@@ -146,7 +146,8 @@ class Column(ABC):
                 f"{self._declared(Field(field.dtype, shape))} to store {others}, or pad the array"
             )
         if isinstance(value, np.ndarray) and field.shape and field.has_shape(value.shape):
-            return f"convert it with .astype({field.dtype!r})"
+            tensor = f"a tensor with .to(torch.{field.dtype})"
+            return f"convert it with .astype({field.dtype!r}), or {tensor}"
         if isinstance(value, (list, tuple)) and field.shape:
             return f"pass np.array(value, {field.dtype!r}), or np.stack(...) of a list of arrays"
         if isinstance(value, float) and not field.varies and field.numpy.kind in "iu":

@@ -330,7 +330,12 @@ def distinct_draws(
 
 def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     """Raise TooFewRows if `wanted` items cannot be drawn from `size`."""
-    end = ", end the episodes with end(obs=...)" if "successor" in what else ""
+    end = ""
+    if "successor" in what:
+        end = (
+            ", end the episodes with end(obs=...) or terminated=True (for stored ones, "
+            "update(query, terminated=True, which='last'))"
+        )
     if size == 0 and wanted:
         raise TooFewRows(
             f"no {what} to sample from; store steps first, widen the query{end}, or wait with "
@@ -339,6 +344,6 @@ def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     if not replace and wanted > size:
         raise TooFewRows(
             f"{wanted} {what} were requested, but only {size} can be sampled without replacement; "
-            f"widen the query{end}, pass at_least=1 to accept fewer or "
-            "sampler=Uniform(replace=True) to repeat some, or wait with wait=seconds"
+            "pass at_least=1 to accept fewer, pass sampler=Uniform(replace=True) to allow "
+            f"repeats, widen the query{end}, or wait with wait=seconds"
         )

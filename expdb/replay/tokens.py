@@ -634,9 +634,9 @@ class _TurnInputs:
         self.rollouts = self.steps // self._shape[-1]
 
     def _mask_invalid_logprobs(self, masks: RaggedArray | None, name: str) -> RaggedArray | None:
-        """Return the output masks, False for tokens whose log-probability is invalid.
+        """Return the output masks; exclude tokens with invalid log-probabilities.
 
-        Writes refuse such log-probabilities, but earlier versions of expdb stored them.
+        Writes reject invalid log-probabilities, but earlier versions of expdb stored them.
         """
         logprobs = self.arrays_of_steps(name)
         if logprobs.values.dtype.kind != "f" or checks.are_logprobs(logprobs.values).all():
@@ -652,8 +652,8 @@ class _TurnInputs:
             changed += int((mask != arrays[step]).sum())
         if changed:
             warn(
-                f"tokens whose {name!r} are NaN, infinite or positive are not trained on; their "
-                "loss_mask is False"
+                f"some tokens are excluded by loss_mask, because their {name!r} are NaN, infinite "
+                "or positive; store finite log-probabilities of at most 0"
             )
         return RaggedArray.from_arrays(arrays, np.bool_)
 

@@ -12,35 +12,36 @@ from expdb.errors import warn
 from expdb.sql.session import Session
 from expdb.storage.store import Store
 
-EXAMINED = 64  # newest episodes
-ENOUGH = 8  # complete episodes without an end that cause a warning
-# Whether the last step of each of the newest complete episodes ends it. The last step of an episode
-# that was stored out of order may have another position, so it is not counted.
+NEWEST_EPISODES = 64  # number of episodes that are examined
+MIN_MISSING_ENDS = 8  # number of complete episodes without an end that causes a warning
+# One row per complete episode: whether its last step is terminated, truncated or followed by a
+# final observation. Episodes that were stored out of order are skipped, because the step at
+# `last_position` need not be their last step.
 ENDS = f"""
 SELECT s.terminated OR s.truncated OR e.tail_chunk IS NOT NULL
-FROM (SELECT * FROM episodes WHERE buffer_id = ? ORDER BY id DESC LIMIT {EXAMINED}) e
+FROM (SELECT * FROM episodes WHERE buffer_id = ? ORDER BY id DESC LIMIT {NEWEST_EPISODES}) e
 JOIN steps s ON s.buffer_id = e.buffer_id AND s.position = e.last_position
 WHERE e.status = 'complete' AND e.ordered
 """
 
 
 def warn_of_missing_ends(store: Store, session: Session) -> None:
-    """Warn if most complete episodes have no terminated, truncated or final observation."""
+    """Warn if most complete episodes neither end with a flag nor have a final observation."""
     ends = [bool(has_end) for (has_end,) in session.ask(ENDS, store.id)]
     missing = ends.count(False)
-    if missing >= ENOUGH and missing > len(ends) // 2:
+    if missing >= MIN_MISSING_ENDS and missing > len(ends) // 2:
         warn(
             f"{missing} of the newest {len(ends)} complete episodes of buffer {store.name!r} end "
-            "without terminated, truncated or a final observation, so NStep never draws their last "
-            "steps and the discount is never 0; pass terminated=True with the last step, or call "
-            "end(obs=...)"
+            "without terminated=True, truncated=True or a final observation, so NStep never draws "
+            "their last steps, and their discount is never 0; pass terminated=True with the last "
+            "step, or call end(obs=...)"
         )
 
 
 def warn_of_equal_lists(batch: Batch, types: Mapping[str, Field]) -> None:
-    """Warn of fields of lists whose arrays have one length in the whole batch.
+    """Warn about fields of lists if all lists in a batch have the same length.
 
-    A field gets these types if its first value is a list of Python numbers.
+    A field of int64 or float64 lists usually results from storing a list of Python numbers.
     """
     for name, array in batch.items():
         field = types.get(name)
@@ -52,8 +53,8 @@ def warn_of_equal_lists(batch: Batch, types: Mapping[str, Field]) -> None:
         if len(lengths) == 1 and max(lengths) > 0:
             (length,) = lengths
             warn(
-                f"field {name!r} was stored as lists, so this batch holds one array for each step, "
-                f"although all have the length {length}; in a new buffer, pass np.array(...) for "
-                f"arrays of shape [batch, {length}], or declare Field({field.dtype!r}, "
-                "shape=(None,)) if lengths differ"
+                f"field {name!r} was stored as lists, so a batch contains one array of length "
+                f"{length} for each step instead of one array of shape [batch, {length}]; in a "
+                f"new buffer, store np.array(...), or declare Field({field.dtype!r}, "
+                "shape=(None,)) if the lengths can differ"
             )

@@ -265,7 +265,8 @@ class SampleEngine:
         with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
 
     def _get(self, positions: np.ndarray, fields: Any) -> Batch | None:
-        if fields is not None and any(map(self._store.fields.is_following, field_names(fields))):
+        is_final_observation = self._store.fields.is_final_observation
+        if fields is not None and any(map(is_final_observation, field_names(fields))):
             return None
         plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
         if self._look_for_changes() is not None or not plan.is_in_memory:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 import expdb
 from expdb.serve import render
 from expdb.serve.source import FieldType, Source
-from expdb.text.episode_text import EMPTY, following_names, new_messages
+from expdb.text.episode_text import EMPTY, final_names, new_messages
 
 STEPS_PER_PAGE = 40
 PAGE_CHARACTERS = 1_000_000  # a page ends after the step that exceeds this
@@ -120,7 +120,7 @@ def read_positions(
     loaded = [
         name for name, type in fields.items() if name not in pictures and not type.is_per_token
     ]
-    names = [*loaded, *(name for name in following_names(fields) if name[5:] in loaded)]
+    names = [*loaded, *(name for name in final_names(fields) if name[5:] in loaded)]
     rows = [
         row
         for batch in buffer.scan(positions, fields=["episode_id", *COLUMNS, *names], size=256)

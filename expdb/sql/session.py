@@ -109,10 +109,10 @@ _dialects: dict[object, tuple[sa.Dialect, LRUCache[Any, Any]]] = {}
 
 
 def share_compiled_statements(engine: sa.Engine, key: object) -> sa.Engine:
-    """Let all engines of a process with the same key compile each SQLAlchemy statement once.
+    """Share compiled SQLAlchemy statements between all engines of a process with the same key.
 
-    By default, each engine has a cache of its own, and compiling takes a third of the time of an
-    `open` and a first read.
+    By default, each engine has its own cache. Compiling the statements then takes a third of the
+    time of `open` and the first read.
     """
     cache: LRUCache[Any, Any] = LRUCache(COMPILED_STATEMENTS)
     engine.dialect, cache = _dialects.setdefault(key, (engine.dialect, cache))

@@ -53,8 +53,8 @@ class Fields:
                 f"the fields of a buffer cannot be read ({error}); restore a backup"
             ) from error
 
-    def is_following(self, name: str) -> bool:
-        """Return whether a name means the final observation of a field, such as ``next_obs``."""
+    def is_final_observation(self, name: str) -> bool:
+        """Return whether a key such as ``next_obs`` selects the final observation of a field."""
         base = name.removeprefix("next_")
         return base != name and base in self.types and name not in self.with_annotations()
 

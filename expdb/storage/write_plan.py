@@ -23,7 +23,7 @@ class EpisodeWrite:
 
     @property
     def changes_version_use(self) -> bool:
-        """Whether a new episode has no step with its version, or a stored one gets its first."""
+        """Whether the write changes `uses_version`, which is True by default in a new episode."""
         return self.after.uses_version != (self.before.id is None or self.before.uses_version)
 
 

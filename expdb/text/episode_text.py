@@ -98,7 +98,7 @@ ELSEWHERE = {
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the stored steps of an episode as dicts, in order."""
     stored = buffer.stats()["fields"]
-    fields = [*COLUMNS, *stored, *following_names(stored), "position"]
+    fields = [*COLUMNS, *stored, *final_names(stored), "position"]
     rows = [
         row
         for batch in buffer.scan({"episode": episode["episode"]}, fields=fields)
@@ -107,8 +107,8 @@ def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str,
     return sorted(rows, key=lambda row: (row["step"], row["position"]))
 
 
-def following_names(fields: Iterable[str]) -> list[str]:
-    """Return the names of the final observations of fields that are not fields themselves."""
+def final_names(fields: Iterable[str]) -> list[str]:
+    """Return the keys of the final observations of fields, such as ``next_obs``."""
     return [name for name in map("next_{}".format, fields) if name not in fields]
 
 

@@ -305,8 +305,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         *positional
             Not accepted; pass every value by keyword.
         step : int, optional
-            Number of the step within its episode. Defaults to one more than the greatest number of
-            the episode, or 0 in a new episode.
+            Number of the step within its episode. Defaults to the greatest step number of the
+            episode plus 1, or 0 in a new episode.
         pre_agent : str, optional
             Name of the agent that acted before this step.
         execute_time : float, optional
@@ -715,8 +715,8 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         task_name : str, optional
             Human-readable name of the task.
         step : int, optional
-            Number of the step within its episode. Defaults to one more than the greatest number of
-            the episode, or 0 in a new episode.
+            Number of the step within its episode. Defaults to the greatest step number of the
+            episode plus 1, or 0 in a new episode.
         episode_id : str, optional
             Id of the episode, unique in the buffer. By default, the step belongs to the open
             episode of this writer, task and agent; the step after a terminated or truncated step

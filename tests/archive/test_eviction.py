@@ -36,7 +36,7 @@ def fill(buffer, lengths, tasks=3):
 
 
 def archiving(db, folder, steps, capacity=5):
-    """Return a buffer with steps, of which those above the capacity are to be archived."""
+    """Return a buffer that archives evicted steps and holds more steps than its capacity."""
     buffer = db.buffer("b", capacity=capacity)
     buffer.eviction = expdb.Eviction(archive=folder)
     buffer.store_batch({"n": np.arange(steps)})

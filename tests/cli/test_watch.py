@@ -323,7 +323,7 @@ def test_json_has_null_for_nan_and_infinity(tmp_path):
 def test_error_messages_have_no_control_codes(tmp_path):
     path = str(tmp_path / "names.db")
     with expdb.open(path) as db:
-        db.buffer("\x1b[31mEVIL\r").store(task_id="t", obs=1)
+        db.buffer("\x1b[31mEVIL\rX").store(task_id="t", obs=1)
         db.buffer("other")
     for command in (["tail", path, "no"], ["tail", path], ["actors", path, "no"]):
         done = CliRunner().invoke(main, command)

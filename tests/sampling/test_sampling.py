@@ -128,7 +128,7 @@ def test_whole_episodes_are_drawn_without_replacement_by_default(new_buffer, uni
         episodes = np.unique(batch["episode"])
         assert len(episodes) == size * 16 // items
     with pytest.raises(
-        expdb.TooFewRows, match=r"at_least=1 to accept fewer or sampler=Uniform\(replace=True\)"
+        expdb.TooFewRows, match=r"at_least=1 to accept fewer, pass sampler=Uniform\(replace=True\)"
     ):
         buffer.sample(items + 1, unit=unit)
     assert len(np.unique(buffer.sample(99, unit=unit, at_least=2)["episode"])) == 16

@@ -34,7 +34,7 @@ def main() -> int:
     option = parser.add_argument
     option("--minutes", type=float, default=SHORT_MINUTES, help="1.5: short table, 40: long table")
     option("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
-    option("--soak", type=float, metavar="MINUTES", help="only the soak, so long on each database")
+    option("--soak", type=float, metavar="MINUTES", help="only the soak; time per database")
     option("--seed", type=int, help="of the random times, places and values (default: the time)")
     option("--json", type=Path, help="write the outcomes there as well")
     arguments = parser.parse_args()

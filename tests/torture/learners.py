@@ -67,7 +67,7 @@ def drawn(batch: expdb.Batch, kind: str) -> list[int]:
 
 @fault(
     "kill -9 of learners and actors, {kind}, {database}",
-    f"each that is stored is trained exactly {MOST} times, 0 lost", 12, 1_000,
+    f"each stored item is trained exactly {MOST} times, 0 lost", 12, 1_000,
     "kill_learners_of_{kind}_{database}", database=DATABASES, kind=tuple(UNITS),
 )  # fmt: skip
 def kill_learners(database: str, kind: str, place: Place, kills: int) -> Outcome:

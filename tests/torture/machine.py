@@ -196,7 +196,7 @@ def hold_snapshot(path: str, taken: Any, leave: Any) -> None:
 
 @fault(
     "a reader that holds a snapshot",
-    "the reader is named, and the log is folded in when it ends", 1, 10,
+    "a warning names the reader, and the WAL is checkpointed after it ends", 1, 10,
 )  # fmt: skip
 def pin_log(place: Place, rounds: int) -> Outcome:
     """Keep a snapshot open in another process during many writes."""

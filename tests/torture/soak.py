@@ -317,7 +317,7 @@ def find_growth(path: Path, seconds: float) -> tuple[list[str], str]:
 
 
 @fault(
-    "{database}: two writers, a learner and an asker at once, seconds",
+    "{database}: two writers, a learner and a querying process at once, seconds",
     "no acknowledged step lost or twice, no wrong batch, no error but documented ones, no "
     "growth at constant size", 12, 1200, database=DATABASES,
 )  # fmt: skip

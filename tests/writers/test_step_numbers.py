@@ -36,7 +36,7 @@ def transitions(buffer):
 
 
 @pytest.mark.parametrize("how", WRITERS)
-def test_a_number_that_is_not_above_the_greatest_begins_another_episode(new_buffer, how):
+def test_a_step_number_that_does_not_increase_begins_another_episode(new_buffer, how):
     buffer = new_buffer(fields={"obs": expdb.Field("float64")})
     write(buffer, how, [{"step": t, "obs": 100.0 * a + t} for a in (0, 1) for t in range(4)])
     assert buffer.episodes()["length"].to_pylist() == [4, 4]

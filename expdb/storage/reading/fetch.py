@@ -142,22 +142,22 @@ def steps(
 ) -> dict[str, Any]:
     """Return fields and columns of steps by name, in the order of `positions`.
 
-    If `names` is None, return every field and the columns of a batch, and with `finals` also the
-    final observations after last steps, as ``next_<field>``. If some steps lack a field,
-    also return `has_<field>`. `last` means that nothing more is read in this transaction. `cache`
-    provides chunks and keeps the chunks that are read. `empty` allocates the arrays of large
-    values. With `json_text`, JSON fields and tags are text. With `as_ragged`, arrays whose first
-    dimension varies are `RaggedArray`, and the caller must not change them.
+    If `names` is None, return every field and the columns of a batch. With `finals`, also return
+    the final observations of episodes in the rows of their last steps, as ``next_<field>``. If
+    some steps lack a field, also return `has_<field>`. `last` means that nothing more is read in
+    this transaction. `cache` provides chunks and keeps the chunks that are read. `empty` allocates
+    the arrays of large values. With `json_text`, JSON fields and tags are text. With `as_ragged`,
+    arrays whose first dimension varies are `RaggedArray`, and the caller must not change them.
 
     Raise Evicted if a position has no step.
     """
     types = store.fields.types
-    following = None if finals else list[str]()
+    final_names = None if finals else list[str]()
     if names is None:
         names = ("position", "episode", *SYSTEM, *types)
     else:
-        following = list(filter(store.fields.is_following, names := tuple(names)))
-    names = [name for name in dict.fromkeys(names) if name not in (following or ())]
+        final_names = list(filter(store.fields.is_final_observation, names := tuple(names)))
+    names = [name for name in dict.fromkeys(names) if name not in (final_names or ())]
     in_chunks = [name for name in names if name in types or (name in SYSTEM and not state.revised)]
     of_tables = [
         name for name in names if name not in (*in_chunks, "position", "episode", "buffer")
@@ -170,10 +170,10 @@ def steps(
     if not len(positions):
         return {
             key: array
-            for name in (*names, *(following or ()))
+            for name in (*names, *(final_names or ()))
             for key, array in _empty(store, name)
         }
-    last = last and not of_tables and not noted and not state.gaps and following == []
+    last = last and not of_tables and not noted and not state.gaps and final_names == []
     segments, index, chunks = _locate(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])
@@ -211,10 +211,10 @@ def steps(
                 out[f"has_{name}"] = gather_present(chunks, spans, name)
                 if not isinstance(out[name], RaggedArray):
                     blank(out[name], ~out[f"has_{name}"])
-    if following != []:
+    if final_names != []:
         episodes = segments.episode[index]
-        out |= following_values(
-            store, session, positions, episodes, following, chunks, json_text=json_text
+        out |= final_columns(
+            store, session, positions, episodes, final_names, chunks, json_text=json_text
         )
     if cache is not None:
         cache.keep(chunks)
@@ -291,7 +291,7 @@ def _locate(
 
 def _empty(store: Store, name: str) -> Iterable[tuple[str, np.ndarray]]:
     field = store.fields.types.get(name) or SYSTEM.get(name)
-    if store.fields.is_following(name):
+    if store.fields.is_final_observation(name):
         field = store.fields.types[name.removeprefix("next_")]
         yield f"has_{name}", np.empty(0, np.bool_)
     annotation = find_annotation(store, name) if field is None else None
@@ -405,7 +405,7 @@ def check_final_rows(
             )
 
 
-def following_values(
+def final_columns(
     store: Store,
     session: Session,
     positions: np.ndarray,
@@ -417,8 +417,8 @@ def following_values(
 ) -> dict[str, np.ndarray]:
     """Return the final observations after the steps at `positions`, as `next_<field>`.
 
-    Each column comes with a bool column ``has_next_<field>``, which is True for the last steps of
-    episodes. If `names` is None, return the columns for which an episode has a value.
+    For each column, also return a bool column ``has_next_<field>``, which is True for steps with a
+    final observation of the field. If `names` is None, return the columns that have a value.
     """
     finals = [
         (position, chunk, row, parse_names(fields, "tail_fields"))
@@ -426,7 +426,7 @@ def following_values(
     ]
     if names is None:
         known = dict.fromkeys(f"next_{name}" for *_, fields in finals for name in fields)
-        names = [name for name in known if store.fields.is_following(name)]
+        names = [name for name in known if store.fields.is_final_observation(name)]
     missing = {chunk for _, chunk, _, _ in finals} - chunks.keys()
     if missing and names:
         chunks = chunks | read_chunks(store, session, np.array(sorted(missing), np.int64))
@@ -449,7 +449,7 @@ def following_values(
     return columns
 
 
-def following_types(store: Store, session: Session) -> dict[str, str]:
+def final_types(store: Store, session: Session) -> dict[str, str]:
     """Return the types of all final observations of the buffer, by names such as ``next_obs``."""
     rows = session.ask(
         "SELECT DISTINCT tail_fields FROM episodes WHERE buffer_id = ? AND tail_chunk IS NOT NULL",
@@ -460,7 +460,7 @@ def following_types(store: Store, session: Session) -> dict[str, str]:
     return {
         f"next_{name}": str(types[name])
         for name in fields
-        if name in types and store.fields.is_following(f"next_{name}")
+        if name in types and store.fields.is_final_observation(f"next_{name}")
     }
 
 
@@ -468,7 +468,7 @@ def _final_rows_after(
     store: Store, session: Session, positions: np.ndarray, episodes: np.ndarray
 ) -> list[Any]:
     """Return position, chunk, row and fields of the final observations after these steps."""
-    # The last step has the greatest number, which need not have the greatest position.
+    # The last step has the greatest step number, but not always the greatest position.
     rows = session.ask(
         "SELECT e.ordered, e.id, e.last_position, e.last_step, e.tail_chunk, e.tail_row, "
         f"e.tail_fields FROM episodes e WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG} "

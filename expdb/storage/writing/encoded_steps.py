@@ -44,13 +44,13 @@ class PlannedSteps(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The number of steps of an episode, and their greatest step number, -1 without steps."""
+    """The number of steps of an episode and the greatest step number, or -1 without steps."""
 
     length: int
     greatest: int
 
     def add(self, number: int | None) -> "Progress":
-        """Return the progress after another step; None is numbered automatically."""
+        """Return the progress after another step; if `number` is None, use the next number."""
         greatest = self.greatest + 1 if number is None else max(self.greatest, number)
         return Progress(self.length + 1, greatest)
 
@@ -101,9 +101,9 @@ class EncodedSteps:
         return len(self.taken)
 
     def progress(self, episode: EpisodeRecord) -> "Progress":
-        """Return the length and the greatest step number of an episode with its pending steps.
+        """Return the progress of an episode, including its pending steps.
 
-        Each call examines the steps that were added since the last one.
+        Each call examines only the steps that were added after the previous call.
         """
         stored = Progress(episode.length, -1 if episode.last_step is None else episode.last_step)
         progress, examined = self._progress.get(episode, (stored, 0))

@@ -22,6 +22,12 @@ def check_final(names: Collection[str], fields: Iterable[str]) -> None:
     step_fields = set(fields)
     step_fields |= {name.split(".", 1)[0] for name in step_fields}
     seen = step_fields.intersection(OBSERVATIONS)
+    unknown = sorted(set(names).intersection(OBSERVATIONS))
+    if unknown and not seen:
+        raise errors.InvalidValue(
+            f"end({unknown[0]}=...): no step has a field {unknown[0]!r}; pass the fields of the "
+            f"steps, which are {', '.join(sorted(step_fields)) or 'none'}"
+        )
     if seen and not seen.intersection(name.split(".", 1)[0] for name in names):
         raise errors.InvalidValue(
             f"end({', '.join(names)}) lacks the field {min(seen)!r} of the steps; pass the "

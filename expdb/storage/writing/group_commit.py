@@ -85,7 +85,7 @@ class Submission:
 
     @property
     def episodes(self) -> set[str]:
-        """The episodes whose later steps must wait for this submission, a set of str."""
+        """Keys of the episodes of this submission; their later steps must be written after it."""
         if not isinstance(self.payload, Sequence):
             # Only threads submit these, and a thread waits before it submits more steps.
             return set()

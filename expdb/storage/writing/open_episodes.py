@@ -27,8 +27,9 @@ MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes a
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
 MANY_OPEN = 16_384
-# Episodes of one step without a name, each followed by the same number, that cause a warning.
-SINGLE_STEPS = 3
+# expdb warns after this number of one-step episodes that ended because the step number of the next
+# step did not increase.
+MANY_SINGLE_STEPS = 3
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
 
@@ -50,7 +51,8 @@ class OpenEpisodes:
         # The thread and asyncio task that stored steps of each open episode without a name.
         self._callers: dict[Key, tuple[object, object]] = {}
         self._warned = False
-        self._single_steps = 0  # number of episodes with one step whose numbers restarted
+        # Number of one-step episodes, counted when another episode of the task and agent begins.
+        self._single_step_episodes = 0
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -427,15 +429,18 @@ class OpenEpisodes:
         return episode
 
     def _replace(self, episode: EpisodeRecord, progress: Progress, gathering: PendingSteps) -> None:
-        """Keep an episode open whose task and agent begin another one; warn of short episodes."""
+        """Prepare for another episode of the task and the agent; warn about one-step episodes.
+
+        The episode stays open until the handle closes.
+        """
         gathering.keep_open(episode)
-        self._single_steps += progress.length == 1
-        if self._single_steps == SINGLE_STEPS:
+        self._single_step_episodes += progress.length == 1
+        if self._single_step_episodes == MANY_SINGLE_STEPS:
             errors.warn(
-                f"three episodes of task {episode.task_id!r} and agent {episode.agent_id!r} have "
-                "one step, because the next step without an episode_id has no greater number and "
-                "begins another episode; if several environments are interleaved, pass an "
-                "episode_id for each"
+                f"{MANY_SINGLE_STEPS} episodes of task {episode.task_id!r} and agent "
+                f"{episode.agent_id!r} have only one step, because a step number that does not "
+                "increase begins another episode; if the steps of several environments are "
+                "interleaved, pass an episode_id for each"
             )
 
     def _by_name(

@@ -81,7 +81,10 @@ class PendingSteps:
         return type(step) is int and step > self.pending.progress(episode).greatest
 
     def keep_open(self, episode: EpisodeRecord) -> None:
-        """Let the handle remember an episode that got a successor, and end it when it closes."""
+        """Keep an episode open while another one of its task and agent begins.
+
+        The handle ends it when it closes.
+        """
         self.opened[episode.task_id, episode.agent_id, episode.episode_id] = episode
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:

@@ -62,14 +62,15 @@ class GroupWriter:
         submissions of the same episodes get no result and are written again later.
         """
         database_error = self._write_shared(group) if len(group) > 1 else None
-        waiting: set[str] = set()  # episodes with steps that are written again later
+        postponed: set[str] = set()  # episodes with steps that are written later
         for submission in group:
-            if not submission.has_result and waiting.isdisjoint(submission.episodes):
-                database_error = self._write_late(submission, database_error) or database_error
+            if not submission.has_result and postponed.isdisjoint(submission.episodes):
+                error = self._write_before_deadline(submission, database_error)
+                database_error = error or database_error
             if not submission.has_result:
-                waiting |= submission.episodes
+                postponed |= submission.episodes
 
-    def _write_late(
+    def _write_before_deadline(
         self, submission: Submission, database_error: errors.ExpDBError | None
     ) -> errors.ExpDBError | None:
         """Write a submission after `database_error`, unless its deadline has passed."""

@@ -1,6 +1,6 @@
 -- EXECUTE plans each statement for the number of rows of each call. Otherwise, PL/pgSQL keeps the
 -- plan of the first call, such as a nested loop over one row.
--- Appending changes `length` and `episode_return` as well; new steps tell of that by themselves.
+-- Ignore changes of `length` and `episode_return` by appended steps, which readers find anyway.
 CREATE FUNCTION episodes_revised() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE
