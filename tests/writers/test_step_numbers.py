@@ -42,8 +42,8 @@ def test_a_step_number_that_does_not_increase_begins_another_episode(new_buffer,
     assert buffer.episodes()["length"].to_pylist() == [4, 4]
     inside = {(100.0 * a + t, 100.0 * a + t + 1) for a in (0, 1) for t in range(3)}
     assert transitions(buffer) == inside
-    if how in ("append", "extend"):
-        assert buffer.episodes()["status"].to_pylist() == ["complete"] * 2
+    last = "complete" if how in ("append", "extend") else "open"
+    assert buffer.episodes()["status"].to_pylist() == ["complete", last]
 
 
 @pytest.mark.both_databases
@@ -78,3 +78,16 @@ def test_an_automatic_number_is_one_more_than_the_greatest(scratch, how):
                 store(task_id="other", step=number, x=1)
     steps = [row["step"] for row in scratch.page(1, 9)]
     assert sorted(steps) == [0, 7, 8, 9, 10]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("how", ["store", "append"])
+def test_a_refused_step_does_not_complete_the_open_episode(buffer, how):
+    with buffer.writer() as writer:
+        store = buffer.store if how == "store" else writer.append
+        for step in range(3):
+            store(task_id="t", step=step, x=1)
+        with pytest.raises(expdb.FieldMismatch):
+            store(task_id="t", step=0, x="text")
+        store(task_id="t", step=3, x=1)
+    assert buffer.episodes()["length"].to_pylist() == [4]

@@ -53,6 +53,7 @@ class OpenEpisodes:
         self._warned = False
         # Number of one-step episodes, counted when another episode of the task and agent begins.
         self._single_step_episodes = 0
+        self._replaced: list[EpisodeRecord] = []  # to be completed after the next write
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -121,15 +122,14 @@ class OpenEpisodes:
             return
         row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
         row["task_id"] = whose.key[0]
-        opened, named, details = (
-            dict(gathering.opened),
-            dict(gathering.named),
-            dict(gathering.pending.details),
-        )
+        pending = gathering.pending
+        before = dict(gathering.opened), dict(gathering.named), list(gathering.replaced)
+        details, ended = dict(pending.details), dict(pending.ended)
         try:
             self._gather([(row, fields)], gathering)
         except BaseException:
-            gathering.opened, gathering.named, gathering.pending.details = opened, named, details
+            gathering.opened, gathering.named, gathering.replaced = before
+            pending.details, pending.ended = details, ended
             raise
 
     def gather_columns(self, columns: Mapping[str, Sequence[Any]], gathering: PendingSteps) -> bool:
@@ -145,12 +145,13 @@ class OpenEpisodes:
         many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
         if many is None:
             return False
-        mark, opened, named = pending.mark(), dict(gathering.opened), dict(gathering.named)
+        mark = pending.mark()
+        before = dict(gathering.opened), dict(gathering.named), list(gathering.replaced)
         try:
             pending.extend(self._episodes_of(many, gathering), many)
         except BaseException as error:
             pending.back_to(mark)
-            gathering.opened, gathering.named = opened, named
+            gathering.opened, gathering.named, gathering.replaced = before
             if isinstance(error, _OwnAgents):
                 return False
             raise
@@ -171,10 +172,12 @@ class OpenEpisodes:
             pending.cut()
             pending.retype(self._store.fields, None)
         mark, before = pending.mark(), list(_open_episodes_of(rows, gathering))
+        replaced = list(gathering.replaced)
         try:
             self._gather(rows, gathering, stored)
         except BaseException:
             pending.back_to(mark)
+            gathering.replaced = replaced
             for episodes_by, key, episode in before:
                 if episode is _ABSENT:
                     episodes_by.pop(key, None)
@@ -234,11 +237,8 @@ class OpenEpisodes:
                 if rows is not None:
                     anew = self.gathering()
                     self._gather(rows, anew)  # may raise, but only before `gathering` changes
-                    gathering.pending, gathering.opened, gathering.named = (
-                        anew.pending,
-                        anew.opened,
-                        anew.named,
-                    )
+                    gathering.pending, gathering.opened = anew.pending, anew.opened
+                    gathering.named, gathering.replaced = anew.named, anew.replaced
                 return self.commit(gathering)
             except errors.EpisodeResumed:
                 raise
@@ -255,11 +255,31 @@ class OpenEpisodes:
         Raise EpisodeEnded or EpisodeMismatch instead of gathering the steps again.
         """
         try:
-            return transaction.write(self._store, gathering.pending)
+            positions = transaction.write(self._store, gathering.pending)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
             if gathering.is_stored or gathering.is_in_doubt:
                 self.cache_episodes(gathering)
+        if self._replaced:
+            self._complete_replaced()
+        return positions
+
+    def _complete_replaced(self) -> None:
+        """Complete the stored episodes whose tasks and agents have begun another episode.
+
+        The steps of the caller are stored, so an error must not reach it. A later write or `close`
+        completes the remaining episodes.
+        """
+        replaced = [episode for episode in self._replaced if episode.id is not None]
+        generations = {
+            episode.id: episode.generation for episode in replaced if episode.id is not None
+        }
+        with suppress(errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
+            episodes.end_all(self._store, generations, "complete")
+            self._replaced.clear()
+            self._store.activity.add_steps(0, replaced)
+            for episode in replaced:
+                self._open.pop((episode.task_id, episode.agent_id, episode.episode_id), None)
 
     def _gather(
         self,
@@ -337,6 +357,7 @@ class OpenEpisodes:
                 # Do not remove the episode and add it again: an interrupt in between would lose it.
                 self._open[key] = episode
                 self._open.move_to_end(key)  # keep the episodes in the order of their last steps
+        self._replaced += gathering.replaced
         for name, episode in gathering.named.items():
             if episode in gathering.pending.ended:
                 self._named.pop(name, None)
@@ -429,11 +450,8 @@ class OpenEpisodes:
         return episode
 
     def _replace(self, episode: EpisodeRecord, progress: Progress, gathering: PendingSteps) -> None:
-        """Prepare for another episode of the task and the agent; warn about one-step episodes.
-
-        The episode stays open until the handle closes.
-        """
-        gathering.keep_open(episode)
+        """Prepare for another episode of the task and the agent; warn about one-step episodes."""
+        gathering.replace(episode, progress)
         self._single_step_episodes += progress.length == 1
         if self._single_step_episodes == MANY_SINGLE_STEPS:
             errors.warn(
@@ -534,6 +552,7 @@ class OpenEpisodes:
         self._open.clear()
         self._callers.clear()
         self._named.clear()
+        self._replaced.clear()
 
 
 _ABSENT: Any = object()

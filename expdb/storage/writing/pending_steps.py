@@ -10,7 +10,7 @@ import numpy as np
 from expdb.chunks.codec import decoded
 from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
-from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.encoded_steps import EncodedSteps, Progress
 
 Key = tuple[str, ...]  # task and agent; also the id of an episode whose step numbers restarted
 
@@ -37,6 +37,9 @@ class PendingSteps:
     stored: dict[str, tuple[EpisodeRecord, str]] = field(default_factory=dict)
     opened: dict[Key, EpisodeRecord | None] = field(default_factory=dict)  # None if completed
     named: dict[str, EpisodeRecord] = field(default_factory=dict)
+    # Stored episodes without pending steps that are completed after the write, because their task
+    # and agent have begun another episode.
+    replaced: list[EpisodeRecord] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.pending)
@@ -80,12 +83,13 @@ class PendingSteps:
         """Return whether a step number is above all numbers of an episode."""
         return type(step) is int and step > self.pending.progress(episode).greatest
 
-    def keep_open(self, episode: EpisodeRecord) -> None:
-        """Keep an episode open while another one of its task and agent begins.
-
-        The handle ends it when it closes.
-        """
-        self.opened[episode.task_id, episode.agent_id, episode.episode_id] = episode
+    def replace(self, episode: EpisodeRecord, progress: Progress) -> None:
+        """Complete an open episode because its task and agent begin another one."""
+        if progress.length > episode.length:  # it has steps in this write
+            self.pending.ended[episode] = "complete"
+        else:
+            self.replaced.append(episode)
+            self.opened[episode.task_id, episode.agent_id, episode.episode_id] = episode
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
         """Record that a step completes its episode."""
