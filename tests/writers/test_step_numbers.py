@@ -91,3 +91,26 @@ def test_a_refused_step_does_not_complete_the_open_episode(buffer, how):
             store(task_id="t", step=0, x="text")
         store(task_id="t", step=3, x=1)
     assert buffer.episodes()["length"].to_pylist() == [4]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("in_one_write", [True, False])
+def test_a_repeated_number_of_an_episode_causes_one_warning(buffer, in_one_write):
+    def write(number, **columns):
+        episode.append(step=number, x=number, **columns)
+        if not in_one_write:
+            episode.flush()
+
+    with buffer.episode("t", episode_id="shuffled") as episode:
+        for number in (3, 0, 2, 1):
+            write(number)
+    with buffer.episode("t", episode_id="two agents") as episode:
+        for number in (0, 1):
+            write(number, agent_id="white")
+            write(number, agent_id="black")
+    episode = buffer.episode("t", episode_id="again")
+    with pytest.warns(expdb.ExpDBWarning, match="step 1 of episode 'again' is stored twice") as got:
+        for number in (0, 1, 1, 0):
+            write(number)
+        episode.end()
+    assert len(got) == 1

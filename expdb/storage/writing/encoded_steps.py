@@ -88,6 +88,7 @@ class EncodedSteps:
         # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
+        self.late: list[int] = []  # steps whose number is not above those before, in the last plan
         # The progress of some episodes, and the number of pending steps that it includes.
         self._progress: dict[EpisodeRecord, tuple[Progress, int]] = {}
         # Details that steps add to their episodes.
@@ -378,8 +379,9 @@ class EncodedSteps:
         for index in indices:
             own_number = numbers[index]
             number = step[index] = greatest + 1 if own_number is None else own_number
-            if number < greatest:
-                ordered = False
+            if number <= greatest:
+                ordered = ordered and number == greatest
+                self.late.append(index)
             else:
                 greatest = number
         return greatest, ordered

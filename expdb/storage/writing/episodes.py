@@ -13,9 +13,11 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.cached_records import BEGINNING, EpisodeRecord
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.reading import select
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
+from expdb.storage.writing.encoded_steps import EncodedSteps
 
 E = tables.episodes.c
 
@@ -125,6 +127,36 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
         if present:
             low, high = min(present), max(present)
             session.tell(WIDEN, low, low, high, high, store.id, write.after.id)
+
+
+def warn_of_repeats(
+    store: Store, session: Session, pending: EncodedSteps, plan: WritePlan, first: int
+) -> None:
+    """Warn once if an episode gets two steps of one agent with the same number.
+
+    `first` is the position of the first step of the write.
+    """
+    store.repeat_checks_left -= 1  # each check reads the numbers of whole episodes
+    for place in sorted({plan.place[index] for index in pending.late}):
+        write = plan.episodes[place - 1]
+        id = np.array([write.after.id], np.int64)
+        positions = select.positions_of_episodes(store, session, id, first)
+        stored = session.ask(
+            "SELECT step, agent_id FROM steps WHERE buffer_id = ? AND position "
+            f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
+        )  # fmt: skip
+        numbers = set(stored)
+        for row in write.rows:
+            key = plan.step[row], plan.columns[-1][row]
+            if key in numbers:
+                store.repeat_checks_left = 0
+                errors.warn(
+                    f"step {key[0]} of episode {write.record.episode_id!r} is stored twice, so its "
+                    "reward counts twice and transitions join the two steps; pass each step number "
+                    "once, or another episode_id for another attempt"
+                )
+                return
+            numbers.add(key)
 
 
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:

@@ -16,6 +16,7 @@ def make_plan(
     the stored length differs.
     """
     steps, indices, count = pending.steps, pending.indices_by_episode(), len(pending)
+    pending.late = []
     alone = len(indices) == 1  # the usual case, with a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []

@@ -347,6 +347,8 @@ def _write(
     store.settle_fields(session, fields, *fields_of_steps, first == 0, outcome)
     plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)
     outcome.episodes += [(write.record, write.after) for write in plan.episodes]
+    if pending.late and store.repeat_checks_left:
+        episodes.warn_of_repeats(store, session, pending, plan, first)
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
     owners = [ids[place] for place in plan.place]
