@@ -43,6 +43,8 @@ def warn_of_equal_lists(batch: Batch, types: Mapping[str, Field]) -> None:
 
     A field of int64 or float64 lists usually results from storing a list of Python numbers.
     """
+    if "position" not in batch or len(np.unique(batch["position"])) < 2:
+        return
     for name, array in batch.items():
         field = types.get(name)
         if field is None or field.shape != (None,) or field.aligned_with is not None:

@@ -403,7 +403,7 @@ class SampleEngine:
         """Warn at the first batch about data that a learner probably cannot use."""
         if plan.request.fields is None:  # else the caller knows the types
             warn_of_equal_lists(batch, self._store.fields.types)
-        if isinstance(plan.request.unit, NStep):
+        if isinstance(plan.request.unit, NStep) and plan.request.key is None:
             warn_of_missing_ends(self._store, session)
 
     def _save_for(self, plan: SamplePlan) -> None:

@@ -267,7 +267,7 @@ def _instead_of_class(value: Any) -> str:
 
 def with_default_replacement(sampler: Sampler, unit: Unit) -> Sampler:
     """Return the sampler; `Uniform` draws whole episodes without replacement by default."""
-    if isinstance(sampler, Uniform) and sampler.replace is None:
+    if type(sampler) is Uniform and sampler.replace is None:
         return dataclasses.replace(sampler, replace=not unit.lists_anchors)
     return sampler
 

@@ -103,3 +103,18 @@ def test_show_prints_final_messages_and_empty_results(buffer, location):
     shown = CliRunner().invoke(main, ["show", location, "tool"]).output
     assert "tool: (empty)" in shown
     assert shown.rstrip().endswith("user: bye")
+
+
+@pytest.mark.one_database
+@pytest.mark.parametrize("read", ["get", "to_arrow"])
+def test_final_observations_of_a_read_are_not_stored_as_a_field(db, buffer, read):
+    names = ["obs", "step", "next_obs"]
+    batch = (
+        dict(buffer.get([0, 1, 2], fields=names))
+        if read == "get"
+        else buffer.to_arrow({"episode_id": "first"}, fields=names).read_all()
+    )
+    copied = db.buffer("copied")
+    with pytest.raises(expdb.InvalidValue, match="'next_obs' has no value for 2 of 3 steps"):
+        copied.store_batch(batch)
+    assert len(copied) == 0

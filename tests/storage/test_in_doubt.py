@@ -58,10 +58,10 @@ def play(db, trouble, at, later):
         writer.append(**step(k))
     if at % 2:
         trouble(True)
-        attempt(writer.end, obs=np.zeros(2))
+        attempt(writer.end, n=99)
         trouble(False)
     if writer.is_open:
-        writer.end(obs=np.zeros(2))
+        writer.end(n=99)
     assert (np.diff(positions) > 0).all()
     assert (positions >= 0).all()
     return taken, raised
@@ -105,7 +105,7 @@ def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy
             engine_of(db).timeout = 30.0
             for k in range(3, 6):
                 writer.append(**step(k))
-            writer.end(obs=np.zeros(2))
+            writer.end(n=99)
             stored = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
             assert stored == list(range(6)), message
             (row,) = db.buffer("b").episodes({"task_id": "t"}).to_pylist()
@@ -158,15 +158,15 @@ def test_steps_can_be_appended_after_a_failed_end(open_db):
         session.ask(dialect_of(other).LOCK, 1)
         session.ask("UPDATE buffers SET name = name")
         with pytest.raises(expdb.DatabaseBusy):
-            writer.end(obs=1.0)
+            writer.end(n=1)
     writer.append(n=1)
     writer.flush()
     assert db.buffer("b").episodes().select(["status", "length"]).to_pylist() == [
         {"status": "open", "length": 2}
     ]
     writer.append(n=2)
-    writer.end(obs=2.0)
-    assert np.nanmax(db.buffer("b").sample(32, unit=expdb.NStep(1), rng=0)["next_obs"]) == 2.0
+    writer.end(n=2)
+    assert db.buffer("b").get([2])["next_n"].tolist() == [2]
     assert [row["n"] for row in db.buffer("b").page(1, 10)] == [0, 1, 2]
 
 

@@ -114,3 +114,15 @@ def test_a_repeated_number_of_an_episode_causes_one_warning(buffer, in_one_write
             write(number)
         episode.end()
     assert len(got) == 1
+
+
+@pytest.mark.parametrize("numbers", [(-5, -4, -3, None), (0, 2**62, None)])
+def test_numbers_may_be_negative_or_large(scratch, numbers):
+    for number in numbers:
+        scratch.store(task_id="t", step=number, x=1)
+    steps = [*numbers[:-1], numbers[-2] + 1]
+    assert sorted(row["step"] for row in scratch.page(1, 9)) == steps
+    assert scratch.episodes()["length"].to_pylist() == [len(numbers)]
+    for number in (2**62 + 1, -(2**62) - 1):
+        with pytest.raises(expdb.InvalidValue, match="step must be"):
+            scratch.store(task_id="t", step=number, x=1)

@@ -57,7 +57,7 @@ def columnar(columns: Mapping[str, Sequence[Any]], types: Mapping[str, Field]) -
         or rewards is None
         or not all(set(map(type, column)) <= {str} for column in (task_ids, agent_ids))
         or not set(map(type, episode_ids)) <= {str, type(None)}
-        or not _are_none_or_int64(steps)
+        or not _are_step_numbers(steps)
         or not all(set(map(type, column)) <= {bool} for column in flags)
     ):
         return None
@@ -90,11 +90,11 @@ def _fits(column: Any, field: Field | None) -> bool:
     )
 
 
-def _are_none_or_int64(steps: list[Any]) -> bool:
+def _are_step_numbers(steps: list[Any]) -> bool:
     numbers = [step for step in steps if step is not None]
     if not set(map(type, numbers)) <= {int}:
         return False
-    return not numbers or (min(numbers) >= -(2**63) and max(numbers) < 2**63)
+    return not numbers or (min(numbers) >= -(2**62) and max(numbers) <= 2**62)
 
 
 def _column(columns: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:

@@ -19,6 +19,7 @@ from expdb.storage.writing.final import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
 
 _NONE = [None, None]
+GREATEST_STEP = 2**62  # the numbers of later steps also fit 64 bits
 
 
 class PlannedSteps(NamedTuple):
@@ -44,15 +45,26 @@ class PlannedSteps(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The number of steps of an episode and the greatest step number, or -1 without steps."""
+    """The number of steps of an episode and the greatest step number, or None without steps."""
 
     length: int
-    greatest: int
+    greatest: int | None
+
+    @classmethod
+    def of(cls, episode: EpisodeRecord) -> "Progress":
+        """Return the progress of an episode without its pending steps."""
+        return cls(episode.length, episode.last_step)
 
     def add(self, number: int | None) -> "Progress":
         """Return the progress after another step; if `number` is None, use the next number."""
-        greatest = self.greatest + 1 if number is None else max(self.greatest, number)
+        if number is None:
+            number = 0 if self.greatest is None else self.greatest + 1
+        greatest = number if self.greatest is None else max(self.greatest, number)
         return Progress(self.length + 1, greatest)
+
+    def is_above(self, number: int) -> bool:
+        """Return whether a step number is greater than all step numbers of the episode."""
+        return self.greatest is None or number > self.greatest
 
 
 class Mark(NamedTuple):
@@ -89,8 +101,9 @@ class EncodedSteps:
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
         self.late: list[int] = []  # steps whose number is not above those before, in the last plan
-        # The progress of some episodes, and the number of pending steps that it includes.
-        self._progress: dict[EpisodeRecord, tuple[Progress, int]] = {}
+        # The progress of the episodes with the first `_examined` pending steps.
+        self._progress: dict[EpisodeRecord, Progress] = {}
+        self._examined = 0
         # Details that steps add to their episodes.
         self.details: dict[EpisodeRecord, dict[str, Any]] = {}
         self.nbytes = 0  # approximate size of the closed chunks before compression
@@ -102,17 +115,19 @@ class EncodedSteps:
         return len(self.taken)
 
     def progress(self, episode: EpisodeRecord) -> "Progress":
-        """Return the progress of an episode, including its pending steps.
+        """Return the length and the greatest step number of an episode with its pending steps.
 
-        Each call examines only the steps that were added after the previous call.
+        Each call examines the steps that were added since the last one.
         """
-        stored = Progress(episode.length, -1 if episode.last_step is None else episode.last_step)
-        progress, examined = self._progress.get(episode, (stored, 0))
-        for owner, number, *_ in self.taken[examined:]:
-            if owner is episode:
-                progress = progress.add(number)
-        self._progress[episode] = progress, len(self.taken)
-        return progress
+        progress = self._progress
+        try:
+            for owner, number, *_ in self.taken[self._examined :]:
+                progress[owner] = (progress.get(owner) or Progress.of(owner)).add(number)
+            self._examined = len(self.taken)
+        except BaseException:  # after an interrupt, a step must not be counted twice
+            self._progress, self._examined = {}, 0
+            raise
+        return progress.get(episode) or Progress.of(episode)
 
     @property
     def steps(self) -> PlannedSteps:
@@ -161,11 +176,11 @@ class EncodedSteps:
         if type(truncated) is not bool:
             truncated = checks.flag(truncated, "truncated")
         if step is not None and type(step) is not int:
-            step = checks.whole(step, "step")
-        elif step is not None and not -(2**63) <= step < 2**63:
+            step = checks.whole(step, "step", -GREATEST_STEP, GREATEST_STEP)
+        elif step is not None and not -GREATEST_STEP <= step <= GREATEST_STEP:
             raise errors.InvalidValue(
-                f"step {step} does not fit 64 bits; number the steps of an episode 0, 1, 2 and "
-                "so on"
+                f"step must be an integer from -2**62 to 2**62, got {step}; number the steps of an "
+                "episode 0, 1, 2 and so on"
             )
         execute_time = (
             time.time() if execute_time is None else checks.number(execute_time, "execute_time")
@@ -229,7 +244,7 @@ class EncodedSteps:
     def back_to(self, mark: Mark) -> None:
         """Discard all steps that were added after a mark."""
         del self.taken[mark.taken :]
-        self._progress = {}
+        self._progress, self._examined = {}, 0
         self._columns = None  # columns of an equal length would look current later
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
@@ -369,17 +384,18 @@ class EncodedSteps:
 
     def number(
         self, episode: EpisodeRecord, indices: list[int], step: list[int]
-    ) -> tuple[int, bool]:
+    ) -> tuple[int | None, bool]:
         """Assign step numbers to the steps `indices` of an episode, in `step`.
 
         Return the greatest step number of the episode, and whether its step numbers never decrease.
         """
-        last_step, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
-        greatest = -1 if last_step is None else last_step
+        greatest, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
         for index in indices:
-            own_number = numbers[index]
-            number = step[index] = greatest + 1 if own_number is None else own_number
-            if number <= greatest:
+            number = numbers[index]
+            if number is None:
+                number = 0 if greatest is None else greatest + 1
+            step[index] = number
+            if greatest is not None and number <= greatest:
                 ordered = ordered and number == greatest
                 self.late.append(index)
             else:

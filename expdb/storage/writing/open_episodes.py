@@ -206,11 +206,11 @@ class OpenEpisodes:
                 open_records[episode_key] = record
             if has_numbers and episode_key[2] is None:
                 before = progress.get(record) or gathering.pending.progress(record)
-                if step is not None and step <= before.greatest:
+                if step is not None and not before.is_above(step):
                     self._replace(record, before, gathering)
                     record = self.new(episode_key[0], episode_key[1], None, {})
                     open_records[episode_key] = gathering.opened[episode_key[:2]] = record
-                    before = Progress(0, -1)
+                    before = Progress(0, None)
                 progress[record] = before.add(step)
             records.append(record)
             if ends:
@@ -433,7 +433,7 @@ class OpenEpisodes:
             episode = None  # an id is not text, so `new` raises
         if episode is not None and isinstance(step, (int, np.integer)):
             progress = gathering.pending.progress(episode)
-            if step <= progress.greatest:
+            if not progress.is_above(int(step)):
                 self._replace(episode, progress, gathering)
                 episode = None
         caller = current_caller()

@@ -81,7 +81,7 @@ class PendingSteps:
 
     def is_above(self, step: Any, episode: EpisodeRecord) -> bool:
         """Return whether a step number is above all numbers of an episode."""
-        return type(step) is int and step > self.pending.progress(episode).greatest
+        return type(step) is int and self.pending.progress(episode).is_above(step)
 
     def replace(self, episode: EpisodeRecord, progress: Progress) -> None:
         """Complete an open episode because its task and agent begin another one."""
