@@ -373,6 +373,7 @@ def test_malformed_messages_are_shown(open_db, location, serve, message):
         assert site.get(path).status == 200
 
 
+@pytest.mark.filterwarnings("ignore:step 0 of episode 'e' is stored twice")
 def test_steps_with_the_same_number_stay_on_one_page(open_db, location, serve, monkeypatch):
     monkeypatch.setattr(transcript, "PAGE_CHARACTERS", 10)
     buffer = open_db().buffer("train")

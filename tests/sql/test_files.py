@@ -131,7 +131,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
             with buffer.episode("ended") as episode:
                 episode.append(n=0)
                 armed.append(True)
-                episode.end(obs=1.0)
+                episode.end(n=1)
 
         with pytest.raises(KeyboardInterrupt):
             end()

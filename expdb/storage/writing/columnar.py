@@ -94,7 +94,7 @@ def _are_step_numbers(steps: list[Any]) -> bool:
     numbers = [step for step in steps if step is not None]
     if not set(map(type, numbers)) <= {int}:
         return False
-    return not numbers or (min(numbers) >= -(2**62) and max(numbers) <= 2**62)
+    return not numbers or (min(numbers) >= -(2**63) and max(numbers) < 2**63)
 
 
 def _column(columns: Mapping[str, Any], name: str, usual: Any, count: int) -> list[Any]:

@@ -19,7 +19,6 @@ from expdb.storage.writing.final import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
 
 _NONE = [None, None]
-GREATEST_STEP = 2**62  # the numbers of later steps also fit 64 bits
 
 
 class PlannedSteps(NamedTuple):
@@ -176,11 +175,11 @@ class EncodedSteps:
         if type(truncated) is not bool:
             truncated = checks.flag(truncated, "truncated")
         if step is not None and type(step) is not int:
-            step = checks.whole(step, "step", -GREATEST_STEP, GREATEST_STEP)
-        elif step is not None and not -GREATEST_STEP <= step <= GREATEST_STEP:
+            step = checks.whole(step, "step")
+        elif step is not None and not -(2**63) <= step < 2**63:
             raise errors.InvalidValue(
-                f"step must be an integer from -2**62 to 2**62, got {step}; number the steps of an "
-                "episode 0, 1, 2 and so on"
+                f"step {step} does not fit 64 bits; number the steps of an episode 0, 1, 2 and "
+                "so on"
             )
         execute_time = (
             time.time() if execute_time is None else checks.number(execute_time, "execute_time")
@@ -400,6 +399,11 @@ class EncodedSteps:
                 self.late.append(index)
             else:
                 greatest = number
+        if greatest is not None and greatest >= 2**63:
+            raise errors.InvalidValue(
+                f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
+                "bits; begin another episode"
+            )
         return greatest, ordered
 
     def gained(self, indices: list[int]) -> float | None:
