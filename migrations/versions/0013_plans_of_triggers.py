@@ -1,4 +1,4 @@
-"""Triggers on PostgreSQL that plan their statements at each call; SQLite is unchanged."""
+"""Triggers on PostgreSQL that plan statements for many rows at each call; SQLite is unchanged."""
 
 from pathlib import Path
 
@@ -15,7 +15,6 @@ TRIGGERS = {
     "steps_revised": ("steps", "0011"),
     "episodes_revised": ("episodes", "0001"),
     "steps_deleted": ("steps", "0011"),
-    "episodes_deleted": ("episodes", "0011"),
 }
 
 
