@@ -237,8 +237,14 @@ def positions(values: Any) -> np.ndarray:
     """Return positions as an int64 array with one dimension."""
     try:
         array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor of a device
-        raise InvalidValue(f"positions must be a 1-D sequence of integers ({error})") from None
+    except ValueError:
+        raise InvalidValue(
+            "positions must be a 1-D sequence of integers, got sequences of different lengths"
+        ) from None
+    except (TypeError, RuntimeError) as error:  # a tensor on another device or with a gradient
+        raise InvalidValue(
+            f"positions must be integers that NumPy can read ({error}); pass positions.cpu()"
+        ) from None
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":

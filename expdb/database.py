@@ -413,6 +413,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
                 )
         catalog.check_alignments(declared, record[2].types if record else {})
         if record is None:
+            catalog.check_new_buffer_name(name)
             with self._engine.writing() as session:
                 if catalog.find_buffer(session, name) is None:
                     catalog.create_buffer(

@@ -16,8 +16,9 @@ class Proxy:
     `delay` is the delay in seconds in each direction. `trips` counts the round trips: complete
     requests that were followed by a response. `cut()` closes all connections. `swallow` drops the
     next response and closes the connection: the server has executed the request, but the client
-    does not know. `swallow_after` is the number of the response to drop, counted from 1. `refuse`
-    refuses new connections. `silent` stops forwarding.
+    does not know. With `refuse`, which refuses new connections, it drops all responses, because
+    background threads of the client also use connections. `swallow_after` is the number of the
+    response to drop, counted from 1. `silent` stops forwarding.
     """
 
     def __init__(self, socket: str, delay: float = 0.0):
@@ -81,7 +82,7 @@ class Proxy:
                         self.swallow_after = None
                         break
                 if not from_client and self.swallow:
-                    self.swallow = False
+                    self.swallow = self.refuse
                     break
                 if self.delay:
                     self._loop.call_later(self.delay, self._write, writer, data)

@@ -196,9 +196,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 692, "chunks": 2_006, "cli": 1_615, "consumers": 1_409,
-    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_156,
-    "root": 2_500, "sampling": 3_141, "serve": 1_531, "sql": 4_380,
-    "storage": 9_286, "text": 322, "writers": 614,
+    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_161,
+    "root": 2_507, "sampling": 3_141, "serve": 1_531, "sql": 4_385,
+    "storage": 9_259, "text": 322, "writers": 614,
 }  # fmt: skip
 
 

@@ -555,6 +555,7 @@ def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda db, b: b.get([[0], [0, 1]]), "integers, got sequences of different lengths"),
         (lambda db, b: db.buffer("train\n"), r"white space, got 'train\\n'; pass name.strip"),
         (lambda db, b: db.buffer("c", capacity=0), "at least 1, got 0; pass None for no limit"),
         (lambda db, b: b.store(task_id=7, x=1), "task_id must be text, got 7; pass '7'"),

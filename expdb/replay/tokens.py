@@ -641,20 +641,25 @@ class _TurnInputs:
         logprobs = self.arrays_of_steps(name)
         if logprobs.values.dtype.kind != "f" or checks.are_logprobs(logprobs.values).all():
             return masks
-        arrays = [None] * len(logprobs) if masks is None else masks.to_list()
-        changed = 0
-        for step, values in enumerate(logprobs.to_list()):
-            if values is None or len(values) != self.outputs.lengths[step]:
-                continue
+        lengths = self.outputs.lengths
+        steps = np.flatnonzero((logprobs.lengths == lengths) & (lengths > 0))
+        valid = checks.are_logprobs(logprobs.take_leading(steps, lengths[steps]))
+        if masks is not None and (masks.lengths[steps] == lengths[steps]).all():
+            is_trained = masks.take_leading(steps, lengths[steps]) != 0
+            if (valid | ~is_trained).all():  # the usual case: other tokens have no log-probability
+                return masks
+        arrays: list[np.ndarray | None] = [None] * len(logprobs)
+        if masks is not None:
+            arrays = masks.to_list()
+        for step, own_valid in zip(
+            steps.tolist(), np.split(valid, np.cumsum(lengths[steps])[:-1]), strict=True
+        ):
             own = arrays[step]
-            mask = np.ones(len(values), np.bool_) if own is None else own.astype(np.bool_)
-            arrays[step] = mask & checks.are_logprobs(values)
-            changed += int((mask != arrays[step]).sum())
-        if changed:
-            warn(
-                f"some tokens are excluded by loss_mask, because their {name!r} are NaN, infinite "
-                "or positive; store finite log-probabilities of at most 0"
-            )
+            arrays[step] = own_valid if own is None else own_valid & own.astype(np.bool_)
+        warn(
+            f"some tokens are excluded by loss_mask, because their {name!r} are NaN, infinite or "
+            "positive; store finite log-probabilities of at most 0"
+        )
         return RaggedArray.from_arrays(arrays, np.bool_)
 
     def per_token(self, name: str) -> RaggedArray:

@@ -297,6 +297,8 @@ class SampleEngine:
         if where is not None:
             where = plain_where(where)
             key = key_of(where)
+        if at_least is not None:  # before it is a key: 1, 1.0 and True are equal
+            at_least = checks.whole(at_least, "at_least", 1, size)
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) is list else fields
         asked: Any = size, key, sampler, unit, names, part, limits, at_least
@@ -311,8 +313,6 @@ class SampleEngine:
         ):
             if limits is None:
                 checks.rows(size, "the size of a sample")
-            if at_least is not None:
-                at_least = checks.whole(at_least, "at_least", 1, size)
             check_instances(sampler, unit)
             sampler = with_default_replacement(sampler, unit)
             names = None if names is None else field_names(names)

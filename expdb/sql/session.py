@@ -114,9 +114,16 @@ def share_compiled_statements(engine: sa.Engine, key: object) -> sa.Engine:
     By default, each engine has its own cache. Compiling the statements then takes a third of the
     time of `open` and the first read.
     """
-    cache: LRUCache[Any, Any] = LRUCache(COMPILED_STATEMENTS)
-    engine.dialect, cache = _dialects.setdefault(key, (engine.dialect, cache))
-    engine.update_execution_options(compiled_cache=cache)
+
+    def share(*_: Any) -> None:
+        cache: LRUCache[Any, Any] = LRUCache(COMPILED_STATEMENTS)
+        engine.dialect, cache = _dialects.setdefault(key, (engine.dialect, cache))
+        engine.update_execution_options(compiled_cache=cache)
+
+    if key in _dialects:
+        share()
+    else:  # SQLAlchemy initializes a dialect when its engine connects for the first time
+        sa.event.listen(engine, "first_connect", share)
     return engine
 
 

@@ -118,6 +118,10 @@ def check_buffer_name(name: Any) -> None:
         sound = False
     if not sound:
         raise errors.InvalidValue(f"buffer name must be text of 1 to 255 bytes, got {name!r}")
+
+
+def check_new_buffer_name(name: str) -> None:
+    """Raise InvalidValue for a name that differs from another one only by white space."""
     if name != name.strip():
         raise errors.InvalidValue(
             f"buffer name must not begin or end with white space, got {name!r}; pass name.strip()"

@@ -165,6 +165,9 @@ def test_sample_accepts_a_smaller_batch_if_at_least_is_given(scratch):
         scratch.sample(8, sampler=once, at_least=6)
     with pytest.raises(expdb.InvalidValue, match="at_least must be an integer of at least 1"):
         scratch.sample(8, at_least=0)
+    for equal in (1.0, True):  # equal to 1, which is valid
+        with pytest.raises(expdb.InvalidValue, match="at_least must be an integer"):
+            scratch.sample(4, sampler=once, at_least=equal)
 
 
 def test_too_few_rows_error_states_the_requested_and_available_numbers(db):

@@ -1,5 +1,6 @@
 """Tests of opening: it destroys no data, and its errors are one line."""
 
+import contextlib
 import os
 import pickle
 import sqlite3
@@ -10,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from behind import writing
 
 import expdb
+from expdb.sql.session import share_compiled_statements
 
 pytestmark = pytest.mark.both_databases
 
@@ -396,3 +399,27 @@ def test_threads_can_create_databases_at_once(tmp_path):
     for path in tmp_path.glob("*.db"):
         with expdb.open(path) as db:
             assert db.check() == []
+
+
+@pytest.mark.one_database
+def test_engines_share_only_a_dialect_that_has_connected():
+    """SQLAlchemy sets attributes of a dialect when its engine connects for the first time."""
+    unused, first, second = (
+        share_compiled_statements(sa.create_engine("sqlite://"), "key of this test")
+        for _ in range(3)
+    )
+    first.connect().close()
+    second.connect().close()
+    assert second.dialect is first.dialect
+    assert unused.dialect is not first.dialect
+
+
+@pytest.mark.one_database
+def test_existing_buffers_open_whose_names_end_with_white_space(tmp_path):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        db.buffer("train").store(x=1)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE buffers SET name = 'train '")
+    with expdb.open(path) as db:
+        assert db.buffer("train ").get([0])["x"].tolist() == [1]

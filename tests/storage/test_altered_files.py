@@ -152,6 +152,9 @@ def test_a_final_observation_of_another_episode_raises_database_damaged(altered)
         assert any("missing or wrong" in problem for problem in db.check())
         with pytest.raises(expdb.DatabaseDamaged, match="not the final observation of episode 0"):
             db.buffer("train").sample(16, unit=expdb.NStep(1))
+        for read in ("get", "scan"):
+            with pytest.raises(expdb.DatabaseDamaged, match="not the final observation"):
+                list(getattr(db.buffer("train"), read)(*([[2]] if read == "get" else [])))
 
 
 def test_a_value_too_large_for_sqlite_raises_database_damaged(tmp_path):

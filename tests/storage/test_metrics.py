@@ -17,6 +17,7 @@ from processes import FORKSERVER
 import expdb
 from expdb.process import liveness
 from expdb.storage.upkeep import measure, reporting
+from expdb.storage.writing import episodes
 
 pytestmark = pytest.mark.both_databases
 
@@ -739,3 +740,19 @@ def test_a_report_takes_few_round_trips(report_on_every_call, open_db, monkeypat
     )
     report_now(buffer)
     assert len(trips) <= 18
+
+
+def test_each_completed_episode_is_counted_once(db, buffer, monkeypatch):
+    """Step numbers restart, so that each write completes the earlier episodes."""
+    with monkeypatch.context() as patch:
+        patch.setattr(episodes, "end_all", lambda *_: busy())
+        for number in (0, 1, 0, 1, 0, 1):
+            buffer.store(step=number, obs=number)
+    buffer.store_batch({"step": [0, 1, 0, 1], "obs": np.arange(4)})
+    assert buffer.episodes()["status"].to_pylist() == ["complete"] * 4 + ["open"]
+    db.close()
+    assert store_of(buffer).activity.counts()["actor"]["episodes_ended"] == 5
+
+
+def busy():
+    raise expdb.DatabaseBusy("busy")

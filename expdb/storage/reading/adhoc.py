@@ -131,7 +131,7 @@ class FieldFunction:
         found = self._session.ask(_FINAL_AFTER, row, buffer_id, chunk, row, row)
         for final_chunk, final_row, fields in found:
             if name in parse_names(fields, "tail_fields"):
-                return self._chunk(buffer_id, final_chunk), final_row
+                return self._row(f"{buffer_id}:{final_chunk}:{final_row}")
         return None
 
     def _row(self, payload: Any) -> tuple[Chunk, int]:

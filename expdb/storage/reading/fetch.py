@@ -213,9 +213,7 @@ def steps(
                     blank(out[name], ~out[f"has_{name}"])
     if final_names != []:
         episodes = segments.episode[index]
-        out |= final_columns(
-            store, session, positions, episodes, final_names, chunks, json_text=json_text
-        )
+        out |= final_columns(store, session, positions, episodes, final_names, json_text=json_text)
     if cache is not None:
         cache.keep(chunks)
     return out
@@ -411,7 +409,6 @@ def final_columns(
     positions: np.ndarray,
     episodes: np.ndarray,
     names: Sequence[str] | None,
-    chunks: dict[int, Chunk],
     *,
     json_text: bool,
 ) -> dict[str, np.ndarray]:
@@ -420,31 +417,32 @@ def final_columns(
     For each column, also return a bool column ``has_next_<field>``, which is True for steps with a
     final observation of the field. If `names` is None, return the columns that have a value.
     """
+    last = _last_positions(store, session, positions, episodes)
+    ids = np.array(list(last), np.int64)
     finals = [
-        (position, chunk, row, parse_names(fields, "tail_fields"))
-        for position, chunk, row, fields in _final_rows_after(store, session, positions, episodes)
-    ]
+        (last[id], final) for id, final in final_observations(store, session, ids).items()
+    ] if last else []  # fmt: skip
     if names is None:
-        known = dict.fromkeys(f"next_{name}" for *_, fields in finals for name in fields)
+        known = dict.fromkeys(f"next_{name}" for _, final in finals for name in final.fields)
         names = [name for name in known if store.fields.is_final_observation(name)]
-    missing = {chunk for _, chunk, _, _ in finals} - chunks.keys()
-    if missing and names:
-        chunks = chunks | read_chunks(store, session, np.array(sorted(missing), np.int64))
     columns: dict[str, np.ndarray] = {}
     for key in names:
         name = key.removeprefix("next_")
         field = store.fields.types[name]
-        present = [final for final in finals if name in final[3]]
-        spans = [(chunk, row, row + 1) for _, chunk, row, _ in present]
-        check_spans(chunks, spans)
-        at = {position: k for k, (position, *_) in enumerate(present)}
-        has = np.array([position in at for position in positions.tolist()], np.bool_)
+        present = sorted(
+            (position, final.chunk.id, final.row) for position, final in finals
+            if name in final.fields
+        )  # fmt: skip
+        at = np.array([position for position, _, _ in present], np.int64)
+        has = np.isin(positions, at)
         shape = () if field.varies else field.fixed_shape
         columns[key] = np.zeros((len(positions), *shape), object if field.varies else field.numpy)
         blank(columns[key], ~has)
         if present:
-            found = gather(chunks, spans, name, field, json_text)
-            columns[key][has] = found[[at[position] for position in positions[has].tolist()]]
+            chunks = {final.chunk.id: final.chunk for _, final in finals}
+            spans = [(chunk, row, row + 1) for _, chunk, row in present]
+            values = gather(chunks, spans, name, field, json_text)
+            columns[key][has] = values[np.searchsorted(at, positions[has])]
         columns[f"has_{key}"] = has
     return columns
 
@@ -464,31 +462,29 @@ def final_types(store: Store, session: Session) -> dict[str, str]:
     }
 
 
-def _final_rows_after(
+def _last_positions(
     store: Store, session: Session, positions: np.ndarray, episodes: np.ndarray
-) -> list[Any]:
-    """Return position, chunk, row and fields of the final observations after these steps."""
-    # The last step has the greatest step number, but not always the greatest position.
+) -> dict[int, int]:
+    """Return the positions that hold the last step of an episode with a final observation.
+
+    The keys are the ids of the episodes.
+    """
     rows = session.ask(
-        "SELECT e.ordered, e.id, e.last_position, e.last_step, e.tail_chunk, e.tail_row, "
-        f"e.tail_fields FROM episodes e WHERE e.buffer_id = ? AND e.id {store.dialect.AMONG} "
-        "AND e.tail_chunk IS NOT NULL",
+        "SELECT id, ordered, last_position, last_step FROM episodes WHERE buffer_id = ? AND id "
+        f"{store.dialect.AMONG} AND tail_chunk IS NOT NULL",
         store.id, store.dialect.as_list(np.unique(episodes)),
     )  # fmt: skip
-    stored = set(positions.tolist())
-    after = []
-    for ordered, id, position, number, *final in rows:
-        if not ordered:
-            own = positions[episodes == id]
-            found = session.ask(
-                f"SELECT max(position) FROM steps WHERE buffer_id = ? AND position "
+    wanted, last = set(positions.tolist()), {}
+    for id, ordered, position, number in rows:
+        if not ordered:  # the last step has the greatest number, but not the greatest position
+            ((position,),) = session.ask(
+                "SELECT max(position) FROM steps WHERE buffer_id = ? AND position "
                 f"{store.dialect.AMONG} AND step = ?",
-                store.id, store.dialect.as_list(own), number,
+                store.id, store.dialect.as_list(positions[episodes == id]), number,
             )  # fmt: skip
-            position = found[0][0]
-        if position in stored:
-            after.append((position, *final))
-    return after
+        if position in wanted:
+            last[id] = position
+    return last
 
 
 def final_observations(

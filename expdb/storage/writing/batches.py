@@ -29,36 +29,16 @@ def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
     Return None if the batch is already a sequence of rows.
     """
     if isinstance(batch, Mapping):
-        return _without_finals(_with_gaps(_broadcast(batch)))
+        return _with_gaps(_broadcast(batch))
     if hasattr(batch, "__arrow_c_stream__"):
         table = _table_of(batch)
-        columns = {name: _from_arrow(table[name]) for name in table.column_names}
-        return _without_finals(_with_gaps(columns))
+        return _with_gaps({name: _from_arrow(table[name]) for name in table.column_names})
     if isinstance(batch, (list, tuple)):
         return None
     raise InvalidValue(
         "a batch must be a list of mappings, a mapping of columns or an Arrow table, got "
         f"{type(batch).__name__}"
     )
-
-
-def _without_finals(columns: Mapping[str, Sequence[Any]]) -> Mapping[str, Sequence[Any]]:
-    """Return the columns; raise InvalidValue if one holds final observations of a read.
-
-    Stored as a field, it would replace the next observations of all other steps by missing values.
-    """
-    for name in columns:
-        base = name.removeprefix("next_")
-        if base == name or base not in columns or isinstance(columns[name], np.ndarray):
-            continue
-        missing = sum(value is None for value in columns[name])
-        if missing and not any(value is None for value in columns[base]):
-            raise InvalidValue(
-                f"column {name!r} has no value for {missing} of {len(columns[name])} steps, so it "
-                "probably holds final observations that get(), scan() or to_arrow() returned; drop "
-                "the column, and pass the last observation of each episode to episode.end()"
-            )
-    return columns
 
 
 def _table_of(batch: Any) -> pa.Table:

@@ -53,7 +53,8 @@ class OpenEpisodes:
         self._warned = False
         # Number of one-step episodes, counted when another episode of the task and agent begins.
         self._single_step_episodes = 0
-        self._replaced: list[EpisodeRecord] = []  # to be completed after the next write
+        # Episodes whose task and agent have begun another one, to be completed after the write.
+        self._replaced: dict[EpisodeRecord, None] = {}
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -265,21 +266,21 @@ class OpenEpisodes:
         return positions
 
     def _complete_replaced(self) -> None:
-        """Complete the stored episodes whose tasks and agents have begun another episode.
+        """Complete the episodes whose tasks and agents have begun another episode.
 
         The steps of the caller are stored, so an error must not reach it. A later write or `close`
         completes the remaining episodes.
         """
-        replaced = [episode for episode in self._replaced if episode.id is not None]
-        generations = {
-            episode.id: episode.generation for episode in replaced if episode.id is not None
-        }
         with suppress(errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
-            episodes.end_all(self._store, generations, "complete")
+            self._end_episodes(list(self._replaced), "complete")
             self._replaced.clear()
-            self._store.activity.add_steps(0, replaced)
-            for episode in replaced:
-                self._open.pop((episode.task_id, episode.agent_id, episode.episode_id), None)
+
+    def _end_episodes(self, records: Sequence[EpisodeRecord], status: str) -> None:
+        """End stored episodes that are still open and were not resumed."""
+        stored = {record.id: record.generation for record in records if record.id is not None}
+        episodes.end_all(self._store, stored, status)
+        ended = [record for record in records if record.id is not None]
+        self._store.activity.add_steps(0, ended)
 
     def _gather(
         self,
@@ -334,14 +335,8 @@ class OpenEpisodes:
         self.group_commit.run(self._end_all, status)
 
     def _end_all(self, status: str) -> None:
-        stored = {
-            episode.id: episode.generation
-            for episode in self._open.values()
-            if episode.id is not None
-        }
-        episodes.end_all(self._store, stored, status)
-        ended = [episode for episode in self._open.values() if episode.id is not None]
-        self._store.activity.add_steps(0, ended)
+        self._end_episodes([*self._replaced, *self._open.values()], status)
+        self._replaced.clear()
         self._open.clear()
         self._callers.clear()
 
@@ -357,7 +352,8 @@ class OpenEpisodes:
                 # Do not remove the episode and add it again: an interrupt in between would lose it.
                 self._open[key] = episode
                 self._open.move_to_end(key)  # keep the episodes in the order of their last steps
-        self._replaced += gathering.replaced
+        self._replaced |= dict.fromkeys(gathering.replaced)
+        gathering.replaced = []  # this method may be called again after the episodes are completed
         for name, episode in gathering.named.items():
             if episode in gathering.pending.ended:
                 self._named.pop(name, None)

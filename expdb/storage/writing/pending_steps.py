@@ -12,7 +12,7 @@ from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.writing.encoded_steps import EncodedSteps, Progress
 
-Key = tuple[str, ...]  # task and agent; also the id of an episode whose step numbers restarted
+Key = tuple[str, str]  # task and agent
 
 # The default values of the columns of a step.
 _USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
@@ -23,7 +23,7 @@ def step_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple([row.get(name, usual) for name, usual in _USUAL.items()])
 
 
-def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
+def key_of(row: Mapping[str, Any]) -> Key:
     """Return the task and the agent of a row."""
     agent_id = row.get("agent_id")
     return row.get("task_id", "default"), "agent" if agent_id is None else agent_id
@@ -89,7 +89,6 @@ class PendingSteps:
             self.pending.ended[episode] = "complete"
         else:
             self.replaced.append(episode)
-            self.opened[episode.task_id, episode.agent_id, episode.episode_id] = episode
 
     def complete(self, episode: EpisodeRecord, key: Key, name: str | None) -> None:
         """Record that a step completes its episode."""
