@@ -516,6 +516,14 @@ def test_episodes_without_an_end_cause_one_warning_at_the_first_transitions(new_
         assert "12 of the newest 12 complete episodes" in found[0]
 
 
+def test_a_last_step_without_a_reward_causes_a_warning_at_the_first_transitions(scratch):
+    with scratch.episode("t") as episode:
+        episode.append(obs=0.0, action=1, reward=1.0)
+        episode.append(obs=1.0, action=None, terminated=True)
+    with pytest.warns(expdb.ExpDBWarning, match=r"1 of the newest 1 .* pass it to end\(obs=...\)"):
+        scratch.sample(4, unit=NStep(1))
+
+
 def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
     for lengths, expected in (((2, 2, 2), 1), ((2, 3, 2), 0)):
         buffer = new_buffer()

@@ -15,20 +15,34 @@ from expdb.storage.store import Store
 NEWEST_EPISODES = 64  # number of episodes that are examined
 MIN_MISSING_ENDS = 8  # number of complete episodes without an end that causes a warning
 # One row per complete episode: whether its last step is terminated, truncated or followed by a
-# final observation. Episodes that were stored out of order are skipped, because the step at
-# `last_position` need not be their last step.
+# final observation, and whether NStep draws this step, which has no reward although others have
+# one. Episodes that were stored out of order are skipped, because the step at `last_position` need
+# not be their last step.
 ENDS = f"""
-SELECT s.terminated OR s.truncated OR e.tail_chunk IS NOT NULL
+SELECT s.terminated OR s.truncated OR e.tail_chunk IS NOT NULL,
+    (s.terminated OR e.tail_chunk IS NOT NULL) AND s.reward IS NULL
+    AND e.episode_return IS NOT NULL
 FROM (SELECT * FROM episodes WHERE buffer_id = ? ORDER BY id DESC LIMIT {NEWEST_EPISODES}) e
 JOIN steps s ON s.buffer_id = e.buffer_id AND s.position = e.last_position
 WHERE e.status = 'complete' AND e.ordered
 """
 
 
-def warn_of_missing_ends(store: Store, session: Session) -> None:
-    """Warn if most complete episodes neither end with a flag nor have a final observation."""
-    ends = [bool(has_end) for (has_end,) in session.ask(ENDS, store.id)]
-    missing = ends.count(False)
+def warn_of_ends(store: Store, session: Session) -> None:
+    """Warn about ends of complete episodes that NStep cannot use.
+
+    Most episodes neither end with a flag nor have a final observation, or a last step that NStep
+    draws has no reward.
+    """
+    rows = session.ask(ENDS, store.id)
+    ends = [bool(has_end) for has_end, _ in rows]
+    missing, unrewarded = ends.count(False), sum(bool(lacks_reward) for _, lacks_reward in rows)
+    if unrewarded:
+        warn(
+            f"{unrewarded} of the newest {len(ends)} complete episodes of buffer {store.name!r} "
+            "have a last step without a reward, so NStep draws transitions with reward NaN; if "
+            "this step only holds the last observation, pass it to end(obs=...) instead"
+        )
     if missing >= MIN_MISSING_ENDS and missing > len(ends) // 2:
         warn(
             f"{missing} of the newest {len(ends)} complete episodes of buffer {store.name!r} end "

@@ -23,7 +23,7 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Uniform
 from expdb.replay.transitions import NStep
 from expdb.replay.units import Step, Unit
-from expdb.sampling.advice import warn_of_equal_lists, warn_of_missing_ends
+from expdb.sampling.advice import warn_of_ends, warn_of_equal_lists
 from expdb.sampling.by_priority import ByPriority, Saved, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
@@ -59,6 +59,7 @@ class SampleEngine:
         self._store, self._budget = store, budget
         self._held: threading.RLock | None = None  # the lock that the forking thread holds
         self.batches = 0  # number of batches that `sample` has returned
+        self._has_advised = False
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -360,7 +361,7 @@ class SampleEngine:
             changed: object = None
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
-                if changed is None and plan.is_in_memory:
+                if changed is None and plan.is_in_memory and self._has_advised:
                     batch = plan.draw(rng, empty)
                     self.batches += 1
                     return batch
@@ -392,7 +393,7 @@ class SampleEngine:
                         load_priorities(self._store, session, r, state)
                     self._make_room(plan, state)
                 batch = plan.draw(rng, empty, session, state)
-                if not self.batches:
+                if not self._has_advised:
                     self._advise(plan, batch, session)
                 return batch
         except errors.ExpDBError:
@@ -401,10 +402,11 @@ class SampleEngine:
 
     def _advise(self, plan: SamplePlan, batch: Batch, session: Session) -> None:
         """Warn at the first batch about data that a learner probably cannot use."""
+        self._has_advised = True
         if plan.request.fields is None:  # else the caller knows the types
             warn_of_equal_lists(batch, self._store.fields.types)
         if isinstance(plan.request.unit, NStep) and plan.request.key is None:
-            warn_of_missing_ends(self._store, session)
+            warn_of_ends(self._store, session)
 
     def _save_for(self, plan: SamplePlan) -> None:
         """Write changed priorities: now if the plan reads stored priorities, else when due."""

@@ -5,9 +5,11 @@ The dialects implement this interface.
 
 import logging
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -48,6 +50,24 @@ class Engine(ABC):
     location: str  # without passwords, for messages
     read_only: bool
     timeout: float
+    _thread = threading.local()  # `deadline`: a time of time.monotonic()
+
+    @contextmanager
+    def until(self, deadline: float) -> Iterator[None]:
+        """Let calls of this thread inside the block wait until a time of `time.monotonic`."""
+        before = getattr(self._thread, "deadline", None)
+        self._thread.deadline = deadline
+        try:
+            yield
+        finally:
+            self._thread.deadline = before
+
+    def remaining(self) -> float:
+        """Return how many seconds a call that begins now may wait."""
+        deadline: float | None = getattr(self._thread, "deadline", None)
+        if deadline is None:
+            return self.timeout
+        return min(self.timeout, max(0.0, deadline - time.monotonic()))
 
     @abstractmethod
     def examine(self) -> list[Finding]:
@@ -66,7 +86,7 @@ class Engine(ABC):
         """Return a context manager for a transaction.
 
         The transaction commits when the block ends, and rolls back if the block raises. It waits
-        for other writers up to `timeout` seconds; None means the timeout of the engine. With
+        for other writers up to `timeout` seconds, by default `remaining`. With
         `outlives`, the durability of the handle applies. Without `outlives`, a power loss may undo
         the commit; this suits writes about processes that the power loss would also end.
         """
@@ -107,7 +127,7 @@ class Engine(ABC):
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
     ) -> Result:
         """Retry `work` while the server restarts; `at_most_once` excludes commits in doubt."""
-        attempts = Attempts(self.timeout)
+        attempts = Attempts(self.remaining())
         while True:
             try:
                 return work(*arguments)

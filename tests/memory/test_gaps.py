@@ -122,7 +122,7 @@ def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, mon
         first.flush()
     for k in range(30):
         with buffer.episode("short") as episode:
-            episode.extend({"x": np.arange(7) + k})
+            episode.extend({"x": np.arange(7) + k, "truncated": np.arange(7) == 6})
         buffer.evict()
         batch = buffer.sample(20, **prioritized)
         buffer.update_priorities(batch["position"], np.arange(20) + 0.3)

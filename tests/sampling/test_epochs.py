@@ -27,7 +27,7 @@ def fill(buffer, episodes=7, length=9, first=0):
             if k % 2:
                 episode.end(obs=rng.random(2))
             else:
-                episode.append(x=100 * k + length, obs=rng.random(2), terminated=True)
+                episode.append(x=100 * k + length, obs=rng.random(2), reward=1.0, terminated=True)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Altered files raise one-line errors of expdb and never raw errors."""
 
+import contextlib
 import shutil
 import sqlite3
 
@@ -9,6 +10,7 @@ import pytest
 from behind import reading
 
 import expdb
+from expdb.storage.upkeep import reporting
 
 DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
 
@@ -155,6 +157,55 @@ def test_a_final_observation_of_another_episode_raises_database_damaged(altered)
         for read in ("get", "scan"):
             with pytest.raises(expdb.DatabaseDamaged, match="not the final observation"):
                 list(getattr(db.buffer("train"), read)(*([[2]] if read == "get" else [])))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ('UPDATE steps SET scores = \'{"judge":"x"}\' WHERE position = 0', "has 'x' as 'judge'"),
+        ("UPDATE steps SET scores = '[1]' WHERE position = 0", "column scores of position 0"),
+        ("UPDATE steps SET scores = '{\"judge\":2}' WHERE position = 0", "has 2 as 'judge'"),
+        ("UPDATE steps SET scores = NULL WHERE position = 0", "position 0 lacks its score 'judge'"),
+        ("UPDATE scores SET value = 2 WHERE id = 0", "has 0.5 as 'judge', unlike its history"),
+        ("UPDATE scores SET value = 1e999 WHERE id = 0", "score 0 is wrong: its value is inf"),
+        ("UPDATE scores SET scored = 1e999 WHERE id = 0", "score 0 is wrong: its time is inf"),
+        ("UPDATE scores SET detail = '[' WHERE id = 0", "score 0 is wrong: its detail"),
+        ("UPDATE scores SET episode = 1 WHERE id = 0", "is a step of another episode"),
+        ("DELETE FROM scores WHERE id = 0", "has 0.5 as 'judge', unlike its history"),
+        ("DELETE FROM scores WHERE id = 1", "has 1.0 as 'whole', unlike its history"),
+        ("UPDATE workers SET counts = '[1]'", "a row of the table workers cannot be read"),
+        ("UPDATE metrics SET measurement = 'x'", "a row of the table metrics cannot be read"),
+    ],
+)
+def test_check_finds_altered_scores_workers_and_metrics(tmp_path, monkeypatch, change, problem):
+    monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
+    path = tmp_path / "scored.db"
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        for k in range(2):
+            buffer.store(episode_id=f"e{k}", x=k, terminated=True)
+        buffer.score([0], name="judge", value=0.5)
+        buffer.score(episode_id="e0", name="whole", value=1.0)
+        buffer.score([0], name="judge", value=None, status="timeout")
+        assert db.check() == []
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        assert connection.execute(change).rowcount >= 1
+    with expdb.open(path) as db:
+        assert problem in "; ".join(db.check())
+
+
+def test_a_score_that_is_text_raises_database_damaged(tmp_path):
+    path = tmp_path / "scored.db"
+    with expdb.open(path) as db:
+        db.buffer("b").store(x=1)
+        db.buffer("b").score([0], name="judge", value=0.5)
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute('UPDATE steps SET scores = \'{"judge":"x"}\'')
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        for read in (buffer.get, buffer.consumer("c").lease):
+            with pytest.raises(expdb.DatabaseDamaged, match=r"'scores\.judge' cannot be read"):
+                read(*([[0]] if read == buffer.get else [1]), fields=["scores.judge"])
 
 
 def test_a_value_too_large_for_sqlite_raises_database_damaged(tmp_path):

@@ -9,11 +9,12 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
 import pytest
-from behind import store_of
+from behind import dialect_of, store_of, writing
 from processes import run_at_once
 
 import expdb
@@ -625,3 +626,37 @@ def test_calls_of_one_task_do_not_warn_of_several_callers(buffer):
 
     asyncio.run(run())
     assert numbers(buffer) == [0, 1, 2, 3]
+
+
+def test_calls_that_wait_for_a_locked_database_wait_no_longer_than_their_timeout(open_db):
+    """Each transaction of the queue would otherwise wait for the whole timeout again."""
+    other, buffer = open_db(), open_db(timeout=0.6).buffer("b")
+    buffer.store(episode_id="first", n=0)
+    seconds = []
+
+    def store(k):
+        time.sleep(0.15 * k)
+        began = time.monotonic()
+        with pytest.raises(expdb.DatabaseBusy):
+            buffer.store(episode_id=f"thread {k}", n=k)
+        seconds.append(time.monotonic() - began)
+
+    async def store_async(k):
+        await asyncio.sleep(0.15 * k)
+        began = time.monotonic()
+        with pytest.raises(expdb.DatabaseBusy):
+            await buffer.store_async(episode_id=f"task {k}", n=k)
+        seconds.append(time.monotonic() - began)
+
+    async def store_all():
+        await asyncio.gather(*map(store_async, range(5)))
+
+    with writing(other) as session:
+        session.ask(dialect_of(other).LOCK, 1)
+        session.ask("UPDATE buffers SET name = name")
+        with ThreadPoolExecutor(5) as pool:
+            list(pool.map(store, range(5)))
+        asyncio.run(store_all())
+    assert len(seconds) == 10
+    assert max(seconds) < 1.0
+    buffer.store(episode_id="first", n=1)

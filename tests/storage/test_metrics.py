@@ -660,6 +660,8 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
     monkeypatch.setattr(reporting, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
     buffer.store(task_id="t", obs=3)
     assert len(buffer) == 3
+    with store_of(buffer).writing() as (session, _):
+        session.ask("DELETE FROM workers RETURNING id")
 
 
 def test_an_error_in_a_measurement_does_not_fail_writes(

@@ -114,7 +114,10 @@ def column_array(name: str, values: list[Any], json_text: bool = False) -> np.nd
     """Return a column as an array: tags as mappings, NULL as NaN for reals and None elsewhere."""
     kind = kind_of(name)
     if kind in _DTYPES:
-        return np.array(values, _DTYPES[kind])
+        try:
+            return np.array(values, _DTYPES[kind])
+        except (ValueError, TypeError, OverflowError) as error:
+            raise damaged(f"column {name!r}", error) from None
     if kind == "json" and not json_text:
         values = [None if text is None else parse_object(text, name) for text in values]
     return as_objects(values)

@@ -17,6 +17,9 @@ from expdb.storage.reading.annotations import decoded
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 from expdb.storage.upkeep.check_ledger import check_ledger
+from expdb.storage.upkeep.check_scores import check_scores
+from expdb.storage.upkeep.metrics_history import read_metrics
+from expdb.storage.upkeep.workers import list_workers
 
 _CHUNKS_AT_ONCE = 64
 _ANNOTATIONS_AT_ONCE = 1000
@@ -117,6 +120,8 @@ def check_buffer(store: Store, session: Session) -> list[str]:
         "segments": lambda: _segments(store, session, segments),
         "chunks": lambda: _chunks(store, session, segments),
         "annotations": lambda: _annotations(store, session),
+        "scores": lambda: check_scores(store, session),
+        "workers and metrics": lambda: _reports(store, session),
         "ledger": lambda: check_ledger(store, session),
     }
     problems: list[str] = []
@@ -244,6 +249,18 @@ def _annotations(store: Store, session: Session) -> Iterator[str]:
             except ExpDBError as error:
                 yield str(error)
         last = whole[-1][0]
+
+
+def _reports(store: Store, session: Session) -> Iterator[str]:
+    """Read the workers and the metrics."""
+    for read in (
+        lambda: list_workers(store, session),
+        lambda: read_metrics(store, session, 0, None),
+    ):
+        try:
+            read()
+        except ExpDBError as error:
+            yield str(error)
 
 
 def _fields(store: Store, id: int, chunk: Chunk) -> Iterator[str]:

@@ -20,6 +20,7 @@ import numpy as np
 from expdb import errors
 from expdb.process.awaiting import current_caller, on_behalf_of
 from expdb.process.locks import locked
+from expdb.sql.engine import Engine
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
 from expdb.storage.writing.encoded_steps import EncodedSteps
@@ -68,8 +69,8 @@ Payload: TypeAlias = Sequence[Row] | Columns | EncodedWrite
 class Submission:
     """The steps of one call, and the positions or the error of its write."""
 
-    def __init__(self, payload: Payload, deadline: float):
-        self.payload, self.deadline = payload, deadline
+    def __init__(self, payload: Payload, deadline: float, engine: Engine):
+        self.payload, self.deadline, self._engine = payload, deadline, engine
         self.caller, self.line = current_caller(), errors.WarningLocation()
         self.nbytes = _size_of_payload(payload)
         self.positions: np.ndarray | None = None
@@ -98,9 +99,10 @@ class Submission:
     def as_caller(self) -> Iterator[None]:
         """Act as the caller inside the block.
 
-        Warnings point at the caller's line, and `current_caller` returns its thread and task.
+        Warnings point at the caller's line, and `current_caller` returns its thread and task. The
+        database waits until the deadline of the call.
         """
-        with self.line, on_behalf_of(self.caller):
+        with self.line, on_behalf_of(self.caller), self._engine.until(self.deadline):
             yield
 
     def fail(self, error: BaseException) -> None:
@@ -148,7 +150,9 @@ class GroupCommit:
         self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
         self._large: deque[Submission] = deque()
-        self._submitted = threading.Condition()
+        # An interrupt in `Condition.__enter__`, which is Python code, could leave it locked.
+        self._queues = threading.RLock()
+        self._submitted = threading.Condition(self._queues)
         self._thread: threading.Thread | None = None
         self._queued_bytes = 0
         # Coroutines that wait for room in the queues.
@@ -184,13 +188,13 @@ class GroupCommit:
             self._owner is None and not self._small and not self._large
         ):
             return self.run(self.writer.write_alone, payload)
-        own = Submission(payload, deadline)
+        own = Submission(payload, deadline, self._store.engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
         own.done.acquire()
         try:
             try:
-                locked(self._submitted, self._append, own)
+                locked(self._queues, self._append, own)
             except RuntimeError:  # the program ends, or has too many threads
                 return self.run(self.writer.write_alone, payload)
             own.done.acquire()
@@ -210,7 +214,7 @@ class GroupCommit:
         is_over = False
         while not is_over:
             try:
-                is_over = locked(self._submitted, self._remove, own) or not own.is_taken
+                is_over = locked(self._queues, self._remove, own) or not own.is_taken
                 while not (is_over or own.has_result):
                     own.done.acquire(timeout=1.0)  # another thread is writing the steps
                 is_over = True
@@ -225,7 +229,7 @@ class GroupCommit:
         which.
         """
         deadline = time.monotonic() + self._store.engine.timeout
-        own, is_submitted = Submission(payload, deadline), False
+        own, is_submitted = Submission(payload, deadline, self._store.engine), False
         own.loop = asyncio.get_running_loop()
         try:
             while self._queued_bytes and self._queued_bytes + own.nbytes > QUEUE_BYTES:
@@ -234,11 +238,11 @@ class GroupCommit:
                 if self._queued_bytes:
                     await room
             own.done = own.loop.create_future()
-            locked(self._submitted, self._append, own)
+            locked(self._queues, self._append, own)
             is_submitted = True
             await own.done
         except asyncio.CancelledError:
-            if not is_submitted or locked(self._submitted, self._remove, own):
+            if not is_submitted or locked(self._queues, self._remove, own):
                 raise asyncio.CancelledError(
                     "the call was cancelled before its write; nothing was stored"
                 ) from None
@@ -286,11 +290,11 @@ class GroupCommit:
     # -- the thread of the queue ------------------------------------------------------------------
 
     def _write_queued(self) -> None:
-        while locked(self._submitted, self._is_needed):
+        while locked(self._queues, self._is_needed):
             group = self.run(self._write_next)
             again = [own for own in group if not own.has_result]
             if again:  # the rate limiter holds them back
-                locked(self._submitted, self._put_back, again)
+                locked(self._queues, self._put_back, again)
                 if len(again) == len(group):
                     time.sleep(PAUSE_SECONDS)
             _notify([own for own in group if own.has_result])
@@ -305,7 +309,7 @@ class GroupCommit:
         return False
 
     def _write_next(self) -> list[Submission]:
-        group = locked(self._submitted, self._take_group)
+        group = locked(self._queues, self._take_group)
         try:
             self.writer.write_group(group)
         except BaseException as error:  # otherwise the callers would wait forever

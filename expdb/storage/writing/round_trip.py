@@ -154,7 +154,7 @@ def _parameters(
     return (
         store.id,
         store.fields.version,
-        max(1, int(store.engine.timeout * 1000)),
+        max(1, int(store.engine.remaining() * 1000)),
         pending.write_id,
         again,
         time.time(),

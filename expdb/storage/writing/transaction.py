@@ -59,7 +59,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     `pending.stored` and `pending.is_in_doubt` show whether the steps are stored.
     """
     pending.close()
-    again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.timeout
+    again, deadline = pending.is_in_doubt, time.monotonic() + store.engine.remaining()
     # The id is needed only if a connection can be lost.
     if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex

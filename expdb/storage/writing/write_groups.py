@@ -57,27 +57,24 @@ class GroupWriter:
     def write_group(self, group: list[Submission]) -> None:
         """Write a group of submissions, in one transaction if possible, and set their results.
 
-        If a submission is refused, only its call fails. The others are written without it. If the
-        rate limiter refuses the steps of a coroutine before the deadline, its submission and later
-        submissions of the same episodes get no result and are written again later.
+        If a submission is refused, only its call fails. The others are written without it. A
+        submission gets no result, and is written again later, if its deadline has not passed and
+        the database is locked or unreachable, or the rate limiter refuses the steps of a coroutine.
+        The same holds for later submissions of its episodes.
         """
-        database_error = self._write_shared(group) if len(group) > 1 else None
+        database_error: errors.ExpDBError | None = None
+        if len(group) > 1:
+            with self._store.engine.until(min(submission.deadline for submission in group)):
+                database_error = self._write_shared(group)
         postponed: set[str] = set()  # episodes with steps that are written later
         for submission in group:
             if not submission.has_result and postponed.isdisjoint(submission.episodes):
-                error = self._write_before_deadline(submission, database_error)
-                database_error = error or database_error
+                if database_error is None:
+                    database_error = self._write_alone(submission)
+                elif submission.deadline <= time.monotonic():
+                    submission.fail(_error_after_deadline(submission, database_error))
             if not submission.has_result:
                 postponed |= submission.episodes
-
-    def _write_before_deadline(
-        self, submission: Submission, database_error: errors.ExpDBError | None
-    ) -> errors.ExpDBError | None:
-        """Write a submission after `database_error`, unless its deadline has passed."""
-        if database_error is not None and time.monotonic() >= submission.deadline:
-            submission.fail(_error_after_deadline(submission, database_error))
-            return None
-        return self._write_alone(submission)
 
     def _write_alone(self, submission: Submission) -> errors.ExpDBError | None:
         """Write one submission; return the error if the database was unreachable or locked."""
@@ -116,6 +113,8 @@ class GroupWriter:
                 # After any of these errors, the remaining submissions are written one by one.
                 with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
                     transaction.write_together(self._store, [write.steps for write in shared])
+        except errors.DatabaseBusy as error:
+            return error
         finally:  # an error may also come after the commit
             for write in members:
                 if write.steps.is_stored or write.steps.is_in_doubt:
@@ -128,9 +127,11 @@ class GroupWriter:
             except _ERRORS_OF_ONE_WRITE:
                 return None
             except BaseException as error:
+                database_error = error if isinstance(error, _DATABASE_ERRORS) else None
                 for submission, _, _ in gathered:
-                    submission.fail(error)
-                return error if isinstance(error, _DATABASE_ERRORS) else None
+                    if database_error is None or isinstance(error, errors.CommitUnknown):
+                        submission.fail(error)
+                return database_error
         return None
 
     def _gather(self, group: list[Submission], gathering: PendingSteps) -> list[Member]:

@@ -123,7 +123,7 @@ class PostgresqlEngine(Engine):
             raise errors.DatabaseClosed(
                 f"{self.location} was closed; open it again with expdb.open()"
             )
-        attempts = Attempts(self.timeout)
+        attempts = Attempts(self.remaining())
         while True:
             try:
                 connection = self._connections.connect()
@@ -179,7 +179,7 @@ class PostgresqlEngine(Engine):
         """
         self._refuse_to_write_read_only()
         # A timeout of 0 would wait forever.
-        milliseconds = max(1, int(1000 * (self.timeout if timeout is None else timeout)))
+        milliseconds = max(1, int(1000 * (self.remaining() if timeout is None else timeout)))
         settings = self._limits.format(milliseconds) + self._naming
         return PostgresqlTransaction(self, (WRITING, settings), "COMMIT")
 

@@ -56,12 +56,13 @@ class SqliteTransaction(Transaction):
         self._is_over = False
 
     def _begin(self) -> Session:
-        engine, kind = self._engine, self._kind
+        engine, kind, began = self._engine, self._kind, time.monotonic()
         if self._writes:
             engine.take_turn(self, self._timeout)
         self._session = session = engine.take(kind)
         if self._writes:
-            connection_to.begin(session.driver, self._timeout)
+            waited = time.monotonic() - began
+            connection_to.begin(session.driver, max(0.0, self._timeout - waited))
             engine.check_file(writing=True)
             if engine.is_watched:  # no other connection can commit from here on
                 self._wal_index_header = session.wal_index_header()
@@ -274,7 +275,7 @@ class SqliteEngine(Engine):
                 f"{self.path} was opened with read_only=True; open it without read_only to write"
             )
         kind: Kind = "write" if outlives or self.durability == "normal" else "unsynced"
-        return SqliteTransaction(self, kind, self.timeout if timeout is None else timeout)
+        return SqliteTransaction(self, kind, self.remaining() if timeout is None else timeout)
 
     def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
         """Wait for the lock with which one thread of this handle writes at a time."""

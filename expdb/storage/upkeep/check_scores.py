@@ -1,0 +1,67 @@
+"""Check the scores of a buffer: the scores of the steps against the history of scores."""
+
+import math
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+from expdb.errors import ExpDBError
+from expdb.sql.session import Session
+from expdb.storage.store import Store
+from expdb.storage.stored_json import parse_object
+
+HISTORY = (
+    "SELECT r.id, r.episode, r.position, r.name, r.value, r.detail, r.scored, s.episode "
+    "FROM scores r LEFT JOIN steps s ON s.buffer_id = r.buffer_id AND s.position = r.position "
+    "WHERE r.buffer_id = ? ORDER BY r.id"
+)
+SCORED = "SELECT position, episode, scores FROM steps WHERE buffer_id = ? AND scores IS NOT NULL"
+
+
+def check_scores(store: Store, session: Session) -> Iterator[str]:
+    """Yield the problems of the scores, one line each."""
+    # Id and value of the last score by step or episode, and name; a failure replaces no value.
+    of_steps: dict[tuple[int, str], tuple[int, float | None]] = {}
+    of_episodes: dict[tuple[int, str], tuple[int, float | None]] = {}
+    expected: dict[tuple[int, str], None] = {}
+    for id, episode, position, name, value, detail, scored, owner in session.ask(HISTORY, store.id):
+        problem = _problem(value, detail, scored)
+        if owner is not None and owner != episode:
+            problem = f"position {position} is a step of another episode"
+        if problem:
+            yield f"score {id} is wrong: {problem}"
+        latest = of_episodes if position is None else of_steps
+        key = (episode if position is None else position), name
+        if value is not None or key not in latest:
+            latest[key] = id, value
+        if owner is not None:
+            expected[key] = None
+    for position, episode, text in session.ask(SCORED, store.id):
+        try:
+            scores = parse_object(text, f"column scores of position {position}")
+        except ExpDBError as error:
+            yield str(error)
+            continue
+        for name, value in scores.items():
+            own, whole = of_steps.get((position, name)), of_episodes.get((episode, name))
+            _, last = max(filter(None, (own, whole)), key=itemgetter(0), default=(-1, None))
+            # A step that was stored after the score of its episode does not have this score.
+            is_failure = value is None and own is not None and own[1] is None
+            if own is whole is None or (value != last and not is_failure) or value is True:
+                yield f"position {position} has {value!r:.40} as {name!r}, unlike its history"
+            expected.pop((position, name), None)
+    yield from (f"position {position} lacks its score {name!r}" for position, name in expected)
+
+
+def _problem(value: Any, detail: Any, scored: Any) -> str:
+    """Return what is wrong with a row of the table `scores`; empty if nothing is."""
+    if value is not None and not math.isfinite(value):
+        return f"its value is {value}"
+    if not math.isfinite(scored):
+        return f"its time is {scored}"
+    try:
+        if detail is not None:
+            parse_object(detail, "its detail")
+    except ExpDBError as error:
+        return str(error)
+    return ""
