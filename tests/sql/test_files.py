@@ -13,6 +13,7 @@ from contextlib import suppress
 import pysqlite3.dbapi2
 import pytest
 from click.testing import CliRunner
+from sqlalchemy.engine.default import DefaultDialect
 
 import expdb
 from expdb.cli import main
@@ -145,6 +146,27 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
         assert db.check() == []
     with expdb.open(path) as db:
         assert "open" not in db.buffer("b").episodes()["status"].to_pylist()
+
+
+def test_an_interrupted_statement_with_unread_rows_leaves_no_lock(path, monkeypatch):
+    """SQLAlchemy closes the connection, but SQLite waits for the cursor."""
+    execute, cursors = DefaultDialect.do_execute, []
+
+    def interrupt(self, cursor, text, parameters, context=None):
+        execute(self, cursor, text, parameters, context)
+        if text.startswith("SELECT") and cursor.connection.in_transaction:
+            cursors.append(cursor)
+            raise KeyboardInterrupt
+
+    with expdb.open(path) as db, expdb.open(path, timeout=0.2) as other:
+        buffer = db.buffer("b")
+        with monkeypatch.context() as patch:
+            patch.setattr(DefaultDialect, "do_execute", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                buffer.update({"task_id": "default"}, which="last", reward=1.0)
+        assert len(cursors) == 1
+        other.buffer("b").store(x=100)
+        buffer.store(x=101)
 
 
 @pytest.mark.slow

@@ -405,7 +405,9 @@ def test_threads_can_create_databases_at_once(tmp_path):
 def test_engines_share_only_a_dialect_that_has_connected():
     """SQLAlchemy sets attributes of a dialect when its engine connects for the first time."""
     unused, first, second = (
-        share_compiled_statements(sa.create_engine("sqlite://"), "key of this test")
+        share_compiled_statements(
+            sa.create_engine("sqlite://", poolclass=sa.NullPool), "key of this test"
+        )
         for _ in range(3)
     )
     first.connect().close()

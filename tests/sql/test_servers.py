@@ -23,6 +23,7 @@ from postgres_server import Server
 from proxy import Proxy
 
 import expdb
+from expdb.sql.dialects.postgresql import connection
 from expdb.sql.dialects.postgresql import statements as dialect
 from expdb.sql.dialects.postgresql.session import PostgresqlSession
 from expdb.storage.ledger import consumers
@@ -1029,3 +1030,12 @@ def test_a_forked_child_has_its_own_commit_lock(url):
             engine.forget_connections()  # as in the child
             assert not engine._commits_lock.locked()
             db.buffer("b").store(**step(0))
+
+
+def test_a_call_fails_after_the_timeout_if_all_connections_are_in_use(url, monkeypatch):
+    with expdb.open(url, timeout=0.2) as db:
+        db.buffer("b").store(**step(0))
+        monkeypatch.setattr(connection, "MAX_CONNECTIONS", 1)
+        with reading(db), pytest.raises(expdb.DatabaseBusy, match="use fewer threads"):
+            db.buffer("b").count()
+        assert db.buffer("b").count() == 1

@@ -3,6 +3,9 @@
 import logging
 import select
 import time
+import weakref
+from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,8 @@ from expdb.sql.session import share_compiled_statements
 # After an error that expdb raises, psycopg may log others. Without a handler, Python prints them.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
-POOL, OVERFLOW = 8, 56
+MAX_IDLE, MAX_CONNECTIONS = 8, 64
+PAUSE_SECONDS = 0.005  # between two looks for a free connection
 # Longer idle connections are tested with a query, because firewalls drop connections silently.
 IDLE_SECONDS = 60.0
 
@@ -28,6 +32,60 @@ class BinaryCursor(psycopg.Cursor[Any]):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.format = psycopg.pq.Format.BINARY
+
+
+class ConnectionPool(sa.Pool):
+    """Connections to a server; the latest one that became idle is used first.
+
+    It needs no lock, because the methods of a deque are atomic. An interrupt inside SQLAlchemy's
+    `QueuePool` can leave the lock of its queue locked, and then every later call waits forever.
+    """
+
+    def __init__(self, creator: Any, timeout: float = 30.0, **options: Any):
+        super().__init__(creator, **options)
+        self._timeout = timeout
+        self._idle: deque[sa.pool.ConnectionPoolEntry] = deque()
+        self._all: weakref.WeakSet[sa.pool.ConnectionPoolEntry] = weakref.WeakSet()
+
+    def _do_get(self) -> sa.pool.ConnectionPoolEntry:
+        deadline = time.monotonic() + self._timeout
+        while True:
+            with suppress(IndexError):
+                return self._idle.pop()
+            if len(self._all) < MAX_CONNECTIONS:
+                record = self._create_connection()
+                self._all.add(record)
+                return record
+            if time.monotonic() >= deadline:
+                raise sa.exc.TimeoutError(f"all {MAX_CONNECTIONS} connections are in use")
+            time.sleep(PAUSE_SECONDS)
+
+    def _do_return_conn(self, record: sa.pool.ConnectionPoolEntry) -> None:
+        if len(self._idle) < MAX_IDLE:
+            self._idle.append(record)
+        else:
+            self._all.discard(record)
+            record.close()
+
+    def dispose(self) -> None:
+        """Close the idle connections."""
+        with suppress(IndexError):
+            while True:
+                record = self._idle.pop()
+                self._all.discard(record)
+                record.close()
+
+    def recreate(self) -> "ConnectionPool":
+        """Return an empty pool with the same options."""
+        return ConnectionPool(
+            self._creator, timeout=self._timeout, recycle=self._recycle, echo=self.echo,
+            logging_name=self._orig_logging_name, reset_on_return=self._reset_on_return,
+            _dispatch=self.dispatch, dialect=self._dialect,
+        )  # fmt: skip
+
+    def status(self) -> str:
+        """Return the number of connections, for log messages of SQLAlchemy."""
+        return f"{len(self._idle)} of {len(self._all)} connections are idle"
 
 
 def create_pool(url: sa.URL, timeout: float) -> sa.Engine:
@@ -41,8 +99,7 @@ def create_pool(url: sa.URL, timeout: float) -> sa.Engine:
     engine = sa.create_engine(
         url,
         isolation_level="AUTOCOMMIT",
-        pool_size=POOL, max_overflow=OVERFLOW, pool_timeout=timeout, pool_use_lifo=True,
-        use_native_hstore=False,
+        poolclass=ConnectionPool, pool_timeout=timeout, use_native_hstore=False,
         # No prepared statements: PgBouncer may run each transaction in another server process.
         connect_args={
             **{name: value for name, value in network.items() if name not in url.query},

@@ -79,13 +79,23 @@ _serials = itertools.count()
 
 def connecting(path: str, module: ModuleType, **options: Any) -> sa.Engine:
     """Return an SQLAlchemy engine that opens connections to a file."""
-    return share_compiled_statements(
-        sa.create_engine(
-            "sqlite://",
-            creator=lambda: connection_to.connect(path, module, **options),
-            module=module,
-            poolclass=NullPool,
-            isolation_level="AUTOCOMMIT",
-        ),
-        module,
+    engine = sa.create_engine(
+        "sqlite://",
+        creator=lambda: connection_to.connect(path, module, **options),
+        module=module,
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
     )
+    sa.event.listen(engine, "close", _roll_back)
+    return share_compiled_statements(engine, module)
+
+
+def _roll_back(connection: Any, _: object) -> None:
+    """End the transaction of a connection before it is closed.
+
+    After an interrupt, SQLAlchemy closes the connection. While a cursor has unread rows, SQLite
+    would keep a closed connection, and its transaction would lock the file until Python deletes the
+    cursor.
+    """
+    if connection.in_transaction:
+        connection.rollback()
