@@ -489,6 +489,25 @@ def test_doctor_reports_episodes_that_stay_open_for_more_than_a_day(db, buffer, 
     assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
 
 
+def test_episodes_longer_than_the_capacity_are_named_if_no_episode_is_whole(new_buffer):
+    buffer = new_buffer(capacity=5)
+    with buffer.episode("t") as episode:
+        episode.extend({"x": np.arange(12)})
+    with pytest.raises(expdb.TooFewRows, match=r"capacity of 5 is too small for 1 whole episodes"):
+        buffer.sample(1, unit=expdb.Episode())
+
+
+def test_a_step_after_the_database_was_closed_raises_database_closed(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        episode = db.buffer("b").episode("t")
+        episode.append(x=1)
+        episode.end()
+        with pytest.raises(expdb.EpisodeEnded):
+            episode.append(x=2)
+    with pytest.raises(expdb.DatabaseClosed, match="open it again"):
+        episode.append(x=2)
+
+
 def test_keep_is_a_deprecated_alias_of_unchanged():
     with pytest.warns(DeprecationWarning, match="use expdb.UNCHANGED"):
         assert expdb.KEEP is expdb.UNCHANGED
@@ -563,6 +582,7 @@ def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda db, b: db.sql("SELECT CAST(x'fffe' AS TEXT) AS t"), r"CAST\(\.\.\. AS BLOB\)"),
         (lambda db, b: b.get([[0], [0, 1]]), "integers, got sequences of different lengths"),
         (lambda db, b: db.buffer("train\n"), r"white space, got 'train\\n'; pass name.strip"),
         (lambda db, b: db.buffer("c", capacity=0), "at least 1, got 0; pass None for no limit"),

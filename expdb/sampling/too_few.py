@@ -32,4 +32,14 @@ def explained(
     if open_ones:
         whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
         summary += f", and {open_ones:,} of {whose} episodes {are} open"
+    if state.capacity is not None:
+        ((longer,),) = session.ask(
+            "SELECT count(*) FROM episodes WHERE buffer_id = ? AND length > ?",
+            store.id, state.capacity,
+        )  # fmt: skip
+        if longer:
+            summary += (
+                f", and its capacity of {state.capacity:,} is too small for {longer:,} whole "
+                "episodes; raise the capacity"
+            )
     return errors.TooFewRows(f"{summary}; {error}")

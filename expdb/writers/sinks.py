@@ -33,6 +33,11 @@ class EpisodeSink:
     def __init__(self, buffer: Any):
         self._buffer, self._store = buffer, buffer._store
 
+    def require_open(self) -> None:
+        """Raise DatabaseClosed if the database of the buffer is closed."""
+        with self._store.engine.reading():
+            return
+
     def gathering(self) -> EncodedSteps:
         """Return an empty collection of steps."""
         return EncodedSteps(self._store.fields)

@@ -609,6 +609,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             )
         if self._resumed is not None:
             raise errors.EpisodeResumed(*self._resumed.args)
+        self._sink.require_open()
         raise errors.EpisodeEnded(
             f"episode {self.episode_id!r} has ended; begin another episode with buffer.episode()"
         )

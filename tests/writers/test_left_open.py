@@ -40,7 +40,7 @@ def test_close_stores_the_unwritten_steps_of_open_writers_and_warns(
         for n in range(3):
             writer.append(n=n)
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
-    with pytest.raises(expdb.EpisodeEnded, match="has ended"):
+    with pytest.raises(expdb.DatabaseClosed):
         writer.append(n=3)
 
 

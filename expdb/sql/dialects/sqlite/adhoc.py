@@ -114,6 +114,8 @@ def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | N
         return errors.SqlRefused(
             f"db.sql only reads ({message}); change data with the methods of the buffer"
         )
+    if "Could not decode to UTF-8" in message:
+        return errors.SqlError(f"{message}; select bytes with CAST(... AS BLOB)")
     if code == sqlite3.SQLITE_ERROR:
         return QueryFailed(message)
     return None
