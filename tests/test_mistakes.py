@@ -555,6 +555,13 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
         found = [item for item in caught if "was stored as lists" in str(item.message)]
         assert len(found) == 2 * expected  # one for each field
         assert batch["move"][0].dtype == np.int64  # a tuple of numbers is stored like a list
+    nested = new_buffer(fields={"messages": "json"})
+    for k in range(3):
+        nested.store(
+            task_id="t", grid=[[k, 1], [2, 3]], ragged=[[k]] * (k + 1), messages=[{"a": k}]
+        )
+    with pytest.warns(expdb.ExpDBWarning, match=r"'grid' .* nested lists of shape \[2, 2\]"):
+        nested.sample(20, rng=0)
     declared = new_buffer(fields={"obs": expdb.Field("float32", (None,))})
     declared.store_batch([{"obs": np.zeros(2, np.float32)} for _ in range(3)])
     declared.sample(8)

@@ -93,6 +93,8 @@ def _outcome(figures: dict[str, Any]) -> str:
     verdict = "The agent learned" if figures["learned"] else "The agent did NOT learn"
     file, stored = figures["file"], f"{figures['stored']:,}"
     if figures["stored_at_start"]:
+        if figures["learned"] and figures["last"] <= figures["first"]:
+            verdict = "The agent kept what it had learned before"
         return (
             f"\n{verdict}: the mean return was {figures['first_ever']} in the first 20 episodes of "
             f"{file}, {figures['first']} in the first 20 episodes of this run and "

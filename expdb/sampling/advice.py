@@ -55,12 +55,18 @@ def warn_of_ends(store: Store, session: Session) -> None:
 def warn_of_equal_lists(batch: Batch, types: Mapping[str, Field]) -> None:
     """Warn about fields of lists if all lists in a batch have the same length.
 
-    A field of int64 or float64 lists usually results from storing a list of Python numbers.
+    A field of int64 or float64 lists usually results from storing a list of Python numbers. A
+    nested list of numbers becomes JSON.
     """
     if "position" not in batch or len(np.unique(batch["position"])) < 2:
         return
     for name, array in batch.items():
         field = types.get(name)
+        if field is not None and field.dtype == "json" and len(shape := _nested_shape(array)) > 1:
+            warn(
+                f"field {name!r} was stored as nested lists of shape {list(shape)}, so a batch "
+                "contains JSON instead of an array; in a new buffer, store np.array(...)"
+            )
         if field is None or field.shape != (None,) or field.aligned_with is not None:
             continue
         if field.dtype not in ("int64", "float64") or array.dtype != object or array.size < 2:
@@ -74,3 +80,13 @@ def warn_of_equal_lists(batch: Batch, types: Mapping[str, Field]) -> None:
                 f"new buffer, store np.array(...), or declare Field({field.dtype!r}, "
                 "shape=(None,)) if the lengths can differ"
             )
+
+
+def _nested_shape(values: np.ndarray) -> tuple[int, ...]:
+    """Return the shape that all values have as arrays of numbers; () if they differ."""
+    try:
+        arrays = [np.asarray(value) for value in values.flat if isinstance(value, list)]
+    except ValueError:  # lists of different lengths
+        return ()
+    shapes = {array.shape for array in arrays if array.dtype.kind in "iuf" and array.size}
+    return shapes.pop() if len(shapes) == 1 and len(arrays) == values.size else ()

@@ -1,8 +1,13 @@
 """Tests of scores and tags that the pages store."""
 
+import http.client
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from behind import dialect_of
+from behind import writing as writing_transaction
 
 TOKEN = "a-long-secret"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -62,3 +67,21 @@ def test_labels_need_the_token_and_a_page_of_this_site(writing, filled):
 def test_pages_offer_labels_only_if_they_can_be_stored(site, writing):
     assert 'class="label"' not in site.get("/b/train/e/e1").text
     assert 'class="label"' in writing.get("/b/train/e/e1", **HEADERS).text
+
+
+def test_events_continue_while_labels_wait_for_another_writer(writing, filled):
+    tag = {"kind": "tag", "name": "checked", "value": ""}
+    lock = writing_transaction(filled)
+    with ThreadPoolExecutor(12) as pool:
+        with lock as session:
+            session.ask(dialect_of(filled).LOCK, 1)
+            session.ask("UPDATE buffers SET name = name")
+            labels = [
+                pool.submit(writing.post, "/b/train/e/e1/label", tag, **HEADERS) for _ in range(12)
+            ]
+            time.sleep(0.5)
+            events = http.client.HTTPConnection("127.0.0.1", writing.port, timeout=5)
+            events.request("GET", "/b/train/events", headers=HEADERS)
+            assert events.getresponse().readline().startswith((b"data:", b"event:", b":", b"retry"))
+            events.close()
+        assert [label.result().status for label in labels] == [303] * 12

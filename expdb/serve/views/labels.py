@@ -1,9 +1,9 @@
 """Store scores and tags that a reviewer gives."""
 
-import asyncio
 import re
 from urllib.parse import parse_qsl, unquote
 
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
@@ -14,6 +14,7 @@ from expdb.text.conditions import value_of
 
 BY = "expdb serve"
 MAX_BYTES = 16_384
+MAX_CONCURRENT_LABELS = 8  # they may wait for other writers, and must not delay events of pages
 
 
 async def label(request: Request) -> Response:
@@ -24,7 +25,10 @@ async def label(request: Request) -> Response:
         if len(body) > MAX_BYTES:
             return PlainTextResponse(f"the form must have at most {MAX_BYTES:,} bytes\n", 413)
     values = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    return await asyncio.to_thread(_label, request, values)
+    state = request.app.state
+    if not hasattr(state, "label_limiter"):
+        state.label_limiter = anyio.CapacityLimiter(MAX_CONCURRENT_LABELS)
+    return await anyio.to_thread.run_sync(_label, request, values, limiter=state.label_limiter)
 
 
 def _label(request: Request, values: dict[str, str]) -> Response:
