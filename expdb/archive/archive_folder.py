@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 import uuid
+import zlib
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from expdb import errors
 from expdb.process.liveness import named
 from expdb.storage.writing.eviction import Eviction
 
 MARKER_FILE = "_expdb_archive"  # readers of Parquet folders skip names with an underscore
+LONGEST_NAME = 180  # characters of a folder's name
 
 _trusted: set[tuple[str, str]] = set()  # (location, buffer) if this process has set the policy
 
@@ -66,6 +69,14 @@ def check(location: str, buffer: str, policy: Eviction, marker: str | None) -> N
             'machine, use Eviction(by="archiver") and run the archiver on a machine with this '
             "folder, or, if you emptied the folder, set buffer.eviction again"
         )
+
+
+def of_buffer(archive: str | os.PathLike[str], name: str) -> Path:
+    """Return the folder of the archive files of a buffer."""
+    quoted = quote(name, safe="")
+    if len(quoted) > LONGEST_NAME:
+        quoted = f"{quoted[:LONGEST_NAME].rsplit('%', 1)[0]}-{zlib.crc32(name.encode()):08x}"
+    return Path(archive) / f"buffer={quoted}"
 
 
 def remove_old_drafts(folder: Path) -> None:

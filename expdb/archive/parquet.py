@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +121,14 @@ def write(
             if progress is not None:
                 progress(batch.size)
     return count
+
+
+def positions_of(path: Path) -> np.ndarray:
+    """Return the positions of the steps in an archive file."""
+    import pyarrow.parquet as parquet
+
+    positions: np.ndarray = parquet.ParquetFile(path).read(["position"])["position"].to_numpy()
+    return positions
 
 
 def _table(batch: Batch, schema: pa.Schema, as_json: set[str]) -> pa.Table:

@@ -12,13 +12,10 @@ import os
 import threading
 import time
 import uuid
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +51,6 @@ FILE_STEPS = 4_096  # maximum steps in one file, because deleting them delays ot
 WRITE_SECONDS = 0.03  # time that one write may spend on archiving
 RENEW_SECONDS = 20.0  # time between two renewals while a draft is written
 EXPIRE_SECONDS = 600.0  # time without a renewal after which another process may take over
-LONGEST_NAME = 180  # characters of a folder's name
 ATTEMPTS = 3  # attempts to archive while other processes write
 
 _serials = itertools.count(1)
@@ -158,6 +154,16 @@ class Retention:
         if policy is None or policy.archive is None:
             return False
         return len(self._due(session, policy).positions) > 0
+
+    def count_archived(self, positions: np.ndarray) -> int:
+        """Return how many of the positions are in the archive of the policy."""
+        policy = self.policy()
+        is_archived = np.zeros(len(positions), np.bool_)
+        if policy is not None and policy.archive is not None and len(positions):
+            folder = archive_folder.of_buffer(policy.archive, self._store.name)
+            for path in folder.rglob("[!.]*.parquet"):
+                is_archived |= np.isin(positions, parquet.positions_of(path))
+        return int(is_archived.sum())
 
     def plan(self) -> pa.Table:
         """Return the steps that would be evicted now, one row per range of steps."""
@@ -544,11 +550,7 @@ def _file(policy: Eviction, name: str, positions: np.ndarray) -> str:
     that was dropped and created again.
     """
     assert policy.archive is not None
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
-    quoted = quote(name, safe="")
-    if len(quoted) > LONGEST_NAME:
-        quoted = f"{quoted[:LONGEST_NAME].rsplit('%', 1)[0]}-{zlib.crc32(name.encode()):08x}"
-    folder = Path(policy.archive) / f"buffer={quoted}" / f"date={day}"
+    folder = archive_folder.of_buffer(policy.archive, name) / f"date={datetime.now(UTC):%Y-%m-%d}"
     return str(folder / f"{positions[0]}-{positions[-1]}-{uuid.uuid4().hex[:12]}.parquet")
 
 

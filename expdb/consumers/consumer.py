@@ -302,8 +302,8 @@ class Consumer:
         -------
         dict of str to int
             The number of returned `leases`, the number of different `items` in them, and the
-            numbers of these items whose steps are `evicted` (or deleted) and `archived` (evicted
-            by a policy with an archive), so that they cannot be leased again.
+            numbers of these items whose steps are `evicted` (or deleted), so that they cannot be
+            leased again, and `archived`, which are in the archive of the eviction policy.
 
         Raises
         ------
@@ -322,9 +322,8 @@ class Consumer:
         >>> consumer.rewind(checkpoint["step"])  # doctest: +SKIP
         {'leases': 40, 'items': 2560, 'evicted': 0, 'archived': 0}
         """
-        figures = self._leasing.rewind(checks.whole(step, "step"))
-        policy = self._buffer.eviction
-        figures["archived"] = 0 if policy is None or policy.archive is None else figures["evicted"]
+        figures, gone = self._leasing.rewind(checks.whole(step, "step"))
+        figures["archived"] = self._buffer._retention.count_archived(gone)
         if figures["evicted"]:
             errors.warn(
                 f"{figures['evicted']} of {figures['items']} items that consumer {self.name!r} "

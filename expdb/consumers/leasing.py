@@ -460,8 +460,11 @@ class Leasing:
             status, _ = leases.status(session, self._store, self._consumer, lease)
             return bool(status == ACKNOWLEDGED)
 
-    def rewind(self, step: int) -> dict[str, int]:
-        """Return the batches that were leased after a trainer step; see `Consumer.rewind`."""
+    def rewind(self, step: int) -> tuple[dict[str, int], np.ndarray]:
+        """Return the batches that were leased after a trainer step; see `Consumer.rewind`.
+
+        Return the figures, and the positions of the items whose steps are evicted or deleted.
+        """
         store, attempts = self._store, list[Returned]()
 
         def attempt() -> None:
@@ -472,11 +475,13 @@ class Leasing:
 
         store.engine.retry(locked, self._lock, attempt)
         count, positions = attempts[-1]
-        evicted = 0
-        if len(positions):
-            with store.engine.reading() as session:
-                evicted = int((~fetch.alive(store, session, positions)).sum())
-        return {"leases": count, "items": len(positions), "evicted": evicted}
+        gone = store.engine.retry(self._find_missing, positions)
+        return {"leases": count, "items": len(positions), "evicted": len(gone)}, gone
+
+    def _find_missing(self, positions: np.ndarray) -> np.ndarray:
+        with self._store.engine.reading() as session:
+            missing: np.ndarray = positions[~fetch.alive(self._store, session, positions)]
+        return missing
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""

@@ -130,6 +130,11 @@ def test_rewind_reports_the_number_of_archived_items(db, tmp_path):
     buffer.evict()
     with pytest.warns(expdb.ExpDBWarning, match=r"\(1 are in the archive\)"):
         assert trainer.rewind(0) == {"leases": 1, "items": 2, "evicted": 1, "archived": 1}
+    trainer.lease(1, unit=Episode(), sampler=ALL, step=1).acknowledge()
+    buffer.delete({"episode_id": "new"})
+    buffer.delete({"task_id": "task"})
+    with pytest.warns(expdb.ExpDBWarning, match=r"\(0 are in the archive\)"):
+        assert trainer.rewind(0) == {"leases": 1, "items": 1, "evicted": 1, "archived": 0}
 
 
 def test_rewind_releases_whole_groups(buffer):
