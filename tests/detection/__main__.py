@@ -241,7 +241,9 @@ class Recording:
 def is_importable(path: str) -> bool:
     """Return whether every package that uses a module can be imported."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    command = [sys.executable, "-c", f"import expdb.api, expdb.cli, expdb.serve.app, {module}"]
+    imports = f"import expdb.api, expdb.cli, expdb.serve.app, {module}"
+    # The tests turn warnings into errors, such as one about `is` with a literal.
+    command = [sys.executable, "-W", "error::SyntaxWarning", "-c", imports]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return not subprocess.run(command, cwd=ROOT, env=environment, capture_output=True).returncode
 
