@@ -75,8 +75,8 @@ class Batch(Mapping[str, np.ndarray]):
             return self._columns[name]
         except KeyError:
             raise KeyError(
-                f"the batch has no key {name!r}; the keys are {', '.join(self._columns)}, and "
-                "fields= selects others"
+                f"the batch has no key {name!r}; the keys are {', '.join(self._columns)}; pass "
+                "fields= to select others"
             ) from None
 
     def __getattr__(self, name: str) -> NoReturn:

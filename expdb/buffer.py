@@ -33,7 +33,7 @@ from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
-from expdb.sampling.too_few import explained
+from expdb.sampling.too_few import explain_too_few
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
@@ -170,8 +170,8 @@ class ReplayBuffer(NotACollection):
             Name of the task, for example shared by several task ids.
         step : int, optional
             Number of the step in its episode, int64. By default, the greatest step number of the
-            episode plus 1, or 0 in a new episode. Without `episode_id`, a number that is not
-            greater than all step numbers of the open episode begins another episode.
+            episode plus 1, or 0 in a new episode. Without `episode_id`, a step begins another
+            episode if its number is at most the greatest step number of the open episode.
         episode_id : str, optional
             Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional
@@ -1764,7 +1764,7 @@ class ReplayBuffer(NotACollection):
         """Return the error with the numbers of stored, matching and unwritten steps."""
         condition = self._store.compiled(where)
         with self._store.engine.reading() as session:
-            explained_error = explained(self._store, session, condition, error)
+            explained_error = explain_too_few(self._store, session, condition, error)
         if unwritten := self._writers.unwritten():
             return errors.TooFewRows(
                 f"{explained_error}; writers of this process have {unwritten:,} steps that are "

@@ -243,7 +243,8 @@ def positions(values: Any) -> np.ndarray:
         ) from None
     except (TypeError, RuntimeError) as error:  # a tensor on another device or with a gradient
         raise InvalidValue(
-            f"positions must be integers that NumPy can read ({error}); pass positions.cpu()"
+            f"positions must be integers that NumPy can read ({error}); convert a tensor with "
+            "positions.detach().cpu()"
         ) from None
     if array.size == 0:
         return np.empty(0, np.int64)
@@ -288,11 +289,11 @@ def capacity(value: Any) -> int | None:
 
 
 LOGPROBS = "logprobs"  # the field of `TOKEN_FIELDS` with log-probabilities
-LOGPROB_ROUNDING = 1e-3  # a log-probability of 0 may be rounded to a slightly positive value
+LOGPROB_ROUNDING = 1e-3  # accepted, because rounding may turn 0 into a slightly positive value
 
 
 def are_logprobs(values: np.ndarray) -> np.ndarray:
-    """Return which values can be log-probabilities: finite and not positive."""
+    """Return which values can be log-probabilities: finite and at most `LOGPROB_ROUNDING`."""
     are_valid: np.ndarray = np.isfinite(values) & (values <= LOGPROB_ROUNDING)
     return are_valid
 

@@ -1,4 +1,4 @@
-"""The demo and the examples run, also a second time."""
+"""Tests that the demo and the examples run, and that they can run again with their database."""
 
 import json
 import os
@@ -70,7 +70,7 @@ def test_the_demo_limits_its_warm_up_to_the_given_time(tmp_path, monkeypatch):
     assert figures["updates"] >= 20
     assert figures["episodes"] >= 1
     assert clock[0] < 20 + 500 + 21, (
-        "the time was up after half of it, and the episode that was being played"
+        "the warm-up must end after half of the time, and the demo after the current episode"
     )
 
 

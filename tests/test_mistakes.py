@@ -489,11 +489,11 @@ def test_doctor_reports_episodes_that_stay_open_for_more_than_a_day(db, buffer, 
     assert not [finding for finding in db.doctor() if "open for more" in finding["what"]]
 
 
-def test_episodes_longer_than_the_capacity_are_named_if_no_episode_is_whole(new_buffer):
+def test_too_few_rows_names_the_capacity_if_an_episode_is_longer(new_buffer):
     buffer = new_buffer(capacity=5)
     with buffer.episode("t") as episode:
         episode.extend({"x": np.arange(12)})
-    with pytest.raises(expdb.TooFewRows, match=r"capacity of 5 is too small for 1 whole episodes"):
+    with pytest.raises(expdb.TooFewRows, match=r"capacity of 5 is too small for whole episodes"):
         buffer.sample(1, unit=expdb.Episode())
 
 
@@ -539,6 +539,7 @@ def test_a_last_step_without_a_reward_causes_a_warning_at_the_first_transitions(
     with scratch.episode("t") as episode:
         episode.append(obs=0.0, action=1, reward=1.0)
         episode.append(obs=1.0, action=None, terminated=True)
+    scratch.sample(1)  # batches of other units do not warn
     with pytest.warns(expdb.ExpDBWarning, match=r"1 of the newest 1 .* pass it to end\(obs=...\)"):
         scratch.sample(4, unit=NStep(1))
 
@@ -567,7 +568,7 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
     declared.sample(8)
 
 
-def test_a_final_observation_that_no_step_has_is_refused(scratch):
+def test_a_final_observation_of_a_field_that_no_step_has_is_refused(scratch):
     with scratch.episode("t", episode_id="e") as episode:
         episode.append(messages=[{"role": "user", "content": "hi"}], reward=1.0)
         with pytest.raises(expdb.InvalidValue, match=r"no step has a field 'obs'; .* messages"):
@@ -590,6 +591,15 @@ def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
     ("make", "message"),
     [
         (lambda db, b: db.sql("SELECT CAST(x'fffe' AS TEXT) AS t"), r"CAST\(\.\.\. AS BLOB\)"),
+        (
+            lambda db, b: (b.store(v=[0, 1]), b.store(v=[0.5, 1])),
+            r"Field\('float64', shape=\(None,",
+        ),
+        (
+            lambda db, b: (b.store(v=[0]), b.store(v=np.zeros(1))),
+            r"Field\('float64', shape=\(None,",
+        ),
+        (lambda db, b: (b.store(v=[0]), b.store(v=[[1], [2, 3]])), "a list at index 0 of the list"),
         (lambda db, b: b.get([[0], [0, 1]]), "integers, got sequences of different lengths"),
         (lambda db, b: db.buffer("train\n"), r"white space, got 'train\\n'; pass name.strip"),
         (lambda db, b: db.buffer("c", capacity=0), "at least 1, got 0; pass None for no limit"),
@@ -598,7 +608,7 @@ def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
         (lambda db, b: b.sample(1, "reward > 1"), r"pass QueryBuilder\(\)\.gt"),
         (lambda db, b: b.count({"task_id": ["a"]}), r"several values to QueryBuilder\(\)\.in_"),
         (lambda db, b: db.sql("DELETE FROM experience"), "SQL can only read; use buffer.update"),
-        (lambda db, b: expdb.open("host=h dbname=d"), "is a connection string of libpq"),
+        (lambda db, b: expdb.open("host=h dbname=d"), "is a libpq connection string"),
     ],
 )
 def test_errors_of_ordinary_mistakes_name_the_remedy(module_db, scratch, make, message):

@@ -1,4 +1,4 @@
-"""The programs with ordinary mistakes in `tests/data/mistakes.md` raise the errors listed there."""
+"""Tests that the programs in `tests/data/mistakes.md` raise the errors that it lists."""
 
 import contextlib
 import io

@@ -157,13 +157,11 @@ class Retention:
 
     def count_archived(self, positions: np.ndarray) -> int:
         """Return how many of the positions are in the archive of the policy."""
-        policy = self.policy()
-        is_archived = np.zeros(len(positions), np.bool_)
-        if policy is not None and policy.archive is not None and len(positions):
+        policy, stored = self.policy(), [np.empty(0, np.int64)]
+        if policy is not None and policy.archive is not None:
             folder = archive_folder.of_buffer(policy.archive, self._store.name)
-            for path in folder.rglob("[!.]*.parquet"):
-                is_archived |= np.isin(positions, parquet.positions_of(path))
-        return int(is_archived.sum())
+            stored += map(parquet.positions_of, folder.rglob("[!.]*.parquet"))
+        return int(np.isin(positions, np.concatenate(stored)).sum())
 
     def plan(self) -> pa.Table:
         """Return the steps that would be evicted now, one row per range of steps."""

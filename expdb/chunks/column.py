@@ -124,10 +124,10 @@ class Column(ABC):
             else type(value).__name__
         )
         return FieldMismatch(
-            f"field {self.name!r} has type {self.field}, got {actual}; {self._cure(value)}"
+            f"field {self.name!r} has type {self.field}, got {actual}; {self.cure(value)}"
         )
 
-    def _cure(self, value: Any) -> str:
+    def cure(self, value: Any) -> str:
         """Return the advice for a value of another type."""
         field = self.field
         if (
@@ -145,8 +145,10 @@ class Column(ABC):
             return (
                 f"{self._declared(Field(field.dtype, shape))} to store {others}, or pad the array"
             )
+        if field.shape and field.dtype == "int64" and _is_floating(value):  # a type by inference
+            return self._declared(Field("float64", field.shape))
         if isinstance(value, np.ndarray) and field.shape and field.has_shape(value.shape):
-            tensor = f"a tensor with .to(torch.{field.dtype})"
+            tensor = f"convert a tensor with .to(torch.{field.dtype})"
             return f"convert it with .astype({field.dtype!r}), or {tensor}"
         if isinstance(value, (list, tuple)) and field.shape:
             return f"pass np.array(value, {field.dtype!r}), or np.stack(...) of a list of arrays"
@@ -160,3 +162,10 @@ class Column(ABC):
             f"declare it before its first value with db.buffer(name, fields={{{self.name!r}: "
             f"expdb.Field({field.dtype!r}{shape})}})"
         )
+
+
+def _is_floating(value: Any) -> bool:
+    """Return whether a value is an array of floats, or a list with a float."""
+    if isinstance(value, np.ndarray):
+        return bool(value.dtype.kind == "f")
+    return isinstance(value, (list, tuple)) and any(type(number) is float for number in value)

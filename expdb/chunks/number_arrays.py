@@ -33,9 +33,8 @@ def array_of(column: Column, value: Any) -> np.ndarray:
             cells.append(element)
         except FieldMismatch:
             raise FieldMismatch(
-                f"field {column.name!r} has type {field}, got a list whose element {index}, "
-                f"{_shown(element)}, the type cannot store exactly; pass np.array(values, "
-                f"{field.dtype!r})"
+                f"field {column.name!r} has type {field}, which cannot store {_shown(element)} at "
+                f"index {index} of the list exactly; {column.cure(value)}"
             ) from None
     return np.array(cells.values, field.numpy)
 

@@ -7,7 +7,6 @@ completion and usage errors are fast.
 
 import errno
 import functools
-import logging
 import os
 import re
 import warnings
@@ -95,8 +94,6 @@ def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        attempts = logging.getLogger("expdb.sql.engine")
-        attempts.addHandler(handler := _FirstAttempt())
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", expdb.ExpDBWarning)
@@ -108,20 +105,8 @@ def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
             if error.errno == errno.EPIPE:  # click ends the program
                 raise
             raise click.ClickException(f"cannot write the output: {error.strerror}") from None
-        finally:
-            attempts.removeHandler(handler)
 
     return call
-
-
-class _FirstAttempt(logging.Handler):
-    """Prints why a server was not reached at the first attempt, and that the command waits."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        attempts = logging.getLogger(record.name)
-        attempts.removeHandler(self)
-        reason = re.sub(r"; trying again in [\d.]+ s$", "", record.getMessage())
-        click.echo(for_terminal(f"{reason}; trying again for a while"), err=True)
 
 
 def _show(message: Warning | str, *_: Any, **__: Any) -> None:

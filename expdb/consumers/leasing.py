@@ -465,23 +465,18 @@ class Leasing:
 
         Return the figures, and the positions of the items whose steps are evicted or deleted.
         """
-        store, attempts = self._store, list[Returned]()
+        store, attempts = self._store, list[tuple[Returned, np.ndarray]]()
 
         def attempt() -> None:
             with store.engine.writing() as session:
                 returned = rewind(session, store, self._consumer, step)
                 if returned.leases or not attempts:  # an earlier attempt may have been committed
-                    attempts.append(returned)
+                    is_stored = fetch.alive(store, session, returned.positions)
+                    attempts.append((returned, returned.positions[~is_stored]))
 
         store.engine.retry(locked, self._lock, attempt)
-        count, positions = attempts[-1]
-        gone = store.engine.retry(self._find_missing, positions)
+        (count, positions), gone = attempts[-1]
         return {"leases": count, "items": len(positions), "evicted": len(gone)}, gone
-
-    def _find_missing(self, positions: np.ndarray) -> np.ndarray:
-        with self._store.engine.reading() as session:
-            missing: np.ndarray = positions[~fetch.alive(self._store, session, positions)]
-        return missing
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""

@@ -333,7 +333,7 @@ def check_size(size: int, wanted: int, what: str, replace: bool) -> None:
     end = ""
     if "successor" in what:
         end = (
-            ", end the episodes with end(obs=...) or terminated=True (for stored ones, "
+            ", end the episodes with end(obs=...) or terminated=True (for stored episodes, call "
             "update(query, terminated=True, which='last'))"
         )
     if size == 0 and wanted:

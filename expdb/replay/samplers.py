@@ -336,7 +336,8 @@ class Uniform(Sampler):
     replace : bool, optional
         Whether a step can occur more than once in a batch. If False, each step, episode or task is
         drawn at most once, depending on `over`. By default, False for units that draw whole
-        episodes (`Episode`, `Group`, `Pairs`, `Tokens`), and True for all other units.
+        episodes (`Episode`, `Group`, `Pairs`, `Tokens`) and for your own units that set
+        `by_episode` or define `anchors`, and True for all other units.
     over : {"step", "episode", "task"}, default "step"
         Unit of uniform sampling. With ``"episode"`` or ``"task"``, each episode or task is equally
         likely, and so is each of its steps.
@@ -389,7 +390,8 @@ class Uniform(Sampler):
             If the population is empty, or has too few steps, episodes or tasks to draw without
             replacement.
         """
-        replace = self.replace is not False  # a sample has replaced None by the default of its unit
+        # Before a sample calls this method, it replaces None by the default of its unit.
+        replace = self.replace is not False
         if self.over == "step":
             return population.uniform(size, rng, replace), {}
         return population.by(self.over).draw(size, replace, rng), {}

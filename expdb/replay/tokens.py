@@ -646,19 +646,19 @@ class _TurnInputs:
         valid = checks.are_logprobs(logprobs.take_leading(steps, lengths[steps]))
         if masks is not None and (masks.lengths[steps] == lengths[steps]).all():
             is_trained = masks.take_leading(steps, lengths[steps]) != 0
-            if (valid | ~is_trained).all():  # the usual case: other tokens have no log-probability
+            if (valid | ~is_trained).all():  # the usual case: all invalid values are masked
                 return masks
         arrays: list[np.ndarray | None] = [None] * len(logprobs)
         if masks is not None:
             arrays = masks.to_list()
-        for step, own_valid in zip(
+        for step, is_valid in zip(
             steps.tolist(), np.split(valid, np.cumsum(lengths[steps])[:-1]), strict=True
         ):
-            own = arrays[step]
-            arrays[step] = own_valid if own is None else own_valid & own.astype(np.bool_)
+            mask = arrays[step]
+            arrays[step] = is_valid if mask is None else is_valid & mask.astype(np.bool_)
         warn(
-            f"some tokens are excluded by loss_mask, because their {name!r} are NaN, infinite or "
-            "positive; store finite log-probabilities of at most 0"
+            f"{name!r} are NaN, infinite or positive for some tokens, so loss_mask is False for "
+            "these tokens; store finite log-probabilities of at most 0"
         )
         return RaggedArray.from_arrays(arrays, np.bool_)
 

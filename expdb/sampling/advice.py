@@ -1,4 +1,4 @@
-"""Warnings at the first batch of a buffer about data that a learner probably cannot use."""
+"""Warnings at the first batch of a buffer about data that learners probably cannot use."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -12,12 +12,12 @@ from expdb.errors import warn
 from expdb.sql.session import Session
 from expdb.storage.store import Store
 
-NEWEST_EPISODES = 64  # number of episodes that are examined
-MIN_MISSING_ENDS = 8  # number of complete episodes without an end that causes a warning
-# One row per complete episode: whether its last step is terminated, truncated or followed by a
-# final observation, and whether NStep draws this step, which has no reward although others have
-# one. Episodes that were stored out of order are skipped, because the step at `last_position` need
-# not be their last step.
+NEWEST_EPISODES = 64  # maximum number of examined episodes
+MIN_MISSING_ENDS = 8  # minimum number of complete episodes without an end for a warning
+# One row per complete episode. The first column says whether the last step is terminated, truncated
+# or followed by a final observation. The second column says whether NStep draws a last step without
+# a reward, although other steps of the episode have a reward. Episodes whose steps are out of order
+# are skipped, because their last step need not be at `last_position`.
 ENDS = f"""
 SELECT s.terminated OR s.truncated OR e.tail_chunk IS NOT NULL,
     (s.terminated OR e.tail_chunk IS NOT NULL) AND s.reward IS NULL
@@ -31,8 +31,8 @@ WHERE e.status = 'complete' AND e.ordered
 def warn_of_ends(store: Store, session: Session) -> None:
     """Warn about ends of complete episodes that NStep cannot use.
 
-    Most episodes neither end with a flag nor have a final observation, or a last step that NStep
-    draws has no reward.
+    Warn if most of the newest episodes end without a flag and without a final observation, and if
+    NStep draws last steps without a reward.
     """
     rows = session.ask(ENDS, store.id)
     ends = [bool(has_end) for has_end, _ in rows]

@@ -90,8 +90,8 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
 def draw_at_least(draw: Draw, at_least: int, wanted: int) -> Drawn:
     """Draw up to `wanted` items; raise TooFewRows if fewer than `at_least` can be drawn.
 
-    Find the number by trial draws, because only the sampler knows whether there are enough steps,
-    episodes or tasks.
+    Find the greatest possible number by trial draws, because only the sampler knows whether there
+    are enough steps, episodes or tasks.
     """
     try:
         return draw(wanted)

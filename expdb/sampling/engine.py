@@ -59,7 +59,7 @@ class SampleEngine:
         self._store, self._budget = store, budget
         self._held: threading.RLock | None = None  # the lock that the forking thread holds
         self.batches = 0  # number of batches that `sample` has returned
-        self._has_advised = False
+        self._advised: set[type[Unit]] = set()  # units whose first batch was examined
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -298,7 +298,7 @@ class SampleEngine:
         if where is not None:
             where = plain_where(where)
             key = key_of(where)
-        if at_least is not None:  # before it is a key: 1, 1.0 and True are equal
+        if at_least is not None:  # checked before the lookup: 1, 1.0 and True are equal keys
             at_least = checks.whole(at_least, "at_least", 1, size)
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) is list else fields
@@ -361,7 +361,7 @@ class SampleEngine:
             changed: object = None
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
-                if changed is None and plan.is_in_memory and self._has_advised:
+                if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
                     batch = plan.draw(rng, empty)
                     self.batches += 1
                     return batch
@@ -393,7 +393,7 @@ class SampleEngine:
                         load_priorities(self._store, session, r, state)
                     self._make_room(plan, state)
                 batch = plan.draw(rng, empty, session, state)
-                if not self._has_advised:
+                if plan.unit_type not in self._advised:
                     self._advise(plan, batch, session)
                 return batch
         except errors.ExpDBError:
@@ -401,11 +401,12 @@ class SampleEngine:
             raise
 
     def _advise(self, plan: SamplePlan, batch: Batch, session: Session) -> None:
-        """Warn at the first batch about data that a learner probably cannot use."""
-        self._has_advised = True
-        if plan.request.fields is None:  # else the caller knows the types
+        """Warn at the first batch of a unit about data that a learner probably cannot use."""
+        is_first = not self._advised
+        self._advised.add(plan.unit_type)
+        if is_first and plan.request.fields is None:  # else the caller knows the types
             warn_of_equal_lists(batch, self._store.fields.types)
-        if isinstance(plan.request.unit, NStep) and plan.request.key is None:
+        if plan.unit_type is NStep and plan.request.key is None:
             warn_of_ends(self._store, session)
 
     def _save_for(self, plan: SamplePlan) -> None:

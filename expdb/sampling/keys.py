@@ -66,8 +66,8 @@ def key_sources(
     """Return the keys of a batch by source.
 
     If `fields` is None, the keys are the columns of a batch, all fields, and the keys of the unit
-    and the sampler. The keys that the unit adds are always there. Raises QueryError for an unknown
-    key.
+    and the sampler. The batch always contains the keys that the unit adds. Raise QueryError for an
+    unknown key.
     """
     types, optional = store.fields.types, store.fields.optional
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
@@ -90,7 +90,7 @@ def key_sources(
         if may_lack or (source in read and COLUMN_KINDS.get(name) == "integer?"):
             keys.append((f"has_{key}", source, f"has_{name}"))
 
-    # Without keys of the unit such as `mask`, the other arrays cannot be read.
+    # Without keys of the unit such as `mask`, padding looks like data in the other arrays.
     added = [key for key in own if own[key] == "unit" and key not in SYSTEM]
     wanted = usual if fields is None else dict.fromkeys([*fields, *added])
     has_builtin_assembly = unit.assembles and is_builtin(type(unit))

@@ -251,22 +251,22 @@ def check_instances(sampler: Any, unit: Any) -> None:
     """Raise InvalidValue unless the arguments are a Sampler and a Unit."""
     if not isinstance(unit, Unit):
         raise InvalidValue(
-            f"unit must be a Unit such as expdb.Step(), got {unit!r}{_instead_of_class(unit)}"
+            f"unit must be a Unit such as expdb.Step(), got {unit!r}{_advice_for_class(unit)}"
         )
     if not isinstance(sampler, Sampler):
         raise InvalidValue(
             f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}"
-            f"{_instead_of_class(sampler)}"
+            f"{_advice_for_class(sampler)}"
         )
 
 
-def _instead_of_class(value: Any) -> str:
-    """Return advice if a class was passed instead of an instance."""
+def _advice_for_class(value: Any) -> str:
+    """Return advice if the caller passed a class instead of an instance, else an empty text."""
     return f"; pass an instance, {value.__name__}()" if isinstance(value, type) else ""
 
 
 def with_default_replacement(sampler: Sampler, unit: Unit) -> Sampler:
-    """Return the sampler; `Uniform` draws whole episodes without replacement by default."""
+    """Return the sampler; if it is `Uniform` without `replace`, set the default for the unit."""
     if type(sampler) is Uniform and sampler.replace is None:
         return dataclasses.replace(sampler, replace=not unit.lists_anchors)
     return sampler

@@ -76,6 +76,7 @@ class SamplePlan:
     ):
         self.request, self._store, self.resident = request, store, resident
         self.candidates, self.by_priority, self._gatherer = candidates, by_priority, gatherer
+        self.unit_type = type(request.unit)
         self._keys: KeySources
         # Version and records of the resident for which `_keys` was built.
         self._version, self._packed = -1, resident.packed

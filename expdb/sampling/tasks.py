@@ -9,7 +9,7 @@ import numpy as np
 from expdb.batch import Batch
 from expdb.errors import TooFewRows
 from expdb.replay.population import distinct_draws
-from expdb.sampling.too_few import explained
+from expdb.sampling.too_few import explain_too_few
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import fetch, select
@@ -30,7 +30,7 @@ def sample_tasks(
         try:
             chosen = draw_tasks(store, session, n, condition, rng)
         except TooFewRows as error:
-            raise explained(store, session, condition, error) from None
+            raise explain_too_few(store, session, condition, error) from None
         segments = None
         if whole and not state.gaps:
             owners, segments = select.segments_of_tasks(store, session, chosen)

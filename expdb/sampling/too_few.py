@@ -1,4 +1,4 @@
-"""Errors for samples from too few steps."""
+"""Explain why a sample cannot be drawn from a buffer."""
 
 from expdb import errors
 from expdb.names import nearest
@@ -9,7 +9,7 @@ from expdb.storage.reading import select
 from expdb.storage.store import Store
 
 
-def explained(
+def explain_too_few(
     store: Store, session: Session, condition: Condition | None, error: errors.TooFewRows
 ) -> errors.TooFewRows:
     """Return an error that also counts the stored steps, the matches and the open episodes."""
@@ -33,13 +33,10 @@ def explained(
         whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
         summary += f", and {open_ones:,} of {whose} episodes {are} open"
     if state.capacity is not None:
-        ((longer,),) = session.ask(
+        ((long_episodes,),) = session.ask(
             "SELECT count(*) FROM episodes WHERE buffer_id = ? AND length > ?",
             store.id, state.capacity,
         )  # fmt: skip
-        if longer:
-            summary += (
-                f", and its capacity of {state.capacity:,} is too small for {longer:,} whole "
-                "episodes; raise the capacity"
-            )
+        if long_episodes:
+            summary += f"; its capacity of {state.capacity:,} is too small for whole episodes"
     return errors.TooFewRows(f"{summary}; {error}")

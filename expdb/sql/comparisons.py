@@ -33,7 +33,7 @@ def _checked(name: str, value: Any) -> Any:
     if not isinstance(value, (str, int, float)):
         raise QueryError(
             f"cannot compare {name!r} with a value of type {type(value).__name__}; pass text, a "
-            "number or a bool, or several values to QueryBuilder().in_()"
+            "number or a bool; pass several values to QueryBuilder().in_()"
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(

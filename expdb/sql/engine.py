@@ -23,6 +23,7 @@ Given = ParamSpec("Given")
 
 log = logging.getLogger(__name__)
 
+FIRST_SECONDS = 2.0  # for the attempts to reach a server whose URL may be wrong
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 1.0  # seconds between two attempts to reach a server
 
 
@@ -50,24 +51,28 @@ class Engine(ABC):
     location: str  # without passwords, for messages
     read_only: bool
     timeout: float
-    _thread = threading.local()  # `deadline`: a time of time.monotonic()
+    was_reached = True  # whether a connection was ever open
+    # Its `limit` is an engine and a deadline for its calls, a time of `time.monotonic`.
+    _thread = threading.local()
 
     @contextmanager
     def until(self, deadline: float) -> Iterator[None]:
-        """Let calls of this thread inside the block wait until a time of `time.monotonic`."""
-        before = getattr(self._thread, "deadline", None)
-        self._thread.deadline = deadline
+        """Set a deadline, a time of `time.monotonic`, for calls of this thread inside the block."""
+        before = getattr(self._thread, "limit", None)
+        self._thread.limit = self, deadline
         try:
             yield
         finally:
-            self._thread.deadline = before
+            self._thread.limit = before
 
     def remaining(self) -> float:
         """Return how many seconds a call that begins now may wait."""
-        deadline: float | None = getattr(self._thread, "deadline", None)
-        if deadline is None:
-            return self.timeout
-        return min(self.timeout, max(0.0, deadline - time.monotonic()))
+        owner, deadline = getattr(self._thread, "limit", None) or (None, 0.0)
+        return (
+            self.timeout
+            if owner is not self
+            else min(self.timeout, max(0.0, deadline - time.monotonic()))
+        )
 
     @abstractmethod
     def examine(self) -> list[Finding]:
@@ -86,7 +91,7 @@ class Engine(ABC):
         """Return a context manager for a transaction.
 
         The transaction commits when the block ends, and rolls back if the block raises. It waits
-        for other writers up to `timeout` seconds, by default `remaining`. With
+        for other writers up to `timeout` seconds, by default up to `remaining()`. With
         `outlives`, the durability of the handle applies. Without `outlives`, a power loss may undo
         the commit; this suits writes about processes that the power loss would also end.
         """
@@ -127,7 +132,8 @@ class Engine(ABC):
         self, work: Callable[..., Result], *arguments: Any, at_most_once: bool = False
     ) -> Result:
         """Retry `work` while the server restarts; `at_most_once` excludes commits in doubt."""
-        attempts = Attempts(self.remaining())
+        seconds = self.remaining()
+        attempts = Attempts(seconds if self.was_reached else min(seconds, FIRST_SECONDS))
         while True:
             try:
                 return work(*arguments)

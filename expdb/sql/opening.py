@@ -49,7 +49,7 @@ def location_of(location: str | os.PathLike[str]) -> Location | None:
             return None
     elif re.match(r"(host|hostaddr|port|dbname|user)\s*=\s*\S+(\s|$)", text):
         raise errors.InvalidValue(
-            f"{text!r} is a connection string of libpq; expected a URL such as "
+            f"{text!r} is a libpq connection string; expected a URL such as "
             "postgresql://user@host:5432/database"
         )
     elif text.startswith(("postgresql:", "postgresql+", "postgres:")):

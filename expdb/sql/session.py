@@ -11,7 +11,7 @@ from sqlalchemy.util import LRUCache
 
 from expdb import errors
 
-COMPILED_STATEMENTS = 512
+COMPILED_STATEMENTS = 512  # maximum number of cached statements per dialect
 
 Kind = Literal["read", "write", "unsynced", "sql", "watch"]
 
@@ -109,10 +109,10 @@ _dialects: dict[object, tuple[sa.Dialect, LRUCache[Any, Any]]] = {}
 
 
 def share_compiled_statements(engine: sa.Engine, key: object) -> sa.Engine:
-    """Share compiled SQLAlchemy statements between all engines of a process with the same key.
+    """Share compiled SQLAlchemy statements between all engines of the process with this key.
 
-    By default, each engine has its own cache. Compiling the statements then takes a third of the
-    time of `open` and the first read.
+    Without sharing, each engine compiles its statements, which takes a third of the time of `open`
+    and the first read.
     """
 
     def share(*_: Any) -> None:

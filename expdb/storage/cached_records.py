@@ -45,7 +45,7 @@ class EpisodeRecord:
     may_resume: bool = False  # whether the writer would have continued a stored episode
     # Version of the steps that have none of their own; by default that of the episode.
     step_version: int | None = None
-    # Whether any stored step has `policy_version`, the version of the episode.
+    # Whether any stored step uses `policy_version`, the version of the episode.
     uses_version: bool = True
     gained: float | None = None  # sum of the rewards written by this process or found by it
 

@@ -121,7 +121,7 @@ def check_buffer_name(name: Any) -> None:
 
 
 def check_new_buffer_name(name: str) -> None:
-    """Raise InvalidValue for a name that differs from another one only by white space."""
+    """Raise InvalidValue if the name of a new buffer begins or ends with white space."""
     if name != name.strip():
         raise errors.InvalidValue(
             f"buffer name must not begin or end with white space, got {name!r}; pass name.strip()"

@@ -118,7 +118,7 @@ class Store:
         self.engine, self.id, self.name, self.fields = engine, id, name, fields
         self.dialect = engine.dialect
         self.signatures = Signatures(engine, id, name)
-        # Writes that still check for repeated step numbers; 0 after the warning.
+        # Number of writes that may still check for repeated step numbers; 0 after the warning.
         self.repeat_checks_left = 64
         self.warned_of_rewards = self.warned_of_open = self.warned_of_open_scores = False
         self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py

@@ -717,7 +717,8 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             Human-readable name of the task.
         step : int, optional
             Number of the step within its episode. Defaults to the greatest step number of the
-            episode plus 1, or 0 in a new episode.
+            episode plus 1, or 0 in a new episode. Without `episode_id`, a step begins another
+            episode if its number is at most the greatest step number of the open episode.
         episode_id : str, optional
             Id of the episode, unique in the buffer. By default, the step belongs to the open
             episode of this writer, task and agent; the step after a terminated or truncated step

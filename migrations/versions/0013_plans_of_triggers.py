@@ -1,4 +1,4 @@
-"""Triggers on PostgreSQL that plan statements for many rows at each call; SQLite is unchanged."""
+"""Replace triggers on PostgreSQL, so that they plan statements for many rows at each call."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ branch_labels = None
 depends_on = None
 
 SQL = Path(__file__).parent.parent / "sql"
-# Triggers that change, with their table and the migration that made them before.
+# The triggers to replace, each with its table and the migration that created the previous version.
 TRIGGERS = {
     "steps_revised": ("steps", "0011"),
     "episodes_revised": ("episodes", "0001"),

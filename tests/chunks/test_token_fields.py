@@ -303,10 +303,10 @@ def test_the_error_for_varying_lengths_suggests_token_fields(scratch):
         (np.array([1, 2]), r"got int64\[2\]; convert it with .astype\('int32'\)"),
         (
             [1, 2.5],
-            r"element 1, 2.5, the type cannot store exactly; pass np.array\(values, 'int32'\)",
+            r"cannot store 2.5 at index 1 of the list exactly; pass np.array\(value, 'int32'\)",
         ),
-        ([1, 2**40], "element 1, 1099511627776, the type cannot store exactly"),
-        ([[1, 2]], "element 0, a list, the type cannot store exactly"),
+        ([1, 2**40], "cannot store 1099511627776 at index 1 of the list exactly"),
+        ([[1, 2]], "cannot store a list at index 0 of the list exactly"),
         (np.zeros((2, 2), np.int32), "output_ids"),
         ([0.5], "output_ids"),
         (3, "output_ids"),

@@ -348,7 +348,7 @@ MISMATCHES = [
 def test_the_error_for_a_value_of_another_type_names_both_types(scratch, first, second):
     scratch.store(x=first)
     with pytest.raises(
-        expdb.ExpDBError, match=r"'x' has type .*, (got|and|which would)|x: "
+        expdb.ExpDBError, match=r"'x' has type .*, (got|and|which would|which cannot)|x: "
     ) as caught:
         scratch.store(x=second)
     assert "\n" not in str(caught.value)

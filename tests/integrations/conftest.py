@@ -5,10 +5,10 @@ import pytest
 
 @pytest.fixture
 def close():
-    """Return a function that returns its argument, a buffer, and closes it after the test."""
-    made = []
-    yield lambda buffer: made.append(buffer) or buffer
-    for buffer in made:
+    """Return a function that registers a buffer to be closed after the test, and returns it."""
+    buffers = []
+    yield lambda buffer: buffers.append(buffer) or buffer
+    for buffer in buffers:
         if hasattr(buffer, "close"):  # original buffers have no such method
             buffer.close()
 

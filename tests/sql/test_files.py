@@ -149,7 +149,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
 
 
 def test_an_interrupted_statement_with_unread_rows_leaves_no_lock(path, monkeypatch):
-    """SQLAlchemy closes the connection, but SQLite waits for the cursor."""
+    """Without a rollback, SQLite would keep the closed connection until the cursor is deleted."""
     execute, cursors = DefaultDialect.do_execute, []
 
     def interrupt(self, cursor, text, parameters, context=None):

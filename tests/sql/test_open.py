@@ -417,7 +417,7 @@ def test_engines_share_only_a_dialect_that_has_connected():
 
 
 @pytest.mark.one_database
-def test_existing_buffers_open_whose_names_end_with_white_space(tmp_path):
+def test_an_existing_buffer_name_may_end_with_white_space(tmp_path):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         db.buffer("train").store(x=1)

@@ -1039,3 +1039,28 @@ def test_a_call_fails_after_the_timeout_if_all_connections_are_in_use(url, monke
         with reading(db), pytest.raises(expdb.DatabaseBusy, match="use fewer threads"):
             db.buffer("b").count()
         assert db.buffer("b").count() == 1
+
+
+def test_a_server_that_was_never_reached_is_an_error_before_the_timeout(postgresql):
+    began = time.monotonic()
+    with pytest.raises(expdb.ConnectionLost, match="check host and port"):
+        expdb.open("postgresql://u@127.0.0.1:1/runs", timeout=20.0)
+    assert time.monotonic() - began < 10.0
+
+
+def test_threads_that_begin_at_once_open_no_more_connections_than_allowed(url, monkeypatch):
+    create, opened = connection.ConnectionPool._create_connection, []
+
+    def slowly(pool):
+        opened.append(1)
+        time.sleep(0.1)
+        return create(pool)
+
+    with expdb.open(url) as db:
+        buffer = db.buffer("b")
+        buffer.store(**step(0))
+        monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
+        monkeypatch.setattr(connection.ConnectionPool, "_create_connection", slowly)
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(lambda _: buffer.count(), range(8))) == [1] * 8
+    assert len(opened) <= 2  # the pool has one connection already

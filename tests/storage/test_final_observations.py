@@ -1,4 +1,4 @@
-"""Final observations, which `end(...)` stores, are readable as `next_<field>` of the last step."""
+"""Tests of reading final observations, which `end(...)` stores, as `next_<field>`."""
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ BYE = [{"role": "user", "content": "bye"}]
 
 @pytest.fixture
 def buffer(db):
-    """A buffer whose last steps are at the positions 2 and 4; episode "third" has no final one."""
+    """Return a buffer with final observations after the steps at positions 2 and 4."""
     buffer = db.buffer("train")
     with buffer.episode("t", episode_id="first") as episode:
         for t in range(3):
@@ -118,3 +118,13 @@ def test_final_observations_stored_as_a_field_cause_a_warning(db, buffer, read):
     copied.store_batch(batch)
     with pytest.warns(UserWarning, match="next_obs was stored with only some steps"):
         copied.sample(2, unit=expdb.NStep(1))
+
+
+def test_the_final_observation_follows_the_last_of_two_steps_with_the_same_number(buffer):
+    with buffer.episode("t", episode_id="twice") as episode:
+        with pytest.warns(expdb.ExpDBWarning, match="is stored twice"):
+            episode.extend({"step": [0, 2, 1, 2], "obs": np.zeros((4, 2), np.float32)})
+            episode.flush()
+        episode.end(obs=np.ones(2, np.float32))
+    assert buffer.get([8], fields=["next_obs"])["has_next_obs"].tolist() == [False]
+    assert buffer.get([10], fields=["next_obs"])["has_next_obs"].tolist() == [True]

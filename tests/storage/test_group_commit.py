@@ -629,7 +629,7 @@ def test_calls_of_one_task_do_not_warn_of_several_callers(buffer):
 
 
 def test_calls_that_wait_for_a_locked_database_wait_no_longer_than_their_timeout(open_db):
-    """Each transaction of the queue would otherwise wait for the whole timeout again."""
+    """Without deadlines, each transaction of the queue would wait for the whole timeout."""
     other, buffer = open_db(), open_db(timeout=1.0).buffer("b")
     buffer.store(episode_id="first", n=0)
     seconds = []
@@ -660,3 +660,24 @@ def test_calls_that_wait_for_a_locked_database_wait_no_longer_than_their_timeout
     assert len(seconds) == 10
     assert max(seconds) < 1.6
     buffer.store(episode_id="first", n=1)
+
+
+def test_large_steps_of_an_episode_keep_their_order_when_they_are_written_again(db):
+    buffer = db.buffer("b", fields={"x": expdb.Field("float64", (None,))})
+    buffer.rate_limiter = expdb.Queue(1)
+    buffer.store(episode_id="first", n=-1, x=np.zeros(3))
+
+    async def store():
+        sizes = [700_000, *[50_000] * 4]  # the first step fills a transaction by itself
+        calls = []
+        for n, size in enumerate(sizes):
+            episode_id = "e" if n else "large"
+            step = {"episode_id": episode_id, "n": n, "x": np.zeros(size)}
+            calls.append(asyncio.create_task(buffer.store_async(**step)))
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.3)
+        buffer.rate_limiter = None
+        await asyncio.gather(*calls)
+
+    asyncio.run(store())
+    assert [row["n"] for row in buffer.page(1, 10, {"episode_id": "e"})] == [1, 2, 3, 4]

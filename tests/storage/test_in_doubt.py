@@ -11,6 +11,7 @@ from torture.disk import Disk, library
 
 import expdb
 from expdb.integrations.prioritized import PrioritizedWriter
+from expdb.storage.writing import round_trip
 
 pytestmark = pytest.mark.both_databases
 
@@ -256,3 +257,25 @@ def test_scores_whose_commit_is_unknown_are_recorded_once(postgresql_url, proxy,
         assert table["value"].to_pylist() == [0.5, 1.0, 2.0, 3.0]
         values = db.buffer("b").get(range(4), fields=["scores.judge"])["scores.judge"]
         assert values.tolist() == [0.5, 1.0, 2.0, 3.0]
+
+
+def test_a_repeated_write_that_meets_a_lock_is_still_in_doubt(postgresql_url, monkeypatch):
+    """The commit was stored, but its response is lost, and another writer then holds the lock."""
+    read, lost = round_trip._read_answer, []
+    with expdb.open(postgresql_url, timeout=0.5) as db, expdb.open(postgresql_url) as other:
+        buffer = db.buffer("b")
+        buffer.store(episode_id="first", n=0)
+        lock = writing(other)
+
+        def lose(answer, plan):
+            if lost:
+                return read(answer, plan)
+            lost.append(lock.__enter__())
+            lost[0].ask("UPDATE buffers SET name = name RETURNING id")
+            raise expdb.ConnectionLost("cut after the commit")
+
+        monkeypatch.setattr(round_trip, "_read_answer", lose)
+        with pytest.raises(expdb.CommitUnknown, match="write_id"):
+            buffer.store(episode_id="second", n=1)
+        lock.__exit__(None, None, None)
+        assert [row["n"] for row in buffer.page(1, 10)] == [0, 1]

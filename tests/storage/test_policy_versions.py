@@ -35,7 +35,7 @@ def test_a_step_has_the_version_of_its_episode_unless_it_has_its_own(buffer):
 
 
 @pytest.mark.both_databases
-def test_the_version_of_an_episode_counts_only_if_a_step_has_it(buffer, open_db):
+def test_first_policy_version_ignores_a_version_that_no_step_uses(buffer, open_db):
     with buffer.episode("t", episode_id="e", policy_version=3) as episode:
         episode.append(x=0, policy_version=5)
         episode.append(x=1, policy_version=6)

@@ -447,3 +447,25 @@ def test_the_error_for_an_unflushed_episode_says_when_to_score(scratch):
     with pytest.raises(expdb.UnknownEpisode, match="after its writer has flushed"):
         scratch.score(episode_id="e", name="judge", value=1.0)
     episode.end()
+
+
+@pytest.mark.parametrize("first", ["step", "episode"])
+def test_check_accepts_failed_scores_after_values_of_steps_and_episodes(db, buffer, first):
+    with buffer.episode("t", episode_id="e") as episode:
+        episode.extend({"x": np.arange(3)})
+    where = {"step": {"where": [1]}, "episode": {"episode_id": "e"}}
+    second = "episode" if first == "step" else "step"
+    buffer.score(name="judge", value=0.5, **where[first])
+    buffer.score(name="judge", value=None, status="timeout", **where[second])
+    assert db.check() == []
+
+
+def test_check_accepts_steps_that_were_stored_after_the_score_of_their_episode(db, buffer):
+    episode = buffer.episode("t", episode_id="e", flush_steps=1)
+    episode.append(x=0)
+    with pytest.warns(expdb.ExpDBWarning, match="while it is open"):
+        buffer.score(episode_id="e", name="judge", value=0.5)
+    episode.append(x=1)
+    buffer.score(episode_id="e", name="judge", value=None, status="timeout")
+    episode.end()
+    assert db.check() == []

@@ -32,11 +32,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     option = parser.add_argument
-    option("--minutes", type=float, default=SHORT_MINUTES, help="1.5: short table, 40: long table")
+    option("--minutes", type=float, default=SHORT_MINUTES, help="1.5: short run, 40: long run")
     option("--only", action="append", choices=sorted(FAULTS), help="one fault; may be repeated")
     option("--soak", type=float, metavar="MINUTES", help="only the soak; time per database")
-    option("--seed", type=int, help="of the random times, places and values (default: the time)")
-    option("--json", type=Path, help="write the outcomes there as well")
+    option("--seed", type=int, help="seed of random times, places and values (default: the time)")
+    option("--json", type=Path, help="also write the outcomes to this file")
     arguments = parser.parse_args()
     # The fault tests cause these warnings on purpose, and check them.
     warnings.simplefilter("ignore", expdb.ExpDBWarning)

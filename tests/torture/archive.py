@@ -43,10 +43,10 @@ def act(location: str, actor: int, written: Notes, expire: float | None = None) 
                 buffer.evict()
 
 
-def archiving(
+def create_archiving_buffer(
     database: str, kind: str, place: Place, name: str
 ) -> tuple[random.Random, str, Path, bool, Notes]:
-    """Create a buffer that archives `kind`, and notes for the rollouts that are stored."""
+    """Create a buffer that archives steps or whole episodes, and a file for the stored rollouts."""
     location, folder = place.location(database, name), place.folder / f"{name}.archive"
     is_whole = kind == "whole episodes"
     with expdb.open(location) as db:
@@ -62,7 +62,7 @@ def archiving(
 )  # fmt: skip
 def suspend_archivers(database: str, kind: str, place: Place, times: int) -> Outcome:
     """Suspend actors for about the expiry time of an eviction, and resume them."""
-    rng, *parts = archiving(database, kind, place, "suspended")
+    rng, *parts = create_archiving_buffer(database, kind, place, "suspended")
     location, written, expire = parts[0], parts[-1], 0.3
     crew = Crew(ACTORS, lambda actor: (act, location, actor, written, expire))
     time.sleep(1.0)  # a first file takes a process 0.2 s
@@ -87,7 +87,7 @@ def suspend_archivers(database: str, kind: str, place: Place, times: int) -> Out
 )  # fmt: skip
 def kill_archivers(database: str, kind: str, place: Place, kills: int) -> Outcome:
     """Run actors, and kill one of them at random times."""
-    rng, *parts = archiving(database, kind, place, "killed")
+    rng, *parts = create_archiving_buffer(database, kind, place, "killed")
     location, written, actors = parts[0], parts[-1], itertools.count()
     crew = Crew(ACTORS, lambda _: (act, location, next(actors), written))
     time.sleep(0.3)

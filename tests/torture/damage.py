@@ -130,8 +130,8 @@ def run_cases(
         f"{WORDS.get(kind, f'killed by signal {-kind}')}: {places}"
         for kind, places in where.items()
     ]
-    told = [kind for kind in (FINE, REFUSED, BOOKS) if counts[kind]]
-    note = ", ".join(f"{counts[kind]} {WORDS[kind]}" for kind in told)
+    reported = [kind for kind in (FINE, REFUSED, BOOKS) if counts[kind]]
+    note = ", ".join(f"{counts[kind]} {WORDS[kind]}" for kind in reported)
     return Outcome(len(tried), violations, note), counts
 
 

@@ -22,7 +22,8 @@ from pathlib import Path
 
 SECTOR = 512  # bytes that a disk writes atomically
 NO_LIBRARY = (
-    "sqlite3 is a part of this Python: run this where it is linked to a library (Debian's, conda's)"
+    "this Python contains SQLite; use a Python that loads libsqlite3 from a shared library, such "
+    "as the Python of Debian or conda"
 )
 OK, IOERR_WRITE, FULL = 0, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_FULL
 
@@ -88,7 +89,7 @@ class Disk:
         self.fault: Callable[[str, str], int] | None = None
         self._files: dict[int, str] = {}
         self._methods: dict[int, _Methods] = {}  # the original methods by file
-        # New by original methods; SQLite keeps pointers to both.
+        # The new methods by the address of the original ones; SQLite keeps pointers to both.
         self._tables: dict[int, tuple[_Methods, int]] = {}
 
     def __enter__(self) -> Disk:

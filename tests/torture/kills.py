@@ -24,7 +24,7 @@ CAPACITY = 4_000
 
 
 class Crew:
-    """Processes that work forever, until they are killed.
+    """Processes that work until they are killed.
 
     `work` gets the index of a process, and returns a function and its arguments.
     """

@@ -92,8 +92,8 @@ def fault(
 ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
     """Register a function that causes a fault `count` times and returns the outcome.
 
-    With `axes`, register the function once for each combination of their values, which are its
-    first arguments. `name` and `key` contain the values; by default, the key ends with them.
+    With `axes`, register the function once for each combination of values, and pass the values as
+    its first arguments. `name` and `key` may contain the values; the default key ends with them.
     """
 
     def enter(strike: Callable[..., Outcome]) -> Callable[..., Outcome]:

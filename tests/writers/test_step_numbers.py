@@ -1,4 +1,4 @@
-"""Step numbers decide which episode a step continues, and how the next step is numbered."""
+"""Tests of step numbers: they determine the episode of a step and the next step number."""
 
 import itertools
 import random
@@ -48,27 +48,27 @@ def test_a_step_number_that_does_not_increase_begins_another_episode(new_buffer,
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize("how", WRITERS)
-def test_random_numbers_form_episodes_of_increasing_numbers(buffer, how):
+def test_random_step_numbers_form_episodes_with_increasing_numbers(buffer, how):
     rng = random.Random(how)
     numbers = [rng.randrange(5) for _ in range(60)]
     with pytest.warns(expdb.ExpDBWarning, match="pass an episode_id for each"):
         for start in range(0, 60, 7):
             rows = [{"step": n, "obs": float(n)} for n in numbers[start : start + 7]]
             write(buffer, how, rows)
-    joined = [numbers[:1]]
+    expected = [numbers[:1]]  # step numbers by episode
     for index, (before, number) in enumerate(itertools.pairwise(numbers), 1):
         is_new_writer = how in ("append", "extend") and index % 7 == 0  # it has its own episodes
         if number <= before or is_new_writer:
-            joined.append([])
-        joined[-1].append(number)
+            expected.append([])
+        expected[-1].append(number)
     stored = {}
     for row in buffer.page(1, 100):
         stored.setdefault(row["episode"], []).append((row["position"], row["step"]))
-    assert [[step for _, step in sorted(rows)] for _, rows in sorted(stored.items())] == joined
+    assert [[step for _, step in sorted(rows)] for _, rows in sorted(stored.items())] == expected
 
 
 @pytest.mark.parametrize("how", ["store", "append", "episode"])
-def test_an_automatic_number_is_one_more_than_the_greatest(scratch, how):
+def test_the_default_step_number_is_the_greatest_number_plus_one(scratch, how):
     with scratch.episode("t", episode_id="e") as episode, scratch.writer() as writer:
         for number in (None, 7, None, 9, None):
             if how == "episode":
@@ -117,7 +117,7 @@ def test_a_repeated_number_of_an_episode_causes_one_warning(buffer, in_one_write
 
 
 @pytest.mark.parametrize("numbers", [(-5, -4, -3, None), (0, 2**62, None)])
-def test_numbers_may_be_negative_or_large(scratch, numbers):
+def test_step_numbers_may_be_negative_or_large(scratch, numbers):
     for number in numbers:
         scratch.store(task_id="t", step=number, x=1)
     steps = [*numbers[:-1], numbers[-2] + 1]

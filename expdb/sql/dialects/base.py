@@ -168,7 +168,7 @@ class Dialect(Protocol):
         buffer_id: int,
         texts: Mapping[int, str | None],
     ) -> None:
-        """Set a text column of rows of a buffer, given by the integer key of each row."""
+        """Set a text column in rows of a buffer; `texts` maps the key of each row to its text."""
 
     # -- reading ---------------------------------------------------------------------------------
 

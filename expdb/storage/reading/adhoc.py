@@ -128,8 +128,8 @@ class FieldFunction:
     def _final_after(self, payload: str, name: str) -> tuple[Chunk, int] | None:
         """Return the chunk and row of the final observation after a step, if it has the field."""
         buffer_id, chunk, row = map(int, payload.split(":"))
-        found = self._session.ask(_FINAL_AFTER, row, buffer_id, chunk, row, row)
-        for final_chunk, final_row, fields in found:
+        rows = self._session.ask(_FINAL_AFTER, row, buffer_id, chunk, row, row)
+        for final_chunk, final_row, fields in rows:
             if name in parse_names(fields, "tail_fields"):
                 return self._row(f"{buffer_id}:{final_chunk}:{final_row}")
         return None

@@ -143,7 +143,7 @@ def steps(
     """Return fields and columns of steps by name, in the order of `positions`.
 
     If `names` is None, return every field and the columns of a batch. With `finals`, also return
-    the final observations of episodes in the rows of their last steps, as ``next_<field>``. If
+    ``next_<field>``, the final observation after each step that is the last one of its episode. If
     some steps lack a field, also return `has_<field>`. `last` means that nothing more is read in
     this transaction. `cache` provides chunks and keeps the chunks that are read. `empty` allocates
     the arrays of large values. With `json_text`, JSON fields and tags are text. With `as_ragged`,
@@ -415,7 +415,7 @@ def final_columns(
     """Return the final observations after the steps at `positions`, as `next_<field>`.
 
     For each column, also return a bool column ``has_next_<field>``, which is True for steps with a
-    final observation of the field. If `names` is None, return the columns that have a value.
+    final observation of the field. If `names` is None, return each column with at least one value.
     """
     last = _last_positions(store, session, positions, episodes)
     ids = np.array(list(last), np.int64)
@@ -423,8 +423,8 @@ def final_columns(
         (last[id], final) for id, final in final_observations(store, session, ids).items()
     ] if last else []  # fmt: skip
     if names is None:
-        known = dict.fromkeys(f"next_{name}" for _, final in finals for name in final.fields)
-        names = [name for name in known if store.fields.is_final_observation(name)]
+        keys = dict.fromkeys(f"next_{name}" for _, final in finals for name in final.fields)
+        names = [key for key in keys if store.fields.is_final_observation(key)]
     columns: dict[str, np.ndarray] = {}
     for key in names:
         name = key.removeprefix("next_")
@@ -465,9 +465,9 @@ def final_types(store: Store, session: Session) -> dict[str, str]:
 def _last_positions(
     store: Store, session: Session, positions: np.ndarray, episodes: np.ndarray
 ) -> dict[int, int]:
-    """Return the positions that hold the last step of an episode with a final observation.
+    """Return the position of the last step of each episode with a final observation, by episode id.
 
-    The keys are the ids of the episodes.
+    Episodes whose last step is not at one of `positions` are omitted.
     """
     rows = session.ask(
         "SELECT id, ordered, last_position, last_step FROM episodes WHERE buffer_id = ? AND id "
@@ -477,10 +477,10 @@ def _last_positions(
     wanted, last = set(positions.tolist()), {}
     for id, ordered, position, number in rows:
         if not ordered:  # the last step has the greatest number, but not the greatest position
+            own = select.positions_of_episodes(store, session, np.array([id]), 1 << 62)
             ((position,),) = session.ask(
                 "SELECT max(position) FROM steps WHERE buffer_id = ? AND position "
-                f"{store.dialect.AMONG} AND step = ?",
-                store.id, store.dialect.as_list(positions[episodes == id]), number,
+                f"{store.dialect.AMONG} AND step = ?", store.id, store.dialect.as_list(own), number,
             )  # fmt: skip
         if position in wanted:
             last[id] = position

@@ -252,7 +252,7 @@ def _annotations(store: Store, session: Session) -> Iterator[str]:
 
 
 def _reports(store: Store, session: Session) -> Iterator[str]:
-    """Read the workers and the metrics."""
+    """Yield the errors of reading the workers and the metrics."""
     for read in (
         lambda: list_workers(store, session),
         lambda: read_metrics(store, session, 0, None),

@@ -1,8 +1,7 @@
-"""Check the scores of a buffer: the scores of the steps against the history of scores."""
+"""Compare the scores of the steps of a buffer with the history of its scores."""
 
 import math
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import Any
 
 from expdb.errors import ExpDBError
@@ -20,7 +19,8 @@ SCORED = "SELECT position, episode, scores FROM steps WHERE buffer_id = ? AND sc
 
 def check_scores(store: Store, session: Session) -> Iterator[str]:
     """Yield the problems of the scores, one line each."""
-    # Id and value of the last score by step or episode, and name; a failure replaces no value.
+    # The id and value of the latest score, by the step (or the episode) and the name of the score.
+    # A failed score does not replace a value.
     of_steps: dict[tuple[int, str], tuple[int, float | None]] = {}
     of_episodes: dict[tuple[int, str], tuple[int, float | None]] = {}
     expected: dict[tuple[int, str], None] = {}
@@ -44,21 +44,21 @@ def check_scores(store: Store, session: Session) -> Iterator[str]:
             continue
         for name, value in scores.items():
             own, whole = of_steps.get((position, name)), of_episodes.get((episode, name))
-            _, last = max(filter(None, (own, whole)), key=itemgetter(0), default=(-1, None))
+            values = [score for score in (own, whole) if score and score[1] is not None]
+            last = max(values)[1] if values else None
             # A step that was stored after the score of its episode does not have this score.
-            is_failure = value is None and own is not None and own[1] is None
-            if own is whole is None or (value != last and not is_failure) or value is True:
+            is_late = value is None and (own is None or own[1] is None)
+            if own is whole is None or (value != last and not is_late) or value is True:
                 yield f"position {position} has {value!r:.40} as {name!r}, unlike its history"
             expected.pop((position, name), None)
     yield from (f"position {position} lacks its score {name!r}" for position, name in expected)
 
 
 def _problem(value: Any, detail: Any, scored: Any) -> str:
-    """Return what is wrong with a row of the table `scores`; empty if nothing is."""
-    if value is not None and not math.isfinite(value):
-        return f"its value is {value}"
-    if not math.isfinite(scored):
-        return f"its time is {scored}"
+    """Return the problem of a row of the table `scores`, or an empty text."""
+    for what, number in (("value", value), ("time", scored)):
+        if number is not None and not math.isfinite(number):
+            return f"its {what} is {number}"
     try:
         if detail is not None:
             parse_object(detail, "its detail")

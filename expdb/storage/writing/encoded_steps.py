@@ -44,7 +44,7 @@ class PlannedSteps(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The number of steps of an episode and the greatest step number, or None without steps."""
+    """The number of steps of an episode and its greatest step number (None without steps)."""
 
     length: int
     greatest: int | None
@@ -99,7 +99,8 @@ class EncodedSteps:
         # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
-        self.late: list[int] = []  # steps whose number is not above those before, in the last plan
+        # Steps of the latest plan whose number is not above the earlier numbers of their episode.
+        self.late: list[int] = []
         # The progress of the episodes with the first `_examined` pending steps.
         self._progress: dict[EpisodeRecord, Progress] = {}
         self._examined = 0
@@ -116,14 +117,14 @@ class EncodedSteps:
     def progress(self, episode: EpisodeRecord) -> "Progress":
         """Return the length and the greatest step number of an episode with its pending steps.
 
-        Each call examines the steps that were added since the last one.
+        Each call examines only the steps that were added since the previous call.
         """
         progress = self._progress
         try:
             for owner, number, *_ in self.taken[self._examined :]:
                 progress[owner] = (progress.get(owner) or Progress.of(owner)).add(number)
             self._examined = len(self.taken)
-        except BaseException:  # after an interrupt, a step must not be counted twice
+        except BaseException:  # else the next call would count steps twice after an interrupt
             self._progress, self._examined = {}, 0
             raise
         return progress.get(episode) or Progress.of(episode)

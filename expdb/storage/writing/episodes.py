@@ -132,7 +132,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
 def warn_of_repeats(
     store: Store, session: Session, pending: EncodedSteps, plan: WritePlan, first: int
 ) -> None:
-    """Warn once if an episode gets two steps of one agent with the same number.
+    """Warn once if this write gives an episode two steps of one agent with the same number.
 
     `first` is the position of the first step of the write.
     """
@@ -151,9 +151,9 @@ def warn_of_repeats(
             if key in numbers:
                 store.repeat_checks_left = 0
                 errors.warn(
-                    f"step {key[0]} of episode {write.record.episode_id!r} is stored twice, so its "
-                    "reward counts twice and transitions join the two steps; pass each step number "
-                    "once, or another episode_id for another attempt"
+                    f"step {key[0]} of episode {write.record.episode_id!r} is stored twice, so the "
+                    "return of the episode includes both rewards; pass each step number once, or "
+                    "pass another episode_id for another attempt"
                 )
                 return
             numbers.add(key)

@@ -11,9 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class Submission:
 
     @property
     def episodes(self) -> set[str]:
-        """Keys of the episodes of this submission; their later steps must be written after it."""
+        """Keys of the episodes of this submission, whose later steps must be written after it."""
         if not isinstance(self.payload, Sequence):
             # Only threads submit these, and a thread waits before it submits more steps.
             return set()
@@ -99,8 +99,8 @@ class Submission:
     def as_caller(self) -> Iterator[None]:
         """Act as the caller inside the block.
 
-        Warnings point at the caller's line, and `current_caller` returns its thread and task. The
-        database waits until the deadline of the call.
+        Warnings point at the caller's line, and `current_caller` returns its thread and task.
+        Writes wait for the database no longer than the deadline of the call.
         """
         with self.line, on_behalf_of(self.caller), self._engine.until(self.deadline):
             yield
@@ -150,9 +150,10 @@ class GroupCommit:
         self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
         self._large: deque[Submission] = deque()
-        # An interrupt in `Condition.__enter__`, which is Python code, could leave it locked.
-        self._queues = threading.RLock()
-        self._submitted = threading.Condition(self._queues)
+        # Acquire this lock, not the condition: an interrupt in `Condition.__enter__`, which is
+        # Python code, could leave the condition locked.
+        self._queue_lock = threading.RLock()
+        self._submitted = threading.Condition(self._queue_lock)
         self._thread: threading.Thread | None = None
         self._queued_bytes = 0
         # Coroutines that wait for room in the queues.
@@ -176,12 +177,15 @@ class GroupCommit:
 
         If the rate limiter refuses the steps, wait up to the timeout of the handle.
         """
-        deadline = time.monotonic() + self._store.engine.timeout
+        engine, limit = self._store.engine, cast("AbstractContextManager[None]", nullcontext())
+        deadline = time.monotonic() + engine.timeout
         while True:
             try:
-                return self._write(payload, deadline)
+                with limit:
+                    return self._write(payload, deadline)
             except errors.RateLimited as error:
                 wait_to_insert(self._store, _count_steps(payload), deadline, error)
+                limit = engine.until(deadline)  # the call has waited for a part of its timeout
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident() or (
@@ -194,7 +198,7 @@ class GroupCommit:
         own.done.acquire()
         try:
             try:
-                locked(self._queues, self._append, own)
+                locked(self._queue_lock, self._append, own)
             except RuntimeError:  # the program ends, or has too many threads
                 return self.run(self.writer.write_alone, payload)
             own.done.acquire()
@@ -214,7 +218,7 @@ class GroupCommit:
         is_over = False
         while not is_over:
             try:
-                is_over = locked(self._queues, self._remove, own) or not own.is_taken
+                is_over = locked(self._queue_lock, self._remove, own) or not own.is_taken
                 while not (is_over or own.has_result):
                     own.done.acquire(timeout=1.0)  # another thread is writing the steps
                 is_over = True
@@ -238,11 +242,11 @@ class GroupCommit:
                 if self._queued_bytes:
                     await room
             own.done = own.loop.create_future()
-            locked(self._queues, self._append, own)
+            locked(self._queue_lock, self._append, own)
             is_submitted = True
             await own.done
         except asyncio.CancelledError:
-            if not is_submitted or locked(self._queues, self._remove, own):
+            if not is_submitted or locked(self._queue_lock, self._remove, own):
                 raise asyncio.CancelledError(
                     "the call was cancelled before its write; nothing was stored"
                 ) from None
@@ -290,26 +294,26 @@ class GroupCommit:
     # -- the thread of the queue ------------------------------------------------------------------
 
     def _write_queued(self) -> None:
-        while locked(self._queues, self._is_needed):
+        while locked(self._queue_lock, self._is_needed):
             group = self.run(self._write_next)
-            again = [own for own in group if not own.has_result]
-            if again:  # the rate limiter holds them back
-                locked(self._queues, self._put_back, again)
-                if len(again) == len(group):
+            postponed = [own for own in group if not own.has_result]
+            if postponed:  # `GroupWriter.write_group` could not write them yet
+                locked(self._queue_lock, self._put_back, postponed)
+                if len(postponed) == len(group):
                     time.sleep(PAUSE_SECONDS)
             _notify([own for own in group if own.has_result])
 
     def _is_needed(self) -> bool:
-        """Return whether there is a submission; wait for one for a while."""
+        """Return whether there is a submission; wait up to `IDLE_SECONDS` for one."""
         if not self._small and not self._large:
             self._submitted.wait(IDLE_SECONDS)
         if self._small or self._large:
             return True
-        self._thread = None  # while `_submitted` is held, so that `_append` starts another one
+        self._thread = None  # while the lock is held, so that `_append` starts another thread
         return False
 
     def _write_next(self) -> list[Submission]:
-        group = locked(self._queues, self._take_group)
+        group = locked(self._queue_lock, self._take_group)
         try:
             self.writer.write_group(group)
         except BaseException as error:  # otherwise the callers would wait forever
@@ -324,7 +328,10 @@ class GroupCommit:
         while self._small and size < GROUP_BYTES and len(group) < GROUP_SIZE:
             group.append(self._small.popleft())
             size += group[-1].nbytes
-        if self._large:
+        # A large submission that was put back is in `_small`, before later ones of its episodes.
+        if self._large and all(
+            own.episodes.isdisjoint(self._large[0].episodes) for own in self._small
+        ):
             group.append(self._large.popleft())
         for own in group:
             own.is_taken = True
@@ -334,7 +341,8 @@ class GroupCommit:
     def _put_back(self, group: list[Submission]) -> None:
         for own in reversed(group):
             own.is_taken = False
-            self._small.appendleft(own)  # also large ones, before later steps of their episodes
+            # Also large submissions, so that they are written before later steps of their episodes.
+            self._small.appendleft(own)
         self._queued_bytes += sum([own.nbytes for own in group])
 
 

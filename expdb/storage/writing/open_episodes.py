@@ -27,8 +27,8 @@ MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes a
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
 MANY_OPEN = 16_384
-# expdb warns after this number of one-step episodes that ended because the step number of the next
-# step did not increase.
+# expdb warns after this number of episodes with one step that ended because the number of the next
+# step was not greater.
 MANY_SINGLE_STEPS = 3
 # Other processes may begin or end an episode of this write before each attempt.
 ATTEMPTS = 8
@@ -53,7 +53,7 @@ class OpenEpisodes:
         self._warned = False
         # Number of one-step episodes, counted when another episode of the task and agent begins.
         self._single_step_episodes = 0
-        # Episodes whose task and agent have begun another one, to be completed after the write.
+        # Episodes to complete after the write, because their task and agent have begun another one.
         self._replaced: dict[EpisodeRecord, None] = {}
 
     # -- writing -----------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ class OpenEpisodes:
     def _complete_replaced(self) -> None:
         """Complete the episodes whose tasks and agents have begun another episode.
 
-        The steps of the caller are stored, so an error must not reach it. A later write or `close`
-        completes the remaining episodes.
+        The steps of the caller are already stored, so errors of the database are suppressed. A
+        later write or `close` completes the remaining episodes.
         """
         with suppress(errors.ConnectionLost, errors.DatabaseBusy, errors.UnknownBuffer):
             self._end_episodes(list(self._replaced), "complete")
@@ -420,7 +420,7 @@ class OpenEpisodes:
     ) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one.
 
-        A step whose number is not above the numbers of the open episode begins another episode.
+        A step whose number is at most the greatest number of the open episode begins another one.
         """
         task_id, agent_id = key
         try:
@@ -446,15 +446,15 @@ class OpenEpisodes:
         return episode
 
     def _replace(self, episode: EpisodeRecord, progress: Progress, gathering: PendingSteps) -> None:
-        """Prepare for another episode of the task and the agent; warn about one-step episodes."""
+        """Record that another episode replaces an open one; warn about episodes with one step."""
         gathering.replace(episode, progress)
         self._single_step_episodes += progress.length == 1
         if self._single_step_episodes == MANY_SINGLE_STEPS:
             errors.warn(
-                f"{MANY_SINGLE_STEPS} episodes of task {episode.task_id!r} and agent "
-                f"{episode.agent_id!r} have only one step, because a step number that does not "
-                "increase begins another episode; if the steps of several environments are "
-                "interleaved, pass an episode_id for each"
+                f"{MANY_SINGLE_STEPS} episodes have only one step, the latest of task "
+                f"{episode.task_id!r} and agent {episode.agent_id!r}, because a step number that "
+                "does not increase begins another episode; if the steps of several environments "
+                "are interleaved, pass an episode_id for each environment"
             )
 
     def _by_name(

@@ -80,7 +80,7 @@ class PendingSteps:
         return episode if is_own else None
 
     def is_above(self, step: Any, episode: EpisodeRecord) -> bool:
-        """Return whether a step number is above all numbers of an episode."""
+        """Return whether a step number is greater than all step numbers of an episode."""
         return type(step) is int and self.pending.progress(episode).is_above(step)
 
     def replace(self, episode: EpisodeRecord, progress: Progress) -> None:

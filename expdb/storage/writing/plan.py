@@ -12,8 +12,8 @@ def make_plan(
 ) -> WritePlan:
     """Return the plan of a write; `current` maps outdated records to the stored episodes.
 
-    Steps are numbered from the current length of their episode, so the plan must be made again if
-    the stored length differs.
+    The numbers and ordinals of steps continue those of their episode, so the plan must be made
+    again if the stored episode differs.
     """
     steps, indices, count = pending.steps, pending.indices_by_episode(), len(pending)
     pending.late = []

@@ -94,7 +94,7 @@ def _prepare_statement(
     decoders, plan = find_decoders(store, pending), make_plan(pending)
     # JSON cannot represent infinity or NaN.
     is_finite = all(write.gained is None or isfinite(write.gained) for write in plan.episodes)
-    # The server's function assumes that steps have the policy version of their new episode.
+    # The function on the server assumes that steps use the policy version of their episode.
     changes_version_use = any(write.changes_version_use for write in plan.episodes)
     must_check = pending.late and store.repeat_checks_left  # see episodes.warn_of_repeats
     if decoders is None or not is_finite or changes_version_use or must_check:

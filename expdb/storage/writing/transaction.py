@@ -80,10 +80,13 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                 # Another process has set the type of a field. The values may still fit: an int, for
                 # example, can be stored in a float field.
                 pending.retype(store.fields, pending.final)
-            except errors.ConnectionLost as error:
+            except (errors.ConnectionLost, errors.DatabaseBusy) as error:
+                is_busy = isinstance(error, errors.DatabaseBusy)
+                if is_busy and not again:
+                    raise
                 # It is unknown whether the write was committed, so it is repeated under the same
                 # id; the steps are stored only once.
-                if time.monotonic() >= deadline:
+                if is_busy or time.monotonic() >= deadline:
                     raise commit_unknown(error, pending) from error
                 again = True
                 time.sleep(RETRY_SECONDS)

@@ -57,10 +57,10 @@ class GroupWriter:
     def write_group(self, group: list[Submission]) -> None:
         """Write a group of submissions, in one transaction if possible, and set their results.
 
-        If a submission is refused, only its call fails. The others are written without it. A
-        submission gets no result, and is written again later, if its deadline has not passed and
-        the database is locked or unreachable, or the rate limiter refuses the steps of a coroutine.
-        The same holds for later submissions of its episodes.
+        If a submission is refused, only its call fails. The others are written without it. Until
+        its deadline, a submission gets no result and is written again later in two cases: the
+        database is locked or unreachable, or the rate limiter refuses the steps of a coroutine.
+        Later submissions of the same episodes are then also written later.
         """
         database_error: errors.ExpDBError | None = None
         if len(group) > 1:
@@ -141,7 +141,7 @@ class GroupWriter:
         rows = [row for rows in rows_by_call for row in rows]
         stored = self._episodes.find_stored(rows, strict=False)
         members: list[Member] = []
-        waiting: set[str] = set()  # episodes with steps that are written alone later
+        waiting: set[str] = set()  # episodes with steps that a later, separate write stores
         for submission in group:
             begin = len(gathering)
             if isinstance(submission.payload, EncodedWrite):

@@ -1,7 +1,7 @@
 -- PL/pgSQL keeps the plan of the first call, such as a nested loop over one row. EXECUTE plans a
 -- statement again, which takes longer than changing a few rows. So only statements with many changed
 -- rows are planned at each call.
--- Appending changes `length` and `episode_return` as well; new steps tell of that by themselves.
+-- A write of new steps also changes `length` and `episode_return`, but is not a revision.
 CREATE FUNCTION episodes_revised() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE

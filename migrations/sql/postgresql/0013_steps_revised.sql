@@ -1,8 +1,8 @@
 -- PL/pgSQL keeps the plan of the first call, such as a nested loop over one row. EXECUTE plans a
 -- statement again, which takes longer than changing a few rows. So only statements with many changed
 -- rows are planned at each call.
--- One statement trigger for what are two row triggers on SQLite: revisions and returns follow from
--- the same join.
+-- This statement trigger replaces two row triggers of SQLite, because one join yields both the
+-- revisions and the returns.
 CREATE FUNCTION steps_revised() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
         DECLARE

@@ -21,7 +21,7 @@ from expdb.sql.session import share_compiled_statements
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 MAX_IDLE, MAX_CONNECTIONS = 8, 64
-PAUSE_SECONDS = 0.005  # between two looks for a free connection
+PAUSE_SECONDS = 0.005  # between two attempts to get a connection from the pool
 # Longer idle connections are tested with a query, because firewalls drop connections silently.
 IDLE_SECONDS = 60.0
 
@@ -34,28 +34,34 @@ class BinaryCursor(psycopg.Cursor[Any]):
         self.format = psycopg.pq.Format.BINARY
 
 
-class ConnectionPool(sa.Pool):
-    """Connections to a server; the latest one that became idle is used first.
+class _Place:
+    """A place in the pool, which exists as long as its connection."""
 
-    It needs no lock, because the methods of a deque are atomic. An interrupt inside SQLAlchemy's
-    `QueuePool` can leave the lock of its queue locked, and then every later call waits forever.
+
+class ConnectionPool(sa.Pool):
+    """A pool of connections to a server; the connection that became idle last is used first.
+
+    The pool needs no lock, because the methods of a deque are atomic. An interrupt inside
+    SQLAlchemy's `QueuePool` can leave its queue locked, so that every later call waits forever.
     """
 
     def __init__(self, creator: Any, timeout: float = 30.0, **options: Any):
         super().__init__(creator, **options)
         self._timeout = timeout
         self._idle: deque[sa.pool.ConnectionPoolEntry] = deque()
-        self._all: weakref.WeakSet[sa.pool.ConnectionPoolEntry] = weakref.WeakSet()
+        self._places: weakref.WeakSet[_Place] = weakref.WeakSet()
 
     def _do_get(self) -> sa.pool.ConnectionPoolEntry:
         deadline = time.monotonic() + self._timeout
         while True:
             with suppress(IndexError):
                 return self._idle.pop()
-            if len(self._all) < MAX_CONNECTIONS:
+            self._places.add(place := _Place())  # before the connection is opened
+            if len(self._places) <= MAX_CONNECTIONS:
                 record = self._create_connection()
-                self._all.add(record)
+                record.record_info["place"] = place  # type: ignore[index]
                 return record
+            del place
             if time.monotonic() >= deadline:
                 raise sa.exc.TimeoutError(f"all {MAX_CONNECTIONS} connections are in use")
             time.sleep(PAUSE_SECONDS)
@@ -64,16 +70,17 @@ class ConnectionPool(sa.Pool):
         if len(self._idle) < MAX_IDLE:
             self._idle.append(record)
         else:
-            self._all.discard(record)
-            record.close()
+            self._close(record)
+
+    def _close(self, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.record_info.clear()  # type: ignore[union-attr]
+        record.close()
 
     def dispose(self) -> None:
         """Close the idle connections."""
         with suppress(IndexError):
             while True:
-                record = self._idle.pop()
-                self._all.discard(record)
-                record.close()
+                self._close(self._idle.pop())
 
     def recreate(self) -> "ConnectionPool":
         """Return an empty pool with the same options."""
@@ -82,10 +89,6 @@ class ConnectionPool(sa.Pool):
             logging_name=self._orig_logging_name, reset_on_return=self._reset_on_return,
             _dispatch=self.dispatch, dialect=self._dialect,
         )  # fmt: skip
-
-    def status(self) -> str:
-        """Return the number of connections, for log messages of SQLAlchemy."""
-        return f"{len(self._idle)} of {len(self._all)} connections are idle"
 
 
 def create_pool(url: sa.URL, timeout: float) -> sa.Engine:

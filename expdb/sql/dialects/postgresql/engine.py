@@ -89,7 +89,7 @@ class PostgresqlEngine(Engine):
             hide_password=True
         )
         self.read_only, self.timeout = read_only, timeout
-        self._closed = self._was_reached = False
+        self._closed = self.was_reached = False
         milliseconds = max(1, int(timeout * 1000))
         path = "SELECT set_config('search_path', 'expdb, pg_temp', true)"
         limits = (
@@ -138,11 +138,11 @@ class PostgresqlEngine(Engine):
                 )
                 # A server that was reached before is restarting; otherwise the address may be
                 # wrong.
-                if not self._was_reached or not attempts.again(failure):
+                if not self.was_reached or not attempts.again(failure):
                     log.debug("%s: %s", self.location, error.orig)
                     raise failure from None  # the errors of the driver have many lines
             else:
-                self._was_reached = True
+                self.was_reached = True
                 return connection
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:

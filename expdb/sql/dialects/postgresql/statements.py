@@ -450,9 +450,9 @@ def set_texts(
     buffer_id: int,
     texts: Mapping[int, str | None],
 ) -> None:
-    """Set a text column of rows of a buffer, given by the integer key of each row.
+    """Set a text column in rows of a buffer; `texts` maps the integer key of each row to its text.
 
-    One statement, because triggers run once per statement.
+    Use one statement, because triggers run once per statement.
     """
     session.tell(
         f"UPDATE {column.table.name} t SET {column.name} = g.text "

@@ -93,9 +93,9 @@ def connecting(path: str, module: ModuleType, **options: Any) -> sa.Engine:
 def _roll_back(connection: Any, _: object) -> None:
     """End the transaction of a connection before it is closed.
 
-    After an interrupt, SQLAlchemy closes the connection. While a cursor has unread rows, SQLite
-    would keep a closed connection, and its transaction would lock the file until Python deletes the
-    cursor.
+    After an interrupt, SQLAlchemy closes the connection. If a cursor still has unread rows, SQLite
+    keeps the closed connection open internally. Without the rollback, its transaction would then
+    lock the file until Python deletes the cursor.
     """
     if connection.in_transaction:
         connection.rollback()

@@ -287,7 +287,7 @@ def set_texts(
     buffer_id: int,
     texts: Mapping[int, str | None],
 ) -> None:
-    """Set a text column of rows of a buffer, given by the integer key of each row."""
+    """Set a text column in rows of a buffer; `texts` maps the key of each row to its text."""
     session.many(
         f"UPDATE {column.table.name} SET {column.name} = ? "
         f"WHERE buffer_id = {int(buffer_id)} AND {key.name} = ?",
