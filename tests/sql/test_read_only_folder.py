@@ -102,20 +102,23 @@ def test_a_file_open_in_another_process_is_read_with_its_wal(path):
 
 
 def test_a_reader_detects_a_process_that_opens_the_file_later(path):
+    received, sent = FORK.Pipe(duplex=False)
+
     def work(path):
         with expdb.open(path, read_only=True) as db:
             buffer = db.buffer("train")
             buffer.sample(4)
+            sent.send("the reader has opened the file")
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline:
                 buffer.sample(4)
                 time.sleep(0.05)
         return "not noticed"
 
-    received, sent = FORK.Pipe(duplex=False)
     other = FORK.Process(target=lambda: sent.send(as_reader(path, work)))
     other.start()
-    time.sleep(1.0)
+    assert received.poll(60)
+    assert received.recv() == "the reader has opened the file"
     if os.geteuid() != 0:
         path.parent.chmod(0o755)
     with expdb.open(path) as db:
