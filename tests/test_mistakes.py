@@ -493,7 +493,7 @@ def test_too_few_rows_names_the_capacity_if_an_episode_is_longer(new_buffer):
     buffer = new_buffer(capacity=5)
     with buffer.episode("t") as episode:
         episode.extend({"x": np.arange(12)})
-    with pytest.raises(expdb.TooFewRows, match=r"capacity of 5 is too small for whole episodes"):
+    with pytest.raises(expdb.TooFewRows, match=r"raise its capacity of 5 to sample whole episodes"):
         buffer.sample(1, unit=expdb.Episode())
 
 

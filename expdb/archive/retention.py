@@ -156,12 +156,19 @@ class Retention:
         return len(self._due(session, policy).positions) > 0
 
     def count_archived(self, positions: np.ndarray) -> int:
-        """Return how many of the positions are in the archive of the policy."""
-        policy, stored = self.policy(), [np.empty(0, np.int64)]
-        if policy is not None and policy.archive is not None:
+        """Return how many of the positions, int64, are in the archive of the policy.
+
+        Warn about a file that cannot be read, and do not count its steps.
+        """
+        policy, is_archived = self.policy(), np.zeros(len(positions), np.bool_)
+        if policy is not None and policy.archive is not None and len(positions):
             folder = archive_folder.of_buffer(policy.archive, self._store.name)
-            stored += map(parquet.positions_of, folder.rglob("[!.]*.parquet"))
-        return int(np.isin(positions, np.concatenate(stored)).sum())
+            for path in folder.rglob("[!.]*.parquet"):
+                try:
+                    is_archived |= np.isin(positions, parquet.positions_of(path))
+                except (OSError, KeyError, pa.ArrowException) as error:
+                    errors.warn(f"{path} cannot be read ({error}); restore it or move it away")
+        return int(is_archived.sum())
 
     def plan(self) -> pa.Table:
         """Return the steps that would be evicted now, one row per range of steps."""

@@ -39,9 +39,9 @@ def warn_of_ends(store: Store, session: Session) -> None:
     missing, unrewarded = ends.count(False), sum(bool(lacks_reward) for _, lacks_reward in rows)
     if unrewarded:
         warn(
-            f"{unrewarded} of the newest {len(ends)} complete episodes of buffer {store.name!r} "
-            "have a last step without a reward, so NStep draws transitions with reward NaN; if "
-            "this step only holds the last observation, pass it to end(obs=...) instead"
+            f"the last step of {unrewarded} of the newest {len(ends)} complete episodes of buffer "
+            f"{store.name!r} lacks a reward, so the reward of its transition is NaN; if the step "
+            "only holds the last observation, pass it to end(obs=...) instead"
         )
     if missing >= MIN_MISSING_ENDS and missing > len(ends) // 2:
         warn(

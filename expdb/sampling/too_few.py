@@ -38,5 +38,5 @@ def explain_too_few(
             store.id, state.capacity,
         )  # fmt: skip
         if long_episodes:
-            summary += f"; its capacity of {state.capacity:,} is too small for whole episodes"
+            summary += f"; raise its capacity of {state.capacity:,} to sample whole episodes"
     return errors.TooFewRows(f"{summary}; {error}")

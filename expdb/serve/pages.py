@@ -1,10 +1,13 @@
 """Templates, addresses and errors that all pages share."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+import anyio
+import anyio.to_thread
 import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -89,6 +92,19 @@ def source_of(request: Request) -> Source:
     """Return the database of the server."""
     source: Source = request.app.state.source
     return source
+
+
+async def in_few_threads(
+    request: Request, name: str, most: int, work: Callable[..., Response], *arguments: Any
+) -> Response:
+    """Return the response of `work(*arguments)`, which at most `most` threads run at once.
+
+    `name` names the attribute of the application that keeps the limit.
+    """
+    state = request.app.state
+    if not hasattr(state, name):
+        setattr(state, name, anyio.CapacityLimiter(most))
+    return await anyio.to_thread.run_sync(work, *arguments, limiter=getattr(state, name))
 
 
 def buffer_of(request: Request) -> expdb.ReplayBuffer:

@@ -68,11 +68,8 @@ class Engine(ABC):
     def remaining(self) -> float:
         """Return how many seconds a call that begins now may wait."""
         owner, deadline = getattr(self._thread, "limit", None) or (None, 0.0)
-        return (
-            self.timeout
-            if owner is not self
-            else min(self.timeout, max(0.0, deadline - time.monotonic()))
-        )
+        left: float = deadline - time.monotonic() if owner is self else self.timeout
+        return min(self.timeout, max(0.0, left))
 
     @abstractmethod
     def examine(self) -> list[Finding]:

@@ -137,6 +137,20 @@ def test_rewind_reports_the_number_of_archived_items(db, tmp_path):
         assert trainer.rewind(0) == {"leases": 1, "items": 1, "evicted": 1, "archived": 0}
 
 
+def test_rewind_warns_of_an_archive_file_that_cannot_be_read(buffer, tmp_path):
+    buffer.eviction = expdb.Eviction(archive=tmp_path / "old")
+    fill(buffer, 2)
+    trainer = buffer.consumer("trainer")
+    train(trainer, [0], 2, unit=Episode())
+    buffer.delete({"task_id": "task"})
+    folder = tmp_path / "old" / "buffer=train"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "0-3-damaged.parquet").write_bytes(b"PAR1")
+    with pytest.warns(expdb.ExpDBWarning) as caught:
+        assert trainer.rewind(-1) == {"leases": 1, "items": 2, "evicted": 2, "archived": 0}
+    assert any("damaged.parquet cannot be read" in str(item.message) for item in caught)
+
+
 def test_rewind_releases_whole_groups(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)

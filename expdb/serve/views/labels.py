@@ -3,12 +3,11 @@
 import re
 from urllib.parse import parse_qsl, unquote
 
-import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 import expdb
-from expdb.serve.pages import buffer_of, episode_url, source_of
+from expdb.serve.pages import buffer_of, episode_url, in_few_threads, source_of
 from expdb.serve.views.episode import find_episode
 from expdb.text.conditions import value_of
 
@@ -25,10 +24,8 @@ async def label(request: Request) -> Response:
         if len(body) > MAX_BYTES:
             return PlainTextResponse(f"the form must have at most {MAX_BYTES:,} bytes\n", 413)
     values = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-    state = request.app.state
-    if not hasattr(state, "label_limiter"):
-        state.label_limiter = anyio.CapacityLimiter(MAX_CONCURRENT_LABELS)
-    return await anyio.to_thread.run_sync(_label, request, values, limiter=state.label_limiter)
+    limit = "label_limiter", MAX_CONCURRENT_LABELS
+    return await in_few_threads(request, *limit, _label, request, values)
 
 
 def _label(request: Request, values: dict[str, str]) -> Response:

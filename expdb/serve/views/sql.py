@@ -4,8 +4,6 @@ import io
 import re
 from collections.abc import Callable
 
-import anyio
-import anyio.to_thread
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -14,7 +12,7 @@ from starlette.responses import Response
 
 import expdb
 from expdb.serve import render
-from expdb.serve.pages import show, source_of, with_query
+from expdb.serve.pages import in_few_threads, show, source_of, with_query
 from expdb.serve.source import SQL_SECONDS
 
 SHOWN_ROWS = 1_000
@@ -83,10 +81,8 @@ async def export_parquet(request: Request) -> Response:
 
 
 async def _in_few_threads(view: Callable[[Request], Response], request: Request) -> Response:
-    state = request.app.state
-    if not hasattr(state, "sql_limiter"):
-        state.sql_limiter = anyio.CapacityLimiter(MAX_CONCURRENT_STATEMENTS)
-    return await anyio.to_thread.run_sync(view, request, limiter=state.sql_limiter)
+    limit = "sql_limiter", MAX_CONCURRENT_STATEMENTS
+    return await in_few_threads(request, *limit, view, request)
 
 
 def _sql(request: Request) -> Response:

@@ -46,7 +46,7 @@ def check_scores(store: Store, session: Session) -> Iterator[str]:
             own, whole = of_steps.get((position, name)), of_episodes.get((episode, name))
             values = [score for score in (own, whole) if score and score[1] is not None]
             last = max(values)[1] if values else None
-            # A step that was stored after the score of its episode does not have this score.
+            # A step that was stored after the score of its episode lacks this score.
             is_late = value is None and (own is None or own[1] is None)
             if own is whole is None or (value != last and not is_late) or value is True:
                 yield f"position {position} has {value!r:.40} as {name!r}, unlike its history"
