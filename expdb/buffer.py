@@ -1663,6 +1663,8 @@ class ReplayBuffer(NotACollection):
                 continue
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
+                    gap = self._sampling.describe_gap(unit)
+                    error = errors.TooFewRows(f"{error}{gap}")
                     raise self._explain_error(where, error) from None
                 generator.bit_generator.state = before  # waiting must not change the batch
             except (MemoryError, ValueError) as error:

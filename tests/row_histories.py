@@ -1,6 +1,7 @@
 """Random writes to a buffer, and a comparison of its rows in memory with the database."""
 
 import contextlib
+from functools import partial
 
 import numpy as np
 
@@ -119,16 +120,22 @@ class History:
             self._open.append(self.buffer.episode(f"e{rng.integers(9)}", flush_steps=10**6))
         episode = self._open[rng.integers(len(self._open))]
         for _ in range(rng.integers(1, 6)):
-            explicit = {"step": int(rng.integers(5))} if rng.random() < 0.02 else {}
+            explicit = {"step": -1 - self.number} if rng.random() < 0.02 else {}
             episode.append(**self.step(), **explicit)
         if rng.random() < 0.3:
             self._open.remove(episode)
             if rng.random() < 0.3:
                 episode.append(**self.step(), terminated=True)
             last = {"obs": rng.random(3, np.float32), "flag": True} if rng.random() < 0.5 else {}
-            (episode.abort if rng.random() < 0.2 else episode.end)(**last)
+            flush = partial(episode.abort if rng.random() < 0.2 else episode.end, **last)
         elif rng.random() < 0.8:
-            episode.flush()
+            flush = episode.flush
+        else:
+            return
+        try:
+            flush()
+        except expdb.Evicted:  # a negative number may have belonged to an evicted step
+            flush()
 
     def change(self):
         """Make a random change of the stored steps."""

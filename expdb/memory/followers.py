@@ -316,9 +316,12 @@ class StepAgents(SparseColumn):
 
     def are(self, agent_id: str, rows: np.ndarray) -> np.ndarray:
         """Return whether each step has this agent, bool."""
-        code = self._codes.get(agent_id, -1)
-        is_own: np.ndarray = self.replace(np.full(len(rows), np.nan), rows) == code
-        return is_own
+        are_own: np.ndarray = self.codes(rows) == self._codes.get(agent_id, -2)
+        return are_own
+
+    def codes(self, rows: np.ndarray) -> np.ndarray:
+        """Return a number for the agent of each step, float64; -1 if it is not stored."""
+        return self.replace(np.full(rows.shape, -1.0), rows)
 
 
 class StepScores(SparseColumn):

@@ -95,5 +95,8 @@ class StepColumn(Protocol):
 class AgentColumn(Protocol):
     """The agents of steps."""
 
+    def codes(self, rows: np.ndarray) -> np.ndarray:
+        """Return a number for the agent of each step."""
+
     def are(self, agent_id: str, rows: np.ndarray) -> np.ndarray:
         """Return whether each step has this agent, bool."""

@@ -206,6 +206,19 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
     return np.array(relinked, np.int64)
 
 
+def find_gap(r: Resident, rows: np.ndarray) -> None:
+    """Record the first gap between the numbers of linked steps, unless one is known."""
+    if r.number_gap is not None:
+        return
+    after, numbers = r.columns[AFTER][rows], r.columns["step"]
+    is_linked = (after >= 0) & (after < r.slots)
+    rows, after = rows[is_linked], after[is_linked]
+    gaps = np.flatnonzero(numbers[after] - numbers[rows] > 1)
+    if len(gaps):
+        row, following = rows[gaps[0]], after[gaps[0]]
+        r.number_gap = int(r.columns["episode"][row]), int(numbers[row]), int(numbers[following])
+
+
 @dataclass
 class Ends:
     """The first and the last known step of each episode, and the number of its steps in memory."""
@@ -328,6 +341,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             del r.unordered[id]
             _number_what_is_left(store, session, r, id, positions)
         settle_loose_ends(r, episode_rows)
+        find_gap(r, episode_rows)
         if len(positions):
             r.record(Change(r.high, r.high, relinked=positions))
 

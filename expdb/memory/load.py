@@ -8,7 +8,14 @@ from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM
 from expdb.memory.columns import LINKS, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.journal import Change
-from expdb.memory.links import Details, Incoming, link, load_finals, settle_loose_ends
+from expdb.memory.links import (
+    Details,
+    Incoming,
+    find_gap,
+    link,
+    load_finals,
+    settle_loose_ends,
+)
 from expdb.memory.resident import Resident, sparse_slots
 from expdb.names import UNKNOWN
 from expdb.sql.session import Session
@@ -45,7 +52,9 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
         condition = "position BETWEEN ? AND ? AND revision IS NOT NULL"
         overwrite(r, *read_steps(store, session, condition, new.begin, new.end - 1))
     relinked = link(r, new, details)
-    settle_loose_ends(r, r.rows(np.concatenate((new.positions, relinked))))
+    rows = r.rows(np.concatenate((new.positions, relinked)))
+    settle_loose_ends(r, rows)
+    find_gap(r, rows)
     load_finals(store, session, r, details)
     return Change(new.begin, new.end, relinked=relinked, advanced=ids)
 

@@ -15,6 +15,7 @@ from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.journal import NONE, Change, OpenEpisode
+from expdb.memory.links import find_gap
 from expdb.memory.load import overwrite, read_steps
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
@@ -190,6 +191,8 @@ def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
     if counters.oldest > r.low:
         orphaned = r.evict(counters.oldest)
         r.record(Change(r.high, r.high, orphaned=orphaned))
+    agents = commit.plan.columns[-1]
+    r.has_agents = r.has_agents or agents.count(None) < len(agents)
     add_new_steps(r, new_steps, store, None)
     r.size, r.gaps = counters.size, counters.size != r.high - r.low
     r.changing, r.complete = False, True
@@ -232,6 +235,8 @@ def add_new_steps(
         condition = "position BETWEEN ? AND ? AND revision IS NOT NULL"
         overwrite(r, *read_steps(store, session, condition, first, r.high - 1))
     relinked = _link(r, new_steps)
+    if new_steps.count > 1:
+        find_gap(r, r.rows(np.arange(first, r.high)))
     for end in new_steps.ended:
         relinked += _end(r, end, first)
     episodes = np.array(sorted({step_range.episode for step_range in new_steps.ranges}), np.int64)
@@ -290,7 +295,7 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     after, before, terminated = r.columns[AFTER], r.columns[BEFORE], r.columns["terminated"]
     rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
     after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
-    relinked = []
+    numbers, relinked = r.columns["step"], []
     for start, last, episode, ordinal in new_steps.ranges:
         row, end, count = rows[start - first + 1], rows[last - first + 1], last - start + 1
         before[row] = UNKNOWN
@@ -300,6 +305,8 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
             if earlier.ordinal == ordinal and r.holds(earlier.last):
                 previous = r.row(earlier.last)
                 after[previous], before[row] = row, previous
+                if r.number_gap is None and numbers[row] - numbers[previous] > 1:
+                    r.number_gap = episode, int(numbers[previous]), int(numbers[row])
                 if earlier.last < first:
                     relinked.append(earlier.last)
             count += earlier.count

@@ -44,6 +44,7 @@ def refresh(
     was_complete = r.complete
     # If an interrupt stops this update, these flags tell the next call that it is unfinished.
     r.changing, r.complete = True, False
+    r.has_agents = state.has_agents
     if r.high == r.low == 0:
         r.begin_at(state.oldest)
         r.revision, r.deleted = state.revision, state.deleted

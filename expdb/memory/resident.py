@@ -83,6 +83,10 @@ class RowColumns(ABC):
         """Return the episode of each step."""
         return self._of("episode", rows)
 
+    def numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of each step in its episode."""
+        return self._of("step", rows)
+
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
         """Return, for each step, the number of steps of its episode that were written before it."""
         return self._of(ORDINAL, rows)
@@ -134,6 +138,7 @@ class Resident(RowColumns):
         self.owners: Mapping[str, EpisodeColumns] = {}
         self.step_versions: StepColumn | None = None  # policy versions, if they are up to date
         self.step_agents: AgentColumn | None = None  # agents of steps, if they are up to date
+        self.is_gap_reported = False  # whether a warning has named the first gap
         # The epoch never decreases; otherwise, a follower could mistake an old state for the
         # current state.
         self.epoch = 0
@@ -147,6 +152,9 @@ class Resident(RowColumns):
             self.priorities = None
         self.size = 0  # number of steps in memory
         self.gaps = False  # whether some positions from `low` up to `high` hold no step
+        self.has_agents = False  # whether any step has another agent than its episode
+        # An episode with missing step numbers, and the numbers before and after the first gap.
+        self.number_gap: tuple[int, int, int] | None = None
         self.slots = self.final_rows = 0
         self.begin_at(0)
         self.columns: dict[str, np.ndarray] = {

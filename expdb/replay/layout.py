@@ -145,6 +145,20 @@ class Trajectories(Protocol):
             Numbers of the episodes, as in ``batch["episode"]``; -1 for row -1.
         """
 
+    def numbers(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of each step in its episode, the key `step` of batches.
+
+        Parameters
+        ----------
+        rows : ndarray of int64
+            Rows of steps, of any shape.
+
+        Returns
+        -------
+        ndarray of int64
+            Step numbers in the shape of `rows`.
+        """
+
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
         """Return how many steps of its episode were written before each step.
 

@@ -42,6 +42,10 @@ class Sequence(Unit):
     pad : bool, default True
         Whether sequences may be incomplete. If False, a step is drawn only if all other steps of
         its sequence are in the buffer.
+    gaps : {"end", "join"}, default "end"
+        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
+        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
+        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
 
     Raises
     ------
@@ -64,8 +68,10 @@ class Sequence(Unit):
     burn_in: int = 0
     stride: int = 1
     pad: bool = True
+    gaps: Literal["end", "join"] = "end"
 
     def __post_init__(self) -> None:
+        checks.choice(self.gaps, "gaps", "end", "join")
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):
             object.__setattr__(self, name, checks.whole(getattr(self, name), name, least))
         checks.flag(self.pad, "pad")

@@ -103,6 +103,7 @@ class Masks:
 
 def chain_turns(
     rollouts: np.ndarray,
+    parts: np.ndarray,
     steps: np.ndarray,
     prompts: RaggedArray,
     outputs: RaggedArray,
@@ -111,18 +112,19 @@ def chain_turns(
 ) -> Chains:
     """Chain turns into rows, and return the rows that have tokens to train on.
 
-    `steps` are the steps of the turns, and `rollouts` the rollout of each turn. Both are sorted by
-    rollout. The tokens of a row after a turn are always the prompt and the output of that turn, so
-    a new prompt is compared with these two only.
+    `steps` are the steps of the turns, `rollouts` the rollout of each turn, and `parts` the part of
+    the rollout; a row does not continue in another part. All are sorted by rollout. The tokens of a
+    row after a turn are always the prompt and the output of that turn, so a new prompt is compared
+    with these two only.
 
     Source of the rules: TRL 1.16, `_chain_to_sequences` in `experimental/async_grpo`.
     """
     is_complete = (prompts.lengths[steps] >= 0) & (outputs.lengths[steps] >= 0)
-    rollouts, steps = rollouts[is_complete], steps[is_complete]
+    rollouts, parts, steps = rollouts[is_complete], parts[is_complete], steps[is_complete]
     start, length = prompts.lengths[steps], outputs.lengths[steps]
-    # Indices of the turns that are not the first of their rollout, and whose prompt begins with the
+    # Indices of the turns that are not the first of their part, and whose prompt begins with the
     # previous prompt.
-    after = np.flatnonzero(rollouts[1:] == rollouts[:-1]) + 1
+    after = np.flatnonzero(parts[1:] == parts[:-1]) + 1
     count = len(after)
     after = after[_extends_previous_prompt(prompts, steps, after)]
     matched = _count_repeated_tokens(prompts, outputs, steps, after)

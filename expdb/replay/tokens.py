@@ -129,6 +129,10 @@ class Tokens(Unit):
         ``completion_mask``, ``old_log_probs`` and ``advantages`` for TRL, ``response_mask``,
         ``rollout_log_probs`` and ``advantages`` for verl, and ``sequences``, ``rollout_logprobs``
         and ``advantages`` for SkyRL.
+    gaps : {"end", "join"}, default "end"
+        What happens where step numbers of a rollout are missing. With ``"end"``, a new row begins
+        after the gap, and expdb warns once per process. ``"join"`` compares the prompt after the
+        gap with the turn before it.
 
     Raises
     ------
@@ -180,6 +184,7 @@ class Tokens(Unit):
     pad_id: int = 0
     overlong: Literal["cut", "mask", "drop", "error"] = "cut"
     names: Literal["expdb", "trl", "verl", "skyrl"] = "expdb"
+    gaps: Literal["end", "join"] = "end"
 
     by_episode: ClassVar[bool] = True
 
@@ -203,6 +208,7 @@ class Tokens(Unit):
             raise InvalidValue("pack=True requires the length of a row; also pass max_tokens")
         checks.choice(self.overlong, "overlong", *OVERLONG)
         checks.choice(self.names, "names", *NAMES)
+        checks.choice(self.gaps, "gaps", "end", "join")
         for name in ("prompt", "output", "logprobs", "output_mask", "versions"):
             checks.text(getattr(self, name), name)
         if self.agent is not None:
@@ -261,9 +267,9 @@ class Tokens(Unit):
         Returns
         -------
         tuple of str
-            The keys of `of`, and `episode_return`.
+            The keys of `of`, `episode_return` and `follows_gap`.
         """
-        return tuple(dict.fromkeys((*self.of.keys(), "episode_return")))
+        return tuple(dict.fromkeys((*self.of.keys(), "episode_return", "follows_gap")))
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -287,7 +293,25 @@ class Tokens(Unit):
         layout = self.of.layout(trajectories, rows, rng)
         if "episode_return" not in layout.columns:
             layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
+        layout.columns["follows_gap"] = self._find_gaps(trajectories, layout)
         return layout
+
+    def _find_gaps(self, trajectories: Trajectories, layout: Layout) -> np.ndarray:
+        """Return a bool array: whether step numbers before each step of a rollout are missing."""
+        follows_gap = np.zeros(layout.rows.shape, np.bool_)
+        if self.gaps == "end":
+            assert layout.mask is not None
+            numbers = np.where(layout.mask, trajectories.numbers(layout.rows), UNKNOWN)
+            greatest = np.maximum.accumulate(numbers, -1)[..., :-1]
+            follows_gap[..., 1:] = numbers[..., 1:] > greatest + 1
+        if np.count_nonzero(follows_gap):
+            _warn_once(
+                "gaps",
+                "step numbers of a rollout in this batch are missing, so a new row begins after "
+                "the gap; number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if "
+                "numbers are skipped on purpose",
+            )
+        return follows_gap
 
     # -- the rows --------------------------------------------------------------------------------
 
@@ -328,7 +352,11 @@ class Tokens(Unit):
         computed_keys -= {"advantage", "advantages"} if self.advantage is None else set()
         computed_keys -= set() if self.pack else {"segment_ids"}
         read = {self.prompt, self.output, self.output_mask, self.versions, *self.keys()}
-        same = {self.logprobs, "episode", "policy_version"}  # also the names of keys of the unit
+        same = {
+            self.logprobs,
+            "episode",
+            "policy_version",
+        }  # also the names of keys of the unit
         for name in fields or ():
             if name in read or name in computed_keys - same:
                 raise InvalidValue(
@@ -515,11 +543,16 @@ class Tokens(Unit):
     def _chains(self, turns: _TurnInputs) -> Chains:
         """Return the rows of all rollouts, before they are cut or packed."""
         chains = chain_turns(
-            turns.rollouts, turns.steps, turns.prompts, turns.outputs, turns.masks,
+            turns.rollouts, turns.parts, turns.steps, turns.prompts, turns.outputs, turns.masks,
             self.fork_threshold,
         )  # fmt: skip
         if lost := int(chains.lost_tokens.sum()):
-            _warn_of_lost_tokens(lost)
+            _warn_once(
+                "lost tokens",
+                f"{lost} generated tokens of this batch are not trained on, because later prompts "
+                "have other tokens in their place; see the key lost_tokens, and use a chat "
+                "template that keeps the generated tokens",
+            )
         has_output = turns.outputs.lengths[turns.steps] > 0
         count = int((has_output & (turns.prompts.lengths[turns.steps] < 0)).sum())
         if count and len(chains):
@@ -632,6 +665,9 @@ class _TurnInputs:
             is_taken = is_taken & (batch["agent_id"] == unit.agent)
         self.steps = np.flatnonzero(is_taken)
         self.rollouts = self.steps // self._shape[-1]
+        begins_part = batch["follows_gap"].copy()
+        begins_part[..., 0] = True
+        self.parts = np.cumsum(begins_part)[self.steps]
 
     def _mask_invalid_logprobs(self, masks: RaggedArray | None, name: str) -> RaggedArray | None:
         """Return the output masks; exclude tokens with invalid log-probabilities.
@@ -728,15 +764,11 @@ def _group_connected_rows(rollouts: np.ndarray) -> list[list[int]]:
     return list(parts.values())
 
 
-_warned = [False]
+_warned: set[str] = set()  # subjects of the warnings that this process has emitted
 
 
-def _warn_of_lost_tokens(lost: int) -> None:
-    """Warn once per process that generated tokens are not trained on."""
-    if not _warned[0]:
-        _warned[0] = True
-        warn(
-            f"{lost} generated tokens of this batch are not trained on, because later prompts have "
-            "other tokens in their place; see the key lost_tokens, and use a chat template that "
-            "keeps the generated tokens"
-        )
+def _warn_once(subject: str, message: str) -> None:
+    """Emit a warning, unless this process has already emitted one on the subject."""
+    if subject not in _warned:
+        _warned.add(subject)
+        warn(message)

@@ -33,6 +33,10 @@ class Stack(Unit):
         Fields to stack; a name such as ``"obs"`` also selects ``"obs.image"``. By default these are
         `obs`, `observation` and `state`. An unknown name, or a buffer without a field to stack,
         raises InvalidValue when a batch is drawn.
+    gaps : {"end", "join"}, default "end"
+        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
+        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
+        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
 
     Raises
     ------
@@ -48,9 +52,11 @@ class Stack(Unit):
 
     k: int
     stack_fields: tuple[str, ...] | None = None
+    gaps: Literal["end", "join"] = "end"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
+        checks.choice(self.gaps, "gaps", "end", "join")
         _set_names(self, "stack_fields")
 
     @property
@@ -192,6 +198,10 @@ class NStep(Unit):
         stacks [B, stack, ...], as `Stack` describes.
     stack_fields : sequence of str, optional
         Fields to stack, as in `Stack`.
+    gaps : {"end", "join"}, default "end"
+        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
+        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
+        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
 
     Raises
     ------
@@ -210,6 +220,7 @@ class NStep(Unit):
     next_fields: tuple[str, ...] | None = None
     stack: int = 1
     stack_fields: tuple[str, ...] | None = None
+    gaps: Literal["end", "join"] = "end"
 
     def __post_init__(self) -> None:
         bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
@@ -226,6 +237,7 @@ class NStep(Unit):
         checks.number(self.gamma, "gamma", 0, 1)
         object.__setattr__(self, "gamma", checks.plain(self.gamma))
         checks.choice(self.end, "end", "shorten", "redraw", "drop")
+        checks.choice(self.gaps, "gaps", "end", "join")
         object.__setattr__(self, "stack", checks.whole(self.stack, "stack", 1))
         _set_names(self, "next_fields")
         _set_names(self, "stack_fields")

@@ -120,6 +120,14 @@ class Unit:
         return []
 
     @property
+    def joins_gaps(self) -> bool:
+        """Whether trajectories go on where step numbers are missing, a bool.
+
+        True if the unit has a setting `gaps` that is ``"join"``.
+        """
+        return vars(self).get("gaps") == "join"
+
+    @property
     def takes_last_step(self) -> bool:
         """Whether stored next observations are read from the `last_rows` of the layout, a bool."""
         return False

@@ -20,6 +20,7 @@ from expdb.memory.followers import Follower
 from expdb.memory.journal import NONE, Change
 from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
+from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
@@ -137,7 +138,7 @@ class ByPriority:
             self._weigh(draws, rows, lambda rows: chosen[rows])
         else:
             new = r.positions_from(draws.high)
-            near = self._near(changes, reach, request.unit.lookback)
+            near = self._near(request.trajectories(r), changes, new, reach, request.unit.lookback)
             affected = np.unique(np.concatenate([new, looked, used, *near]))
             matches = None if request.key is None else self._candidates.matches(session, request)
 
@@ -169,7 +170,14 @@ class ByPriority:
         draws.layout_version = r.layout_version
         return True
 
-    def _near(self, changes: list[Change], reach: int, lookback: int) -> Iterator[np.ndarray]:
+    def _near(
+        self,
+        trajectories: Resident | AgentTrajectories,
+        changes: list[Change],
+        new: np.ndarray,
+        reach: int,
+        lookback: int,
+    ) -> Iterator[np.ndarray]:
         """Yield the positions of steps that may become drawable or undrawable by changed links.
 
         These are up to `reach` steps that end with a relinked step, and up to `lookback` steps
@@ -178,15 +186,18 @@ class ByPriority:
         r = self._resident
         relinked = np.unique(np.concatenate([NONE, *[change.relinked for change in changes]]))
         relinked = relinked[r.held(relinked)]
+        if r.has_agents:  # the step before a new step may have another agent
+            before = trajectories.previous_steps(r.rows(new))
+            relinked = np.union1d(relinked, r.positions(before[before >= 0]))
         orphaned = np.unique(np.concatenate([relinked, *[change.orphaned for change in changes]]))
         orphaned = orphaned[r.held(orphaned)]
         for _ in range(reach):
             yield relinked
-            before = r.previous_steps(r.rows(relinked))
+            before = trajectories.previous_steps(r.rows(relinked))
             relinked = r.positions(before[before >= 0])
         for _ in range(lookback):
             yield orphaned
-            after = r.next_steps(r.rows(orphaned))
+            after = trajectories.next_steps(r.rows(orphaned))
             orphaned = r.positions(after[after >= 0])
 
     def _looked_at(

@@ -100,13 +100,18 @@ class Candidates:
         reads, limits = request.reads, request.limits
         if limits is not None and limits.reads_versions and not self._versions.is_current:
             return False
-        if limits is not None and limits.reads_agents and not self._agents.is_current:
+        if self._reads_agents(request) and not self._agents.is_current:
             return False
         return not reads or (reads in self._owners and self._owners[reads].is_current)
 
     def read_owners(self, session: Session | None, request: SampleRequest) -> None:
         """Load the episode columns and step versions that unit, sampler and consumer read."""
         reads, r = request.reads, self._resident
+        if self._reads_agents(request):
+            if not self._agents.is_current:
+                assert session is not None
+                self._agents.follow(self._store, session)
+            r.step_agents = self._agents
         if not reads:
             r.owners = {}
             return
@@ -115,11 +120,6 @@ class Candidates:
                 assert session is not None
                 self._versions.follow(self._store, session)
             r.step_versions = self._versions
-        if request.limits is not None and request.limits.reads_agents:
-            if not self._agents.is_current:
-                assert session is not None
-                self._agents.follow(self._store, session)
-            r.step_agents = self._agents
         owners = self._owners.get(reads)
         if owners is not None and owners.is_current:
             r.owners = owners.by_name
@@ -128,6 +128,12 @@ class Candidates:
         assert session is not None
         owners.follow(self._store, session)
         r.owners = owners.by_name
+
+    def _reads_agents(self, request: SampleRequest) -> bool:
+        """Whether the request depends on the agents of steps."""
+        if request.limits is not None and request.limits.reads_agents:
+            return True
+        return self._resident.has_agents and request.follows_links
 
     def _scores_of(self, name: str) -> StepScores:
         return get_or_create(self._scores, name, lambda: StepScores(self._resident, name))

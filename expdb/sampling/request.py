@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from expdb.errors import InvalidValue
+from expdb.errors import InvalidValue, warn
 from expdb.memory.resident import Resident
+from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
 from expdb.names import SCORE
 from expdb.replay.layout import Trajectories
 from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.units import Unit
+from expdb.replay.units import Step, Unit
 from expdb.sampling.extensions import check_starts, is_builtin, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
@@ -137,6 +138,8 @@ class SampleRequest:
     def anchor_key(self) -> tuple[Any, ...]:
         """Key of all restrictions on drawable steps except the query; `()` for none."""
         key = _anchor_key(self.unit)
+        if key and self.unit.joins_gaps:
+            key = (*key, "join")
         if self.shard is not None:
             key = (*key, "shard", *self.shard)
         if self.limits is not None:
@@ -180,6 +183,19 @@ class SampleRequest:
         """Whether the query or the sampler reads data that may be stored only in the database."""
         return self.asks_priorities or self.sampler.asks_database
 
+    def trajectories(self, resident: Resident) -> Resident | AgentTrajectories:
+        """Return the rows with the links that the unit follows.
+
+        Warn at the first gap between step numbers that ends a trajectory.
+        """
+        gap = None if self.unit.joins_gaps else resident.number_gap
+        if not self.follows_links or (gap is None and not resident.has_agents):
+            return resident
+        if gap is not None and not resident.is_gap_reported:
+            resident.is_gap_reported = True
+            _warn_of_gap(*gap)
+        return AgentTrajectories(resident, not self.unit.joins_gaps)
+
     def may_start(
         self, resident: Resident, rows: np.ndarray, trajectories: Trajectories | None = None
     ) -> np.ndarray:
@@ -187,7 +203,7 @@ class SampleRequest:
 
         `trajectories` may be a window that has already read the rows around the steps.
         """
-        around = resident if trajectories is None else trajectories
+        around = self.trajectories(resident) if trajectories is None else trajectories
         if self.unit_is_checked:
             returned = self.unit.may_start(around, read_only(rows) if around is resident else rows)
             mask = check_starts(self.unit, returned, len(rows))
@@ -196,6 +212,11 @@ class SampleRequest:
         if self.limits is not None:
             mask = mask & self.limits.allow(resident, rows)
         return mask if self.shard is None else mask & self.in_shard(resident, rows)
+
+    @cached_property
+    def follows_links(self) -> bool:
+        """Whether the unit follows links between steps."""
+        return follows_links(self.unit)
 
     @cached_property
     def only_unit_decides(self) -> bool:
@@ -223,6 +244,19 @@ class SampleRequest:
             episodes = _hashed(episodes)
         mask: np.ndarray = episodes % count == index
         return mask
+
+
+def follows_links(unit: Unit) -> bool:
+    """Return whether a unit follows links between steps, and does not draw whole episodes."""
+    return not (unit.by_episode or unit.lists_anchors or isinstance(unit, Step))
+
+
+def _warn_of_gap(episode: int, before: int, after: int) -> None:
+    warn(
+        f"episode {episode} has step {before} and then step {after}, so trajectories end at step "
+        f"{before}; number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' to the "
+        "unit if numbers are skipped on purpose"
+    )
 
 
 def _hashed(numbers: np.ndarray) -> np.ndarray:

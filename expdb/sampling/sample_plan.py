@@ -13,7 +13,7 @@ from expdb.batch import Batch
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
-from expdb.replay.layout import Layout
+from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.ragged import RaggedArray
 from expdb.replay.samplers import Drawn as Draw
@@ -142,7 +142,8 @@ class SamplePlan:
             self._set_keys()
         if not self._keys.in_memory:
             return False
-        return self._needs_steps_alone or self.candidates.are_current(self.request)
+        needs_steps_alone = self._needs_steps_alone and not r.has_agents
+        return needs_steps_alone or self.candidates.are_current(self.request)
 
     # -- drawing -----------------------------------------------------------------------------------
 
@@ -205,7 +206,7 @@ class SamplePlan:
     ) -> Batch:
         """Build a batch from positions that can be sampled."""
         request, r = self.request, self.resident
-        if request.reads or r.owners:
+        if request.reads or r.owners or r.has_agents:
             self.candidates.read_owners(session, request)
         rows = self.candidates.rows(session, request, positions)
         laid_out = self._lay_out(positions, rows, {}, rng, session, state)
@@ -255,7 +256,7 @@ class SamplePlan:
         For a consumer, `number` is the number of the batch, and the consumer's limits apply.
         """
         request = self.request
-        if request.reads or self.resident.owners:
+        if request.reads or self.resident.owners or self.resident.has_agents:
             self.candidates.read_owners(session, request)
         population = MatchingPopulation(self, session, rng, number)
         if request.limits is not None:
@@ -293,7 +294,7 @@ class SamplePlan:
         epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
         is_outdated = epoch != self._epoch or request.asks_priorities or request.uses_time
         if self._positions is None or is_outdated:
-            if request.reads or self.resident.owners:
+            if request.reads or self.resident.owners or self.resident.has_agents:
                 self.candidates.read_owners(session, request)
             positions = self.candidates.positions(session, request, self._fit)
             self._positions, self._epoch = positions, epoch
@@ -305,7 +306,7 @@ class SamplePlan:
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
         rows = r.rows(positions)
-        if offsets is None or len(positions) != request.size:
+        if offsets is None or len(positions) != request.size or request.trajectories(r) is not r:
             return request.may_start(r, rows)
         window = self._load(offsets, positions, rows)
         if request.only_unit_decides:
@@ -336,16 +337,17 @@ class SamplePlan:
     ) -> LayoutResult:
         """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
+        trajectories = self.request.trajectories(r)
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
             if window is not None:
                 self._window = window
-            offsets = self._offsets if rows.ndim == 1 else None
+            offsets = self._offsets if rows.ndim == 1 and trajectories is r else None
             window = None if offsets is None else self._load(offsets, positions, rows)
         if self.request.unit_is_checked:
-            layout = self._checked(rows, window, rng)
+            layout = self._checked(trajectories, rows, window, rng)
         elif window is None:
-            layout = unit.layout(r, rows, rng)
+            layout = unit.layout(trajectories, rows, rng)
         else:
             layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
@@ -378,11 +380,18 @@ class SamplePlan:
         limited.kept = is_kept
         return limited, None, {name: _select_items(array, is_kept) for name, array in batch.items()}
 
-    def _checked(self, rows: np.ndarray, window: Window | None, rng: np.random.Generator) -> Layout:
+    def _checked(
+        self,
+        trajectories: Trajectories,
+        rows: np.ndarray,
+        window: Window | None,
+        rng: np.random.Generator,
+    ) -> Layout:
         """Return the layout of drawn rows from a user's unit, after checking the layout."""
         r, unit = self.resident, self.request.unit
         if window is None:
-            return check_layout(unit, unit.layout(r, read_only(rows), rng), rows, r, None)
+            layout = unit.layout(trajectories, read_only(rows), rng)
+            return check_layout(unit, layout, rows, r, None)
         layout = unit.layout(window, window.drawn, rng)
         return check_layout(unit, layout, rows, r, window.rows)
 

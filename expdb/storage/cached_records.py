@@ -48,6 +48,9 @@ class EpisodeRecord:
     # Whether any stored step uses `policy_version`, the version of the episode.
     uses_version: bool = True
     gained: float | None = None  # sum of the rewards written by this process or found by it
+    # The greatest step number of each agent, None for the agent of the episode. It is unknown
+    # (None) until a write of this process needs it.
+    greatest: dict[str | None, int] | None = None
 
     def become(self, other: "EpisodeRecord") -> None:
         """Copy all values of another record."""

@@ -119,7 +119,6 @@ class Store:
         self.dialect = engine.dialect
         self.signatures = Signatures(engine, id, name)
         # Number of writes that may still check for repeated step numbers; 0 after the warning.
-        self.repeat_checks_left = 64
         self.warned_of_rewards = self.warned_of_open = self.warned_of_open_scores = False
         self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py
         self.swept = self.sweep_from = 0

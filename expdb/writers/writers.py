@@ -201,8 +201,8 @@ class BufferedWriter(ABC):
             raise
 
     def _told_of(self, positions: np.ndarray) -> None:
-        is_new = len(positions) and (not len(self._untold) or self._untold[-1] < positions[0])
-        if is_new:  # an interrupt may repeat the call with the same positions
+        # An interrupt may repeat the call with the same positions.
+        if not np.array_equal(self._untold[len(self._untold) - len(positions) :], positions):
             self._untold = np.concatenate((self._untold, positions))
 
     def end_left_open(self) -> UnclosedEpisode | LostSteps | None:

@@ -24,7 +24,7 @@ def train(new_buffer):
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
     """Suppress the warning about lost tokens, which is emitted once per process."""
-    monkeypatch.setattr(tokens_module, "_warned", [True])
+    monkeypatch.setattr(tokens_module, "_warned", {"lost tokens"})
 
 
 def turn(prompt, output, mask=None, **options):
@@ -216,7 +216,7 @@ def test_names_selects_the_batch_keys_of_other_libraries(train, names, keys):
 
 
 def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
-    monkeypatch.setattr(tokens_module, "_warned", [False])
+    monkeypatch.setattr(tokens_module, "_warned", set())
     store(train, [turn([1], [2, 3]), turn([1, 2, 4], [5])])
     with pytest.warns(expdb.ExpDBWarning, match="1 generated tokens of this batch"):
         batch = everything(train, Tokens(), 1)

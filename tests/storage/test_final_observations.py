@@ -118,13 +118,3 @@ def test_final_observations_stored_as_a_field_cause_a_warning(db, buffer, read):
     copied.store_batch(batch)
     with pytest.warns(UserWarning, match="next_obs was stored with only some steps"):
         copied.sample(2, unit=expdb.NStep(1))
-
-
-def test_the_final_observation_follows_the_last_of_two_steps_with_the_same_number(buffer):
-    with buffer.episode("t", episode_id="twice") as episode:
-        with pytest.warns(expdb.ExpDBWarning, match="is stored twice"):
-            episode.extend({"step": [0, 2, 1, 2], "obs": np.zeros((4, 2), np.float32)})
-            episode.flush()
-        episode.end(obs=np.ones(2, np.float32))
-    assert buffer.get([8], fields=["next_obs"])["has_next_obs"].tolist() == [False]
-    assert buffer.get([10], fields=["next_obs"])["has_next_obs"].tolist() == [True]

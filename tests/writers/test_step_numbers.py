@@ -1,5 +1,6 @@
 """Tests of step numbers: they determine the episode of a step and the next step number."""
 
+import dataclasses
 import itertools
 import random
 
@@ -93,27 +94,238 @@ def test_a_refused_step_does_not_complete_the_open_episode(buffer, how):
     assert buffer.episodes()["length"].to_pylist() == [4]
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize("in_one_write", [True, False])
-def test_a_repeated_number_of_an_episode_causes_one_warning(buffer, in_one_write):
-    def write(number, **columns):
-        episode.append(step=number, x=number, **columns)
-        if not in_one_write:
-            episode.flush()
+class Model:
+    """Episodes with the steps that the rule for step numbers stores."""
 
-    with buffer.episode("t", episode_id="shuffled") as episode:
-        for number in (3, 0, 2, 1):
-            write(number)
-    with buffer.episode("t", episode_id="two agents") as episode:
-        for number in (0, 1):
-            write(number, agent_id="white")
-            write(number, agent_id="black")
-    episode = buffer.episode("t", episode_id="again")
-    with pytest.warns(expdb.ExpDBWarning, match="step 1 of episode 'again' is stored twice") as got:
-        for number in (0, 1, 1, 0):
-            write(number)
-        episode.end()
-    assert len(got) == 1
+    def __init__(self):
+        self.steps = {}  # value by (episode, agent, number)
+        self.positions = {}
+
+    def write(self, rows, positions, in_part=False):
+        """Store rows with the positions that a call returned; return whether it is accepted.
+
+        With `in_part`, store the other rows if some are refused.
+        """
+        steps, keys, is_accepted = dict(self.steps), [], True
+        for row in rows:
+            episode, agent, number = row["episode_id"], row["agent_id"], row["step"]
+            if number is None:
+                taken = [n for e, a, n in steps if (e, a) == (episode, agent)]
+                number = max(taken, default=-1) + 1
+            key = episode, agent, number
+            is_accepted &= steps.setdefault(key, row["obs"]) == row["obs"]
+            keys.append(key)
+        if is_accepted or in_part:
+            self.steps = steps
+        if positions is not None:
+            for key, position in zip(keys, positions, strict=True):
+                assert self.positions.setdefault(key, position) == position
+        return is_accepted
+
+    def transitions(self):
+        """Return all pairs of values of neighbouring steps."""
+        following = {key: (*key[:2], key[2] + 1) for key in self.steps}
+        steps = self.steps
+        return {(steps[key], steps[after]) for key, after in following.items() if after in steps}
+
+
+def write_named(buffer, how, rows):
+    """Store rows of named episodes in one of five ways; return the positions."""
+    names = ("episode_id", "agent_id", "step", "obs")
+    columns = {name: [row[name] for row in rows] for name in names}
+    columns["obs"] = np.array(columns["obs"], np.float64)
+    match how:
+        case "store":
+            return [buffer.store(**row) for row in rows]
+        case "store_batch":
+            return buffer.store_batch(columns).tolist()
+        case "extend" | "append":
+            with buffer.writer() as writer:
+                if how == "extend":
+                    writer.extend(columns)
+                else:
+                    for row in rows:
+                        writer.append(**row)
+                return writer.flush().tolist()
+    writer = buffer.episode("default", episode_id=rows[0]["episode_id"], resume=True)
+    for row in rows:
+        writer.append(**{name: row[name] for name in names[1:]})
+    try:
+        return writer.flush().tolist()
+    finally:
+        writer.abort()
+
+
+def play(new_handle, seed):
+    """Write a random sequence through two handles; compare it with the model."""
+    rng, model = random.Random(seed), Model()
+    handles = [new_handle(), new_handle()]
+    for _ in range(rng.randrange(4, 12)):
+        if rng.random() < 0.15:  # a restart
+            handles.pop(0).close()
+            handles.append(new_handle())
+        how = rng.choice(["store", "store_batch", "append", "extend", "episode"])
+        # Resuming an episode excludes its earlier writers, so `episode` has an episode of its own.
+        episode = "z" if how == "episode" else rng.choice("xy")
+        count = 1 if how == "store" else rng.randrange(1, 5)
+        rows = []
+        for _ in range(count):
+            agent, number = rng.choice(["a", "a", "b"]), rng.choice([None, *range(6)])
+            value = 100.0 * "xyz".index(episode) + 10.0 * "ab".index(agent) + (number or 0)
+            if number is None:
+                value = rng.random()
+            elif rng.random() < 0.1:
+                value += 0.5  # not equal to a stored step
+            rows.append({"episode_id": episode, "agent_id": agent, "step": number, "obs": value})
+        buffer = handles[rng.randrange(2)].buffer("numbers")
+        try:
+            positions = write_named(buffer, how, rows)
+        except expdb.InvalidValue:
+            is_writer = how in ("append", "extend", "episode")  # it keeps and writes other steps
+            assert not model.write(rows, None, in_part=is_writer)
+        else:
+            assert model.write(rows, positions)
+    for handle in handles:
+        buffer = handle.buffer("numbers")
+        names = ["episode_id", "agent_id", "step", "obs"]
+        table = buffer.to_arrow(fields=names).read_all().to_pylist()
+        stored = {(row["episode_id"], row["agent_id"], row["step"]): row["obs"] for row in table}
+        assert stored == model.steps
+        assert len(table) == len(stored)
+        if model.transitions():
+            batches = buffer.epochs(64, unit=expdb.NStep(1))
+            drawn = [zip(b["obs"].tolist(), b["next_obs"].tolist(), strict=True) for b in batches]
+            assert sorted(itertools.chain(*drawn)) == sorted(model.transitions())
+        assert handle.check() == []
+        handle.close()
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(
+    "seeds", [range(25), pytest.param(range(25, 1000), marks=pytest.mark.slow)]
+)
+@pytest.mark.filterwarnings("ignore:episode .* and then step")
+def test_random_numbers_of_named_episodes_follow_the_rule(location, seeds):
+    for seed in seeds:
+        with expdb.open(location) as db:
+            if "numbers" in db.buffers():
+                db.drop("numbers")
+            db.buffer("numbers", fields={"obs": expdb.Field("float64")})
+        play(lambda: expdb.open(location), seed)
+
+
+def test_a_repeated_step_is_stored_once(new_buffer):
+    fields = {"obs": expdb.Field("float32", (2,)), "note": expdb.Field("text")}
+    buffer = new_buffer(fields=fields)
+    step = {
+        "episode_id": "e", "step": 3, "obs": np.array([np.nan, 1], np.float32), "reward": 1.0,
+        "tags": {"k": [1]}, "policy_version": 2, "messages": [{"role": "user", "content": "x"}],
+        "terminated": True,
+    }  # fmt: skip
+    position = buffer.store(**step)
+    assert buffer.store(**step) == position  # also after the end of the episode
+    buffer.update([position], reward=5.0, tags={"k": 2})
+    assert buffer.store(**step) == position  # updated values are not compared
+    assert buffer.store_batch([step, step]).tolist() == [position, position]
+    assert len(buffer) == 1
+    assert buffer.get([position])["reward"].tolist() == [5.0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"obs": np.zeros(2, np.float32)}, {"reward": 2.0}, {"terminated": True}, {"note": "new"},
+        {"pre_agent": "b"}, {"tags": {"k": 2}}, {"policy_version": 3}, {"new": 1},
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_step_that_differs_from_the_stored_one_is_refused(new_buffer, change):
+    buffer = new_buffer(fields={"note": expdb.Field("text")})
+    step = {"episode_id": "e", "step": 3, "obs": np.ones(2, np.float32), "reward": 1.0}
+    step |= {"tags": {"k": 1}, "policy_version": 2}
+    buffer.store(**step)
+    (name,) = change
+    with pytest.raises(expdb.InvalidValue, match=f"step 3 of episode 'e' .* value of '{name}'"):
+        buffer.store(**(step | change))
+    with pytest.raises(expdb.InvalidValue, match="step 3 of episode 'e'"):
+        buffer.store_batch([step | {"step": 4}, step | change])
+    assert len(buffer) == 1
+
+
+def test_shuffled_rows_of_one_batch_are_ordered_by_their_numbers(new_buffer):
+    buffer = new_buffer(fields={"obs": expdb.Field("float64")})
+    numbers = np.array([4, 1, 0, 3, 2])
+    columns = {"episode_id": ["e"] * 5, "step": numbers, "obs": numbers * 1.0}
+    buffer.store_batch(columns | {"terminated": numbers == 4})
+    assert transitions(buffer) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)}
+    assert buffer.sample(1, unit=expdb.Episode())["obs"].tolist() == [[0, 1, 2, 3, 4]]
+
+
+def test_a_writer_discards_a_refused_step_and_keeps_the_others(scratch):
+    with scratch.episode("t", episode_id="e") as episode:
+        episode.extend({"step": [0, 1], "x": [0, 1]})
+        episode.flush()
+        episode.extend({"step": [2, 1, 3], "x": [2, 9, 3]})
+        with pytest.raises(expdb.InvalidValue, match=r"step 1 .* so this step was not stored"):
+            episode.flush()
+        assert episode.length == 4
+    rows = scratch.get(range(4), fields=["step", "x"])
+    assert rows["step"].tolist() == rows["x"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.both_databases
+def test_a_step_that_repeats_an_evicted_step_raises_evicted(open_db):
+    buffer = open_db().buffer("b", capacity=2)
+    for step in range(4):
+        buffer.store(episode_id="e", step=step, x=step)
+    with pytest.raises(expdb.Evicted, match="step 1 of episode 'e' was evicted"):
+        buffer.store(episode_id="e", step=1, x=1)
+    assert buffer.store(episode_id="e", step=3, x=3) == 3
+
+
+UNITS = [expdb.NStep(1), expdb.Sequence(3), expdb.Stack(2)]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: type(unit).__name__)
+@pytest.mark.parametrize("sampler", [expdb.Uniform(), expdb.Prioritized()], ids=["any", "prio"])
+def test_a_gap_ends_a_trajectory_and_causes_one_warning(new_buffer, unit, sampler):
+    buffer = new_buffer()
+    for step in (0, 1, 3, 4):
+        buffer.store(episode_id="e", step=step, obs=np.float32(step), terminated=step == 4)
+    join = dataclasses.replace(unit, gaps="join")
+    with pytest.warns(expdb.ExpDBWarning, match="step 1 and then step 3") as found:
+        ended = [buffer.sample(64, unit=unit, sampler=sampler, rng=seed) for seed in (0, 1)]
+    assert len(found) == 1
+    joined = buffer.sample(64, unit=join, sampler=sampler, rng=0)
+    name = "next_obs" if isinstance(unit, expdb.NStep) else "obs"
+    for batches, may_join in ((ended, False), ([joined], True)):
+        rows = np.concatenate([b[name].reshape(64, -1) for b in batches])
+        starts = np.concatenate([b["obs"].reshape(64, -1)[:, :1] for b in batches])
+        pairs = np.concatenate((starts, rows), 1)
+        crosses = ((pairs == 1).any(1) & (pairs == 3).any(1)).any()
+        assert crosses == may_join
+
+
+def test_a_token_row_ends_at_a_gap(new_buffer):
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    for step, prompt, output in ((0, [1], [2]), (2, [1, 2, 3], [4])):
+        ids = {"prompt_ids": prompt, "output_ids": output}
+        buffer.store(episode_id="e", step=step, terminated=step == 2, **ids)
+    with pytest.warns(expdb.ExpDBWarning, match="a new row begins after the gap"):
+        batch = buffer.sample(1, unit=expdb.Tokens(), rng=0)
+    assert sorted(batch["input_ids"].tolist()) == [[1, 2, 0, 0], [1, 2, 3, 4]]
+    joined = buffer.sample(1, unit=expdb.Tokens(gaps="join"), rng=0)
+    assert joined["input_ids"].tolist() == [[1, 2, 3, 4]]
+
+
+def test_too_few_rows_names_gaps_as_the_reason(scratch):
+    for step in (0, 2, 4):
+        scratch.store(episode_id="e", step=step, obs=step)
+    with (
+        pytest.warns(expdb.ExpDBWarning, match="step 0 and then step 2"),
+        pytest.raises(expdb.TooFewRows, match=r"between step 0 and step 2 .* unless gaps='join'"),
+    ):
+        scratch.sample(1, unit=expdb.NStep(1))
 
 
 @pytest.mark.parametrize("numbers", [(-5, -4, -3, None), (0, 2**62, None)])

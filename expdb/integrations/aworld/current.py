@@ -167,15 +167,14 @@ class ExperienceStorage(Storage[Any]):
     def _write(self, block: str, id: str, stored: Any, before: list[dict[str, Any]]) -> None:
         """Store an item, and then delete the item that it replaces.
 
-        With the "fifo" policy, the new item has the step number of the replaced item.
+        With the "fifo" policy, the new item has the place of the replaced item in the order.
         """
-        step = None
+        order = time.time_ns()
         if before and self.conf.eviction_policy == "fifo":
-            step = before[0]["step"]
+            order = _order_of(before[0])
         self.buffer.store(
-            task_id=block, episode_id=f"block {block}", tags={"id": id}, item=stored,
-            step=time.time_ns() if step is None else step,
-        )  # fmt: skip
+            task_id=block, episode_id=f"block {block}", tags={"id": id, "order": order}, item=stored
+        )
         self._delete([row["position"] for row in before])
 
     def _delete(self, positions: list[int]) -> None:
@@ -191,13 +190,13 @@ class ExperienceStorage(Storage[Any]):
         return self._items(expdb.QueryBuilder().eq("task_id", block).and_().eq("tags.id", id))
 
     def _items(self, where: Any) -> list[dict[str, Any]]:
-        """Return the newest item of each id, in order of step and position."""
+        """Return the newest item of each id, in the order of the items and by position."""
         newest: dict[tuple[str, str], dict[str, Any]] = {}
         fields = ["position", "step", "task_id", "tags", "item"]
         for batch in self.buffer.scan(where, fields=fields):
             for row in batch.to_list():
                 newest[row["task_id"], row["tags"]["id"]] = row
-        return sorted(newest.values(), key=lambda row: (row["step"], row["position"]))
+        return sorted(newest.values(), key=lambda row: (_order_of(row), row["position"]))
 
     async def update_data(
         self, data: Any, block_id: str | None = None, exists: bool = False
@@ -297,6 +296,15 @@ class ExperienceStorage(Storage[Any]):
 
 def _block_of(data: Any, block_id: str | None) -> str:
     return str(getattr(data, "block_id", None) or block_id)
+
+
+def _order_of(row: dict[str, Any]) -> int:
+    """Return the time in nanoseconds by which items are sorted.
+
+    Earlier versions of expdb stored it as the step number.
+    """
+    order: int = row["tags"].get("order", row["step"])
+    return order
 
 
 def _id_of(data: Any) -> str:

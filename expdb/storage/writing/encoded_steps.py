@@ -1,7 +1,7 @@
 """Steps to write: every value is checked and encoded before the database is accessed."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -66,6 +66,15 @@ class Progress(NamedTuple):
         return self.greatest is None or number > self.greatest
 
 
+class Numbering(NamedTuple):
+    """Step numbers that a write gives to an episode."""
+
+    last_step: int  # greatest number of the episode after the write
+    greatest: dict[str | None, int] | None  # of each agent after the write, if known
+    late: list[int]  # indices of steps whose number is not above the earlier ones of their agent
+    is_certain: bool  # whether all other numbers are certainly free
+
+
 class Mark(NamedTuple):
     """A state of pending steps that `back_to` can restore."""
 
@@ -99,8 +108,6 @@ class EncodedSteps:
         # The episode that this write ends, even if it has no pending steps.
         self.ending: EpisodeRecord | None = None
         self.final: dict[str, Any] | None = None
-        # Steps of the latest plan whose number is not above the earlier numbers of their episode.
-        self.late: list[int] = []
         # The progress of the episodes with the first `_examined` pending steps.
         self._progress: dict[EpisodeRecord, Progress] = {}
         self._examined = 0
@@ -289,10 +296,13 @@ class EncodedSteps:
                 self._types, self.fields = before
             raise
 
-    def retype(self, fields: Fields, final: dict[str, Any] | None) -> None:
+    def retype(
+        self, fields: Fields, final: dict[str, Any] | None, discarded: Collection[int] = ()
+    ) -> None:
         """Encode the steps again, with other field types or another final observation.
 
-        If a value is refused, raise and change nothing.
+        The steps with the indices `discarded` are left out. If a value is refused, raise and change
+        nothing.
         """
         before = self.fields, self._types, self.blocks, self.rows, self.nbytes, self.final
         decoded_rows = [row for block in self.blocks for row in decoded(block)]
@@ -301,8 +311,9 @@ class EncodedSteps:
         try:
             self.fields, self._types = fields, fields.types
             self.blocks, self.rows, self.nbytes = [], Rows(), 0
-            for values in decoded_rows:
-                self._append_new(values)
+            for index, values in enumerate(decoded_rows):
+                if index not in discarded:
+                    self._append_new(values)
                 if self.rows.full:
                     self.cut()
             self.final = None
@@ -382,30 +393,64 @@ class EncodedSteps:
             indices[record].append(index)
         return indices
 
-    def number(
-        self, episode: EpisodeRecord, indices: list[int], step: list[int]
-    ) -> tuple[int | None, bool]:
+    def number(self, episode: EpisodeRecord, indices: list[int], step: list[int]) -> Numbering:
         """Assign step numbers to the steps `indices` of an episode, in `step`.
 
-        Return the greatest step number of the episode, and whether its step numbers never decrease.
+        The steps of each agent are numbered separately.
         """
-        greatest, ordered, numbers = episode.last_step, episode.ordered, self.steps.step
-        for index in indices:
-            number = numbers[index]
-            if number is None:
-                number = 0 if greatest is None else greatest + 1
-            step[index] = number
-            if greatest is not None and number <= greatest:
-                ordered = ordered and number == greatest
-                self.late.append(index)
-            else:
-                greatest = number
-        if greatest is not None and greatest >= 2**63:
+        numbers, late, agents = self.steps.step, list[int](), self._by_agent(indices)
+        is_known = is_certain = episode.greatest is not None or not episode.length
+        greatest = dict(episode.greatest or {})
+        if not is_known:
+            if episode.last_step is not None:
+                greatest[None] = episode.last_step  # no agent has a greater number
+            is_certain = agents.keys() == {None} and all(numbers[i] is not None for i in indices)
+        for agent, rows in agents.items():
+            last = greatest.get(agent)
+            for index in rows:
+                number = numbers[index]
+                if number is None:
+                    number = 0 if last is None else last + 1
+                step[index] = number
+                if last is not None and number <= last:
+                    late.append(index)
+                else:
+                    last = number
+            if last is not None:
+                greatest[agent] = last
+        last_step = max(greatest.values())
+        if last_step >= 2**63:
             raise errors.InvalidValue(
                 f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
                 "bits; begin another episode"
             )
-        return greatest, ordered
+        if episode.last_step is not None:
+            last_step = max(last_step, episode.last_step)
+        return Numbering(last_step, greatest if is_known else None, late, is_certain)
+
+    def _by_agent(self, indices: list[int]) -> dict[str | None, list[int]]:
+        """Return the indices of steps by agent, None for the agent of the episode."""
+        agents = self.steps.agent_id
+        if agents.count(None) == len(agents):
+            return {None: indices}
+        rows: dict[str | None, list[int]] = {}
+        for index in indices:
+            rows.setdefault(agents[index], []).append(index)
+        return rows
+
+    def discard(self, indices: Collection[int]) -> None:
+        """Remove steps; an episode without other steps is no longer ended by them."""
+        self.close()
+        kept = [entry for index, entry in enumerate(self.taken) if index not in indices]
+        taken, self.taken, self._columns = self.taken, kept, None
+        try:
+            self.retype(self.fields, self.final, indices)
+        except BaseException:
+            self.taken, self._columns = taken, None
+            raise
+        self._progress, self._examined = {}, 0
+        remaining = {entry[0] for entry in kept} | {self.ending}
+        self.ended = {record: how for record, how in self.ended.items() if record in remaining}
 
     def gained(self, indices: list[int]) -> float | None:
         """Return the sum of the known rewards of the steps `indices`; None if none is known."""

@@ -13,11 +13,9 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.cached_records import BEGINNING, EpisodeRecord
 from expdb.storage.outcome import WriteOutcome
-from expdb.storage.reading import select
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
-from expdb.storage.writing.encoded_steps import EncodedSteps
 
 E = tables.episodes.c
 
@@ -129,36 +127,6 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
             session.tell(WIDEN, low, low, high, high, store.id, write.after.id)
 
 
-def warn_of_repeats(
-    store: Store, session: Session, pending: EncodedSteps, plan: WritePlan, first: int
-) -> None:
-    """Warn once if this write gives an episode two steps of one agent with the same number.
-
-    `first` is the position of the first step of the write.
-    """
-    store.repeat_checks_left -= 1  # each check reads the numbers of whole episodes
-    for place in sorted({plan.place[index] for index in pending.late}):
-        write = plan.episodes[place - 1]
-        id = np.array([write.after.id], np.int64)
-        positions = select.positions_of_episodes(store, session, id, first)
-        stored = session.ask(
-            "SELECT step, agent_id FROM steps WHERE buffer_id = ? AND position "
-            f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
-        )  # fmt: skip
-        numbers = set(stored)
-        for row in write.rows:
-            key = plan.step[row], plan.columns[-1][row]
-            if key in numbers:
-                store.repeat_checks_left = 0
-                errors.warn(
-                    f"step {key[0]} of episode {write.record.episode_id!r} is stored twice, so the "
-                    "return of the episode includes both rewards; pass each step number once, or "
-                    "pass another episode_id for another attempt"
-                )
-                return
-            numbers.add(key)
-
-
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
     """Return the stored state of an episode that another process has changed.
 
@@ -182,9 +150,11 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
         raise errors.EpisodeEnded(
             f"episode {record.episode_id!r} is {status}; start another episode"
         )
+    greatest = record.greatest if length == record.length else None
     return record.changed(
-        length=length, last_step=last_step, ordered=bool(ordered), policy_version=version
-    )
+        length=length, last_step=last_step, ordered=bool(ordered), policy_version=version,
+        greatest=greatest,
+    )  # fmt: skip
 
 
 def resumed(episode_id: str) -> errors.EpisodeResumed:

@@ -394,8 +394,12 @@ class OpenEpisodes:
 
     def _open_episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored; raise EpisodeEnded if it has ended."""
-        episode = self._episode_of(row, gathering)
-        if episode in gathering.pending.ended:
+        episode, step = self._episode_of(row, gathering), row.get("step")
+        if episode in gathering.pending.ended and not (
+            row.get("episode_id") is not None
+            and isinstance(step, (int, np.integer))
+            and not gathering.pending.progress(episode).is_above(int(step))
+        ):
             raise errors.EpisodeEnded(
                 f"episode {episode.episode_id!r} has ended; pass another episode_id with the next "
                 "step"
@@ -465,7 +469,9 @@ class OpenEpisodes:
         episode = gathering.named.get(episode_id) or self._named.get(episode_id)
         if episode is None and episode_id in gathering.stored:
             episode, status = gathering.stored[episode_id]
-            if status != "open":
+            step, last = row.get("step"), episode.last_step
+            may_repeat = isinstance(step, (int, np.integer)) and last is not None and step <= last
+            if status != "open" and not may_repeat:
                 raise errors.EpisodeEnded(
                     f"episode {episode_id!r} is {status}; pass another episode_id with the step"
                 )

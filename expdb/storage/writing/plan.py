@@ -16,13 +16,12 @@ def make_plan(
     again if the stored episode differs.
     """
     steps, indices, count = pending.steps, pending.indices_by_episode(), len(pending)
-    pending.late = []
     alone = len(indices) == 1  # the usual case, with a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        last_step, ordered = pending.number(before, rows, numbers)
+        numbering = pending.number(before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
@@ -31,15 +30,19 @@ def make_plan(
         gained = pending.gained(rows)
         after = before.changed(
             length=before.length + len(rows),
-            last_step=last_step,
-            ordered=ordered,
+            last_step=numbering.last_step,
+            greatest=numbering.greatest,
+            ordered=before.ordered and not numbering.late,
             last_position=rows[-1],
             gained=before.gained if gained is None else gained + (before.gained or 0.0),
             uses_version=True,
             **details,
         )
         status = pending.ended.get(record, "open")
-        episodes.append(EpisodeWrite(record, before, after, rows, status, gained, details))
+        late, is_certain = numbering.late, numbering.is_certain
+        episodes.append(
+            EpisodeWrite(record, before, after, rows, status, gained, details, late, is_certain)
+        )
     chunks: list[ChunkWrite] = []
     segments: list[Segment] = []
     row = 0

@@ -96,8 +96,8 @@ def _prepare_statement(
     is_finite = all(write.gained is None or isfinite(write.gained) for write in plan.episodes)
     # The function on the server assumes that steps use the policy version of their episode.
     changes_version_use = any(write.changes_version_use for write in plan.episodes)
-    must_check = pending.late and store.repeat_checks_left  # see episodes.warn_of_repeats
-    if decoders is None or not is_finite or changes_version_use or must_check:
+    needs_numbers = any(write.needs_numbers for write in plan.episodes)
+    if decoders is None or not is_finite or changes_version_use or needs_numbers:
         raise errors.OutOfDate("one statement cannot write these steps")
     params = _parameters(store, pending, plan, decoders, again)
     if not plan.is_current:

@@ -34,7 +34,7 @@ from expdb.storage.statements import (
 )
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
-from expdb.storage.writing import compact, episodes
+from expdb.storage.writing import compact, episodes, step_numbers
 from expdb.storage.writing.encoded_steps import EncodedSteps
 from expdb.storage.writing.plan import make_plan
 from expdb.storage.writing.round_trip import (
@@ -64,6 +64,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex
     new_episodes = sum(record.id is None for record in pending.episodes())
+    repeats = _Repeats(len(pending))
     try:
         while pending.stored is None:
             try:
@@ -74,6 +75,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                     commit = commit or _in_transaction(store, pending, again)
                     if not again:
                         _enqueue_commit(store, pending, commit)
+            except step_numbers.StepsTaken as error:
+                repeats.discard(store, pending, error.steps)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
                     raise
@@ -94,10 +97,50 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
         if not again:
             pending.write_id = ""  # the write was refused, so nothing is stored
         raise
+    pending.stored = repeats.merge(pending.stored)
     store.activity.add_steps(len(pending), pending.ended)
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
     return pending.stored
+
+
+class _Repeats:
+    """The steps of a write that repeat other steps, so they are not stored again."""
+
+    def __init__(self, count: int):
+        self._count, self._taken = count, dict[int, step_numbers.TakenStep]()
+
+    def discard(
+        self, store: Store, pending: EncodedSteps, taken: list[step_numbers.TakenStep]
+    ) -> None:
+        """Discard steps whose numbers are taken; raise if one is not equal to the stored step."""
+        rest = [index for index in range(self._count) if index not in self._taken]
+        places = {step.place for step in taken}
+        try:
+            step_numbers.require_equal(store, pending, taken)
+        except (errors.InvalidValue, errors.Evicted):
+            pending.discard(places)  # else a writer could not write its other steps either
+            raise
+        pending.discard(places)
+        self._taken |= {
+            rest[step.place]: step._replace(first=None if step.first is None else rest[step.first])
+            for step in taken
+        }
+
+    def merge(self, stored: np.ndarray) -> np.ndarray:
+        """Return the positions of all steps, given those of the steps that were stored."""
+        if not self._taken:
+            return stored
+        rest = iter(stored.tolist())
+        positions: list[int] = []
+        for index in range(self._count):
+            if (step := self._taken.get(index)) is None:
+                positions.append(next(rest))
+            else:
+                at = positions[step.first] if step.first is not None else step.position
+                assert at is not None
+                positions.append(at)
+        return np.array(positions, np.int64)
 
 
 def commit_unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
@@ -309,6 +352,7 @@ def _find_written(store: Store, session: Session, pending: EncodedSteps) -> np.n
                 episode.ordered,
                 episode.last_position,
             ) = rows[0]
+            episode.greatest = None
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
@@ -350,8 +394,6 @@ def _write(
     store.settle_fields(session, fields, *fields_of_steps, first == 0, outcome)
     plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)
     outcome.episodes += [(write.record, write.after) for write in plan.episodes]
-    if pending.late and store.repeat_checks_left:
-        episodes.warn_of_repeats(store, session, pending, plan, first)
     ids = [0, *[write.after.id or 0 for write in plan.episodes]]
 
     owners = [ids[place] for place in plan.place]
@@ -413,12 +455,19 @@ def _put_episodes(
 ) -> WritePlan:
     """Insert and advance the episodes; return the plan, made again if an episode was outdated."""
     current: dict[EpisodeRecord, EpisodeRecord] = {}
+    with_numbers: set[EpisodeRecord] = set()  # episodes whose stored numbers were read
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]
+        if write.needs_numbers and write.record not in with_numbers:
+            with_numbers.add(write.record)
+            plan = _plan_with_numbers(session, store, pending, write, current)
+            continue
         if write.before.id is None:
-            if write.record in current:  # the episode was swept, and no id was reserved for it
+            if (
+                write.record in current and write.record not in with_numbers
+            ):  # the episode was swept, and no id was reserved for it
                 ((id,),) = session.ask(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
@@ -435,6 +484,37 @@ def _put_episodes(
         put += 1
     for write, id in zip(plan.episodes, ids, strict=True):
         write.after.id, write.after.last_position = id, first + write.rows[-1]
+    return plan
+
+
+def _plan_with_numbers(
+    session: Session,
+    store: Store,
+    pending: EncodedSteps,
+    write: EpisodeWrite,
+    current: dict[EpisodeRecord, EpisodeRecord],
+) -> WritePlan:
+    """Make the plan again with the greatest stored number of each agent of an episode.
+
+    Also record the state of the episode in `current`. Raise StepsTaken if numbers are taken.
+    """
+    state, ended = current.get(write.record, write.before), None
+    if state.id is not None:
+        try:
+            state = episodes.current(session, store, write.record)
+        except errors.EpisodeEnded as error:
+            if len(write.late) < len(write.rows):
+                raise
+            ended = error  # the steps may repeat stored steps
+    numbers = step_numbers.read(session, store, write, state)
+    current[write.record] = state.changed(greatest=step_numbers.greatest(numbers, state))
+    plan = make_plan(pending, current)
+    (write,) = [other for other in plan.episodes if other.record is write.record]
+    taken = step_numbers.find_taken(pending, plan, write, numbers)
+    if ended is not None and len(taken) < len(write.rows):
+        raise ended
+    if taken:
+        raise step_numbers.StepsTaken(taken)
     return plan
 
 

@@ -183,7 +183,8 @@ class SQLStorage(Storage):
         self._location, self._max_capacity = url_or_path, max_capacity
         self._db = expdb.open(url_or_path)
         self.buffer = self._db.buffer(_BUFFER, capacity=max_capacity, fields=_FIELDS)
-        self._open: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        self._open: OrderedDict[tuple[str, str], tuple[str, str, set[int]]] = OrderedDict()
+        self._replaced: list[str] = []  # episodes to complete after their rows are stored
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -220,6 +221,8 @@ class SQLStorage(Storage):
             If a row is None or has no `exp_meta`.
         """
         self.buffer.store_batch([self._stored(row) for row in data_batch])
+        while self._replaced:
+            self._complete(self._replaced.pop())
 
     def _stored(self, row: DataRow) -> dict[str, Any]:
         if row is None or getattr(row, "exp_meta", None) is None:
@@ -246,21 +249,23 @@ class SQLStorage(Storage):
     def _episode_of(self, meta: ExpMeta) -> str:
         """Return the id of a row's episode.
 
-        A process has one episode for each task and agent, until the name of the task changes.
+        A process has one episode for each task and agent, until the name of the task changes or a
+        step number repeats.
         """
         if self._pid != os.getpid():  # the open episodes belong to the parent process
             self._open, self._pid = OrderedDict(), os.getpid()
         key = meta.task_id, meta.agent_id
-        name, episode = self._open.get(key, (None, ""))
-        if name != meta.task_name or not episode:
+        name, episode, steps = self._open.get(key, (None, "", set()))
+        if name != meta.task_name or not episode or meta.step in steps:
             if episode:
-                self._complete(episode)
-            episode = uuid.uuid4().hex
-        self._open[key] = meta.task_name, episode
+                self._replaced.append(episode)
+            episode, steps = uuid.uuid4().hex, set()
+        steps.add(meta.step)
+        self._open[key] = meta.task_name, episode, steps
         self._open.move_to_end(key)
         if len(self._open) > _OPEN_EPISODES:
-            _, (_, oldest) = self._open.popitem(last=False)
-            self._complete(oldest)
+            _, (_, oldest, _) = self._open.popitem(last=False)
+            self._replaced.append(oldest)
         return episode
 
     def _complete(self, episode: str) -> None:
@@ -276,7 +281,7 @@ class SQLStorage(Storage):
     def close(self) -> None:
         """Complete the episodes that this process has begun, and close the connections."""
         if self._pid == os.getpid():
-            for _, episode in self._open.values():
+            for _, episode, _ in self._open.values():
                 self._complete(episode)
         self._open.clear()
         self._db.close()

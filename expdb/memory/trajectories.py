@@ -1,0 +1,83 @@
+"""Links between consecutive steps of one agent, for buffers with other links."""
+
+from __future__ import annotations  # NumPy imports its random module when it is first named
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from expdb.memory.resident import Resident, RowColumns
+from expdb.names import UNKNOWN
+from expdb.replay import layout
+
+
+class AgentTrajectories(RowColumns):
+    """Rows that are linked only if they are neighbouring steps of one agent of one episode.
+
+    The rows in memory link all steps of an episode in their order. If several agents act in an
+    episode, this class skips the steps of other agents. With `cuts_gaps`, two steps are linked only
+    if no number is missing between them. It implements `Trajectories` for units.
+    """
+
+    def __init__(self, resident: Resident, cuts_gaps: bool):
+        self._resident, self._cuts_gaps = resident, cuts_gaps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._resident, name)
+
+    def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
+        values: np.ndarray = self._resident.columns[name][rows]
+        return values
+
+    def next_steps(self, rows: np.ndarray) -> np.ndarray:
+        """Return the row of the next step of the agent; UNKNOWN if there is none in memory."""
+        return self._neighbours(rows, self._resident.next_steps, 1)
+
+    def previous_steps(self, rows: np.ndarray) -> np.ndarray:
+        """Return the row of the step of the agent before each step; UNKNOWN if there is none."""
+        return self._neighbours(rows, self._resident.previous_steps, -1)
+
+    def _neighbours(
+        self, rows: np.ndarray, follow: Callable[[np.ndarray], np.ndarray], direction: int
+    ) -> np.ndarray:
+        r = self._resident
+        neighbours = np.where(r.is_live(rows), follow(rows), UNKNOWN)
+        if r.has_agents:
+            assert r.step_agents is not None
+            agents, codes = r.step_agents, r.step_agents.codes(rows)
+            others = (neighbours >= 0) & (agents.codes(neighbours) != codes)
+            while np.count_nonzero(others):
+                neighbours[others] = follow(neighbours[others])
+                others &= (neighbours >= 0) & (agents.codes(neighbours) != codes)
+        if self._cuts_gaps:
+            numbers = r.columns["step"]
+            distance = (numbers[neighbours] - numbers[rows]) * direction
+            is_cut = (neighbours >= 0) & (distance > 1)
+            if r.number_gap is None and np.count_nonzero(is_cut):  # between steps of other agents
+                row, following = sorted((rows[is_cut][0], neighbours[is_cut][0]), key=numbers.take)
+                episode = int(r.columns["episode"][row])
+                r.number_gap = episode, int(numbers[row]), int(numbers[following])
+            neighbours[is_cut] = UNKNOWN
+        return neighbours
+
+    def successors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the row of the successor of each step, or UNKNOWN if it has none."""
+        after, following, r = super().successors(rows), self.next_steps(rows), self._resident
+        # Otherwise, the successor is a final observation or the zero row.
+        leaves = np.where(self.terminated(rows), r.zero, UNKNOWN)
+        ends = np.where(after < r.slots, leaves, after)
+        return np.where(following >= 0, following, ends)
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return at most the number of earlier steps of the agent; 0 for its first step."""
+        ordinals = super().ordinals(rows)
+        if not self._resident.has_agents:
+            return ordinals
+        # Each agent numbers its steps from 0, but the ordinal counts the steps of all agents.
+        of_agent: np.ndarray = np.minimum(ordinals, np.maximum(self.numbers(rows), 0))
+        return of_agent
+
+    def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
+        """Return the rows at `offsets` from steps; UNKNOWN if there is none."""
+        return layout.around(self, rows, offsets)

@@ -1,0 +1,169 @@
+"""Steps whose numbers are taken: repeated writes of stored steps, conflicts, and evicted steps.
+
+A step is identified by its episode, its agent and its number. Most steps have a number above all
+earlier ones of their agent, so the stored numbers of an episode are read only for other steps.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expdb import errors
+from expdb.chunks.codec import decoded
+from expdb.names import STEP_KEYS
+from expdb.sql.session import Session
+from expdb.storage.cached_records import EpisodeRecord
+from expdb.storage.reading import fetch, select
+from expdb.storage.store import Store
+from expdb.storage.write_plan import EpisodeWrite, WritePlan
+from expdb.storage.writing.encoded_steps import EncodedSteps
+
+# Columns that `update` can change. If it did, they are not compared with those of a repeated step.
+_UPDATED = ("reward", "terminated", "truncated", "tags")
+_COMPARED = ("pre_agent", *_UPDATED, "policy_version", "policy_version_end")
+_UNKNOWN: Any = object()  # a value that was updated after the step was stored
+
+Numbers = dict[tuple[str | None, int], int]  # position by agent and step number
+
+
+class TakenStep(NamedTuple):
+    """A step of a write whose number is taken by another step."""
+
+    place: int  # index of the step in the write
+    episode_id: str
+    number: int
+    position: int | None  # of the stored step; None if the step was evicted or is in the write
+    first: int | None  # place of the earlier step in the write with this number
+
+
+class StepsTaken(errors.OutOfDate):
+    """Some steps have numbers that are taken; internal, handled by transaction.write."""
+
+    def __init__(self, steps: list[TakenStep]):
+        super().__init__("step numbers are taken")
+        self.steps = steps
+
+
+def read(session: Session, store: Store, write: EpisodeWrite, state: EpisodeRecord) -> Numbers:
+    """Return the numbers of the stored steps of an episode, whose current state is `state`.
+
+    If no step of the buffer has an agent of its own and the write has no late step, the greatest
+    number of the episode suffices and nothing is returned.
+    """
+    if state.id is None:
+        return {}
+    if not write.late and not session.ask(
+        "SELECT 1 FROM steps WHERE buffer_id = ? AND agent_id IS NOT NULL LIMIT 1", store.id
+    ):
+        return {}
+    ids = np.array([state.id], np.int64)
+    positions = select.positions_of_episodes(store, session, ids, 2**62)
+    rows = session.ask(
+        "SELECT agent_id, step, position FROM steps WHERE buffer_id = ? AND position "
+        f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
+    )  # fmt: skip
+    return {(agent, step): position for agent, step, position in rows}
+
+
+def greatest(numbers: Numbers, state: EpisodeRecord) -> dict[str | None, int]:
+    """Return the greatest number of each agent, given the numbers of the stored steps."""
+    by_agent: dict[str | None, int] = {}
+    for agent, number in numbers:
+        by_agent[agent] = max(number, by_agent.get(agent, number))
+    if state.last_step is not None and state.last_step > max(by_agent.values(), default=-(2**63)):
+        by_agent[None] = state.last_step  # its step was evicted, or was not read
+    return by_agent
+
+
+def find_taken(
+    pending: EncodedSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers
+) -> list[TakenStep]:
+    """Return the steps of an episode whose numbers are taken, or were taken by evicted steps."""
+    taken, seen, late = list[TakenStep](), dict[Any, int](), set(write.late)
+    smallest: dict[str | None, int] = {}
+    if write.before.length > len(numbers):  # steps were evicted or deleted
+        for agent, number in numbers:
+            smallest[agent] = min(number, smallest.get(agent, number))
+    for index in write.rows:
+        agent, number = key = pending.steps.agent_id[index], plan.step[index]
+        first = seen.setdefault(key, index)
+        is_evicted = index in late and (
+            number < smallest.get(agent, number) or (not numbers and write.before.length > 0)
+        )
+        if key in numbers or first != index or is_evicted:
+            earlier = None if first == index else first
+            position = None if earlier is not None else numbers.get(key)
+            name = write.record.episode_id
+            taken.append(TakenStep(index, name, number, position, earlier))
+    return taken
+
+
+def require_equal(store: Store, pending: EncodedSteps, taken: list[TakenStep]) -> None:
+    """Raise if a step is not equal to the stored step with its number.
+
+    Raise Evicted if the stored step was evicted, and InvalidValue if a value differs.
+    """
+    rows = [values for block in pending.blocks for values in decoded(block)]
+    stored = store.engine.retry(_read_stored, store, [step for step in taken if step.first is None])
+    for step in taken:
+        values = _values(pending, rows, step.place)
+        other = stored[step.place] if step.first is None else _values(pending, rows, step.first)
+        for name, value in values.items():
+            if name not in other or not _are_equal(value, other[name]):
+                raise errors.InvalidValue(
+                    f"step {step.number} of episode {step.episode_id!r} is already stored with "
+                    f"another value of {name!r}, so this step was not stored; pass a number that "
+                    "is free, or pass another episode_id for another attempt"
+                )
+
+
+def _values(pending: EncodedSteps, rows: list[dict[str, Any]], index: int) -> dict[str, Any]:
+    """Return the values of a step that its caller passed, by name."""
+    columns = dict(zip(STEP_KEYS, pending.taken[index][1:], strict=True))
+    passed = {name: columns[name] for name in _COMPARED if columns[name] is not None}
+    if "tags" in passed:
+        passed["tags"] = json.loads(passed["tags"])
+    return passed | rows[index]
+
+
+def _read_stored(store: Store, taken: list[TakenStep]) -> dict[int, dict[str, Any]]:
+    """Return the stored values of steps by their index in the write."""
+    for step in taken:
+        if step.position is None:
+            raise errors.Evicted(
+                f"step {step.number} of episode {step.episode_id!r} was evicted or deleted, so it "
+                "cannot be stored again; pass another episode_id for another attempt"
+            )
+    if not taken:
+        return {}
+    positions = np.array([step.position for step in taken], np.int64)
+    with store.engine.reading() as session:
+        names = dict.fromkeys((*_COMPARED, *store.fields.types))
+        columns = fetch.steps(store, session, store.state(session), positions, names)
+        rows = session.ask(
+            "SELECT position FROM steps WHERE buffer_id = ? AND revision IS NOT NULL AND position "
+            f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
+        )  # fmt: skip
+    updated = {position for (position,) in rows}
+    stored: dict[int, dict[str, Any]] = {}
+    for k, step in enumerate(taken):
+        stored[step.place] = values = {}
+        for name in names:
+            is_there = columns.get(f"has_{name}")
+            if step.position in updated and name in _UPDATED:
+                values[name] = _UNKNOWN
+            elif is_there is None or is_there[k]:
+                values[name] = columns[name][k]
+    return stored
+
+
+def _are_equal(value: Any, stored: Any) -> bool:
+    """Return whether a value that the caller passed equals the stored value."""
+    if stored is _UNKNOWN:
+        return True
+    if isinstance(stored, (np.ndarray, np.generic)) and stored.dtype.kind in "fc":
+        return np.array_equal(np.asarray(value, stored.dtype), stored, equal_nan=True)
+    if isinstance(stored, (np.ndarray, np.generic)):
+        return np.array_equal(np.asarray(value), stored)
+    return bool(value == stored)
