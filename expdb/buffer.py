@@ -170,8 +170,10 @@ class ReplayBuffer(NotACollection):
             Name of the task, for example shared by several task ids.
         step : int, optional
             Number of the step in its episode, int64. By default, the greatest step number of the
-            episode plus 1, or 0 in a new episode. Without `episode_id`, a step begins another
-            episode if its number is at most the greatest step number of the open episode.
+            agent in the episode plus 1, or 0 for its first step. Without `episode_id`, a step
+            begins another episode if its number is at most the greatest step number of the open
+            episode. With `episode_id`, a step whose number is taken is not stored again, and its
+            values must equal those of the stored step.
         episode_id : str, optional
             Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional
@@ -210,7 +212,10 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If a value cannot be stored exactly, or is passed by position.
+            If a value cannot be stored exactly, or is passed by position, or if the agent has
+            stored a step with this number and other values in the episode.
+        Evicted
+            If the agent had a step with this number in the episode, and the step was evicted.
         ReservedName
             If a field has the name of a column or of a key that expdb adds to batches, such as
             ``mask``.
@@ -282,7 +287,10 @@ class ReplayBuffer(NotACollection):
         ------
         InvalidValue
             If `rows` has another type, its columns differ in length, a value cannot be stored
-            exactly, or there are more steps than the `rate_limiter` ever admits at once.
+            exactly, an agent has stored a step of the same number with other values in the episode,
+            or there are more steps than the `rate_limiter` ever admits at once.
+        Evicted
+            If an agent had a step with the same number in the episode, and the step was evicted.
         ReservedName
             If a field has the name of a column or of a key that expdb adds to batches, such as
             ``mask``.
@@ -1518,14 +1526,20 @@ class ReplayBuffer(NotACollection):
             `name`, `capacity`, the number of stored `steps` and of steps ever `added`, the `oldest`
             position, the oldest `pinned` position, `episodes` by status, the numbers of `tasks` and
             `chunks`, the `bytes` of all chunks, `revision`, the types of `fields`,
-            `optional_fields` that some steps lack, and `resident_bytes`, the memory in bytes that
-            this handle uses for sampling.
+            `optional_fields` that some steps lack, `resident_bytes`, the memory in bytes that this
+            handle uses for sampling, and `replaced_characters`, the number of characters that this
+            handle replaced; see `text` in `open`.
         """
         with self._store.engine.reading() as session:
             nbytes = self._sampling.nbytes + sum(
                 leasing.nbytes for leasing in list(self._consumers.values())
             )
-            return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
+            replaced = self._store.replacements
+            return {
+                **buffer_stats(self._store, session),
+                "resident_bytes": nbytes,
+                "replaced_characters": 0 if replaced is None else replaced.count,
+            }
 
     @retry_on_restart
     def check(self) -> list[str]:

@@ -155,22 +155,29 @@ def text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         cure = f"; pass {str(value)!r}" if isinstance(value, (int, np.integer)) else ""
         raise InvalidValue(f"{name} must be text, got {value!r}{cure}")
+    refuse_nul(value, name)
     utf8(value, name)
     return str(value)
 
 
-def utf8(value: str, name: str) -> bytes:
-    """Return a text as UTF-8; raise InvalidValue for NUL characters and lone surrogates."""
+def refuse_nul(value: str, name: str) -> None:
+    """Raise InvalidValue for NUL characters, which columns of PostgreSQL cannot store."""
     if "\0" in value:
         raise InvalidValue(
-            f"{name} contains a NUL character; remove this character, or store the text as bytes "
-            "in a field"
+            f"{name} contains a NUL character; remove this character, store the text in a field, "
+            "or open the database with text='replace'"
         )
+
+
+def utf8(value: str, name: str) -> bytes:
+    """Return a text as UTF-8; raise InvalidValue for lone surrogates."""
     try:
         return value.encode()
     except UnicodeEncodeError:
-        cure = "encode the text with errors='replace', or store the text as bytes in a field"
-        raise InvalidValue(f"{name} contains a lone surrogate; {cure}") from None
+        raise InvalidValue(
+            f"{name} contains a lone surrogate; open the database with text='replace', encode the "
+            "text with errors='replace', or store the text as bytes in a field"
+        ) from None
 
 
 def names(value: Any, name: str) -> tuple[str, ...]:

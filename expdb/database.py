@@ -49,6 +49,7 @@ def open(
     timeout: float = 30.0,
     resident_bytes: int | None = None,
     max_lag: float | None = None,
+    text: Literal["strict", "replace"] = "strict",
     sqlite_module: ModuleType | None = None,
 ) -> "ExperienceDB":
     """Open an experience database, and create it if it does not exist.
@@ -86,6 +87,11 @@ def open(
         default 0.005 for a file and 0.1 for PostgreSQL. With 0, expdb checks for changes before
         every sample. A sample always includes what this process wrote to a file, and what this
         handle wrote to PostgreSQL.
+    text : {"strict", "replace"}, default "strict"
+        What happens if a step has text that cannot be stored: a lone surrogate outside of JSON, or
+        a NUL character in a tag or a column. ``"strict"`` raises InvalidValue. ``"replace"`` stores
+        U+FFFD in place of each such character, and `ReplayBuffer.stats` counts them. Ids such as
+        `task_id` are always strict.
     sqlite_module : module, optional
         SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2`, which the
         extra ``sqlite`` installs. All handles of a process on one file must use the same library.
@@ -147,6 +153,7 @@ def open(
         "timeout": timeout,
         "resident_bytes": resident_bytes,
         "max_lag": max_lag,
+        "text": text,
     }
     _check_options(**options)
     if sqlite_module is not None and not (
@@ -175,6 +182,7 @@ def open(
         if temporary is not None:
             temporary.remove()
         raise
+    engine.replaces_text = text == "replace"
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # another process imports it by name
     run = os.environ.get("EXPDB_RUN") or None if run is None else run
@@ -188,6 +196,7 @@ def _check_options(
     timeout: float,
     resident_bytes: int | None,
     max_lag: float | None,
+    text: str,
     **_: object,
 ) -> None:
     """Raise InvalidValue if an option of `open` is invalid."""
@@ -196,6 +205,7 @@ def _check_options(
         raise errors.InvalidValue(f"timeout must be a positive number of seconds, got {timeout!r}")
     if resident_bytes is not None:
         checks.whole(resident_bytes, "resident_bytes", 0)
+    checks.choice(text, "text", "strict", "replace")
     if max_lag is not None:
         checks.number(max_lag, "max_lag", 0, 1_000_000)
 

@@ -358,8 +358,8 @@ class TooFewRows(ExpDBError, ValueError):
 class Evicted(ExpDBError, LookupError):
     """The steps at requested positions were evicted, deleted or not written yet.
 
-    Raised when steps are read by position, or when a recorded batch is built again. The message
-    names the positions.
+    Raised when steps are read by position, when a recorded batch is built again, or when a step is
+    stored again that was evicted. The message names the positions or the step number.
     """
 
 

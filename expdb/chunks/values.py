@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from expdb import checks
 from expdb.chunks.infer import check_depth, plain
 from expdb.errors import InvalidValue
 
@@ -69,11 +70,13 @@ def _converted(value: Any, name: str) -> Any:
 _dump = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
 ).encode
-_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+# Tags are columns, which have neither NUL nor lone surrogates.
+_ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\u(0000|[dD][89a-fA-F]..)")
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 def encode_json(value: Any, name: str) -> bytes:
-    """Return a value as JSON in UTF-8.
+    """Return a value as JSON in UTF-8; lone surrogates and NUL are escaped.
 
     Raise InvalidValue for values that JSON would change: NaN, keys that are not text, and unknown
     objects.
@@ -88,18 +91,12 @@ def encode_json(value: Any, name: str) -> bytes:
             f"{name} contains NaN or infinity, which JSON cannot represent ({error}); use None, "
             "or an array field"
         ) from None
-    if "\\u0000" in text and _ESCAPED_NUL.search(text):
-        raise InvalidValue(
-            f"{name} contains a NUL character; remove this character, or store the text as bytes "
-            "in a field"
-        )
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise InvalidValue(
-            f"{name} contains a lone surrogate; encode the text with errors='replace', or store "
-            "the text as bytes in a field"
-        ) from None
+        if _SURROGATE_PAIR.search(text):  # JSON would make one character of the two
+            checks.utf8(text, name)  # raises
+        encoded = text.encode(errors="backslashreplace")
     check_size(len(encoded), name)
     return encoded
 
@@ -120,4 +117,7 @@ def encode_tags(value: Any, name: str) -> str:
                 f"{name}: tag {key!r} is {tag}, which does not fit 64 bits; store the number as "
                 "text"
             )
-    return encode_json(dict(value), name).decode()
+    text = encode_json(dict(value), name).decode()
+    if "\\u" in text and (escaped := _ESCAPED.search(text)):
+        checks.text("\0" if escaped[1] == "0000" else "\ud800", name)  # raises
+    return text

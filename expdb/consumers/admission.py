@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Coroutine, Generator
@@ -43,10 +44,23 @@ class Admission(AsyncExit["Admission"]):
     ...         roll_out(buffer, policy_version=group.policy_version)
     """
 
+    _is_over = True  # in case an interrupt stops the constructor
+
     def __init__(self, store: Store, admitted: Admitted, seconds: float):
         self._store, self._admitted, self._seconds = store, admitted, seconds
+        self._begun_at, self._expires = errors.current_line(), time.monotonic() + seconds
         self._is_over = False
         self._may_have_ended = False  # by an earlier call whose outcome is unknown
+
+    def __del__(self) -> None:
+        is_held = self._admitted.id is not None and time.monotonic() < self._expires
+        if self._is_over or not is_held or sys.is_finalizing():
+            return
+        errors.warn(
+            f"an admission of {':'.join(map(str, self._begun_at))} was dropped without finish() or "
+            "cancel(), so no other group can begin in its place until it expires after "
+            f"{self._seconds:g} s; use `with buffer.admit() as group`"
+        )
 
     def __repr__(self) -> str:
         return f"<Admission at policy_version {self.policy_version}>"
@@ -151,6 +165,7 @@ class Admission(AsyncExit["Admission"]):
             and not self._store.engine.retry(admissions.renew, self._store, id, self._seconds)
         ):
             raise errors.LeaseLost("the admission has ended or expired; call admit() again")
+        self._expires = time.monotonic() + self._seconds
 
     finish_async = async_form(finish)
     cancel_async = async_form(cancel)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import sys
 import threading
+import time
 import weakref
 from contextlib import suppress
 from types import TracebackType
@@ -38,17 +40,32 @@ class Lease(AsyncExit[Batch]):
     ...     train(batch)
     """
 
+    _is_over = True  # in case an interrupt stops the constructor
+
     def __init__(
         self, leasing: Leasing, leased: Leased, seconds: float, step: int | None, renew: bool
     ):
         self._leasing, self._leased = leasing, leased
         self._seconds, self.step = seconds, step
-        self._is_over, self._ended = False, threading.Event()
+        self._ended, self._renews = threading.Event(), renew
+        self._expires, self._begun_at = time.monotonic() + seconds, errors.current_line()
+        self._is_over = False
         if renew:
             threading.Thread(
                 target=_renew, args=(leasing, leased.id, seconds, self._ended), daemon=True
             ).start()
             weakref.finalize(self, self._ended.set).atexit = False
+
+    def __del__(self) -> None:
+        is_held = self._renews or time.monotonic() < self._expires
+        if self._is_over or not is_held or sys.is_finalizing():
+            return
+        begun_at = ":".join(map(str, self._begun_at))
+        errors.warn(
+            f"lease {self.id} of {self.batch.size} rows, drawn at {begun_at}, "
+            "was dropped without acknowledge() or give_back(), so its items stay leased until the "
+            f"lease expires after {self._seconds:g} s; use `with consumer.lease(...) as batch`"
+        )
 
     def __repr__(self) -> str:
         return f"<Lease {self.id}: {self.batch.size} rows>"
@@ -174,6 +191,7 @@ class Lease(AsyncExit[Batch]):
         """
         seconds = self._seconds if seconds is None else checks.seconds(seconds)
         self._leasing.renew(self.id, seconds)
+        self._expires = time.monotonic() + seconds
 
     acknowledge_async = async_form(acknowledge)
     give_back_async = async_form(give_back)

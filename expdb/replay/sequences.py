@@ -275,10 +275,12 @@ class Group(Unit):
     score : str or mapping of str to float, optional
         Name of a score, or the weight of each score in a sum, such as
         ``{"judge": 0.7, "format": 0.3}``.
-    missing : {"drop", "wait"} or float, default "drop"
-        What to do with a rollout that lacks a score: leave the rollout out, wait for the score, or
-        use this number as the score. Only ``"wait"`` or a `deadline` delays the group of the
-        rollout.
+    missing : {"drop", "wait", "ignore"} or float, default "drop"
+        What to do with a rollout that lacks a score: leave the rollout out, wait for the score,
+        ignore the missing score, or use this number as the missing score. A number replaces only
+        the scores that are missing, before the weighted sum. With ``"ignore"``, the value of every
+        rollout is the weighted sum of its known scores, divided by the sum of their weights. Only
+        ``"wait"`` or a `deadline` delays the group of the rollout.
     deadline : float, optional
         Seconds after the end of a rollout during which its group waits for a missing score.
         Afterwards, ``"wait"`` leaves the rollout out. By default 0, or without limit for
@@ -306,7 +308,7 @@ class Group(Unit):
     max_length: int | None = None
     max_spread: float | None = None
     score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
-    missing: Literal["drop", "wait"] | float = "drop"
+    missing: Literal["drop", "wait", "ignore"] | float = "drop"
     deadline: float | None = None
 
     by_episode: ClassVar[bool] = True
@@ -330,9 +332,15 @@ class Group(Unit):
                 "missing and deadline of a Group apply to scores; also pass score, such as 'judge'"
             )
         if self.missing is None or isinstance(self.missing, str):
-            if self.missing not in ("drop", "wait"):
+            if self.missing not in ("drop", "wait", "ignore"):
                 raise InvalidValue(
-                    f"missing must be 'drop', 'wait' or a number, got {self.missing!r}"
+                    f"missing must be 'drop', 'wait', 'ignore' or a number, got {self.missing!r}"
+                )
+            weights: Any = self.score or ()
+            if self.missing == "ignore" and any(weight <= 0 for _, weight in weights):
+                raise InvalidValue(
+                    "missing='ignore' divides by the weights of scores, so they must be greater "
+                    f"than 0, got score={dict(weights)}"
                 )
         else:
             object.__setattr__(self, "missing", checks.number(self.missing, "missing"))
@@ -428,9 +436,12 @@ class Group(Unit):
         number = np.nan if isinstance(self.missing, str) else self.missing
         scores = np.where(is_due | failed, number, scores)
         factors = np.array([weight for _, weight in weights]).reshape(-1, *[1] * (scores.ndim - 1))
-        with np.errstate(over="ignore", invalid="ignore"):
+        is_known = ~np.isnan(scores)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             values = (scores * factors).sum(0)
-        if not np.isfinite(values[~np.isnan(scores).any(0)]).all():
+            if self.missing == "ignore":
+                values = (scores * factors).sum(0, where=is_known) / (factors * is_known).sum(0)
+        if not np.isfinite(values[is_known.all(0)]).all():
             raise InvalidValue(
                 f"the weighted sum of the scores {', '.join(self._names)} of a rollout is too "
                 "large for a float; use smaller weights in score="
@@ -439,7 +450,7 @@ class Group(Unit):
             return values, np.zeros(values.shape, np.bool_)
         seconds = np.inf if self.deadline is None else self.deadline
         waiting = is_due.any(0) & (now < read("ended") + seconds)
-        if isinstance(self.missing, str):  # a rollout with a failure is left out in any case
+        if self.missing in ("drop", "wait"):  # a rollout with a failure is left out in any case
             waiting &= ~failed.any(0)
         return values, waiting
 

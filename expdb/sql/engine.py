@@ -51,6 +51,7 @@ class Engine(ABC):
     location: str  # without passwords, for messages
     read_only: bool
     timeout: float
+    replaces_text = False  # whether characters that cannot be stored are replaced
     was_reached = True  # whether a connection was ever open
     # Its `limit` is an engine and a deadline for its calls, a time of `time.monotonic`.
     _thread = threading.local()

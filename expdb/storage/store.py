@@ -24,6 +24,7 @@ from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.commits import CommitQueue
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.replacements import Replacements
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
 from expdb.storage.tags import Tags
@@ -118,8 +119,8 @@ class Store:
         self.engine, self.id, self.name, self.fields = engine, id, name, fields
         self.dialect = engine.dialect
         self.signatures = Signatures(engine, id, name)
-        # Number of writes that may still check for repeated step numbers; 0 after the warning.
         self.warned_of_rewards = self.warned_of_open = self.warned_of_open_scores = False
+        self.replacements = Replacements() if engine.replaces_text else None
         self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)

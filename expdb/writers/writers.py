@@ -128,7 +128,11 @@ class BufferedWriter(ABC):
             If another process has given a field another type.
         InvalidValue
             If a StepWriter is closed, or if the rate limiter of the buffer never allows this number
-            of steps in one write.
+            of steps in one write. If an agent has stored a step of the same number with other
+            values in the episode; the writer then discards the refused step.
+        Evicted
+            If an agent had a step with the same number in the episode, and the step was evicted.
+            The writer then discards the refused step.
         ForkedWithOpenConnection
             If the writer belongs to the parent process.
         CommitUnknown
@@ -306,7 +310,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             Not accepted; pass every value by keyword.
         step : int, optional
             Number of the step within its episode. Defaults to the greatest step number of the
-            episode plus 1, or 0 in a new episode.
+            agent in the episode plus 1, or 0 for its first step. A step whose number is taken is
+            not stored again, and its values must equal those of the stored step.
         pre_agent : str, optional
             Name of the agent that acted before this step.
         execute_time : float, optional
@@ -717,8 +722,9 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             Human-readable name of the task.
         step : int, optional
             Number of the step within its episode. Defaults to the greatest step number of the
-            episode plus 1, or 0 in a new episode. Without `episode_id`, a step begins another
-            episode if its number is at most the greatest step number of the open episode.
+            agent in the episode plus 1, or 0 for its first step. Without `episode_id`, a step
+            begins another episode if its number is at most the greatest step number of the open
+            episode.
         episode_id : str, optional
             Id of the episode, unique in the buffer. By default, the step belongs to the open
             episode of this writer, task and agent; the step after a terminated or truncated step

@@ -139,6 +139,50 @@ def test_text_and_bytes_round_trip(scratch):
     assert batch["ba"].tolist() == [b"x"]
 
 
+@pytest.mark.both_databases
+def test_nul_and_surrogates_of_tool_output_round_trip(open_db):
+    db = open_db()
+    buffer = db.buffer("b")
+    messages = [{"role": "tool", "content": "a\0b\ud800c"}]
+    buffer.store(task_id="t", note="a\0b", messages=messages, terminated=True)
+    batch = buffer.get([0])
+    assert (batch["note"][0], batch["messages"][0]) == ("a\0b", messages)
+    query = "SELECT field(payload, 'note') AS n, field(payload, 'messages') AS m FROM experience"
+    (row,) = db.sql(query).to_pylist()
+    assert (row["n"], json.loads(row["m"])) == ("a\ufffdb", messages)
+    (row,) = buffer.to_arrow().read_all().to_pylist()
+    assert (row["note"], json.loads(row["messages"])) == ("a\0b", messages)
+
+
+@pytest.mark.parametrize("column", ["tags", "pre_agent", "task_id"])
+def test_columns_with_nul_or_surrogates_are_refused(scratch, column):
+    for text, name in (("\0", "NUL character"), ("\ud800", "lone surrogate")):
+        with pytest.raises(expdb.InvalidValue, match=f"{column} contains a {name}"):
+            scratch.store(x=1, **{column: {"k": text} if column == "tags" else text})
+
+
+@pytest.mark.both_databases
+def test_text_replace_replaces_and_counts_characters_that_cannot_be_stored(location):
+    with expdb.open(location, text="replace") as db:
+        buffer = db.buffer("b")
+        buffer.store(note="a\ud800\0", tags={"k": ["\0"]}, pre_agent="\ud800", info={"c": "\ud800"})
+        with buffer.episode("t") as episode:
+            episode.append(note="\udfff")
+            episode.extend({"note": ["whole", "\udfff"]})
+            episode.end(note="\udfff")
+        keys = ["note", "tags", "pre_agent", "info", "next_note"]
+        batch = buffer.get(range(4), fields=keys)
+        assert batch["note"].tolist() == ["a\ufffd\0", "\ufffd", "whole", "\ufffd"]
+        assert batch["next_note"][3] == "\ufffd"
+        assert (batch["tags"][0], batch["pre_agent"][0]) == ({"k": ["\ufffd"]}, "\ufffd")
+        assert buffer.stats()["replaced_characters"] == 7
+        with pytest.raises(expdb.InvalidValue, match="reward must be"):
+            buffer.store(reward=float("nan"))
+        assert db.check() == []
+    with pytest.raises(expdb.InvalidValue, match="text must be"):
+        expdb.open(location, text="ignore")
+
+
 def test_json_values_of_every_kind_are_returned_as_python_objects(scratch):
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     values = {
@@ -278,10 +322,8 @@ REFUSED = {
     "infinity in JSON": ({"a": [float("inf")]}, "NaN or infinity"),
     "a key that is no text": ({1: 2}, "key 1"),
     "a deep key": ({"a": [{"b": {None: 2}}]}, "key None"),
-    "NUL": ("a\0b", "NUL"),
-    "NUL in JSON": ({"a": "\0"}, "NUL"),
     "surrogate": ("\ud800", "surrogate"),
-    "surrogate in JSON": ({"a": "\udfff"}, "surrogate"),
+    "surrogates in JSON that form a pair": ({"a": "\ud83d\ude00"}, "surrogate"),
     "an object": (object(), "cannot be stored as JSON"),
     "a set": ({1, 2}, "cannot be stored as JSON"),
     "an enum": ({"a": Level.HIGH}, "cannot be stored as JSON"),

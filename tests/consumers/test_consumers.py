@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -608,6 +609,23 @@ def changed_after(buffer, change, unit, where, fields=None):
         pass
     change()
     return next(buffer.replay("trainer"))
+
+
+def test_a_dropped_lease_causes_a_warning(scratch):
+    scratch.store_batch({"task_id": ["a"] * 4, "x": [0, 1, 2, 3]})
+    consumer = scratch.consumer("trainer")
+    lease = consumer.lease(1)
+    with pytest.warns(expdb.ExpDBWarning, match=r"lease 0 .* test_consumers\.py:\d+, was dropped"):
+        del lease
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lease = consumer.lease(1)
+        lease.give_back()
+        with consumer.lease(1):
+            pass
+        expired = consumer.lease(1, seconds=0.001)
+        time.sleep(0.002)
+        del lease, expired
 
 
 @pytest.mark.both_databases

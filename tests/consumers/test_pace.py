@@ -5,6 +5,7 @@ import heapq
 import multiprocessing
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -79,6 +80,17 @@ def test_a_cancelled_group_is_not_counted(paced, open_db):
     group.finish()
     group.cancel()
     assert refused(paced)
+
+
+def test_a_dropped_admission_causes_a_warning(paced):
+    admission = paced.admit()
+    with pytest.warns(expdb.ExpDBWarning, match=r"test_pace\.py:\d+ was dropped without finish"):
+        del admission
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        admission = paced.admit()
+        admission.cancel()
+        del admission
 
 
 def test_an_admission_expires_after_its_seconds(paced):

@@ -86,6 +86,16 @@ def test_missing_sets_the_value_of_missing_scores(scratch):
     assert ready(scratch, both) == [[-3.0, -3.0, -1.5]]
 
 
+def test_missing_ignore_takes_the_weighted_mean_of_known_scores(scratch):
+    names = rollouts(scratch, "a", 4)
+    judge(scratch, names[:3], [0.5, 1.0, None], status="timeout")
+    judge(scratch, [names[0], names[2]], [1.0, 0.25], "format")
+    unit = Group(4, complete=False, score={"judge": 3.0, "format": 1.0}, missing="ignore")
+    assert ready(scratch, unit) == [[0.25, 0.625, 1.0]]
+    with pytest.raises(expdb.InvalidValue, match="must be greater than 0"):
+        Group(2, score={"judge": 1.0, "format": -1.0}, missing="ignore")
+
+
 def test_a_group_waits_until_each_rollout_has_a_score_or_a_failure(buffer):
     names = rollouts(buffer, "a", 3)
     unit = Group(3, complete=False, score="judge", missing="wait")
@@ -175,7 +185,7 @@ def test_an_overflowing_sum_of_scores_raises(scratch):
         ({"score": {}}, "score must be a name such as 'judge', or a mapping"),
         ({"score": {"judge": "much"}}, "the weight of the score 'judge' must be a number"),
         ({"score": 3}, "score must be a name"),
-        ({"score": "judge", "missing": "ignore"}, "missing must be 'drop', 'wait' or a number"),
+        ({"score": "judge", "missing": "mean"}, "missing must be 'drop', 'wait', 'ignore'"),
         ({"score": "judge", "missing": np.nan}, "missing must be a finite number"),
         ({"score": "judge", "deadline": -1}, "deadline must be a number of at least 0"),
         ({"missing": "wait"}, "apply to scores; also pass score"),

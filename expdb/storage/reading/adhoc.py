@@ -186,11 +186,14 @@ def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
     """Return a value of a chunk for SQL: arrays and JSON become text."""
     if field.varies:
         (value,) = chunk.objects(name, row, row + 1)
-        if field.dtype in ("text", "bytes"):
+        if field.dtype == "bytes":
             return value
+        if field.dtype == "text":
+            return value.replace("\0", "\ufffd")  # text of PostgreSQL cannot contain NUL
         if isinstance(value, np.ndarray):
             return _json(value)
-        return json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False)
+        return text if text.isascii() or _is_utf8(text) else json.dumps(value)
     array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
     if field.shape:
         return _json(array)
@@ -198,6 +201,11 @@ def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
     if isinstance(value, int) and value >= 2**63:
         return str(value)  # SQL's integers have 64 bits
     return int(value) if isinstance(value, bool) else value
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether a text has no lone surrogates, which a driver cannot send."""
+    return text.encode(errors="replace").decode() == text
 
 
 def _json(array: np.ndarray) -> str:

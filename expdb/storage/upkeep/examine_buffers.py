@@ -19,6 +19,14 @@ OPEN_EPISODES = (
     "SELECT count(*) FROM experience_episodes WHERE buffer = :buffer AND status = 'open' "
     "AND started < :before"
 )
+# Counts of agents in episodes by the numbers of their stored steps. Versions of expdb before 0.3
+# stored steps with equal numbers.
+NUMBERS = (
+    "SELECT count(CASE WHEN span > numbers THEN 1 END), count(CASE WHEN steps > numbers THEN 1 END)"
+    ", min(CASE WHEN span > numbers OR steps > numbers THEN episode_id END) FROM (SELECT "
+    "episode_id, max(step) - min(step) + 1 AS span, count(DISTINCT step) AS numbers, "
+    "count(*) AS steps FROM experience WHERE buffer = :buffer GROUP BY episode_id, agent_id) AS n"
+)
 
 
 def examine_buffers(db: Any) -> Iterator[Finding]:
@@ -37,6 +45,7 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
         if workers:
             yield _workers(name, workers, sorted(silent))
         yield from _pins(db, buffer)
+        yield from _step_numbers(db, name)
         opened = {"buffer": name, "before": time.time() - LONG_OPEN}
         if open_long := db.sql(OPEN_EPISODES, opened).column(0)[0].as_py():
             yield (
@@ -44,6 +53,19 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
                 "call buffer.end_episode(episode_id), or pass terminated=True with the last "
                 "step; an open episode is not sampled as a whole episode or in a group",
             )  # fmt: skip
+
+
+def _step_numbers(db: Any, name: str) -> Iterator[Finding]:
+    """Report episodes with missing or repeated step numbers, which trajectories depend on."""
+    gaps, repeats, example = (
+        column[0].as_py() for column in db.sql(NUMBERS, {"buffer": name}).columns
+    )
+    if gaps or repeats:
+        yield finding(
+            f"step numbers of {name!r}",
+            f"{gaps} episodes lack step numbers and {repeats} repeat some, such as {example!r}; "
+            "trajectories end where numbers are missing, unless the unit has gaps='join'",
+        )
 
 
 def _copies(db: Any, buffer: Any) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
+from expdb.storage.replacements import Replacements
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.final import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
@@ -471,3 +472,41 @@ class EncodedSteps:
             before = self.fields
             self.fields = Fields(self._types, before.optional, before.version, before.annotations)
         return flat
+
+
+class ReplacingSteps(EncodedSteps):
+    """Steps whose text may have characters that cannot be stored, and which are replaced."""
+
+    def __init__(self, fields: Fields, replacements: Replacements):
+        super().__init__(fields)
+        self._replacements = replacements
+
+    def add(
+        self, episode: EpisodeRecord, values: Mapping[str, Any], columns: tuple[Any, ...]
+    ) -> bool:
+        """Accept one step as `EncodedSteps` does; replace characters if it is refused."""
+        before = self._replacements.count
+        try:
+            return super().add(episode, values, columns)
+        except errors.InvalidValue:
+            values = self._replacements.in_fields(values)
+            columns = self._replacements.in_columns(columns)
+            if self._replacements.count == before:
+                raise
+        return super().add(episode, values, columns)
+
+    def add_final(self, values: Mapping[str, Any]) -> None:
+        """Accept the observation after the last step as `EncodedSteps` does."""
+        before = self._replacements.count
+        try:
+            return super().add_final(values)
+        except errors.InvalidValue:
+            values = self._replacements.in_fields(values)
+            if self._replacements.count == before:
+                raise
+        return super().add_final(values)
+
+
+def new_steps(fields: Fields, replacements: Replacements | None) -> EncodedSteps:
+    """Return an empty collection of steps."""
+    return EncodedSteps(fields) if replacements is None else ReplacingSteps(fields, replacements)
