@@ -509,7 +509,12 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
 
     @retry_on_restart
     def sql(
-        self, query: str, params: Mapping[str, Any] | None = None, *, timestamps: bool = False
+        self,
+        query: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        timestamps: bool = False,
+        max_bytes: int | None = None,
     ) -> pa.Table:
         """Run one SELECT statement and return its rows as an Arrow table.
 
@@ -526,6 +531,9 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         timestamps : bool, default False
             Whether to return the columns ``started``, ``ended`` and ``execute_time`` as timestamps
             in UTC instead of Unix seconds.
+        max_bytes : int, optional
+            Maximum size in bytes of the result, at least 1. It also limits each value that SQLite
+            computes. By default, the size is not limited.
 
         Returns
         -------
@@ -539,10 +547,11 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         SqlRefused
             If the statement does more than read, or there are several statements.
         SqlError
-            If the query or its parameters are invalid, or the query takes longer than the handle's
-            `timeout`.
+            If the query or its parameters are invalid, the query takes longer than the handle's
+            `timeout`, or the result is larger than `max_bytes`.
         InvalidValue
-            If `timestamps` is not a bool, or a time is outside of the years 1 to 9999.
+            If `timestamps` is not a bool, `max_bytes` is not an integer of at least 1, or a time is
+            outside of the years 1 to 9999.
         ChunkDamaged
             If ``field`` reads a corrupted chunk.
 
@@ -553,8 +562,9 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         ...     db.sql("SELECT task_id, reward FROM experience").to_pylist()
         [{'task_id': 'a', 'reward': 1.0}]
         """
+        most = None if max_bytes is None else checks.whole(max_bytes, "max_bytes", 1)
         self._save_priorities()
-        return run_sql(self._engine, query, params, checks.flag(timestamps, "timestamps"))
+        return run_sql(self._engine, query, params, checks.flag(timestamps, "timestamps"), most)
 
     def _save_priorities(self, wait: bool = False) -> None:
         for buffer in list(self._buffers.values()):

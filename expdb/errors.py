@@ -3,10 +3,13 @@
 Each message is one line that names the problem and what to do about it.
 """
 
+import logging
 import sys
 import threading
 import types
 import warnings
+
+log = logging.getLogger(__name__)
 
 
 class ExpDBError(Exception):
@@ -78,6 +81,12 @@ def warn(message: str) -> None:
         return line.warn(message, ExpDBWarning)
     _, level = calling_frame()
     warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
+    return None
+
+
+def hidden(cause: BaseException) -> BaseException | None:
+    """Log the error of a driver; return None, so that ``raise ... from`` does not show it."""
+    log.debug("%s: %s", type(cause).__name__, cause, exc_info=cause)
     return None
 
 

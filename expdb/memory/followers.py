@@ -121,10 +121,13 @@ class Matches(Follower):
         if len(again):
             cut = int(self.positions.searchsorted(again[0]))
             rest = self.positions[cut:]
-            kept = rest[~np.isin(rest, again, assume_unique=True)]
             matching = select.positions(store, session, self.condition, among=again)
+            did_match, match = self.contain(again), np.isin(again, matching, assume_unique=True)
+            rest = np.delete(rest, rest.searchsorted(again[did_match & ~match]))
+            added = again[match & ~did_match]
+            rest = np.insert(rest, rest.searchsorted(added), added)
             self._end = self._begin + cut
-            self._append(np.sort(np.concatenate((kept, matching))))
+            self._append(rest)
         if first_new < resident.high:
             self._append(select.positions(store, session, self.condition, after=first_new - 1))
         return again

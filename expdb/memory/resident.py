@@ -58,6 +58,13 @@ def sparse_slots(count: int) -> int:
     return count + count // SPARE + LEAST
 
 
+def run_starts(values: np.ndarray) -> np.ndarray:
+    """Return the indices at which runs of equal values begin."""
+    return np.flatnonzero(
+        np.concatenate((np.ones(min(1, len(values)), np.bool_), np.diff(values) != 0))
+    )
+
+
 def _last_run(positions: np.ndarray, high: int) -> int:
     """Return the first of the consecutive positions that end at `high - 1`; `high` if none."""
     # In the run, each position is `high` minus the number of positions from it to the end.
@@ -352,7 +359,13 @@ class Resident(RowColumns):
             )
         there = rows >= 0
         if there.all():
-            return self.owners[name].of(name, self.episodes(rows))
+            episodes = self.episodes(rows)
+            begins = run_starts(episodes) if rows.ndim == 1 else episodes
+            if 2 * len(begins) > len(episodes):
+                return self.owners[name].of(name, episodes)
+            # Steps of an episode are usually adjacent, so each run of them is looked up once.
+            values = self.owners[name].of(name, episodes[begins])
+            return np.repeat(values, np.diff(begins, append=len(episodes)))
         values = self.owners[name].of(name, self.episodes(rows[there]))
         column = np.full(rows.shape, np.nan if values.dtype.kind == "f" else UNKNOWN, values.dtype)
         column[there] = values

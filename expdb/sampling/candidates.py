@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb.memory.followers import Matches, Owners, StepAgents, StepScores, StepVersions
 from expdb.memory.journal import NONE
-from expdb.memory.resident import Resident
+from expdb.memory.resident import Resident, run_starts
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
 from expdb.sampling.extensions import check_anchors, read_only
@@ -205,7 +205,8 @@ class Candidates:
         if not request.unit.by_episode:
             return matching
         starts = r.starts()
-        episodes = np.unique(r.episodes(r.rows(matching))) if len(matching) else NONE
+        episodes = r.episodes(r.rows(matching)) if len(matching) else NONE
+        episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent
         return starts[np.isin(r.episodes(r.rows(starts)), episodes)] if len(starts) else starts
 
     def _anchors(self, request: SampleRequest, matching: np.ndarray) -> Anchors:

@@ -615,7 +615,7 @@ def test_a_dropped_lease_causes_a_warning(scratch):
     scratch.store_batch({"task_id": ["a"] * 4, "x": [0, 1, 2, 3]})
     consumer = scratch.consumer("trainer")
     lease = consumer.lease(1)
-    with pytest.warns(expdb.ExpDBWarning, match=r"lease 0 .* test_consumers\.py:\d+, was dropped"):
+    with pytest.warns(expdb.ExpDBWarning, match=r"lease 0 .*test_consumers\.py:\d+, was dropped"):
         del lease
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -410,3 +410,27 @@ def test_an_interrupt_of_a_query_raises_keyboard_interrupt(tmp_path, where):
             )
         timer.join()
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 1}]
+
+
+def test_max_bytes_limits_the_size_of_a_result(db):
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
+    query = numbers + "SELECT i, 'ten bytes.' AS t FROM n"
+    assert db.sql(query, max_bytes=36_000).num_rows == 2000
+    with pytest.raises(expdb.SqlError, match=r"larger than 35,999 bytes; .* raise max_bytes"):
+        db.sql(query, max_bytes=35_999)
+    with pytest.raises(expdb.InvalidValue, match="max_bytes must be an integer of at least 1"):
+        db.sql(query, max_bytes=0)
+
+
+@pytest.mark.one_database
+def test_max_bytes_limits_values_that_sqlite_computes(db):
+    with pytest.raises(expdb.SqlError, match="select or pass a smaller value, or raise max_bytes"):
+        db.sql("SELECT zeroblob(500000000) AS b", max_bytes=1 << 20)
+    assert db.sql("SELECT length(zeroblob(2000000)) AS n").to_pylist() == [{"n": 2_000_000}]
+
+
+def test_errors_of_queries_do_not_show_the_traceback_of_the_driver(db):
+    with pytest.raises(expdb.SqlError) as caught:
+        db.sql("SELECT nothing")
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__

@@ -17,6 +17,7 @@ from expdb.serve.source import SQL_SECONDS
 
 SHOWN_ROWS = 1_000
 EXPORTED_ROWS = 100_000
+MAX_BYTES, MAX_EXPORTED_BYTES = 32 << 20, 256 << 20
 EXAMPLES = {
     "Worst tasks": (
         "SELECT task_id, count(*) AS episodes, avg(episode_return) AS mean_return\n"
@@ -93,7 +94,7 @@ def _sql(request: Request) -> Response:
         message = "another site has opened this page; check the statement, then run it"
     elif statement.strip():
         try:
-            table = source.db.sql(limited(statement, SHOWN_ROWS))
+            table = source.db.sql(limited(statement, SHOWN_ROWS), max_bytes=MAX_BYTES)
         except expdb.ExpDBError as error:
             message, status = _for_pages(error), 400
     schema = {view: source.db.sql(f"SELECT * FROM {view} LIMIT 0").column_names for view in VIEWS}
@@ -113,7 +114,8 @@ def _sql(request: Request) -> Response:
 
 
 def _for_pages(error: Exception) -> str:
-    return str(error).replace(
+    message = str(error).replace(", or raise max_bytes", ", or use `expdb sql`")
+    return message.replace(
         "open the database with a longer timeout", "add conditions, or use `expdb sql`"
     )
 
@@ -162,7 +164,7 @@ def _exported(request: Request) -> pa.Table:
     if is_from_another_site(request):
         raise expdb.SqlRefused("another site has opened this URL; open it from the SQL page")
     statement = limited(request.query_params.get("q", ""), EXPORTED_ROWS)
-    table = source_of(request).db.sql(statement)
+    table = source_of(request).db.sql(statement, max_bytes=MAX_EXPORTED_BYTES)
     if table.num_rows > EXPORTED_ROWS:
         raise expdb.SqlError(
             f"the result has more than {EXPORTED_ROWS} rows; add a LIMIT, or use `expdb sql`"

@@ -6,7 +6,7 @@ folder, and a folder in `migrations/sql/`. mypy checks the modules against this 
 parameter.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +32,30 @@ class QueryFailed(SqlError):
 def finding(what: str, detail: str, wrong: bool = False, cure: str = "") -> Finding:
     """Return one line of `examine`, with the solution if something is wrong."""
     return what, detail, cure if wrong else ""
+
+
+def fetch_limited(
+    fetch: Callable[[int], list[tuple[Any, ...]]], max_bytes: int | None
+) -> list[tuple[Any, ...]]:
+    """Return all rows of a query; raise SqlError if they have more than `max_bytes`.
+
+    `fetch` returns up to a number of next rows.
+    """
+    rows: list[tuple[Any, ...]] = []
+    count, nbytes = 1, 0
+    while part := fetch(1 << 30 if max_bytes is None else count):
+        rows += part
+        if max_bytes is None:
+            continue
+        values = [value for row in part for value in row]
+        nbytes += sum(len(v) if isinstance(v, (str, bytes)) else 8 for v in values)
+        if nbytes > max_bytes:
+            raise SqlError(
+                f"the result is larger than {max_bytes:,} bytes; select fewer rows or shorter "
+                "values, or raise max_bytes"
+            )
+        count = min(2 * count, 1024)
+    return rows
 
 
 class Dialect(Protocol):
@@ -182,9 +206,15 @@ class Dialect(Protocol):
     WAIT_FOR_CHANGE: str | None
 
     def run_sql(
-        self, session: Session, query: str, params: dict[str, Any], field: Any, timeout: float
+        self,
+        session: Session,
+        query: str,
+        params: dict[str, Any],
+        field: Any,
+        timeout: float,
+        max_bytes: int | None = None,
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run one reading statement of a user; return the names of its columns and its rows.
 
-        Raise SqlError if it takes longer than `timeout` seconds.
+        Raise SqlError if it takes longer than `timeout` seconds or has more than `max_bytes`.
         """

@@ -247,7 +247,9 @@ def _bindable(params: Any) -> dict[str, Any]:
     return bindable
 
 
-def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -> pa.Table:
+def run_sql(
+    engine: Engine, query: str, params: Any, timestamps: bool = False, max_bytes: int | None = None
+) -> pa.Table:
     """Run a statement and return its rows; number column names that occur more than once."""
     if not isinstance(query, str):
         raise SqlError(f"query must be SQL text, got {query!r}")
@@ -255,7 +257,9 @@ def run_sql(engine: Engine, query: str, params: Any, timestamps: bool = False) -
     try:
         with engine.sql() as session:
             field = FieldFunction(session)
-            names, rows = engine.dialect.run_sql(session, query, bound, field, engine.timeout)
+            names, rows = engine.dialect.run_sql(
+                session, query, bound, field, engine.timeout, max_bytes
+            )
     except QueryFailed as error:
         with engine.reading() as session:  # a failed transaction of PostgreSQL cannot read
             hint = suggest_for_sql_error(str(error), FieldFunction(session).names())

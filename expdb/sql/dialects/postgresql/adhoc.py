@@ -3,6 +3,7 @@
 import json
 import re
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -10,7 +11,7 @@ from psycopg.types import datetime as times
 
 from expdb import errors
 from expdb.sql import schema
-from expdb.sql.dialects.base import QueryFailed
+from expdb.sql.dialects.base import QueryFailed, fetch_limited
 from expdb.sql.dialects.postgresql.translate import first_line
 
 # Parts of a query in which `:name` is not a parameter: text, quoted names, comments, dollar-quoted
@@ -56,7 +57,12 @@ FIELD_TYPES = {
 
 
 def run_sql(
-    session: Any, query: str, params: dict[str, Any], field: Any, timeout: float
+    session: Any,
+    query: str,
+    params: dict[str, Any],
+    field: Any,
+    timeout: float,
+    max_bytes: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows.
 
@@ -81,11 +87,10 @@ def run_sql(
         session.ask("SET TRANSACTION READ ONLY")
         while True:
             session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", bound)
-            cursor = _cursor(session).execute("FETCH ALL FROM expdb_sql", binary=False)
+            cursor = _cursor(session)
+            rows = fetch_limited(partial(_fetch, cursor), max_bytes)
             if not uses_field or not _answer(session, field):
-                return [column.name for column in cursor.description], [
-                    tuple(map(_plain, row)) for row in cursor.fetchall()
-                ]
+                return [column.name for column in cursor.description], rows
             session.ask("CLOSE expdb_sql")
     except UnicodeEncodeError:
         raise errors.SqlError(
@@ -96,7 +101,13 @@ def run_sql(
         meant = _translate_error(error)
         if meant is None:
             raise
-        raise meant from error
+        raise meant from errors.hidden(error)
+
+
+def _fetch(cursor: Any, count: int) -> list[tuple[Any, ...]]:
+    """Return up to `count` next rows of the query."""
+    rows = cursor.execute(f"FETCH {count} FROM expdb_sql", binary=False).fetchall()
+    return [tuple(map(_plain, row)) for row in rows]
 
 
 def _refuse(query: str, params: dict[str, Any], names: set[str]) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import Any, cast
 
 from expdb import errors
-from expdb.sql.dialects.base import QueryFailed
+from expdb.sql.dialects.base import QueryFailed, fetch_limited
 from expdb.sql.dialects.sqlite import arithmetic as sqlite_arithmetic
 
 _QUOTED = re.compile(
@@ -26,17 +26,26 @@ def _with_names(query: str) -> str:
     )
 
 
+LIMIT_LENGTH = 0  # SQLITE_LIMIT_LENGTH: the maximum size of a value or row
 CHECK_EVERY = 100_000  # instructions of SQLite's virtual machine between two checks of the clock
 
 
 def run_sql(
-    session: Any, query: str, params: dict[str, Any], field: Any, timeout: float
+    session: Any,
+    query: str,
+    params: dict[str, Any],
+    field: Any,
+    timeout: float,
+    max_bytes: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Run one reading statement; return the names of its columns and its rows."""
     driver, deadline = session.driver, time.monotonic() + timeout
     driver.set_progress_handler(lambda: time.monotonic() >= deadline, CHECK_EVERY)
+    limit = None
+    if max_bytes is not None and max_bytes < 2**31 and hasattr(driver, "setlimit"):
+        limit = driver.setlimit(LIMIT_LENGTH, max_bytes)
     try:
-        return _run_sql(driver, query, params, field)
+        return _run_sql(driver, query, params, field, max_bytes)
     except driver.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -47,10 +56,12 @@ def run_sql(
         ) from error
     finally:
         driver.set_progress_handler(None, 0)
+        if limit is not None:
+            driver.setlimit(LIMIT_LENGTH, limit)
 
 
 def _run_sql(
-    driver: Any, query: str, params: dict[str, Any], field: Any
+    driver: Any, query: str, params: dict[str, Any], field: Any, max_bytes: int | None
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     failed = cast("BaseException | None", None)
 
@@ -76,7 +87,8 @@ def _run_sql(
                 "db.sql runs only SELECT or WITH ... SELECT, got a statement that returns no "
                 "rows; change data with the methods of the buffer"
             )
-        return [column[0] for column in cursor.description], cursor.fetchall()
+        names = [column[0] for column in cursor.description]
+        return names, fetch_limited(cursor.fetchmany, max_bytes)
     except UnicodeEncodeError:
         raise errors.SqlError(
             "the query and params must not contain lone surrogates; remove the surrogates, "
@@ -92,7 +104,7 @@ def _run_sql(
             raise failed from None
         if meant is None:
             raise
-        raise meant from error
+        raise meant from errors.hidden(error)
 
 
 def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | None:
@@ -100,7 +112,8 @@ def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | N
     message = _one_line(error)
     if isinstance(error, (driver.DataError, OverflowError)):
         return errors.SqlError(
-            f"a value is too large for the database ({message}); pass a smaller value"
+            f"a value is too large for the database ({message}); select or pass a smaller value, "
+            "or raise max_bytes"
         )
     if isinstance(error, (driver.ProgrammingError, driver.Warning)):
         if "one statement" in message:
