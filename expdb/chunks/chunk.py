@@ -14,7 +14,13 @@ from expdb.chunks.column_kinds import layout_of
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.message import Metadata, Templates, read_metadata
 from expdb.chunks.objects import read_bits, read_elements, read_json_texts, read_objects
-from expdb.chunks.prefix_column import PrefixedRows, StoredColumn, read_prefixed, read_spans
+from expdb.chunks.prefix_column import (
+    PrefixedRows,
+    ReadTooLarge,
+    StoredColumn,
+    read_prefixed,
+    read_spans,
+)
 from expdb.chunks.run_column import read_runs
 from expdb.errors import ChunkDamaged
 from expdb.replay.ragged import RaggedArray
@@ -265,6 +271,8 @@ class Chunk:
                 values = read_runs(field, self.rows, buffers, start, stop).to_list()
             else:
                 values = read_objects(field, self.rows, buffers, start, stop)
+        except ReadTooLarge as error:
+            raise ReadTooLarge(f"field {name!r} of chunk {self.id}: {error}") from None
         except (ChunkDamaged, ValueError, IndexError) as error:
             raise self._damage(name, error) from None
         if self.count_nulls(name):
@@ -372,6 +380,9 @@ def read_ragged(spans: Sequence[tuple["Chunk", int, int]], name: str) -> RaggedA
     columns = [StoredColumn(chunk.rows, chunk.column_buffers(name)) for chunk in numbers]
     try:
         values = read_prefixed(field, columns, [(numbers[chunk], a, b) for chunk, a, b in spans])
+    except ReadTooLarge as error:
+        first, last = spans[0][0].id, spans[-1][0].id
+        raise ReadTooLarge(f"field {name!r} of chunks {first} to {last}: {error}") from None
     except (ChunkDamaged, ValueError, IndexError):
         for chunk in numbers:
             chunk.objects(name, 0, chunk.rows)  # raises an error that names the chunk

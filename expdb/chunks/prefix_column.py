@@ -19,7 +19,7 @@ from expdb.chunks.column import EMPTY, Buffer, Column, Node, offsets_of
 from expdb.chunks.fields import Field
 from expdb.chunks.number_arrays import array_of
 from expdb.chunks.values import MAX_VALUE_BYTES, check_size
-from expdb.errors import ChunkDamaged
+from expdb.errors import ChunkDamaged, InvalidValue
 from expdb.replay.ragged import RaggedArray
 
 # A shorter prefix saves less space than it costs time to read.
@@ -109,6 +109,27 @@ class PrefixColumn(Column):
             EMPTY,
             b"".join(self._suffixes),
         ]
+
+
+MAX_READ_BYTES = 512 << 20  # of the values of one field in one read of several rows
+
+
+class ReadTooLarge(InvalidValue):
+    """The values of a field are too large for one read; `scan` then reads fewer steps at a time."""
+
+
+def check_read_size(lengths: np.ndarray, itemsize: int) -> None:
+    """Raise ReadTooLarge if several arrays of these lengths exceed `MAX_READ_BYTES`.
+
+    A short chunk can contain many long arrays, because an array only stores its differences from
+    the previous one.
+    """
+    nbytes = int(np.maximum(lengths, 0).sum()) * itemsize
+    if nbytes > MAX_READ_BYTES and len(lengths) > 1:
+        raise ReadTooLarge(
+            f"{len(lengths):,} values of a field take {nbytes:,} bytes, more than the limit of "
+            f"{MAX_READ_BYTES:,} bytes for one read; read fewer steps at a time, or use scan()"
+        )
 
 
 class StoredColumn(NamedTuple):
@@ -247,6 +268,9 @@ def read_spans(
     begins_run[span_begins] = True
     first_of_run = rows[np.maximum.accumulate(np.where(begins_run, np.arange(len(rows)), 0))]
     begins = joined.cuts[first_of_run] - np.repeat(joined.cuts[firsts], counts)
+    if np.count_nonzero(begins_run & (joined.prefixes[rows] > 0)):  # runs are copied
+        last_of_run = np.append(begins_run[1:], True)
+        check_read_size(joined.lengths[rows[last_of_run]], joined.dtype.itemsize)
     values = joined.suffixes_of_spans(owners, firsts, firsts + counts - 1)
     needs_copy = begins_run & (joined.prefixes[rows] > 0)
     for span in np.unique(span_begins.searchsorted(np.flatnonzero(needs_copy), "right") - 1):

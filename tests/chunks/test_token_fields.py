@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import expdb
 from expdb import FieldMismatch, InvalidValue
+from expdb.chunks import prefix_column
 from expdb.chunks.chunk import Decoder, crc_of, read_ragged
 from expdb.chunks.codec import Rows
 from expdb.chunks.fields import Field, Signature
@@ -429,3 +430,18 @@ def test_closing_a_chunk_frees_its_cached_lengths():
     assert chunk.opened_bytes == 0
     chunk.objects("x", 3, 4)
     assert chunk.opened_bytes == grown
+
+
+def test_arrays_that_are_too_large_for_one_read_are_scanned_in_pieces(new_buffer, monkeypatch):
+    monkeypatch.setattr(prefix_column, "MAX_READ_BYTES", 20_000)
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    prompts = np.tile(np.arange(1000, dtype=np.int32), (20, 1))
+    prompts[:, -1] = np.arange(20)  # so that each prompt is copied when it is read
+    with buffer.episode("t") as episode:
+        episode.extend({"prompt_ids": list(prompts)})
+    batches = list(buffer.scan(fields=["prompt_ids"]))
+    assert max(len(batch["prompt_ids"]) for batch in batches) == 5
+    np.testing.assert_array_equal([p for batch in batches for p in batch["prompt_ids"]], prompts)
+    assert buffer.to_arrow(fields=["prompt_ids"]).read_all().num_rows == 20
+    with pytest.raises(expdb.InvalidValue, match=r"chunk.* 19.* 20 values .* use scan\(\)"):
+        buffer.get(range(20), fields=["prompt_ids"])

@@ -17,6 +17,7 @@ import numpy as np
 from expdb.chunks.chunk import Chunk, ChunkLayout, read_ragged
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
+from expdb.chunks.prefix_column import check_read_size
 from expdb.replay.ragged import RaggedArray
 from expdb.storage.reading.segments import Spans, inconsistent
 
@@ -53,7 +54,9 @@ def gather(
     With `json_text`, JSON is not parsed.
     """
     if field.has_prefixes and sum([b - a for _, a, b in spans]) > FEW:
-        return as_objects(gather_ragged(chunks, spans, name, field).to_list())
+        ragged = gather_ragged(chunks, spans, name, field)
+        check_read_size(ragged.lengths, ragged.values[:1].nbytes)  # each array is copied
+        return as_objects(ragged.to_list())
     if field.varies:
         values: list[Any] = []
         for c, a, b in spans:

@@ -11,6 +11,7 @@ import numpy as np
 
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
+from expdb.chunks.prefix_column import ReadTooLarge
 from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.replay.ragged import RaggedArray
 from expdb.sql.conditions import Condition
@@ -235,7 +236,13 @@ def scan(
         with store.engine.reading() as session:
             state = store.state(session)
             hits = select.positions(store, session, condition, after=after, limit=size)
-            columns = steps(store, session, state, hits, names, json_text=json_text, finals=True)
+            try:
+                columns = steps(
+                    store, session, state, hits, names, json_text=json_text, finals=True
+                )
+            except ReadTooLarge:
+                size = max(1, len(hits) // 2)
+                continue
         if not len(hits):
             return
         yield columns, len(hits)
