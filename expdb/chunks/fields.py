@@ -402,6 +402,8 @@ def warn_of_likely_name(name: str, field: Field, absent: Sequence[str]) -> None:
         iter(difflib.get_close_matches(plain_name, COLUMNS, 1, LIKENESS)), None
     )
     meant = f"column {column!r}" if column else _likely_field(name, absent)
+    if plain_name in ("flush_steps", "flush_bytes", "flush_seconds"):
+        meant = f"argument {plain_name!r} of buffer.episode() and buffer.writer()"
     if meant is not None:
         shape = f", {field.shape}" if field.shape else ""
         declared = f"db.buffer(name, fields={{{name!r}: expdb.Field({field.dtype!r}{shape})}})"

@@ -11,8 +11,6 @@ from expdb.errors import InvalidValue, warn
 from expdb.names import UNKNOWN
 from expdb.replay.ragged import RaggedArray, alternate_gaps_and_slices, take_slices
 
-MANY_TURNS = 10  # later prompts of a batch; if none continues a row, there is a warning
-
 
 @dataclass(frozen=True)
 class Turns:
@@ -101,6 +99,16 @@ class Masks:
         return counts
 
 
+_warned: set[str] = set()  # subjects of the warnings that this process has emitted
+
+
+def warn_once(subject: str, message: str) -> None:
+    """Emit a warning, unless this process has already emitted one on the subject."""
+    if subject not in _warned:
+        _warned.add(subject)
+        warn(message)
+
+
 def chain_turns(
     rollouts: np.ndarray,
     parts: np.ndarray,
@@ -130,10 +138,12 @@ def chain_turns(
     matched = _count_repeated_tokens(prompts, outputs, steps, after)
     continues = length[after - 1] - matched < fork_threshold
     after, matched = after[continues], matched[continues]
-    if count >= MANY_TURNS and not len(after):
-        warn(
-            f"none of {count} later prompts begins with the tokens before it, so each turn is a "
-            "row of its own; store the whole prompt of each turn, not only its new tokens"
+    if len(after) < count:
+        warn_once(
+            "forks",
+            f"{count - len(after)} of {count} later prompts in this batch do not begin with the "
+            "tokens before them, so each of them begins another row; store the whole prompt of "
+            "each turn, not only its new tokens",
         )
     begins_chain = np.ones(len(steps), np.bool_)
     begins_chain[after] = False

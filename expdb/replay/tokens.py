@@ -16,7 +16,7 @@ from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.ragged import RaggedArray
 from expdb.replay.sequences import Episode, Group
-from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows
+from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows, warn_once
 from expdb.replay.units import Unit
 
 OVERLONG = ("cut", "mask", "drop", "error")
@@ -305,7 +305,7 @@ class Tokens(Unit):
             greatest = np.maximum.accumulate(numbers, -1)[..., :-1]
             follows_gap[..., 1:] = numbers[..., 1:] > greatest + 1
         if np.count_nonzero(follows_gap):
-            _warn_once(
+            warn_once(
                 "gaps",
                 "step numbers of a rollout in this batch are missing, so a new row begins after "
                 "the gap; number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if "
@@ -547,7 +547,7 @@ class Tokens(Unit):
             self.fork_threshold,
         )  # fmt: skip
         if lost := int(chains.lost_tokens.sum()):
-            _warn_once(
+            warn_once(
                 "lost tokens",
                 f"{lost} generated tokens of this batch are not trained on, because later prompts "
                 "have other tokens in their place; see the key lost_tokens, and use a chat "
@@ -762,13 +762,3 @@ def _group_connected_rows(rollouts: np.ndarray) -> list[list[int]]:
     for row in range(len(rollouts)):
         parts.setdefault(first_of(row), []).append(row)
     return list(parts.values())
-
-
-_warned: set[str] = set()  # subjects of the warnings that this process has emitted
-
-
-def _warn_once(subject: str, message: str) -> None:
-    """Emit a warning, unless this process has already emitted one on the subject."""
-    if subject not in _warned:
-        _warned.add(subject)
-        warn(message)

@@ -10,7 +10,7 @@ from conversations import random_conversation, reference_rows, store
 import expdb
 from expdb import Episode, Group, Tokens, Uniform
 from expdb.chunks.prefix_column import read_prefixed
-from expdb.replay import tokens as tokens_module
+from expdb.replay import token_rows
 
 ALL = Uniform(replace=False)
 THRESHOLD = 8
@@ -23,8 +23,8 @@ def train(new_buffer):
 
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
-    """Suppress the warning about lost tokens, which is emitted once per process."""
-    monkeypatch.setattr(tokens_module, "_warned", {"lost tokens"})
+    """Suppress the warnings about lost tokens and new rows, which are emitted once per process."""
+    monkeypatch.setattr(token_rows, "_warned", {"lost tokens", "forks"})
 
 
 def turn(prompt, output, mask=None, **options):
@@ -216,7 +216,7 @@ def test_names_selects_the_batch_keys_of_other_libraries(train, names, keys):
 
 
 def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
-    monkeypatch.setattr(tokens_module, "_warned", set())
+    monkeypatch.setattr(token_rows, "_warned", set())
     store(train, [turn([1], [2, 3]), turn([1, 2, 4], [5])])
     with pytest.warns(expdb.ExpDBWarning, match="1 generated tokens of this batch"):
         batch = everything(train, Tokens(), 1)
@@ -409,10 +409,11 @@ def test_a_turn_without_a_prompt_is_reported(train):
     assert batch["loss_mask"].tolist() == [[False, True, False, False, True]]
 
 
-def test_prompts_without_the_earlier_tokens_are_reported(train):
+def test_prompts_without_the_earlier_tokens_are_reported_once(train, monkeypatch):
+    monkeypatch.setattr(token_rows, "_warned", set())
     for k in range(5):
         store(train, [turn([1, k], [2]), turn([3], [4]), turn([5, 6], [7])], episode_id=f"e{k}")
-    with pytest.warns(expdb.ExpDBWarning, match="none of 10 later prompts begins with the tokens"):
+    with pytest.warns(expdb.ExpDBWarning, match="10 of 10 later prompts in this batch do not"):
         batch = everything(train, Tokens(), 5)
     assert batch.size == 15
     store(train, [turn([1], [2]), turn([1, 2, 3], [4])], episode_id="whole")
