@@ -33,7 +33,7 @@ from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
-from expdb.sampling.too_few import explain_too_few
+from expdb.sampling.too_few import explain_too_few, name_gap
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
@@ -1526,20 +1526,15 @@ class ReplayBuffer(NotACollection):
             `name`, `capacity`, the number of stored `steps` and of steps ever `added`, the `oldest`
             position, the oldest `pinned` position, `episodes` by status, the numbers of `tasks` and
             `chunks`, the `bytes` of all chunks, `revision`, the types of `fields`,
-            `optional_fields` that some steps lack, `resident_bytes`, the memory in bytes that this
-            handle uses for sampling, and `replaced_characters`, the number of characters that this
-            handle replaced; see `text` in `open`.
+            `optional_fields` that some steps lack, `replaced_characters`, the number of characters
+            that this handle replaced (see `text` in `open`), and `resident_bytes`, the memory in
+            bytes that this handle uses for sampling.
         """
         with self._store.engine.reading() as session:
             nbytes = self._sampling.nbytes + sum(
                 leasing.nbytes for leasing in list(self._consumers.values())
             )
-            replaced = self._store.replacements
-            return {
-                **buffer_stats(self._store, session),
-                "resident_bytes": nbytes,
-                "replaced_characters": 0 if replaced is None else replaced.count,
-            }
+            return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
     @retry_on_restart
     def check(self) -> list[str]:
@@ -1677,8 +1672,7 @@ class ReplayBuffer(NotACollection):
                 continue
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
-                    gap = self._sampling.describe_gap(unit)
-                    error = errors.TooFewRows(f"{error}{gap}")
+                    error = name_gap(error, self._sampling.resident, unit)
                     raise self._explain_error(where, error) from None
                 generator.bit_generator.state = before  # waiting must not change the batch
             except (MemoryError, ValueError) as error:

@@ -155,18 +155,12 @@ def text(value: Any, name: str) -> str:
     if not isinstance(value, str):
         cure = f"; pass {str(value)!r}" if isinstance(value, (int, np.integer)) else ""
         raise InvalidValue(f"{name} must be text, got {value!r}{cure}")
-    refuse_nul(value, name)
-    utf8(value, name)
-    return str(value)
-
-
-def refuse_nul(value: str, name: str) -> None:
-    """Raise InvalidValue for NUL characters, which columns of PostgreSQL cannot store."""
     if "\0" in value:
         raise InvalidValue(
-            f"{name} contains a NUL character; remove this character, store the text in a field, "
-            "or open the database with text='replace'"
+            f"{name} contains a NUL character; remove this character, or store the text in a field"
         )
+    utf8(value, name)
+    return str(value)
 
 
 def utf8(value: str, name: str) -> bytes:
@@ -175,8 +169,8 @@ def utf8(value: str, name: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise InvalidValue(
-            f"{name} contains a lone surrogate; open the database with text='replace', encode the "
-            "text with errors='replace', or store the text as bytes in a field"
+            f"{name} contains a lone surrogate; encode the text with errors='replace', store it as "
+            "bytes in a field, or, unless it is an id, open the database with text='replace'"
         ) from None
 
 

@@ -195,10 +195,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 707, "chunks": 2_011, "cli": 1_617, "consumers": 1_405,
-    "integrations": 8_210, "memory": 1_899, "process": 312, "replay": 2_161,
-    "root": 2_508, "sampling": 3_173, "serve": 1_538, "sql": 4_450,
-    "storage": 9_342, "text": 322, "writers": 618,
+    "archive": 707, "chunks": 2_039, "cli": 1_617, "consumers": 1_434,
+    "integrations": 8_216, "memory": 2_000, "process": 312, "replay": 2_208,
+    "root": 2_526, "sampling": 3_231, "serve": 1_540, "sql": 4_496,
+    "storage": 9_649, "text": 322, "writers": 618,
 }  # fmt: skip
 
 

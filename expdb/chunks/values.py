@@ -119,5 +119,9 @@ def encode_tags(value: Any, name: str) -> str:
             )
     text = encode_json(dict(value), name).decode()
     if "\\u" in text and (escaped := _ESCAPED.search(text)):
-        checks.text("\0" if escaped[1] == "0000" else "\ud800", name)  # raises
+        raise InvalidValue(
+            f"{name} contains a {'NUL character' if escaped[1] == '0000' else 'lone surrogate'}; "
+            "remove this character, store the text in a field, or open the database with "
+            "text='replace'"
+        )
     return text

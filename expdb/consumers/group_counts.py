@@ -10,9 +10,11 @@ import numpy as np
 from expdb.consumers.leasing import Leasing
 from expdb.replay.sequences import Group
 from expdb.sql.query import Where
+from expdb.sql.session import Session
 from expdb.storage.ledger import entries
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.reading import select
+from expdb.storage.store import Store
 
 
 def count_groups(
@@ -25,8 +27,8 @@ def count_groups(
     if most is not None and version is not None:
         oldest = version - most
     waiting = None
-    first_positions, stored_steps = _find_stored_parts(buffer, ids)
     with store.engine.reading() as session:
+        first_positions, stored_steps = _find_stored_parts(store, session, ids)
         discarded = entries.count_discarded(session, store, record)
         if most is not None and of_agents:
             least = None if version is None else version - most
@@ -50,39 +52,41 @@ def _columns(names: tuple[str, ...], rows: list[Any], ids: np.ndarray) -> dict[s
     return dict(zip(names, columns.reshape(-1, len(names)).T, strict=True))
 
 
-def _find_stored_parts(buffer: Any, episodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_stored_parts(
+    store: Store, session: Session, episodes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the first stored position of each episode (-1 for none), and its number of steps."""
-    first_positions: dict[int, int] = {}
-    counts: dict[int, int] = {}
-    for batch in buffer.scan(fields=("episode", "position"), size=1 << 16):
-        numbers, places, lengths = np.unique(
-            batch["episode"], return_index=True, return_counts=True
+    if (state := store.state(session)).gaps:  # segments also cover deleted steps
+        source, first, last = "steps", "position", "position"
+    else:
+        low = state.oldest
+        source, first, last = (
+            "segments",
+            f"CASE WHEN first < {low} THEN {low} ELSE first END",
+            "last",
         )
-        first = batch["position"][places].tolist()
-        for number, position, length in zip(numbers.tolist(), first, lengths.tolist(), strict=True):
-            first_positions.setdefault(number, position)
-            counts[number] = counts.get(number, 0) + length
-    return (
-        np.array([first_positions.get(number, -1) for number in episodes.tolist()], np.int64),
-        np.array([counts.get(number, 0) for number in episodes.tolist()], np.int64),
-    )
+    rows = session.ask(
+        f"SELECT episode, min({first}), CAST(sum({last} + 1 - {first}) AS BIGINT) FROM {source} "
+        f"WHERE buffer_id = ? AND {last} >= ? GROUP BY episode ORDER BY episode",
+        store.id, state.oldest,
+    )  # fmt: skip
+    parts = np.array([*rows, (2**62, -1, 0)], np.int64)  # the last row stands for no step
+    places = parts[:, 0].searchsorted(episodes)
+    places[parts[places, 0] != episodes] = -1
+    return parts[places, 1], parts[places, 2]
 
 
 def _rollouts(
     episodes: Any,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return group, return, oldest policy version, number and length of complete episodes."""
-    rows = [row for row in episodes.to_pylist() if row["status"] == "complete"]
+    is_complete = [status == "complete" for status in episodes["status"].to_pylist()]
+    rows = episodes.filter(is_complete)
     codes: dict[tuple[bool, str], int] = {}
-    groups = [
-        codes.setdefault((row["group_id"] is None, row["group_id"] or row["task_id"]), len(codes))
-        for row in rows
-    ]
+    names = zip(rows["group_id"].to_pylist(), rows["task_id"].to_pylist(), strict=True)
+    groups = [codes.setdefault((group is None, group or task), len(codes)) for group, task in names]
     returns, versions = (
-        np.array([np.nan if row[name] is None else row[name] for row in rows], np.float64)
-        for name in ("episode_return", "first_policy_version")
+        rows[name].cast("float64").to_numpy() for name in ("episode_return", "first_policy_version")
     )
-    numbers, lengths = (
-        np.array([row[name] for row in rows], np.int64) for name in ("episode", "length")
-    )
-    return np.array(groups, np.int64), returns, versions, numbers, lengths
+    numbers, lengths = (rows[name].to_numpy() for name in ("episode", "length"))
+    return np.array(groups, np.int64), returns.copy(), versions, numbers, lengths

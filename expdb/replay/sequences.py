@@ -478,14 +478,7 @@ class Group(Unit):
         if waiting.any():
             ready = ~np.isin(groups, groups[waiting])
             rows, groups, returns = rows[ready], groups[ready], returns[ready]
-        scored = np.flatnonzero(~np.isnan(returns))
-        order = scored[np.argsort(groups[scored], kind="stable")]
-        first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
-        counts = np.diff(first, append=len(order))
-        skipped = np.maximum(counts - self.size, 0)  # number of oldest rollouts to leave out
-        index = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
-        there = np.arange(self.size) < (counts - skipped)[:, None]
-        members = order[np.where(there, index, 0)]
+        members, there, counts = self._newest(groups, returns)
         scores = np.where(there, returns[members], np.nan)
         chosen = self._has_spread(spread(scores, mean(scores)))
         if self.complete:
@@ -494,6 +487,24 @@ class Group(Unit):
         # This order is oldest first, because `rows` ascend by position.
         in_order: np.ndarray = rollouts[np.argsort(members[chosen, 0])]
         return in_order
+
+    def _newest(
+        self, groups: np.ndarray, returns: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the newest rollouts with a known return of each group that has any.
+
+        Return their indices [G, size], which of them exist, and the number of rollouts of each
+        group with a known return.
+        """
+        known = np.flatnonzero(~np.isnan(returns))
+        order = known[np.argsort(groups[known], kind="stable")]
+        first = np.flatnonzero(np.diff(groups[order], prepend=UNKNOWN - 1))
+        counts = np.diff(first, append=len(order))
+        skipped = np.maximum(counts - self.size, 0)  # number of oldest rollouts to leave out
+        index = np.repeat(first + skipped, self.size).reshape(-1, self.size) + np.arange(self.size)
+        there = np.arange(self.size) < (counts - skipped)[:, None]
+        members = order[np.where(there, index, 0)] if len(order) else index
+        return members, there, counts
 
     def count(
         self,
@@ -525,26 +536,31 @@ class Group(Unit):
             Number of groups for each of `ready`, `leased`, `incomplete`, `no_spread` and
             `too_stale`, and with `score` also `waiting`.
         """
-        counts = dict.fromkeys(("ready", "leased", "incomplete", "no_spread", "too_stale"), 0)
-        counts |= {} if self.score is None else {"waiting": 0}
-        order = np.argsort(groups, kind="stable")
-        borders = np.flatnonzero(np.diff(groups[order])) + 1
-        for group in np.split(order, borders) if len(order) else ():
-            scored = group[~np.isnan(returns[group])][-self.size :]
-            scores = returns[scored][None, :]
-            if waiting is not None and waiting[group].any():
-                reason = "waiting"
-            elif len(scored) < (self.size if self.complete else 1):
-                reason = "incomplete"
-            elif not self._has_spread(spread(scores, mean(scores)))[0]:
-                reason = "no_spread"
-            elif not (np.isnan(oldest) or (versions[scored] >= oldest).all()):
-                reason = "too_stale"
-            elif (left[scored] <= 0).any():
-                reason = "leased"
-            else:
-                reason = "ready"
-            counts[reason] += 1
+        names = ("ready", "leased", "incomplete", "no_spread", "too_stale")
+        members, there, scored = self._newest(groups, returns)
+        scores = np.where(there, returns[members], np.nan)
+        codes, others = groups[members[:, 0]], np.unique(groups)
+        others = others[~np.isin(others, codes)]  # groups without a known return
+        late = groups[:0] if waiting is None else groups[waiting]
+        is_stale = ~np.isnan(oldest) & (there & ~(versions[members] >= oldest)).any(1)
+        obstacles = {
+            "waiting": np.isin(codes, late),
+            "incomplete": scored < (self.size if self.complete else 1),
+            "no_spread": ~self._has_spread(spread(scores, mean(scores))),
+            "too_stale": is_stale,
+            "leased": (there & (left[members] <= 0)).any(1),
+        }
+        counts = dict.fromkeys(names if self.score is None else (*names, "waiting"), 0)
+        is_free = np.ones(len(codes), np.bool_)
+        for name, is_hit in obstacles.items():
+            counts[name] = int((is_free & is_hit).sum()) + counts.get(name, 0)
+            is_free &= ~is_hit
+        counts["ready"] = int(is_free.sum())
+        count_late = int(np.isin(others, late).sum())
+        counts["incomplete"] += len(others) - count_late
+        counts["waiting"] += count_late
+        if self.score is None:
+            del counts["waiting"]
         return counts
 
     def layout(

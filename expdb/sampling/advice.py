@@ -11,21 +11,7 @@ from expdb.chunks.fields import Field
 from expdb.errors import warn
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-
-NEWEST_EPISODES = 64  # maximum number of examined episodes
-MIN_MISSING_ENDS = 8  # minimum number of complete episodes without an end for a warning
-# One row per complete episode. The first column says whether the last step is terminated, truncated
-# or followed by a final observation. The second column says whether NStep draws a last step without
-# a reward, although other steps of the episode have a reward. Episodes whose steps are out of order
-# are skipped, because their last step need not be at `last_position`.
-ENDS = f"""
-SELECT s.terminated OR s.truncated OR e.tail_chunk IS NOT NULL,
-    (s.terminated OR e.tail_chunk IS NOT NULL) AND s.reward IS NULL
-    AND e.episode_return IS NOT NULL
-FROM (SELECT * FROM episodes WHERE buffer_id = ? ORDER BY id DESC LIMIT {NEWEST_EPISODES}) e
-JOIN steps s ON s.buffer_id = e.buffer_id AND s.position = e.last_position
-WHERE e.status = 'complete' AND e.ordered
-"""
+from expdb.storage.upkeep.examine_buffers import count_ends
 
 
 def warn_of_ends(store: Store, session: Session) -> None:
@@ -34,18 +20,16 @@ def warn_of_ends(store: Store, session: Session) -> None:
     Warn if most of the newest episodes end without a flag and without a final observation, and if
     NStep draws last steps without a reward.
     """
-    rows = session.ask(ENDS, store.id)
-    ends = [bool(has_end) for has_end, _ in rows]
-    missing, unrewarded = ends.count(False), sum(bool(lacks_reward) for _, lacks_reward in rows)
+    count, missing, unrewarded = count_ends(store, session)
     if unrewarded:
         warn(
-            f"the last step of {unrewarded} of the newest {len(ends)} complete episodes of buffer "
+            f"the last step of {unrewarded} of the newest {count} complete episodes of buffer "
             f"{store.name!r} lacks a reward, so the reward of its transition is NaN; if the step "
             "only holds the last observation, pass it to end(obs=...) instead"
         )
-    if missing >= MIN_MISSING_ENDS and missing > len(ends) // 2:
+    if missing:
         warn(
-            f"{missing} of the newest {len(ends)} complete episodes of buffer {store.name!r} end "
+            f"{missing} of the newest {count} complete episodes of buffer {store.name!r} end "
             "without terminated=True, truncated=True or a final observation, so NStep never draws "
             "their last steps, and their discount is never 0; pass terminated=True with the last "
             "step, or call end(obs=...)"

@@ -36,7 +36,6 @@ from expdb.sampling.request import (
     check_instances,
     field_names,
     find_scores,
-    follows_links,
     with_default_replacement,
 )
 from expdb.sampling.sample_plan import Recorded, SamplePlan
@@ -334,16 +333,6 @@ class SampleEngine:
         if plan.scores:  # again for a plan in use, because the first score may come later
             self._store.tags.warn_of_unknown(plan.scores)
         return plan
-
-    def describe_gap(self, unit: Unit) -> str:
-        """Return the end of an error message that names missing step numbers, or ''."""
-        gap = self.resident.number_gap
-        if gap is None or not follows_links(unit) or unit.joins_gaps:
-            return ""
-        return (
-            f"; step numbers are missing, such as those between step {gap[1]} and step {gap[2]} of "
-            f"episode {gap[0]}, and trajectories end at these gaps unless gaps='join'"
-        )
 
     def _plan_due(self, request: SampleRequest) -> SamplePlan:
         return SamplePlan(

@@ -1,12 +1,26 @@
 """Explain why a sample cannot be drawn from a buffer."""
 
 from expdb import errors
+from expdb.memory.resident import Resident
 from expdb.names import nearest
+from expdb.replay.units import Unit
+from expdb.sampling.request import follows_links
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.catalog import list_buffers
 from expdb.storage.reading import select
 from expdb.storage.store import Store
+
+
+def name_gap(error: errors.TooFewRows, resident: Resident, unit: Unit) -> errors.TooFewRows:
+    """Return an error that also names missing step numbers if they end trajectories of the unit."""
+    if resident.number_gap is None or not follows_links(unit) or unit.joins_gaps:
+        return error
+    episode, before, after = resident.number_gap
+    return errors.TooFewRows(
+        f"{error}; step numbers are missing, such as those between step {before} and step {after} "
+        f"of episode {episode}, and trajectories end at these gaps unless gaps='join'"
+    )
 
 
 def explain_too_few(

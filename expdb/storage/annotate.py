@@ -1,7 +1,6 @@
 """Add arrays to stored steps, such as advantages that a trainer computes later."""
 
 import json
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import fetch
-from expdb.storage.reading.annotations import NO_VERSION
+from expdb.storage.reading.annotations import NO_VERSION, crc_of_annotation
 from expdb.storage.store import Store, evicted
 
 B = tables.buffers.c
@@ -156,7 +155,8 @@ def annotate(
         rows = [
             (
                 store.id, position, name, number, json.dumps(array.shape),
-                zlib.crc32(data := np.ascontiguousarray(array).tobytes()), data,
+                crc_of_annotation(data := np.ascontiguousarray(array).tobytes(), position, name),
+                data,
             )
             for name, own in by_name.items()
             for position, array in zip(positions.tolist(), own, strict=True)

@@ -377,8 +377,9 @@ def test_malformed_messages_are_shown(open_db, location, serve, message):
 def test_steps_with_the_same_number_stay_on_one_page(open_db, location, serve, monkeypatch):
     monkeypatch.setattr(transcript, "PAGE_CHARACTERS", 10)
     buffer = open_db().buffer("train")
-    for step in (0, 0, 0, 1, 1, 2):
-        buffer.store(task_id="t", episode_id="e", step=step, note="a long text " * 20)
+    for agent, step in (("a", 0), ("b", 0), ("c", 0), ("a", 1), ("b", 1), ("a", 2)):
+        note = "a long text " * 20
+        buffer.store(task_id="t", episode_id="e", step=step, agent_id=agent, note=note)
     site = serve(location)
     text = site.get("/b/train/e/e").text
     assert re.findall(r'id="step-(\d)"', text) == ["0", "0", "0"]

@@ -194,6 +194,24 @@ def test_check_finds_altered_scores_workers_and_metrics(tmp_path, monkeypatch, c
         assert problem in "; ".join(db.check())
 
 
+def test_check_finds_annotations_that_were_exchanged(tmp_path):
+    path = tmp_path / "annotated.db"
+    with expdb.open(path) as db:
+        buffer = db.buffer("b")
+        buffer.store_batch({"x": [0, 1], "task_id": ["t", "t"]})
+        buffer.annotate([0, 1], values=[[0.5], [0.25]])
+        assert db.check() == []
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for before, after in ((0, 7), (1, 0), (7, 1)):
+            connection.execute(
+                "UPDATE annotations SET position = ? WHERE position = ?", (after, before)
+            )
+    with expdb.open(path) as db:
+        assert "annotation 'values' of position 0" in "; ".join(db.check())
+        with pytest.raises(expdb.DatabaseDamaged, match="its checksum does not match"):
+            db.buffer("b").get([0], fields=["values"])
+
+
 def test_a_score_that_is_text_raises_database_damaged(tmp_path):
     path = tmp_path / "scored.db"
     with expdb.open(path) as db:

@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from behind import writing
 
 import expdb
 
@@ -326,6 +327,34 @@ def test_too_few_rows_names_gaps_as_the_reason(scratch):
         pytest.raises(expdb.TooFewRows, match=r"between step 0 and step 2 .* unless gaps='join'"),
     ):
         scratch.sample(1, unit=expdb.NStep(1))
+
+
+def findings(db, about):
+    return [row for row in db.doctor() if row["what"].startswith(about)]
+
+
+@pytest.mark.both_databases
+def test_doctor_lists_missing_and_repeated_step_numbers(db):
+    buffer = db.buffer("b")
+    for step in (0, 1):
+        buffer.store(episode_id="whole", step=step, x=step)
+    assert findings(db, "step numbers") == []
+    buffer.store(episode_id="gap", step=3, x=0)
+    buffer.store(episode_id="gap", step=5, x=0)
+    with writing(db) as session:  # as earlier versions stored it
+        session.tell("UPDATE steps SET step = 0 WHERE position = 1")
+    (row,) = findings(db, "step numbers of 'b'")
+    assert row["found"].startswith("1 episodes lack step numbers and 1 repeat some, such as 'gap'")
+
+
+def test_doctor_reports_episodes_without_an_end(db):
+    buffer = db.buffer("b")
+    for _ in range(8):
+        with buffer.episode("t") as episode:
+            episode.append(obs=0.0, reward=1.0)
+    (row,) = findings(db, "ends of episodes of 'b'")
+    assert row["found"].startswith("8 of the newest 8 complete episodes have no terminated")
+    assert "pass terminated=True" in row["advice"]
 
 
 @pytest.mark.parametrize("numbers", [(-5, -4, -3, None), (0, 2**62, None)])

@@ -40,5 +40,6 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "revision": state.revision,
         "fields": {name: str(field) for name, field in store.fields.types.items()},
         "optional_fields": sorted(store.fields.optional),
+        "replaced_characters": 0 if store.replacements is None else store.replacements.count,
         "annotations": {name: str(field) for name, field in store.fields.annotations.items()},
     }
