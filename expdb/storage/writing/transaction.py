@@ -465,9 +465,7 @@ def _put_episodes(
             plan = _plan_with_numbers(session, store, pending, write, current)
             continue
         if write.before.id is None:
-            if (
-                write.record in current and write.record not in with_numbers
-            ):  # the episode was swept, and no id was reserved for it
+            if write.record.id is not None:  # it was swept, and no id was reserved for it
                 ((id,),) = session.ask(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
