@@ -75,6 +75,8 @@ def _last_run(positions: np.ndarray, high: int) -> int:
 class RowColumns(ABC):
     """The columns that sampling units read; implements part of the protocol `Trajectories`."""
 
+    __slots__ = ()
+
     @abstractmethod
     def _of(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the values of a column at `rows`."""
@@ -127,6 +129,17 @@ class Resident(RowColumns):
     After the ring come the zero row, which replaces missing steps, the final observations of
     episodes, and a last row for "no step", so that the index -1 reads -1, NaN or False.
     """
+
+    # Python finds an attribute of an object with more than 30 attributes more slowly in a dict.
+    __slots__ = (
+        "__weakref__", "_split", "arrays", "base", "budget", "changing", "columns",
+        "complete", "deleted", "early", "epoch", "field_bytes", "fields", "final_fields",
+        "final_rows", "finals", "gaps", "greatest", "has_agents", "high", "is_gap_reported",
+        "journal", "journal_bytes", "kept", "known_fields", "layout_version", "lock", "low",
+        "number_gap", "offset", "open", "owners", "packed", "priorities", "revision",
+        "size", "slots", "started", "step_agents", "step_versions", "unordered",
+        "unordered_bytes", "version",
+    )  # fmt: skip
 
     def __init__(self, budget: Budget):
         self.lock = threading.RLock()

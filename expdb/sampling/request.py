@@ -188,13 +188,16 @@ class SampleRequest:
 
         Warn at the first gap between step numbers that ends a trajectory.
         """
-        gap = None if self.unit.joins_gaps else resident.number_gap
-        if not self.follows_links or (gap is None and not resident.has_agents):
+        gap = resident.number_gap
+        if gap is None and not resident.has_agents:  # the usual case
             return resident
-        if gap is not None and not resident.is_gap_reported:
+        cuts_gaps = not self.unit.joins_gaps
+        if not self.follows_links or not (cuts_gaps or resident.has_agents):
+            return resident
+        if cuts_gaps and gap is not None and not resident.is_gap_reported:
             resident.is_gap_reported = True
             _warn_of_gap(*gap)
-        return AgentTrajectories(resident, not self.unit.joins_gaps)
+        return AgentTrajectories(resident, cuts_gaps)
 
     def may_start(
         self, resident: Resident, rows: np.ndarray, trajectories: Trajectories | None = None

@@ -306,7 +306,9 @@ class SamplePlan:
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
         rows = r.rows(positions)
-        if offsets is None or len(positions) != request.size or request.trajectories(r) is not r:
+        is_usual = r.number_gap is None and not r.has_agents  # without a call
+        is_linked = is_usual or request.trajectories(r) is r
+        if offsets is None or len(positions) != request.size or not is_linked:
             return request.may_start(r, rows)
         window = self._load(offsets, positions, rows)
         if request.only_unit_decides:
@@ -337,7 +339,8 @@ class SamplePlan:
     ) -> LayoutResult:
         """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
-        trajectories = self.request.trajectories(r)
+        is_usual = r.number_gap is None and not r.has_agents  # without a call
+        trajectories = r if is_usual else self.request.trajectories(r)
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
             if window is not None:

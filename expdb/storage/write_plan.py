@@ -22,12 +22,7 @@ class EpisodeWrite:
     details: Mapping[str, Any]  # new details that its steps add
     # Indices of steps whose number is not above the earlier numbers of their agent.
     late: list[int]
-    are_numbers_certain: bool  # whether all other numbers are certainly free
-
-    @property
-    def needs_numbers(self) -> bool:
-        """Whether the write requires the stored step numbers of the episode."""
-        return bool(self.late) or not self.are_numbers_certain
+    needs_numbers: bool  # whether the write requires the stored step numbers of the episode
 
     @property
     def changes_version_use(self) -> bool:

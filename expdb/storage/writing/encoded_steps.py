@@ -1,7 +1,7 @@
 """Steps to write: every value is checked and encoded before the database is accessed."""
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -67,13 +67,10 @@ class Progress(NamedTuple):
         return self.greatest is None or number > self.greatest
 
 
-class Numbering(NamedTuple):
-    """Step numbers that a write gives to an episode."""
-
-    last_step: int  # greatest number of the episode after the write
-    greatest: dict[str | None, int] | None  # of each agent after the write, if known
-    late: list[int]  # indices of steps whose number is not above the earlier ones of their agent
-    is_certain: bool  # whether all other numbers are certainly free
+# The greatest number of an episode after a write, those of each agent if they are known, the
+# indices of the steps whose number is not above the earlier ones of their agent, and whether all
+# other numbers are certainly free.
+Numbering = tuple[int, dict[str | None, int] | None, list[int], bool]
 
 
 class Mark(NamedTuple):
@@ -399,14 +396,16 @@ class EncodedSteps:
 
         The steps of each agent are numbered separately.
         """
-        numbers, late, agents = self.steps.step, list[int](), self._by_agent(indices)
+        numbers, late, agents = self.steps.step, list[int](), self.steps.agent_id
         is_known = is_certain = episode.greatest is not None or not episode.length
-        greatest = dict(episode.greatest or {})
+        greatest = dict(episode.greatest or ())
+        last_step = episode.last_step
+        if not is_known and last_step is not None:
+            greatest[None] = last_step  # no agent has a greater number
+        has_agents = agents.count(None) < len(agents)
         if not is_known:
-            if episode.last_step is not None:
-                greatest[None] = episode.last_step  # no agent has a greater number
-            is_certain = agents.keys() == {None} and all(numbers[i] is not None for i in indices)
-        for agent, rows in agents.items():
+            is_certain = not has_agents and all(numbers[index] is not None for index in indices)
+        for agent, rows in self._by_agent(indices) if has_agents else ((None, indices),):
             last = greatest.get(agent)
             for index in rows:
                 number = numbers[index]
@@ -417,27 +416,24 @@ class EncodedSteps:
                     late.append(index)
                 else:
                     last = number
-            if last is not None:
-                greatest[agent] = last
-        last_step = max(greatest.values())
+            assert last is not None
+            greatest[agent] = last
+            if last_step is None or last > last_step:
+                last_step = last
+        assert last_step is not None
         if last_step >= 2**63:
             raise errors.InvalidValue(
                 f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
                 "bits; begin another episode"
             )
-        if episode.last_step is not None:
-            last_step = max(last_step, episode.last_step)
-        return Numbering(last_step, greatest if is_known else None, late, is_certain)
+        return last_step, greatest if is_known else None, late, is_certain
 
-    def _by_agent(self, indices: list[int]) -> dict[str | None, list[int]]:
+    def _by_agent(self, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:
         """Return the indices of steps by agent, None for the agent of the episode."""
-        agents = self.steps.agent_id
-        if agents.count(None) == len(agents):
-            return {None: indices}
         rows: dict[str | None, list[int]] = {}
         for index in indices:
-            rows.setdefault(agents[index], []).append(index)
-        return rows
+            rows.setdefault(self.steps.agent_id[index], []).append(index)
+        return rows.items()
 
     def discard(self, indices: Collection[int]) -> None:
         """Remove steps; an episode without other steps is no longer ended by them."""

@@ -21,7 +21,7 @@ def make_plan(
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        numbering = pending.number(before, rows, numbers)
+        last_step, greatest, late, is_certain = pending.number(before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
@@ -30,18 +30,18 @@ def make_plan(
         gained = pending.gained(rows)
         after = before.changed(
             length=before.length + len(rows),
-            last_step=numbering.last_step,
-            greatest=numbering.greatest,
-            ordered=before.ordered and not numbering.late,
+            last_step=last_step,
+            greatest=greatest,
+            ordered=before.ordered and not late,
             last_position=rows[-1],
             gained=before.gained if gained is None else gained + (before.gained or 0.0),
             uses_version=True,
             **details,
         )
         status = pending.ended.get(record, "open")
-        late, is_certain = numbering.late, numbering.is_certain
+        needs_numbers = bool(late) or not is_certain
         episodes.append(
-            EpisodeWrite(record, before, after, rows, status, gained, details, late, is_certain)
+            EpisodeWrite(record, before, after, rows, status, gained, details, late, needs_numbers)
         )
     chunks: list[ChunkWrite] = []
     segments: list[Segment] = []

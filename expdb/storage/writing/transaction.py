@@ -64,7 +64,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
     if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex
     new_episodes = sum(record.id is None for record in pending.episodes())
-    repeats = _Repeats(len(pending))
+    repeats: _Repeats | None = None
     try:
         while pending.stored is None:
             try:
@@ -76,6 +76,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                     if not again:
                         _enqueue_commit(store, pending, commit)
             except step_numbers.StepsTaken as error:
+                repeats = repeats or _Repeats(len(pending))
                 repeats.discard(store, pending, error.steps)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
@@ -97,7 +98,8 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
         if not again:
             pending.write_id = ""  # the write was refused, so nothing is stored
         raise
-    pending.stored = repeats.merge(pending.stored)
+    if repeats is not None:
+        pending.stored = repeats.merge(pending.stored)
     store.activity.add_steps(len(pending), pending.ended)
     if new_episodes:
         episodes.sweep_if_due(store, new_episodes)
@@ -129,8 +131,6 @@ class _Repeats:
 
     def merge(self, stored: np.ndarray) -> np.ndarray:
         """Return the positions of all steps, given those of the steps that were stored."""
-        if not self._taken:
-            return stored
         rest = iter(stored.tolist())
         positions: list[int] = []
         for index in range(self._count):
