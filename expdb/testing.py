@@ -208,8 +208,8 @@ def check_database(location: str) -> None:
     """Check that a database returns the same results as SQLite.
 
     The check writes the same history to the buffer ``"b"`` of the database and of a temporary
-    SQLite database. Then it compares queries, pages, batches, SQL results and statistics. The
-    buffer remains in the database.
+    SQLite database, and checks the rules for step numbers. Then it compares queries, pages,
+    batches, SQL results and statistics. The buffer remains in the database.
 
     Parameters
     ----------
@@ -230,6 +230,7 @@ def check_database(location: str) -> None:
         ours, theirs = reference.buffer("b", capacity=90), db.buffer("b", capacity=90)
         for buffer in (ours, theirs):
             fill(buffer)
+            _check_step_numbers(buffer)
             buffer.update_priorities(np.arange(60, 100), np.arange(40) % 5)
         for name, where in {**QUERIES, **_operators()}.items():
             counts = [b.count(where) for b in (ours, theirs)]
@@ -249,6 +250,24 @@ def check_database(location: str) -> None:
         _same(figures[1], figures[0], "stats")
         problems = db.check()
         assert problems == [], f"check() found {problems}"
+
+
+def _check_step_numbers(buffer: expdb.ReplayBuffer) -> None:
+    """Check that the database identifies steps by their episode, agent and number."""
+    values: dict[str, Any] = {"obs": np.zeros(3, np.float32), "action": 1}
+    step = {"task_id": "t0", "episode_id": "numbers", "step": 2, **values}
+    position = buffer.store(**step)
+    assert buffer.store(**step) == position, "a repeated step was stored again"
+    try:
+        buffer.store(**{**step, "action": 2})
+    except expdb.InvalidValue:
+        earlier = buffer.store(**{**step, "step": 1})
+    else:
+        raise AssertionError("a step with other values was stored under a taken number")
+    others = [buffer.store(**{**step, "step": None, "agent_id": "other"}) for _ in range(2)]
+    numbers = buffer.get([position, earlier, *others])["step"].tolist()
+    assert numbers == [2, 1, 0, 1], f"the steps have the numbers {numbers}"
+    buffer.end_episode("numbers")
 
 
 _STATEMENTS = (

@@ -383,7 +383,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
     """Return whether the value of an item matches.
 
-    Comparisons with None do not match, except with `eq`, `ne`, `is_null` and `is_not_null`.
+    Comparisons with None do not match, except with `eq`, `ne`, `not_in`, `is_null` and
+    `is_not_null`.
     """
     for join, every in (("and_", all), ("or_", any)):
         if join in condition:
@@ -399,7 +400,7 @@ def _matches(item: Any, condition: Mapping[str, Any]) -> bool:
             f"{op!r} is not a comparison; expected one of {', '.join(_COMPARE)}"
         )
     wanted = condition.get("value")
-    if op in ("eq", "ne"):
+    if op in ("eq", "ne") or (op == "not_in" and wanted is not None):
         return _COMPARE[op](value, wanted)
     if value is None or wanted is None:
         return False
