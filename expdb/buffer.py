@@ -33,7 +33,7 @@ from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
 from expdb.sampling.request import check_empty, field_names
 from expdb.sampling.tasks import sample_tasks
-from expdb.sampling.too_few import explain_too_few, name_gap
+from expdb.sampling.too_few import explain_gap, explain_too_few
 from expdb.sql.conditions import Condition
 from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
@@ -212,10 +212,11 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If a value cannot be stored exactly, or is passed by position, or if the agent has
-            stored a step with this number and other values in the episode.
+            If a value cannot be stored exactly or is passed by position, or if the agent already
+            has a step with this number and other values in the episode.
         Evicted
-            If the agent had a step with this number in the episode, and the step was evicted.
+            If steps of the episode were evicted or deleted, and `step` is less than all stored
+            numbers of the agent.
         ReservedName
             If a field has the name of a column or of a key that expdb adds to batches, such as
             ``mask``.
@@ -287,10 +288,11 @@ class ReplayBuffer(NotACollection):
         ------
         InvalidValue
             If `rows` has another type, its columns differ in length, a value cannot be stored
-            exactly, an agent has stored a step of the same number with other values in the episode,
-            or there are more steps than the `rate_limiter` ever admits at once.
+            exactly, an agent already has a step with the same number and other values in the
+            episode, or there are more steps than the `rate_limiter` ever admits at once.
         Evicted
-            If an agent had a step with the same number in the episode, and the step was evicted.
+            If steps of an episode were evicted or deleted, and a step number is less than all
+            stored numbers of the agent.
         ReservedName
             If a field has the name of a column or of a key that expdb adds to batches, such as
             ``mask``.
@@ -1672,7 +1674,7 @@ class ReplayBuffer(NotACollection):
                 continue
             except errors.TooFewRows as error:
                 if deadline is None or time.monotonic() >= deadline:
-                    error = name_gap(error, self._sampling.resident, unit)
+                    error = explain_gap(error, self._sampling.resident, unit)
                     raise self._explain_error(where, error) from None
                 generator.bit_generator.state = before  # waiting must not change the batch
             except (MemoryError, ValueError) as error:

@@ -88,10 +88,10 @@ def open(
         every sample. A sample always includes what this process wrote to a file, and what this
         handle wrote to PostgreSQL.
     text : {"strict", "replace"}, default "strict"
-        What happens if a step has text that cannot be stored: a lone surrogate outside of JSON, or
-        a NUL character in a tag or a column. ``"strict"`` raises InvalidValue. ``"replace"`` stores
-        U+FFFD in place of each such character, and `ReplayBuffer.stats` counts them. Ids such as
-        `task_id` are always strict.
+        Treatment of characters that cannot be stored: lone surrogates outside of JSON fields, and
+        NUL characters in tags and columns. With ``"strict"``, such a character raises InvalidValue.
+        With ``"replace"``, expdb stores U+FFFD in its place, and `ReplayBuffer.stats` returns the
+        number of replaced characters. In ids such as `task_id`, such characters always raise.
     sqlite_module : module, optional
         SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2`, which the
         extra ``sqlite`` installs. All handles of a process on one file must use the same library.

@@ -84,7 +84,7 @@ def warn(message: str) -> None:
     return None
 
 
-def hidden(cause: BaseException) -> BaseException | None:
+def log_cause(cause: BaseException) -> BaseException | None:
     """Log the error of a driver; return None, so that ``raise ... from`` does not show it."""
     log.debug("%s: %s", type(cause).__name__, cause, exc_info=cause)
     return None
@@ -367,8 +367,8 @@ class TooFewRows(ExpDBError, ValueError):
 class Evicted(ExpDBError, LookupError):
     """The steps at requested positions were evicted, deleted or not written yet.
 
-    Raised when steps are read by position, when a recorded batch is built again, or when a step is
-    stored again that was evicted. The message names the positions or the step number.
+    Raised when steps are read by position, when a recorded batch is built again, or when an evicted
+    step is stored again. The message names the positions or the step number.
     """
 
 

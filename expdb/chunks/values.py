@@ -70,7 +70,7 @@ def _converted(value: Any, name: str) -> Any:
 _dump = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
 ).encode
-# Tags are columns, which have neither NUL nor lone surrogates.
+# Tags are stored in a column, so they must not contain NUL or lone surrogates.
 _ESCAPED = re.compile(r"(?<!\\)(?:\\\\)*\\u(0000|[dD][89a-fA-F]..)")
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 

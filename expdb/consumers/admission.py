@@ -57,8 +57,8 @@ class Admission(AsyncExit["Admission"]):
         if self._is_over or not is_held or sys.is_finalizing():
             return
         errors.warn(
-            f"an admission of {':'.join(map(str, self._begun_at))} was dropped without finish() or "
-            "cancel(), so no other group can begin in its place until it expires after "
+            f"an admission begun at {':'.join(map(str, self._begun_at))} was dropped without "
+            "finish() or cancel(), so no other group can begin in its place until it expires after "
             f"{self._seconds:g} s; use `with buffer.admit() as group`"
         )
 

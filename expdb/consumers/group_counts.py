@@ -70,7 +70,7 @@ def _find_stored_parts(
         f"WHERE buffer_id = ? AND {last} >= ? GROUP BY episode ORDER BY episode",
         store.id, state.oldest,
     )  # fmt: skip
-    parts = np.array([*rows, (2**62, -1, 0)], np.int64)  # the last row stands for no step
+    parts = np.array([*rows, (2**62, -1, 0)], np.int64)  # last row: episodes without steps
     places = parts[:, 0].searchsorted(episodes)
     places[parts[places, 0] != episodes] = -1
     return parts[places, 1], parts[places, 2]

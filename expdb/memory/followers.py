@@ -323,7 +323,7 @@ class StepAgents(SparseColumn):
         return are_own
 
     def codes(self, rows: np.ndarray) -> np.ndarray:
-        """Return a number for the agent of each step, float64; -1 if it is not stored."""
+        """Return a number for the agent of each step, float64; -1 if the agent is unknown."""
         return self.replace(np.full(rows.shape, -1.0), rows)
 
 

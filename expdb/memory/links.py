@@ -206,7 +206,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
     return np.array(relinked, np.int64)
 
 
-def find_gap(r: Resident, rows: np.ndarray) -> None:
+def record_gap(r: Resident, rows: np.ndarray) -> None:
     """Record the first gap between the numbers of linked steps, unless one is known."""
     if r.number_gap is not None:
         return
@@ -341,7 +341,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             del r.unordered[id]
             _number_what_is_left(store, session, r, id, positions)
         settle_loose_ends(r, episode_rows)
-        find_gap(r, episode_rows)
+        record_gap(r, episode_rows)
         if len(positions):
             r.record(Change(r.high, r.high, relinked=positions))
 

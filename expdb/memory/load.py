@@ -11,9 +11,9 @@ from expdb.memory.journal import Change
 from expdb.memory.links import (
     Details,
     Incoming,
-    find_gap,
     link,
     load_finals,
+    record_gap,
     settle_loose_ends,
 )
 from expdb.memory.resident import Resident, sparse_slots
@@ -54,7 +54,7 @@ def load_more(store: Store, session: Session, r: Resident, state: State) -> Chan
     relinked = link(r, new, details)
     rows = r.rows(np.concatenate((new.positions, relinked)))
     settle_loose_ends(r, rows)
-    find_gap(r, rows)
+    record_gap(r, rows)
     load_finals(store, session, r, details)
     return Change(new.begin, new.end, relinked=relinked, advanced=ids)
 

@@ -15,7 +15,7 @@ from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, PRIORITY, UNSAVED, WHOLE
 from expdb.memory.journal import NONE, Change, OpenEpisode
-from expdb.memory.links import find_gap
+from expdb.memory.links import record_gap
 from expdb.memory.load import overwrite, read_steps
 from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
@@ -236,7 +236,7 @@ def add_new_steps(
         overwrite(r, *read_steps(store, session, condition, first, r.high - 1))
     relinked = _link(r, new_steps)
     if new_steps.count > 1:
-        find_gap(r, r.rows(np.arange(first, r.high)))
+        record_gap(r, r.rows(np.arange(first, r.high)))
     for end in new_steps.ended:
         relinked += _end(r, end, first)
     episodes = np.array(sorted({step_range.episode for step_range in new_steps.ranges}), np.int64)

@@ -1,4 +1,4 @@
-"""Links between consecutive steps of one agent, for buffers with other links."""
+"""Links between consecutive steps of one agent, without the steps of other agents."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -13,11 +13,11 @@ from expdb.replay import layout
 
 
 class AgentTrajectories(RowColumns):
-    """Rows that are linked only if they are neighbouring steps of one agent of one episode.
+    """The rows in memory, with links only between steps of the same agent and episode.
 
-    The rows in memory link all steps of an episode in their order. If several agents act in an
-    episode, this class skips the steps of other agents. With `cuts_gaps`, two steps are linked only
-    if no number is missing between them. It implements `Trajectories` for units.
+    A `Resident` links all steps of an episode in order of their numbers. This class skips the steps
+    of other agents. With `cuts_gaps`, it also removes links across missing step numbers. It
+    implements `Trajectories` for units.
     """
 
     def __init__(self, resident: Resident, cuts_gaps: bool):
@@ -54,7 +54,8 @@ class AgentTrajectories(RowColumns):
             numbers = r.columns["step"]
             distance = (numbers[neighbours] - numbers[rows]) * direction
             is_cut = (neighbours >= 0) & (distance > 1)
-            if r.number_gap is None and np.count_nonzero(is_cut):  # between steps of other agents
+            # `record_gap` misses a gap if the steps of other agents fill it.
+            if r.number_gap is None and np.count_nonzero(is_cut):
                 row, following = sorted((rows[is_cut][0], neighbours[is_cut][0]), key=numbers.take)
                 episode = int(r.columns["episode"][row])
                 r.number_gap = episode, int(numbers[row]), int(numbers[following])
@@ -65,12 +66,12 @@ class AgentTrajectories(RowColumns):
         """Return the row of the successor of each step, or UNKNOWN if it has none."""
         after, following, r = super().successors(rows), self.next_steps(rows), self._resident
         # Otherwise, the successor is a final observation or the zero row.
-        leaves = np.where(self.terminated(rows), r.zero, UNKNOWN)
-        ends = np.where(after < r.slots, leaves, after)
+        zero_or_unknown = np.where(self.terminated(rows), r.zero, UNKNOWN)
+        ends = np.where(after < r.slots, zero_or_unknown, after)
         return np.where(following >= 0, following, ends)
 
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Return at most the number of earlier steps of the agent; 0 for its first step."""
+        """Estimate the number of earlier steps of the agent; 0 if its step number is at most 0."""
         ordinals = super().ordinals(rows)
         if not self._resident.has_agents:
             return ordinals

@@ -43,9 +43,10 @@ class Sequence(Unit):
         Whether sequences may be incomplete. If False, a step is drawn only if all other steps of
         its sequence are in the buffer.
     gaps : {"end", "join"}, default "end"
-        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
-        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
-        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
+        Treatment of missing step numbers of an agent. With ``"end"``, the trajectory ends before
+        the gap, a new one begins after it, and expdb warns at the first gap. With ``"join"``, the
+        steps on both sides of the gap are neighbours; use it if you skip numbers on purpose, as
+        with frame skip.
 
     Raises
     ------
@@ -276,11 +277,10 @@ class Group(Unit):
         Name of a score, or the weight of each score in a sum, such as
         ``{"judge": 0.7, "format": 0.3}``.
     missing : {"drop", "wait", "ignore"} or float, default "drop"
-        What to do with a rollout that lacks a score: leave the rollout out, wait for the score,
-        ignore the missing score, or use this number as the missing score. A number replaces only
-        the scores that are missing, before the weighted sum. With ``"ignore"``, the value of every
-        rollout is the weighted sum of its known scores, divided by the sum of their weights. Only
-        ``"wait"`` or a `deadline` delays the group of the rollout.
+        Treatment of a rollout that lacks a score. ``"drop"`` leaves out the rollout, and ``"wait"``
+        waits for the score. With ``"ignore"``, the value of a rollout is the weighted mean of its
+        known scores; a rollout without known scores is left out. A number replaces each missing
+        score in the weighted sum. Only ``"wait"`` or a `deadline` delays the group of the rollout.
     deadline : float, optional
         Seconds after the end of a rollout during which its group waits for a missing score.
         Afterwards, ``"wait"`` leaves the rollout out. By default 0, or without limit for
@@ -491,10 +491,11 @@ class Group(Unit):
     def _newest(
         self, groups: np.ndarray, returns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the newest rollouts with a known return of each group that has any.
+        """Select the newest rollouts with a known return in each group.
 
-        Return their indices [G, size], which of them exist, and the number of rollouts of each
-        group with a known return.
+        Return the indices [G, size] of the rollouts, a bool mask of the entries that are rollouts,
+        and the number of rollouts with a known return in each group. Groups without such rollouts
+        are omitted.
         """
         known = np.flatnonzero(~np.isnan(returns))
         order = known[np.argsort(groups[known], kind="stable")]

@@ -120,10 +120,10 @@ def chain_turns(
 ) -> Chains:
     """Chain turns into rows, and return the rows that have tokens to train on.
 
-    `steps` are the steps of the turns, `rollouts` the rollout of each turn, and `parts` the part of
-    the rollout; a row does not continue in another part. All are sorted by rollout. The tokens of a
-    row after a turn are always the prompt and the output of that turn, so a new prompt is compared
-    with these two only.
+    `steps` are the steps of the turns. `rollouts` and `parts` are the rollout of each turn and the
+    part of the rollout between two gaps. All three arrays are sorted by rollout. A row contains
+    turns of one part only. After a turn, the tokens of a row are the prompt and the output of that
+    turn, so a new prompt is compared only with these two.
 
     Source of the rules: TRL 1.16, `_chain_to_sequences` in `experimental/async_grpo`.
     """
@@ -142,8 +142,8 @@ def chain_turns(
         warn_once(
             "forks",
             f"{count - len(after)} of {count} later prompts in this batch do not begin with the "
-            "tokens before them, so each of them begins another row; store the whole prompt of "
-            "each turn, not only its new tokens",
+            "tokens of the previous turn, so each of them begins a new row; store the whole "
+            "prompt of each turn, not only its new tokens",
         )
     begins_chain = np.ones(len(steps), np.bool_)
     begins_chain[after] = False

@@ -130,9 +130,9 @@ class Tokens(Unit):
         ``rollout_log_probs`` and ``advantages`` for verl, and ``sequences``, ``rollout_logprobs``
         and ``advantages`` for SkyRL.
     gaps : {"end", "join"}, default "end"
-        What happens where step numbers of a rollout are missing. With ``"end"``, a new row begins
-        after the gap, and expdb warns once per process. ``"join"`` compares the prompt after the
-        gap with the turn before it.
+        Treatment of missing step numbers of a rollout. With ``"end"``, a new row begins after the
+        gap, and expdb warns once per process. With ``"join"``, the turn after the gap continues the
+        row if its prompt begins with the tokens before the gap.
 
     Raises
     ------
@@ -297,7 +297,7 @@ class Tokens(Unit):
         return layout
 
     def _find_gaps(self, trajectories: Trajectories, layout: Layout) -> np.ndarray:
-        """Return a bool array: whether step numbers before each step of a rollout are missing."""
+        """Return whether step numbers are missing directly before each step, bool."""
         follows_gap = np.zeros(layout.rows.shape, np.bool_)
         if self.gaps == "end":
             assert layout.mask is not None
@@ -307,8 +307,8 @@ class Tokens(Unit):
         if np.count_nonzero(follows_gap):
             warn_once(
                 "gaps",
-                "step numbers of a rollout in this batch are missing, so a new row begins after "
-                "the gap; number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if "
+                "a rollout in this batch lacks step numbers, so a new row begins after the gap; "
+                "number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if "
                 "numbers are skipped on purpose",
             )
         return follows_gap

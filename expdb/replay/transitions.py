@@ -34,9 +34,10 @@ class Stack(Unit):
         `obs`, `observation` and `state`. An unknown name, or a buffer without a field to stack,
         raises InvalidValue when a batch is drawn.
     gaps : {"end", "join"}, default "end"
-        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
-        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
-        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
+        Treatment of missing step numbers of an agent. With ``"end"``, the trajectory ends before
+        the gap, a new one begins after it, and expdb warns at the first gap. With ``"join"``, the
+        steps on both sides of the gap are neighbours; use it if you skip numbers on purpose, as
+        with frame skip.
 
     Raises
     ------
@@ -199,9 +200,10 @@ class NStep(Unit):
     stack_fields : sequence of str, optional
         Fields to stack, as in `Stack`.
     gaps : {"end", "join"}, default "end"
-        What happens where step numbers of an agent are missing. ``"end"`` treats steps on both
-        sides of the gap as parts of different trajectories, and warns at the first gap. ``"join"``
-        treats them as neighbours, for numbers that were skipped on purpose, as with frame skip.
+        Treatment of missing step numbers of an agent. With ``"end"``, the trajectory ends before
+        the gap, a new one begins after it, and expdb warns at the first gap. With ``"join"``, the
+        steps on both sides of the gap are neighbours; use it if you skip numbers on purpose, as
+        with frame skip.
 
     Raises
     ------

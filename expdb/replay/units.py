@@ -121,9 +121,9 @@ class Unit:
 
     @property
     def joins_gaps(self) -> bool:
-        """Whether trajectories go on where step numbers are missing, a bool.
+        """Whether trajectories continue across missing step numbers, a bool.
 
-        True if the unit has a setting `gaps` that is ``"join"``.
+        True if the unit has an attribute `gaps` with the value ``"join"``.
         """
         return vars(self).get("gaps") == "join"
 

@@ -306,8 +306,9 @@ class SamplePlan:
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
         rows = r.rows(positions)
-        is_usual = r.number_gap is None and not r.has_agents  # without a call
-        is_linked = is_usual or request.trajectories(r) is r
+        # This saves a call in the usual case.
+        links_are_plain = r.number_gap is None and not r.has_agents
+        is_linked = links_are_plain or request.trajectories(r) is r
         if offsets is None or len(positions) != request.size or not is_linked:
             return request.may_start(r, rows)
         window = self._load(offsets, positions, rows)
@@ -339,8 +340,9 @@ class SamplePlan:
     ) -> LayoutResult:
         """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
-        is_usual = r.number_gap is None and not r.has_agents  # without a call
-        trajectories = r if is_usual else self.request.trajectories(r)
+        # This saves a call in the usual case.
+        links_are_plain = r.number_gap is None and not r.has_agents
+        trajectories = r if links_are_plain else self.request.trajectories(r)
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
             if window is not None:

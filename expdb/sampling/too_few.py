@@ -12,7 +12,7 @@ from expdb.storage.reading import select
 from expdb.storage.store import Store
 
 
-def name_gap(error: errors.TooFewRows, resident: Resident, unit: Unit) -> errors.TooFewRows:
+def explain_gap(error: errors.TooFewRows, resident: Resident, unit: Unit) -> errors.TooFewRows:
     """Return an error that also names missing step numbers if they end trajectories of the unit."""
     if resident.number_gap is None or not follows_links(unit) or unit.joins_gaps:
         return error

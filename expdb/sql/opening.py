@@ -253,12 +253,12 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
                 finally:
                     connection.close()
         except module.Error as error:
-            raise translated(error, path) from errors.hidden(error)
+            raise translated(error, path) from errors.log_cause(error)
         except errors.StorageFull as error:
             raise errors.StorageFull(
                 f"no space is left to create {path}, and no file was created; free disk space and "
                 "try again"
-            ) from errors.hidden(error)
+            ) from errors.log_cause(error)
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -286,7 +286,7 @@ def _server_engine(
     except ImportError as error:
         raise errors.DriverMissing(
             f"PostgreSQL requires psycopg 3 ({error}); run pip install 'expdb[postgres]'"
-        ) from errors.hidden(error)
+        ) from errors.log_cause(error)
     return PostgresqlEngine(
         url, read_only=read_only, durability=durability, timeout=timeout, max_lag=max_lag
     )

@@ -193,4 +193,4 @@ class Transaction(AbstractContextManager[Session]):
         if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
             translated = self._translate_errors(error)
             if isinstance(translated, errors.ExpDBError):
-                raise translated from errors.hidden(error)
+                raise translated from errors.log_cause(error)

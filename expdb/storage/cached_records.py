@@ -48,8 +48,8 @@ class EpisodeRecord:
     # Whether any stored step uses `policy_version`, the version of the episode.
     uses_version: bool = True
     gained: float | None = None  # sum of the rewards written by this process or found by it
-    # The greatest step number of each agent, None for the agent of the episode. It is unknown
-    # (None) until a write of this process needs it.
+    # The greatest step number of each agent; the key None is the agent of the episode. The
+    # attribute is None until a write of this process needs the numbers.
     greatest: dict[str | None, int] | None = None
 
     def become(self, other: "EpisodeRecord") -> None:

@@ -18,7 +18,7 @@ from expdb.storage.writing.batches import (
     split_step,
 )
 from expdb.storage.writing.columnar import columnar
-from expdb.storage.writing.encoded_steps import EncodedSteps, new_steps
+from expdb.storage.writing.encoded_steps import EncodedSteps, make_encoded_steps
 from expdb.storage.writing.group_commit import EncodedWrite
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps, step_columns
@@ -40,7 +40,7 @@ class EpisodeSink:
 
     def gathering(self) -> EncodedSteps:
         """Return an empty collection of steps."""
-        return new_steps(self._store.fields, self._store.replacements)
+        return make_encoded_steps(self._store.fields, self._store.replacements)
 
     def gather_many(self, episode: EpisodeRecord, batch: Any, steps: EncodedSteps) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""

@@ -127,12 +127,12 @@ class BufferedWriter(ABC):
         FieldMismatch
             If another process has given a field another type.
         InvalidValue
-            If a StepWriter is closed, or if the rate limiter of the buffer never allows this number
-            of steps in one write. If an agent has stored a step of the same number with other
-            values in the episode; the writer then discards the refused step.
+            If a StepWriter is closed, if the rate limiter of the buffer never allows this number of
+            steps in one write, or if an agent already has a step with the same number and other
+            values in the episode. In the last case, the writer discards the refused step.
         Evicted
-            If an agent had a step with the same number in the episode, and the step was evicted.
-            The writer then discards the refused step.
+            If steps of an episode were evicted or deleted, and a step number is less than all
+            stored numbers of the agent. The writer then discards the refused step.
         ForkedWithOpenConnection
             If the writer belongs to the parent process.
         CommitUnknown

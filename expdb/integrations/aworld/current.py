@@ -167,7 +167,7 @@ class ExperienceStorage(Storage[Any]):
     def _write(self, block: str, id: str, stored: Any, before: list[dict[str, Any]]) -> None:
         """Store an item, and then delete the item that it replaces.
 
-        With the "fifo" policy, the new item has the place of the replaced item in the order.
+        With the "fifo" policy, the new item keeps the `order` tag of the replaced item.
         """
         order = time.time_ns()
         if before and self.conf.eviction_policy == "fifo":

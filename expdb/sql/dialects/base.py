@@ -37,9 +37,9 @@ def finding(what: str, detail: str, wrong: bool = False, cure: str = "") -> Find
 def fetch_limited(
     fetch: Callable[[int], list[tuple[Any, ...]]], max_bytes: int | None
 ) -> list[tuple[Any, ...]]:
-    """Return all rows of a query; raise SqlError if they have more than `max_bytes`.
+    """Return all rows of a query; raise SqlError if their size exceeds `max_bytes`.
 
-    `fetch` returns up to a number of next rows.
+    `fetch(count)` returns at most `count` of the remaining rows.
     """
     rows: list[tuple[Any, ...]] = []
     count, nbytes = 1, 0

@@ -72,7 +72,7 @@ def decoded(
         sound = False
     if not sound:
         raise damaged(what, f"its shape {shape[:40]!r} does not fit {len(data)} bytes of {field}")
-    # Rows that were written before the checksum included the position have that of the data.
+    # The checksum of rows written by earlier versions covers only the data, not the position.
     if crc not in (crc_of_annotation(data, position, name), zlib.crc32(data)):
         raise damaged(what, "its checksum does not match")
     return np.frombuffer(data, field.numpy).reshape(sizes).copy()

@@ -21,8 +21,8 @@ OPEN_EPISODES = (
     "SELECT count(*) FROM experience_episodes WHERE buffer = :buffer AND status = 'open' "
     "AND started < :before"
 )
-# Counts of agents in episodes by the numbers of their stored steps. Versions of expdb before 0.3
-# stored steps with equal numbers.
+# The number of trajectories with missing step numbers, the number with repeated step numbers, and
+# one episode with either. Versions of expdb before 0.3 could store a step number twice.
 NUMBERS = (
     "SELECT count(CASE WHEN span > numbers THEN 1 END), count(CASE WHEN steps > numbers THEN 1 END)"
     ", min(CASE WHEN span > numbers OR steps > numbers THEN episode_id END) FROM (SELECT "
@@ -85,14 +85,16 @@ WHERE e.status = 'complete' AND e.ordered
 
 
 def count_ends(store: Store, session: Session) -> tuple[int, int, int]:
-    """Return the number of examined episodes, those without an end, and those without a reward.
+    """Count the newest complete episodes, and those whose end or last reward is missing.
 
-    The second number is 0 if most episodes have an end.
+    The second number is 0 unless at least `MIN_MISSING_ENDS` episodes, and more than half of them,
+    have no end.
     """
     rows = session.ask(ENDS, store.id)
     missing = sum(not has_end for has_end, _ in rows)
-    is_usual = missing >= MIN_MISSING_ENDS and missing > len(rows) // 2
-    return len(rows), missing if is_usual else 0, sum(bool(lacks) for _, lacks in rows)
+    is_common = missing >= MIN_MISSING_ENDS and missing > len(rows) // 2
+    unrewarded = sum(bool(lacks_reward) for _, lacks_reward in rows)
+    return len(rows), missing if is_common else 0, unrewarded
 
 
 def _step_numbers(db: Any, name: str) -> Iterator[Finding]:
@@ -103,8 +105,9 @@ def _step_numbers(db: Any, name: str) -> Iterator[Finding]:
     if gaps or repeats:
         yield finding(
             f"step numbers of {name!r}",
-            f"{gaps} episodes lack step numbers and {repeats} repeat some, such as {example!r}; "
-            "trajectories end where numbers are missing, unless the unit has gaps='join'",
+            f"{gaps} trajectories lack step numbers and {repeats} repeat step numbers, for example "
+            f"in episode {example!r}; trajectories end at missing numbers unless the unit has "
+            "gaps='join'",
         )
 
 

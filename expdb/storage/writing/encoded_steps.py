@@ -67,9 +67,9 @@ class Progress(NamedTuple):
         return self.greatest is None or number > self.greatest
 
 
-# The greatest number of an episode after a write, those of each agent if they are known, the
-# indices of the steps whose number is not above the earlier ones of their agent, and whether all
-# other numbers are certainly free.
+# Four values: the greatest step number of an episode after a write, the greatest number of each
+# agent or None if unknown, the indices of the steps whose number does not exceed all earlier
+# numbers of their agent, and whether all other step numbers are certainly free.
 Numbering = tuple[int, dict[str | None, int] | None, list[int], bool]
 
 
@@ -436,7 +436,7 @@ class EncodedSteps:
         return rows.items()
 
     def discard(self, indices: Collection[int]) -> None:
-        """Remove steps; an episode without other steps is no longer ended by them."""
+        """Remove steps; the write no longer ends an episode if no pending step of it remains."""
         self.close()
         kept = [entry for index, entry in enumerate(self.taken) if index not in indices]
         taken, self.taken, self._columns = self.taken, kept, None
@@ -471,7 +471,7 @@ class EncodedSteps:
 
 
 class ReplacingSteps(EncodedSteps):
-    """Steps whose text may have characters that cannot be stored, and which are replaced."""
+    """Steps in which expdb replaces characters that cannot be stored."""
 
     def __init__(self, fields: Fields, replacements: Replacements):
         super().__init__(fields)
@@ -503,6 +503,6 @@ class ReplacingSteps(EncodedSteps):
         return super().add_final(values)
 
 
-def new_steps(fields: Fields, replacements: Replacements | None) -> EncodedSteps:
+def make_encoded_steps(fields: Fields, replacements: Replacements | None) -> EncodedSteps:
     """Return an empty collection of steps."""
     return EncodedSteps(fields) if replacements is None else ReplacingSteps(fields, replacements)

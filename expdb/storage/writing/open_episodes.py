@@ -19,7 +19,7 @@ from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.columnar import Columnar, columnar
-from expdb.storage.writing.encoded_steps import EncodedSteps, Progress, new_steps
+from expdb.storage.writing.encoded_steps import EncodedSteps, Progress, make_encoded_steps
 from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Payload, Row
 from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
 
@@ -94,7 +94,7 @@ class OpenEpisodes:
 
     def gathering(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
-        return PendingSteps(new_steps(self._store.fields, self._store.replacements))
+        return PendingSteps(make_encoded_steps(self._store.fields, self._store.replacements))
 
     def gather(
         self,

@@ -27,7 +27,7 @@ _UNKNOWN: Any = object()  # a value that was updated after the step was stored
 Numbers = dict[tuple[str | None, int], int]  # position by agent and step number
 
 
-class TakenStep(NamedTuple):
+class NumberConflict(NamedTuple):
     """A step of a write whose number is taken by another step."""
 
     place: int  # index of the step in the write
@@ -37,10 +37,10 @@ class TakenStep(NamedTuple):
     first: int | None  # place of the earlier step in the write with this number
 
 
-class StepsTaken(errors.OutOfDate):
+class NumbersTaken(errors.OutOfDate):
     """Some steps have numbers that are taken; internal, handled by transaction.write."""
 
-    def __init__(self, steps: list[TakenStep]):
+    def __init__(self, steps: list[NumberConflict]):
         super().__init__("step numbers are taken")
         self.steps = steps
 
@@ -48,8 +48,8 @@ class StepsTaken(errors.OutOfDate):
 def read(session: Session, store: Store, write: EpisodeWrite, state: EpisodeRecord) -> Numbers:
     """Return the numbers of the stored steps of an episode, whose current state is `state`.
 
-    If no step of the buffer has an agent of its own and the write has no late step, the greatest
-    number of the episode suffices and nothing is returned.
+    The result is empty if the greatest number of the episode suffices: if no step of the buffer has
+    an agent of its own, and the write has no late step.
     """
     if state.id is None:
         return {}
@@ -76,11 +76,11 @@ def greatest(numbers: Numbers, state: EpisodeRecord) -> dict[str | None, int]:
     return by_agent
 
 
-def find_taken(
+def find_conflicts(
     pending: EncodedSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers
-) -> list[TakenStep]:
+) -> list[NumberConflict]:
     """Return the steps of an episode whose numbers are taken, or were taken by evicted steps."""
-    taken, seen, late = list[TakenStep](), dict[Any, int](), set(write.late)
+    taken, seen, late = list[NumberConflict](), dict[Any, int](), set(write.late)
     smallest: dict[str | None, int] = {}
     if write.before.length > len(numbers):  # steps were evicted or deleted
         for agent, number in numbers:
@@ -95,11 +95,11 @@ def find_taken(
             earlier = None if first == index else first
             position = None if earlier is not None else numbers.get(key)
             name = write.record.episode_id
-            taken.append(TakenStep(index, name, number, position, earlier))
+            taken.append(NumberConflict(index, name, number, position, earlier))
     return taken
 
 
-def require_equal(store: Store, pending: EncodedSteps, taken: list[TakenStep]) -> None:
+def require_equal(store: Store, pending: EncodedSteps, taken: list[NumberConflict]) -> None:
     """Raise if a step is not equal to the stored step with its number.
 
     Raise Evicted if the stored step was evicted, and InvalidValue if a value differs.
@@ -127,13 +127,13 @@ def _values(pending: EncodedSteps, rows: list[dict[str, Any]], index: int) -> di
     return passed | rows[index]
 
 
-def _read_stored(store: Store, taken: list[TakenStep]) -> dict[int, dict[str, Any]]:
+def _read_stored(store: Store, taken: list[NumberConflict]) -> dict[int, dict[str, Any]]:
     """Return the stored values of steps by their index in the write."""
     for step in taken:
         if step.position is None:
             raise errors.Evicted(
-                f"step {step.number} of episode {step.episode_id!r} was evicted or deleted, so it "
-                "cannot be stored again; pass another episode_id for another attempt"
+                f"step {step.number} of episode {step.episode_id!r} may have been evicted or "
+                "deleted, so it cannot be stored; pass another episode_id for another attempt"
             )
     if not taken:
         return {}

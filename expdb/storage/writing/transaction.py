@@ -75,7 +75,7 @@ def write(store: Store, pending: EncodedSteps) -> np.ndarray:
                     commit = commit or _in_transaction(store, pending, again)
                     if not again:
                         _enqueue_commit(store, pending, commit)
-            except step_numbers.StepsTaken as error:
+            except step_numbers.NumbersTaken as error:
                 repeats = repeats or _Repeats(len(pending))
                 repeats.discard(store, pending, error.steps)
             except errors.FieldMismatch:
@@ -110,10 +110,10 @@ class _Repeats:
     """The steps of a write that repeat other steps, so they are not stored again."""
 
     def __init__(self, count: int):
-        self._count, self._taken = count, dict[int, step_numbers.TakenStep]()
+        self._count, self._taken = count, dict[int, step_numbers.NumberConflict]()
 
     def discard(
-        self, store: Store, pending: EncodedSteps, taken: list[step_numbers.TakenStep]
+        self, store: Store, pending: EncodedSteps, taken: list[step_numbers.NumberConflict]
     ) -> None:
         """Discard steps whose numbers are taken; raise if one is not equal to the stored step."""
         rest = [index for index in range(self._count) if index not in self._taken]
@@ -121,7 +121,7 @@ class _Repeats:
         try:
             step_numbers.require_equal(store, pending, taken)
         except (errors.InvalidValue, errors.Evicted):
-            pending.discard(places)  # else a writer could not write its other steps either
+            pending.discard(places)  # so that a writer can still write its other steps
             raise
         pending.discard(places)
         self._taken |= {
@@ -494,7 +494,7 @@ def _plan_with_numbers(
 ) -> WritePlan:
     """Make the plan again with the greatest stored number of each agent of an episode.
 
-    Also record the state of the episode in `current`. Raise StepsTaken if numbers are taken.
+    Also record the state of the episode in `current`. Raise NumbersTaken if numbers are taken.
     """
     state, ended = current.get(write.record, write.before), None
     if state.id is not None:
@@ -508,11 +508,11 @@ def _plan_with_numbers(
     current[write.record] = state.changed(greatest=step_numbers.greatest(numbers, state))
     plan = make_plan(pending, current)
     (write,) = [other for other in plan.episodes if other.record is write.record]
-    taken = step_numbers.find_taken(pending, plan, write, numbers)
+    taken = step_numbers.find_conflicts(pending, plan, write, numbers)
     if ended is not None and len(taken) < len(write.rows):
         raise ended
     if taken:
-        raise step_numbers.StepsTaken(taken)
+        raise step_numbers.NumbersTaken(taken)
     return plan
 
 

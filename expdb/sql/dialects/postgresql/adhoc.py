@@ -101,11 +101,11 @@ def run_sql(
         meant = _translate_error(error)
         if meant is None:
             raise
-        raise meant from errors.hidden(error)
+        raise meant from errors.log_cause(error)
 
 
 def _fetch(cursor: Any, count: int) -> list[tuple[Any, ...]]:
-    """Return up to `count` next rows of the query."""
+    """Return at most `count` of the remaining rows of the query."""
     rows = cursor.execute(f"FETCH {count} FROM expdb_sql", binary=False).fetchall()
     return [tuple(map(_plain, row)) for row in rows]
 

@@ -131,7 +131,7 @@ class PostgresqlEngine(Engine):
                 raise errors.DatabaseBusy(
                     f"{self.location} has no free connection, because this process uses all "
                     "connections of its pool; use fewer threads"
-                ) from errors.hidden(error)
+                ) from errors.log_cause(error)
             except sa.exc.DBAPIError as error:
                 failure = self._expdb_error(
                     connect_error(error.orig or error, self.location), error

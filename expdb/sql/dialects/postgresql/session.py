@@ -107,7 +107,7 @@ class PostgresqlSession(Session):
             return _check_required(self._trip(everything), required)[put_off:]
         except psycopg.OperationalError as error:
             if self._driver.closed and everything[-1][0] == "COMMIT":
-                raise self._commit_unknown(error) from errors.hidden(error)
+                raise self._commit_unknown(error) from errors.log_cause(error)
             if not fresh or not self._driver.closed or not self._closing:
                 raise
         # The server has restarted since the last use of this connection. Nothing has happened in

@@ -104,7 +104,7 @@ def _run_sql(
             raise failed from None
         if meant is None:
             raise
-        raise meant from errors.hidden(error)
+        raise meant from errors.log_cause(error)
 
 
 def _translate_error(driver: Any, error: BaseException) -> errors.ExpDBError | None:

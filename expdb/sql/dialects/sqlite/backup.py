@@ -35,4 +35,4 @@ def copy_into(target: str, session: Session, module: ModuleType) -> None:
         for suffix in ("", "-wal", "-shm"):  # they would prevent the next backup
             with suppress(OSError):
                 os.unlink(target + suffix)
-        raise translated(error, target) from errors.hidden(error)
+        raise translated(error, target) from errors.log_cause(error)

@@ -227,7 +227,7 @@ def identify(path: str, module: ModuleType) -> None:
         )
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     except module.DatabaseError as error:
-        raise translated(error, path) from errors.hidden(error)
+        raise translated(error, path) from errors.log_cause(error)
     finally:
         if connection is not None:
             connection.close()

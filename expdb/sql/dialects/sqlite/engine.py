@@ -197,7 +197,7 @@ class SqliteEngine(Engine):
                 connection_to.guard(session.driver)
             return session
         except Exception as error:
-            raise self.translated(error) from errors.hidden(error)
+            raise self.translated(error) from errors.log_cause(error)
 
     def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
         """Keep a session for later use, or close it if it is not usable."""
