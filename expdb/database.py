@@ -91,7 +91,8 @@ def open(
         Treatment of characters that cannot be stored: lone surrogates outside of JSON fields, and
         NUL characters in tags and columns. With ``"strict"``, such a character raises InvalidValue.
         With ``"replace"``, expdb stores U+FFFD in its place, and `ReplayBuffer.stats` returns the
-        number of replaced characters. In ids such as `task_id`, such characters always raise.
+        number of replaced characters. It applies to fields, tags and `pre_agent` of steps; in
+        ids and other text, such characters always raise.
     sqlite_module : module, optional
         SQLite library to use in place of `sqlite3`, for example `pysqlite3.dbapi2`, which the
         extra ``sqlite`` installs. All handles of a process on one file must use the same library.

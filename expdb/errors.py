@@ -20,6 +20,8 @@ class ExpDBError(Exception):
     this class itself; pass a newer library as `sqlite_module`.
     """
 
+    discarded_steps = 0  # number of pending steps that a writer discarded because of this error
+
 
 class ExpDBWarning(UserWarning):
     """Category of all warnings that expdb emits.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
 from expdb.storage.reading.fetch import final_types
 from expdb.storage.store import Store
+from expdb.storage.stored_json import json_text
 
 BATCH_STEPS = 4096
 _TYPES = {
@@ -161,10 +161,7 @@ def _of_objects(array: np.ndarray, kind: pa.DataType, as_json: bool) -> pa.Array
     if pa.types.is_list(kind):
         return _of_arrays(values, kind)
     if as_json:
-        values = [
-            None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            for value in values
-        ]
+        values = [None if value is None else json_text(value, (",", ":")) for value in values]
     return pa.array(values, kind)
 
 

@@ -121,7 +121,7 @@ def encode_tags(value: Any, name: str) -> str:
     if "\\u" in text and (escaped := _ESCAPED.search(text)):
         raise InvalidValue(
             f"{name} contains a {'NUL character' if escaped[1] == '0000' else 'lone surrogate'}; "
-            "remove this character, store the text in a field, or open the database with "
-            "text='replace'"
+            "remove this character, store the text in a field, or, for tags of steps, open the "
+            "database with text='replace'"
         )
     return text

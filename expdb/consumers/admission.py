@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import secrets
 import sys
 import threading
@@ -49,12 +50,12 @@ class Admission(AsyncExit["Admission"]):
     def __init__(self, store: Store, admitted: Admitted, seconds: float):
         self._store, self._admitted, self._seconds = store, admitted, seconds
         self._begun_at, self._expires = errors.current_line(), time.monotonic() + seconds
-        self._is_over = False
+        self._is_over, self._pid = False, os.getpid()
         self._may_have_ended = False  # by an earlier call whose outcome is unknown
 
     def __del__(self) -> None:
         is_held = self._admitted.id is not None and time.monotonic() < self._expires
-        if self._is_over or not is_held or sys.is_finalizing():
+        if self._is_over or not is_held or self._pid != os.getpid() or sys.is_finalizing():
             return
         errors.warn(
             f"an admission begun at {':'.join(map(str, self._begun_at))} was dropped without "

@@ -39,7 +39,10 @@ def count_groups(
             names = unit.reads[3:]
             rows = select.columns_of_episodes(store, session, names, 1 << 62, ids)
             returns, waiting = unit.values(_columns(names, rows, ids).__getitem__, time.time())
-    returns[stored_steps < lengths] = np.nan  # partly evicted rollouts are not drawn
+    is_partial = stored_steps < lengths  # partly evicted rollouts are not drawn
+    returns[is_partial] = np.nan
+    if waiting is not None:
+        waiting = waiting & ~is_partial
     left = leasing.left(first_positions)
     return unit.count(groups, returns, versions, left, oldest, waiting), discarded
 
@@ -81,7 +84,7 @@ def _rollouts(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return group, return, oldest policy version, number and length of complete episodes."""
     is_complete = [status == "complete" for status in episodes["status"].to_pylist()]
-    rows = episodes.filter(is_complete)
+    rows = episodes.filter(np.array(is_complete, np.bool_))
     codes: dict[tuple[bool, str], int] = {}
     names = zip(rows["group_id"].to_pylist(), rows["task_id"].to_pylist(), strict=True)
     groups = [codes.setdefault((group is None, group or task), len(codes)) for group, task in names]

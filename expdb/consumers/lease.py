@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
+import os
 import sys
 import threading
 import time
@@ -49,7 +50,7 @@ class Lease(AsyncExit[Batch]):
         self._seconds, self.step = seconds, step
         self._ended, self._renews = threading.Event(), renew
         self._expires, self._begun_at = time.monotonic() + seconds, errors.current_line()
-        self._is_over = False
+        self._is_over, self._pid = False, os.getpid()
         if renew:
             threading.Thread(
                 target=_renew, args=(leasing, leased.id, seconds, self._ended), daemon=True
@@ -58,7 +59,7 @@ class Lease(AsyncExit[Batch]):
 
     def __del__(self) -> None:
         is_held = self._renews or time.monotonic() < self._expires
-        if self._is_over or not is_held or sys.is_finalizing():
+        if self._is_over or not is_held or self._pid != os.getpid() or sys.is_finalizing():
             return
         begun_at = ":".join(map(str, self._begun_at))
         errors.warn(
@@ -134,7 +135,12 @@ class Lease(AsyncExit[Batch]):
         ... )
         """
         step = self.step if step is None else checks.whole(step, "step")
-        self._leasing.acknowledge(self.id, step, None if scores is None else scores_of(scores))
+        rows = None if scores is None else scores_of(scores)
+        try:
+            self._leasing.acknowledge(self.id, step, rows)
+        except (errors.LeaseLost, errors.UnknownConsumer):
+            self._renews, self._expires = False, 0.0  # the items are no longer leased
+            raise
         self.end()
 
     def give_back(self) -> None:

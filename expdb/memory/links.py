@@ -208,7 +208,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
 
 def record_gap(r: Resident, rows: np.ndarray) -> None:
     """Record the first gap between the numbers of linked steps, unless one is known."""
-    if r.number_gap is not None:
+    if r.number_gap is not None or r.has_agents:  # see AgentTrajectories for several agents
         return
     after, numbers = r.columns[AFTER][rows], r.columns["step"]
     is_linked = (after >= 0) & (after < r.slots)
@@ -312,7 +312,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
     """Link the steps of episodes that were written out of order, sorted by (step, position).
 
     Call it after all steps of the buffer are loaded. If a step of an episode was evicted or
-    deleted, its place in the order is unknown, so all links of the episode become UNKNOWN.
+    deleted, its place in the order is unknown, so only steps with consecutive numbers are linked.
     """
     for id, linked in list(r.unordered.items()):
         if len(linked) and linked.min() >= r.low:
@@ -338,8 +338,9 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             _link_in_order(r, details, positions)
             load_finals(store, session, r, details)
         else:
-            del r.unordered[id]
+            r.unordered[id] = positions
             _number_what_is_left(store, session, r, id, positions)
+            _link_consecutive(r, episode_rows)
         settle_loose_ends(r, episode_rows)
         record_gap(r, episode_rows)
         if len(positions):
@@ -356,6 +357,13 @@ def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None
     ends = Ends(details.id, positions[:1], positions[-1:], details.length, details.length)
     settle_ends(r, ends, details, r.high)
     r.open.pop(int(details.id[0]), None)
+
+
+def _link_consecutive(r: Resident, rows: np.ndarray) -> None:
+    """Link the remaining steps of an episode, sorted by number, whose numbers are consecutive."""
+    follows = np.flatnonzero(np.diff(r.columns["step"][rows]) <= 1)
+    r.columns[AFTER][rows[follows]] = rows[follows + 1]
+    r.columns[BEFORE][rows[follows + 1]] = rows[follows]
 
 
 def _number_what_is_left(

@@ -305,8 +305,8 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
             if earlier.ordinal == ordinal and r.holds(earlier.last):
                 previous = r.row(earlier.last)
                 after[previous], before[row] = row, previous
-                if r.number_gap is None and numbers[row] - numbers[previous] > 1:
-                    r.number_gap = episode, int(numbers[previous]), int(numbers[row])
+                if numbers[row] - numbers[previous] > 1:
+                    record_gap(r, np.array([previous]))
                 if earlier.last < first:
                     relinked.append(earlier.last)
             count += earlier.count

@@ -106,7 +106,7 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
     for id in episodes.tolist():
         if id in r.open:
             r.open[id].first = -1
-        if id in r.unordered:
+        if id in r.unordered or r.has_agents:  # the steps of the other agents remain neighbours
             r.unordered[id] = NONE
     if len(r.open) > MANY_OPEN:
         r.open = {id: episode for id, episode in r.open.items() if r.holds(episode.last)}

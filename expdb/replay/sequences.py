@@ -279,7 +279,8 @@ class Group(Unit):
     missing : {"drop", "wait", "ignore"} or float, default "drop"
         Treatment of a rollout that lacks a score. ``"drop"`` leaves out the rollout, and ``"wait"``
         waits for the score. With ``"ignore"``, the value of a rollout is the weighted mean of its
-        known scores; a rollout without known scores is left out. A number replaces each missing
+        known scores, and the weights must be greater than 0; a rollout without known scores is left
+        out. A number replaces each missing
         score in the weighted sum. Only ``"wait"`` or a `deadline` delays the group of the rollout.
     deadline : float, optional
         Seconds after the end of a rollout during which its group waits for a missing score.

@@ -143,7 +143,7 @@ def chain_turns(
             "forks",
             f"{count - len(after)} of {count} later prompts in this batch do not begin with the "
             "tokens of the previous turn, so each of them begins a new row; store the whole "
-            "prompt of each turn, not only its new tokens",
+            "prompt of each turn, not only its new tokens, or pass agent= if several agents act",
         )
     begins_chain = np.ones(len(steps), np.bool_)
     begins_chain[after] = False

@@ -267,9 +267,9 @@ class Tokens(Unit):
         Returns
         -------
         tuple of str
-            The keys of `of`, `episode_return` and `follows_gap`.
+            The keys of `of`, `episode_return` and `turn_number`.
         """
-        return tuple(dict.fromkeys((*self.of.keys(), "episode_return", "follows_gap")))
+        return tuple(dict.fromkeys((*self.of.keys(), "episode_return", "turn_number")))
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -293,25 +293,10 @@ class Tokens(Unit):
         layout = self.of.layout(trajectories, rows, rng)
         if "episode_return" not in layout.columns:
             layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
-        layout.columns["follows_gap"] = self._find_gaps(trajectories, layout)
+        assert layout.mask is not None
+        numbers = np.where(layout.mask, trajectories.numbers(layout.rows), UNKNOWN)
+        layout.columns["turn_number"] = numbers
         return layout
-
-    def _find_gaps(self, trajectories: Trajectories, layout: Layout) -> np.ndarray:
-        """Return whether step numbers are missing directly before each step, bool."""
-        follows_gap = np.zeros(layout.rows.shape, np.bool_)
-        if self.gaps == "end":
-            assert layout.mask is not None
-            numbers = np.where(layout.mask, trajectories.numbers(layout.rows), UNKNOWN)
-            greatest = np.maximum.accumulate(numbers, -1)[..., :-1]
-            follows_gap[..., 1:] = numbers[..., 1:] > greatest + 1
-        if np.count_nonzero(follows_gap):
-            warn_once(
-                "gaps",
-                "a rollout in this batch lacks step numbers, so a new row begins after the gap; "
-                "number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if "
-                "numbers are skipped on purpose",
-            )
-        return follows_gap
 
     # -- the rows --------------------------------------------------------------------------------
 
@@ -665,9 +650,24 @@ class _TurnInputs:
             is_taken = is_taken & (batch["agent_id"] == unit.agent)
         self.steps = np.flatnonzero(is_taken)
         self.rollouts = self.steps // self._shape[-1]
-        begins_part = batch["follows_gap"].copy()
-        begins_part[..., 0] = True
-        self.parts = np.cumsum(begins_part)[self.steps]
+        self.parts = self.rollouts if unit.joins_gaps else self._parts(is_taken)[self.steps]
+
+    def _parts(self, is_taken: np.ndarray) -> np.ndarray:
+        """Return, for each step, the number of the part of a rollout between two gaps."""
+        is_taken = is_taken.reshape(-1, self._shape[-1])
+        numbers = self.batch["turn_number"].reshape(is_taken.shape)
+        numbers = np.where(is_taken, numbers, UNKNOWN)
+        greatest = np.maximum.accumulate(numbers, 1)[:, :-1]
+        begins_part = np.ones(is_taken.shape, np.bool_)
+        begins_part[:, 1:] = (numbers[:, 1:] > greatest + 1) & (greatest != UNKNOWN)
+        if np.count_nonzero(begins_part[:, 1:]):
+            warn_once(
+                "gaps",
+                "a rollout in this batch lacks step numbers, so a new row begins after the gap; "
+                "number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' if numbers "
+                "are skipped on purpose",
+            )
+        return np.cumsum(begins_part)
 
     def _mask_invalid_logprobs(self, masks: RaggedArray | None, name: str) -> RaggedArray | None:
         """Return the output masks; exclude tokens with invalid log-probabilities.

@@ -23,7 +23,8 @@ class Stack(Unit):
     Observations are [B, k, ...]: the oldest frame first, the frame of the step itself last. Each
     frame is stored once; stacks are built when a batch is drawn. At the beginning of an episode,
     its first frame is repeated, as gymnasium's `FrameStackObservation` does with
-    ``padding_type="reset"``. A step is never drawn if one of its frames was evicted or deleted.
+    ``padding_type="reset"``. A step is never drawn if one of its frames was evicted or deleted,
+    or is on the other side of a gap between step numbers.
 
     Parameters
     ----------

@@ -10,8 +10,8 @@ from expdb.batch import Batch
 from expdb.chunks.fields import Field
 from expdb.errors import warn
 from expdb.sql.session import Session
+from expdb.storage.reading.ends import count_ends
 from expdb.storage.store import Store
-from expdb.storage.upkeep.examine_buffers import count_ends
 
 
 def warn_of_ends(store: Store, session: Session) -> None:

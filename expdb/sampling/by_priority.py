@@ -129,7 +129,9 @@ class ByPriority:
             relabelled = any(len(change.episodes) for change in changes or ())
             reach = None if relabelled else reach
         deleted = any(change.deleted for change in changes or ())
-        must_rebuild = must_rebuild or deleted
+        # The next step of an agent may be far from its evicted step.
+        cuts_agents = r.has_agents and any(len(change.orphaned) for change in changes or ())
+        must_rebuild = must_rebuild or deleted or (cuts_agents and request.unit.lookback > 0)
         if must_rebuild or changes is None or looked is None or used is None or reach is None:
             chosen = np.zeros(r.slots, np.bool_)
             positions = self._candidates.drawable(session, request)

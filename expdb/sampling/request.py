@@ -256,9 +256,9 @@ def follows_links(unit: Unit) -> bool:
 
 def _warn_of_gap(episode: int, before: int, after: int) -> None:
     warn(
-        f"episode {episode} has step {before} and then step {after}, so trajectories end at step "
-        f"{before}; number the steps of an episode 0, 1, 2 and so on, or pass gaps='join' to the "
-        "unit if numbers are skipped on purpose"
+        f"an agent of episode {episode} has step {before} and then step {after}, so trajectories "
+        f"end at step {before}; number the steps of each agent 0, 1, 2 and so on, or pass "
+        "gaps='join' to the unit if numbers are skipped on purpose"
     )
 
 

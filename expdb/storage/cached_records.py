@@ -51,6 +51,8 @@ class EpisodeRecord:
     # The greatest step number of each agent; the key None is the agent of the episode. The
     # attribute is None until a write of this process needs the numbers.
     greatest: dict[str | None, int] | None = None
+    # No agent that `greatest` lacks has a greater number; None if it has no number.
+    unknown_greatest: int | None = None
 
     def become(self, other: "EpisodeRecord") -> None:
         """Copy all values of another record."""

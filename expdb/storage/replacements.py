@@ -32,6 +32,6 @@ class Replacements:
                 self._replace(key, characters): self._replace(inner, characters)
                 for key, inner in value.items()
             }
-        if isinstance(value, (list, tuple)) and characters is _SURROGATES_AND_NUL:
+        if isinstance(value, (list, tuple)):
             return [self._replace(inner, characters) for inner in value]
         return value

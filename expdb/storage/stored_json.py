@@ -1,4 +1,4 @@
-"""Parse JSON from the tables, which a corrupted or malicious file may have altered."""
+"""Parse JSON from the tables, which a corrupted or malicious file may have altered; write JSON."""
 
 import json
 from typing import Any
@@ -46,3 +46,13 @@ def parse_numbers(text: Any, what: str) -> dict[str, float]:
 def damaged(what: str, why: object) -> DatabaseDamaged:
     """Return the error for a stored value that cannot be read."""
     return DatabaseDamaged(f"{what} cannot be read ({why}); restore a backup")
+
+
+def json_text(value: Any, separators: tuple[str, str] | None = None) -> str:
+    """Return a stored JSON value as text that UTF-8 can encode; lone surrogates are escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=separators)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=separators)
+    return text

@@ -193,7 +193,7 @@ class BufferedWriter(ABC):
         """
         steps, following = self._steps, self._sink.gathering()
         try:
-            self._sink.write(steps)
+            self._write_others(steps)
             self._told_of(steps.positions)
             self._steps = self._sink.gathering()  # not `following`: the write may add fields
         except BaseException:
@@ -202,6 +202,16 @@ class BufferedWriter(ABC):
                 self._steps = following
             elif steps.is_in_doubt:
                 self._steps, self._in_doubt = following, steps
+            raise
+
+    def _write_others(self, steps: Any) -> None:
+        """Write steps; if some were refused and discarded, write the others and then raise."""
+        try:
+            self._sink.write(steps)
+        except (errors.InvalidValue, errors.Evicted) as error:
+            if not error.discarded_steps:
+                raise
+            self._write_others(steps)
             raise
 
     def _told_of(self, positions: np.ndarray) -> None:
@@ -554,8 +564,13 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             raise
 
     def _write(self) -> None:
+        steps = self._steps
         try:
             super()._write()
+        except (errors.InvalidValue, errors.Evicted) as error:
+            if error.discarded_steps and self._last is None and not steps.ends_episode:
+                self._whole, self._takes_steps = False, True  # the last step was discarded
+            raise
         except errors.EpisodeResumed as error:  # another writer has the episode now
             self._resumed, self._given_up, self._takes_steps = error, True, False
             raise

@@ -7,12 +7,14 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pydantic
 import pytest
 from kept_files import DTYPES
 
 import expdb
 from expdb import Field
+from expdb.export import export
 
 
 class Message(pydantic.BaseModel):
@@ -140,7 +142,7 @@ def test_text_and_bytes_round_trip(scratch):
 
 
 @pytest.mark.both_databases
-def test_nul_and_surrogates_of_tool_output_round_trip(open_db):
+def test_nul_and_surrogates_of_tool_output_round_trip(open_db, tmp_path):
     db = open_db()
     buffer = db.buffer("b")
     messages = [{"role": "tool", "content": "a\0b\ud800c"}]
@@ -151,6 +153,10 @@ def test_nul_and_surrogates_of_tool_output_round_trip(open_db):
     (row,) = db.sql(query).to_pylist()
     assert (row["n"], json.loads(row["m"])) == ("a\ufffdb", messages)
     (row,) = buffer.to_arrow().read_all().to_pylist()
+    assert (row["note"], json.loads(row["messages"])) == ("a\0b", messages)
+    path = tmp_path / "out.parquet"
+    export(buffer, path)
+    (row,) = pq.read_table(path).to_pylist()
     assert (row["note"], json.loads(row["messages"])) == ("a\0b", messages)
 
 

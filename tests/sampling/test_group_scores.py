@@ -195,3 +195,8 @@ def test_an_overflowing_sum_of_scores_raises(scratch):
 def test_invalid_settings_of_group_scores_are_rejected(arguments, message):
     with pytest.raises(expdb.InvalidValue, match=message):
         Group(4, **arguments)
+
+
+def test_the_groups_of_an_empty_buffer_are_counted(scratch):
+    counts = scratch.consumer("trainer").stats(unit=Group(2))["groups"]
+    assert set(counts.values()) == {0}

@@ -434,3 +434,12 @@ def test_errors_of_queries_do_not_show_the_traceback_of_the_driver(db):
         db.sql("SELECT nothing")
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_max_bytes_limits_the_values_of_fields_but_not_their_chunks(db):
+    noise = [np.random.default_rng(k).bytes(3000) for k in range(4)]
+    db.buffer("b").store_batch({"task_id": "t", "text": ["ten bytes."] * 4, "noise": noise})
+    query = "SELECT field(payload, '{}') AS value FROM experience"
+    assert db.sql(query.format("text"), max_bytes=1000).num_rows == 4
+    with pytest.raises(expdb.SqlError, match="raise max_bytes"):
+        db.sql(query.format("noise"), max_bytes=1000)

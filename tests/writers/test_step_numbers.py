@@ -1,8 +1,10 @@
 """Tests of step numbers: they determine the episode of a step and the next step number."""
 
+import asyncio
 import dataclasses
 import itertools
 import random
+import warnings
 
 import numpy as np
 import pytest
@@ -205,7 +207,7 @@ def run_random_writes(new_handle, seed):
 @pytest.mark.parametrize(
     "seeds", [range(25), pytest.param(range(25, 1000), marks=pytest.mark.slow)]
 )
-@pytest.mark.filterwarnings("ignore:episode .* and then step")
+@pytest.mark.filterwarnings("ignore:an agent of episode .* and then step")
 def test_random_numbers_of_named_episodes_follow_the_rule(location, seeds):
     for seed in seeds:
         with expdb.open(location) as db:
@@ -284,6 +286,87 @@ def test_a_step_that_repeats_an_evicted_step_raises_evicted(open_db):
     assert buffer.store(episode_id="e", step=3, x=3) == 3
 
 
+def test_any_missing_number_of_a_partly_evicted_shuffled_episode_raises_evicted(new_buffer):
+    buffer = new_buffer(capacity=2)
+    for step in (5, 0, 1):
+        buffer.store(episode_id="e", step=step, x=step)
+    for step in (3, 5):
+        with pytest.raises(expdb.Evicted, match=f"step {step} of episode 'e' may have been"):
+            buffer.store(episode_id="e", step=step, x=step)
+    assert buffer.store(episode_id="e", x=6) == 3
+    assert buffer.get([3])["step"].tolist() == [6]
+
+
+@pytest.mark.both_databases
+def test_an_outdated_handle_repeats_a_step_that_another_handle_stored(open_db):
+    first, second = open_db().buffer("b"), open_db().buffer("b")
+    first.store(episode_id="e", step=0, x=0)
+    for step in range(1, 5):
+        second.store(episode_id="e", step=step, x=step)
+    rows = [{"episode_id": "e", "step": 2, "x": 2}, {"episode_id": "e", "x": 5}]
+    assert first.store_batch(rows).tolist() == [2, 5]
+    assert first.get([5])["step"].tolist() == [5]
+
+
+@pytest.mark.both_databases
+def test_an_evicted_step_fails_only_its_own_call_of_a_group(open_db):
+    buffer = open_db().buffer("b", capacity=4)
+    for step in range(8):
+        buffer.store(episode_id="e", step=step, x=step)
+
+    async def store_all():
+        evicted = buffer.store_async(episode_id="e", step=0, x=0)
+        others = [buffer.store_async(episode_id=f"g{k}", step=0, x=0) for k in range(5)]
+        return await asyncio.gather(evicted, *others, return_exceptions=True)
+
+    error, *positions = asyncio.run(store_all())
+    assert isinstance(error, expdb.Evicted)
+    assert sorted(positions) == [8, 9, 10, 11, 12]
+
+
+def test_a_block_with_a_refused_step_stores_the_others_and_completes_its_episode(new_buffer):
+    buffer = new_buffer()
+    buffer.store(episode_id="a", step=0, x=0)
+    buffer.store(episode_id="b", step=0, x=0)
+    with pytest.raises(expdb.InvalidValue), buffer.episode("t", episode_id="w") as episode:
+        episode.extend({"step": [0, 0, 1], "x": [0, 1, 2]})
+    with pytest.raises(expdb.InvalidValue), buffer.writer() as writer:
+        writer.extend({"episode_id": list("abc"), "step": [0] * 3, "x": [9] * 3})
+    rows = buffer.episodes()
+    assert rows["episode_id"].to_pylist() == ["a", "b", "w", "c"]
+    assert rows["length"].to_pylist() == [1, 1, 2, 1]
+    assert rows["status"].to_pylist()[2] == "complete"
+
+
+@pytest.mark.parametrize("kind", ["episode", "writer"])
+def test_a_refused_terminated_step_does_not_end_its_episode(scratch, kind):
+    names = {"episode_id": "e"}
+    writer = scratch.episode("default", **names) if kind == "episode" else scratch.writer()
+    names = {} if kind == "episode" else names
+    writer.append(step=0, x=0, **names)
+    writer.flush()
+    writer.append(step=1, x=1, **names)
+    writer.append(step=0, x=9, terminated=True, **names)
+    with pytest.raises(expdb.InvalidValue):
+        writer.flush()
+    writer.append(step=2, x=2, **names)
+    writer.flush()
+    assert scratch.episodes()["length"].to_pylist() == [3]
+    assert scratch.episodes()["status"].to_pylist() == ["open"]
+    (writer.end if kind == "episode" else writer.close)()
+
+
+def test_steps_of_other_agents_do_not_cause_a_warning_about_gaps(new_buffer):
+    buffer = new_buffer()
+    for agent in "AAABABA":
+        buffer.store(episode_id="e", agent_id=agent, obs=0.0)
+    assert buffer.sample(4, unit=expdb.NStep(2), rng=0).size == 4
+    buffer.store(episode_id="e", agent_id="B", step=7, obs=0.0)
+    with pytest.warns(expdb.ExpDBWarning, match="step 1 and then step 7"):
+        for seed in range(3):
+            buffer.sample(64, unit=expdb.NStep(1), rng=seed)
+
+
 UNITS = [expdb.NStep(1), expdb.Sequence(3), expdb.Stack(2)]
 
 
@@ -317,6 +400,18 @@ def test_a_token_row_ends_at_a_gap(new_buffer):
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 0, 0], [1, 2, 3, 4]]
     joined = buffer.sample(1, unit=expdb.Tokens(gaps="join"), rng=0)
     assert joined["input_ids"].tolist() == [[1, 2, 3, 4]]
+
+
+def test_tokens_of_an_agent_end_at_a_gap_of_this_agent(new_buffer):
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    for agent, step in (("A", 0), ("B", 0), ("A", 1), ("B", 2)):
+        ids = {"prompt_ids": [1, 2, 3] if step == 2 else [1], "output_ids": [2]}
+        buffer.store(episode_id="e", agent_id=agent, step=step, terminated=step == 2, **ids)
+    with warnings.catch_warnings(record=True):
+        batch = buffer.sample(1, unit=expdb.Tokens(agent="B"), rng=0)
+    assert len(batch["input_ids"]) == 2
+    joined = buffer.sample(1, unit=expdb.Tokens(agent="B", gaps="join"), rng=0)
+    assert joined["input_ids"].tolist() == [[1, 2, 3, 2]]
 
 
 def test_too_few_rows_names_gaps_as_the_reason(scratch):

@@ -20,7 +20,7 @@ from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
 from expdb.storage.reading.timestamps import COLUMNS as TIME_COLUMNS
 from expdb.storage.reading.timestamps import to_timestamps
-from expdb.storage.stored_json import parse_names
+from expdb.storage.stored_json import json_text, parse_names
 
 _CHUNKS_KEPT = 16
 # The final observation after the step in a row of a chunk, if it is the last step of its episode.
@@ -192,8 +192,7 @@ def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
             return value.replace("\0", "\ufffd")  # text of PostgreSQL cannot contain NUL
         if isinstance(value, np.ndarray):
             return _json(value)
-        text = json.dumps(value, ensure_ascii=False)
-        return text if text.isascii() or _is_utf8(text) else json.dumps(value)
+        return json_text(value)
     array = np.frombuffer(chunk.raw(name, row, row + 1), field.numpy).reshape(field.fixed_shape)
     if field.shape:
         return _json(array)
@@ -201,11 +200,6 @@ def _as_sql(chunk: Chunk, name: str, field: Field, row: int) -> Any:
     if isinstance(value, int) and value >= 2**63:
         return str(value)  # SQL's integers have 64 bits
     return int(value) if isinstance(value, bool) else value
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether a text has no lone surrogates, which a driver cannot send."""
-    return text.encode(errors="replace").decode() == text
 
 
 def _json(array: np.ndarray) -> str:

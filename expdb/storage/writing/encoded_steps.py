@@ -142,6 +142,11 @@ class EncodedSteps:
         return self._columns
 
     @property
+    def ends_episode(self) -> bool:
+        """Whether the last step is terminated or truncated."""
+        return bool(self.taken) and (self.taken[-1][5] or self.taken[-1][6])
+
+    @property
     def is_stored(self) -> bool:
         """Whether the steps are committed."""
         return self.stored is not None
@@ -406,7 +411,7 @@ class EncodedSteps:
         if not is_known:
             is_certain = not has_agents and all(numbers[index] is not None for index in indices)
         for agent, rows in self._by_agent(indices) if has_agents else ((None, indices),):
-            last = greatest.get(agent)
+            last = greatest.get(agent, episode.unknown_greatest)
             for index in rows:
                 number = numbers[index]
                 if number is None:
@@ -439,15 +444,16 @@ class EncodedSteps:
         """Remove steps; the write no longer ends an episode if no pending step of it remains."""
         self.close()
         kept = [entry for index, entry in enumerate(self.taken) if index not in indices]
-        taken, self.taken, self._columns = self.taken, kept, None
+        taken = self.taken
         try:
+            self.taken, self._columns = kept, None
             self.retype(self.fields, self.final, indices)
         except BaseException:
             self.taken, self._columns = taken, None
             raise
         self._progress, self._examined = {}, 0
-        remaining = {entry[0] for entry in kept} | {self.ending}
-        self.ended = {record: how for record, how in self.ended.items() if record in remaining}
+        ends = {entry[0] for entry in kept if entry[5] or entry[6]} | {self.ending}
+        self.ended = {record: how for record, how in self.ended.items() if record in ends}
 
     def gained(self, indices: list[int]) -> float | None:
         """Return the sum of the known rewards of the steps `indices`; None if none is known."""

@@ -45,18 +45,20 @@ class NumbersTaken(errors.OutOfDate):
         self.steps = steps
 
 
-def read(session: Session, store: Store, write: EpisodeWrite, state: EpisodeRecord) -> Numbers:
+def read(
+    session: Session, store: Store, write: EpisodeWrite, state: EpisodeRecord
+) -> Numbers | None:
     """Return the numbers of the stored steps of an episode, whose current state is `state`.
 
-    The result is empty if the greatest number of the episode suffices: if no step of the buffer has
-    an agent of its own, and the write has no late step.
+    Return None if the greatest number of the episode suffices: if no step of the buffer has an
+    agent of its own, and the write has no late step.
     """
     if state.id is None:
         return {}
     if not write.late and not session.ask(
         "SELECT 1 FROM steps WHERE buffer_id = ? AND agent_id IS NOT NULL LIMIT 1", store.id
     ):
-        return {}
+        return None
     ids = np.array([state.id], np.int64)
     positions = select.positions_of_episodes(store, session, ids, 2**62)
     rows = session.ask(
@@ -66,30 +68,43 @@ def read(session: Session, store: Store, write: EpisodeWrite, state: EpisodeReco
     return {(agent, step): position for agent, step, position in rows}
 
 
-def greatest(numbers: Numbers, state: EpisodeRecord) -> dict[str | None, int]:
-    """Return the greatest number of each agent, given the numbers of the stored steps."""
+def with_greatest(numbers: Numbers | None, state: EpisodeRecord) -> EpisodeRecord:
+    """Return the state of an episode with the greatest number of each agent.
+
+    If steps of the episode were evicted or deleted, an agent whose greatest number is unknown
+    continues above all numbers of the episode.
+    """
+    if numbers is None:
+        assert state.last_step is not None
+        return state.changed(greatest={None: state.last_step}, unknown_greatest=None)
     by_agent: dict[str | None, int] = {}
     for agent, number in numbers:
         by_agent[agent] = max(number, by_agent.get(agent, number))
-    if state.last_step is not None and state.last_step > max(by_agent.values(), default=-(2**63)):
-        by_agent[None] = state.last_step  # its step was evicted, or was not read
-    return by_agent
+    floor = state.last_step if state.length > len(numbers) else None
+    if floor is not None and not state.ordered:  # the greatest number of any agent may be evicted
+        by_agent = dict.fromkeys(by_agent, floor)
+    return state.changed(greatest=by_agent, unknown_greatest=floor)
 
 
 def find_conflicts(
-    pending: EncodedSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers
+    pending: EncodedSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers | None
 ) -> list[NumberConflict]:
     """Return the steps of an episode whose numbers are taken, or were taken by evicted steps."""
     taken, seen, late = list[NumberConflict](), dict[Any, int](), set(write.late)
+    numbers = numbers or {}
     smallest: dict[str | None, int] = {}
-    if write.before.length > len(numbers):  # steps were evicted or deleted
-        for agent, number in numbers:
-            smallest[agent] = min(number, smallest.get(agent, number))
+    is_partial = write.before.length > len(numbers)  # steps were evicted or deleted
+    for agent, number in numbers if is_partial else ():
+        smallest[agent] = min(number, smallest.get(agent, number))
     for index in write.rows:
         agent, number = key = pending.steps.agent_id[index], plan.step[index]
         first = seen.setdefault(key, index)
-        is_evicted = index in late and (
-            number < smallest.get(agent, number) or (not numbers and write.before.length > 0)
+        # Steps that were written in order are evicted in order. Otherwise, any number that is not
+        # stored may have been evicted.
+        is_evicted = (
+            is_partial
+            and index in late
+            and not (write.before.ordered and smallest.get(agent, number + 1) < number)
         )
         if key in numbers or first != index or is_evicted:
             earlier = None if first == index else first
@@ -111,10 +126,11 @@ def require_equal(store: Store, pending: EncodedSteps, taken: list[NumberConflic
         other = stored[step.place] if step.first is None else _values(pending, rows, step.first)
         for name, value in values.items():
             if name not in other or not _are_equal(value, other[name]):
+                where = "already stored" if step.first is None else "in this write twice,"
                 raise errors.InvalidValue(
-                    f"step {step.number} of episode {step.episode_id!r} is already stored with "
-                    f"another value of {name!r}, so this step was not stored; pass a number that "
-                    "is free, or pass another episode_id for another attempt"
+                    f"step {step.number} of episode {step.episode_id!r} is {where} with another "
+                    f"value of {name!r}, so this step was not stored; pass a number that is free, "
+                    "or pass another episode_id for another attempt"
                 )
 
 

@@ -120,7 +120,8 @@ class _Repeats:
         places = {step.place for step in taken}
         try:
             step_numbers.require_equal(store, pending, taken)
-        except (errors.InvalidValue, errors.Evicted):
+        except (errors.InvalidValue, errors.Evicted) as error:
+            error.discarded_steps = len(places)
             pending.discard(places)  # so that a writer can still write its other steps
             raise
         pending.discard(places)
@@ -485,6 +486,14 @@ def _put_episodes(
     return plan
 
 
+def _write_of(
+    pending: EncodedSteps, current: dict[EpisodeRecord, EpisodeRecord], record: EpisodeRecord
+) -> EpisodeWrite:
+    """Return the planned write of an episode, given the current states of episodes."""
+    (write,) = [other for other in make_plan(pending, current).episodes if other.record is record]
+    return write
+
+
 def _plan_with_numbers(
     session: Session,
     store: Store,
@@ -504,8 +513,9 @@ def _plan_with_numbers(
             if len(write.late) < len(write.rows):
                 raise
             ended = error  # the steps may repeat stored steps
-    numbers = step_numbers.read(session, store, write, state)
-    current[write.record] = state.changed(greatest=step_numbers.greatest(numbers, state))
+    current[write.record] = state
+    numbers = step_numbers.read(session, store, _write_of(pending, current, write.record), state)
+    current[write.record] = step_numbers.with_greatest(numbers, state)
     plan = make_plan(pending, current)
     (write,) = [other for other in plan.episodes if other.record is write.record]
     taken = step_numbers.find_conflicts(pending, plan, write, numbers)

@@ -24,6 +24,7 @@ OWN_CHUNK_BYTES = 4 << 10
 _ERRORS_OF_ONE_WRITE = (
     errors.EpisodeEnded,
     errors.EpisodeMismatch,
+    errors.Evicted,
     errors.FieldMismatch,
     errors.InvalidValue,
     errors.OutOfDate,

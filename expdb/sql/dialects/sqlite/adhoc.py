@@ -45,7 +45,7 @@ def run_sql(
     if max_bytes is not None and max_bytes < 2**31 and hasattr(driver, "setlimit"):
         limit = driver.setlimit(LIMIT_LENGTH, max_bytes)
     try:
-        return _run_sql(driver, query, params, field, max_bytes)
+        return _run_sql(driver, query, params, field, max_bytes, limit)
     except driver.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_INTERRUPT:
             raise
@@ -61,23 +61,35 @@ def run_sql(
 
 
 def _run_sql(
-    driver: Any, query: str, params: dict[str, Any], field: Any, max_bytes: int | None
+    driver: Any,
+    query: str,
+    params: dict[str, Any],
+    field: Any,
+    max_bytes: int | None,
+    limit: int | None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     failed = cast("BaseException | None", None)
 
     def value_or_error(payload: Any, name: Any) -> Any:
         nonlocal failed
         try:
+            if limit is not None:  # chunks may be larger than the result
+                driver.setlimit(LIMIT_LENGTH, limit)
             return field.value(payload, name)
         except BaseException as error:  # including interrupts
             failed = error  # kept, because the driver reports only that a function has failed
             raise
+        finally:
+            if limit is not None:
+                driver.setlimit(LIMIT_LENGTH, max_bytes)
 
     driver.create_function("field", 2, value_or_error, deterministic=True)
     try:
         for text in (query, *params.values()):  # otherwise, the driver may report an older error
             if isinstance(text, str):
                 text.encode()
+        if "\0" in query:
+            raise errors.SqlError("the query must not contain a NUL character; remove it")
         query = _with_names(query)
         if "field" in query.lower():
             sqlite_arithmetic.check(driver, query, params, field.not_numbers())
@@ -96,6 +108,10 @@ def _run_sql(
         ) from None
     except (driver.Error, driver.Warning, OverflowError) as error:
         meant = _translate_error(driver, error)
+        if max_bytes is not None and "too big" in str(error):
+            meant = _translate_error(driver, driver.DataError(str(error)))
+            assert meant is not None
+            raise meant from errors.log_cause(error)
         if failed is None and "user-defined function raised exception" in str(error):
             if threading.current_thread() is threading.main_thread():
                 raise KeyboardInterrupt from error  # raised before the function could catch it
