@@ -205,7 +205,11 @@ def run_random_writes(new_handle, seed):
 
 @pytest.mark.both_databases
 @pytest.mark.parametrize(
-    "seeds", [range(25), pytest.param(range(25, 1000), marks=pytest.mark.slow)]
+    "seeds",
+    [
+        range(25),
+        *[pytest.param(range(k, k + 75), marks=pytest.mark.slow) for k in range(25, 1000, 75)],
+    ],
 )
 @pytest.mark.filterwarnings("ignore:an agent of episode .* and then step")
 def test_random_numbers_of_named_episodes_follow_the_rule(location, seeds):
