@@ -208,7 +208,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
 
 def record_gap(r: Resident, rows: np.ndarray) -> None:
     """Record the first gap between the numbers of linked steps, unless one is known."""
-    if r.number_gap is not None or r.has_agents:  # see AgentTrajectories for several agents
+    if not r.has_plain_links:  # a gap is known, or AgentTrajectories finds those of each agent
         return
     after, numbers = r.columns[AFTER][rows], r.columns["step"]
     is_linked = (after >= 0) & (after < r.slots)
@@ -216,7 +216,8 @@ def record_gap(r: Resident, rows: np.ndarray) -> None:
     gaps = np.flatnonzero(numbers[after] - numbers[rows] > 1)
     if len(gaps):
         row, following = rows[gaps[0]], after[gaps[0]]
-        r.number_gap = int(r.columns["episode"][row]), int(numbers[row]), int(numbers[following])
+        episode = int(r.columns["episode"][row])
+        r.note_breaks((episode, int(numbers[row]), int(numbers[following])))
 
 
 @dataclass

@@ -134,7 +134,8 @@ class Resident(RowColumns):
     __slots__ = (
         "__weakref__", "_split", "arrays", "base", "budget", "changing", "columns",
         "complete", "deleted", "early", "epoch", "field_bytes", "fields", "final_fields",
-        "final_rows", "finals", "gaps", "greatest", "has_agents", "high", "is_gap_reported",
+        "final_rows", "finals", "gaps", "greatest", "has_agents", "has_plain_links",
+        "high", "is_gap_reported",
         "journal", "journal_bytes", "kept", "known_fields", "layout_version", "lock", "low",
         "number_gap", "offset", "open", "owners", "packed", "priorities", "revision",
         "size", "slots", "started", "step_agents", "step_versions", "unordered",
@@ -172,6 +173,8 @@ class Resident(RowColumns):
             self.priorities = None
         self.size = 0  # number of steps in memory
         self.gaps = False  # whether some positions from `low` up to `high` hold no step
+        # Whether each step's neighbours in its episode are also those of its agent, without a gap.
+        self.has_plain_links = True
         self.has_agents = False  # whether any step has another agent than its episode
         # An episode with missing step numbers, and the numbers before and after the first gap.
         self.number_gap: tuple[int, int, int] | None = None
@@ -352,6 +355,14 @@ class Resident(RowColumns):
         first = self.first_place
         live: np.ndarray = (rows - first) % self.slots < self.end_place - first
         return live
+
+    def note_breaks(
+        self, gap: tuple[int, int, int] | None = None, has_agents: bool = False
+    ) -> None:
+        """Record that a step number is missing, or that several agents act in an episode."""
+        self.number_gap = self.number_gap or gap
+        self.has_agents = self.has_agents or has_agents
+        self.has_plain_links = self.number_gap is None and not self.has_agents
 
     # -- columns -----------------------------------------------------------------------------------
 

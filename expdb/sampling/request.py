@@ -188,9 +188,9 @@ class SampleRequest:
 
         Warn at the first gap between step numbers that ends a trajectory.
         """
-        gap = resident.number_gap
-        if gap is None and not resident.has_agents:  # the usual case
+        if resident.has_plain_links:
             return resident
+        gap = resident.number_gap
         cuts_gaps = not self.unit.joins_gaps
         if not self.follows_links or not (cuts_gaps or resident.has_agents):
             return resident

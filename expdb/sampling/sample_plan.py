@@ -142,8 +142,9 @@ class SamplePlan:
             self._set_keys()
         if not self._keys.in_memory:
             return False
-        needs_steps_alone = self._needs_steps_alone and not r.has_agents
-        return needs_steps_alone or self.candidates.are_current(self.request)
+        if self._needs_steps_alone and r.has_plain_links:
+            return True
+        return self.candidates.are_current(self.request)
 
     # -- drawing -----------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class SamplePlan:
     ) -> Batch:
         """Build a batch from positions that can be sampled."""
         request, r = self.request, self.resident
-        if request.reads or r.owners or r.has_agents:
+        if request.reads or r.owners or not r.has_plain_links:
             self.candidates.read_owners(session, request)
         rows = self.candidates.rows(session, request, positions)
         laid_out = self._lay_out(positions, rows, {}, rng, session, state)
@@ -255,13 +256,13 @@ class SamplePlan:
 
         For a consumer, `number` is the number of the batch, and the consumer's limits apply.
         """
-        request = self.request
-        if request.reads or self.resident.owners or self.resident.has_agents:
+        request, r = self.request, self.resident
+        if request.reads or r.owners or not r.has_plain_links:
             self.candidates.read_owners(session, request)
         population = MatchingPopulation(self, session, rng, number)
         if request.limits is not None:
             return draw_within(
-                self.resident,
+                r,
                 request,
                 lambda size: self._draw_from(population, size, rng),
                 lambda positions: self.candidates.rows(session, request, positions),
@@ -276,7 +277,6 @@ class SamplePlan:
             positions, columns = request.sampler.draw(population, request.size, rng)
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
-        r = self.resident
         return positions, r.rows(positions), columns
 
     def _draw_from(
@@ -290,11 +290,11 @@ class SamplePlan:
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""
-        request = self.request
-        epoch = self.resident.epoch, -1 if request.limits is None else request.limits.usage.epoch
+        request, r = self.request, self.resident
+        epoch = r.epoch, -1 if request.limits is None else request.limits.usage.epoch
         is_outdated = epoch != self._epoch or request.asks_priorities or request.uses_time
         if self._positions is None or is_outdated:
-            if request.reads or self.resident.owners or self.resident.has_agents:
+            if request.reads or r.owners or not r.has_plain_links:
                 self.candidates.read_owners(session, request)
             positions = self.candidates.positions(session, request, self._fit)
             self._positions, self._epoch = positions, epoch
@@ -306,9 +306,7 @@ class SamplePlan:
         if self._loaded is not None:
             self._window, self._loaded = self._loaded, None
         rows = r.rows(positions)
-        # This saves a call in the usual case.
-        links_are_plain = r.number_gap is None and not r.has_agents
-        is_linked = links_are_plain or request.trajectories(r) is r
+        is_linked = r.has_plain_links or request.trajectories(r) is r
         if offsets is None or len(positions) != request.size or not is_linked:
             return request.may_start(r, rows)
         window = self._load(offsets, positions, rows)
@@ -340,9 +338,7 @@ class SamplePlan:
     ) -> LayoutResult:
         """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
-        # This saves a call in the usual case.
-        links_are_plain = r.number_gap is None and not r.has_agents
-        trajectories = r if links_are_plain else self.request.trajectories(r)
+        trajectories = r if r.has_plain_links else self.request.trajectories(r)
         window, self._loaded = self._loaded, None
         if window is None or window.positions_drawn is not positions:
             if window is not None:
