@@ -819,8 +819,9 @@ class ReplayBuffer(NotACollection):
     def unfinished(self, group_size: int) -> pa.Table:
         """Return the groups of rollouts with missing or interrupted rollouts, oldest first.
 
-        A group is finished when it has `group_size` complete episodes. Episodes without a
-        `group_id` are grouped by `task_id`, as in `Group`.
+        A group is finished when it has `group_size` complete episodes. Evicted episodes count as
+        long as another episode of the group is in the buffer; deleted episodes do not count.
+        Episodes without a `group_id` are grouped by `task_id`, as in `Group`.
 
         Parameters
         ----------

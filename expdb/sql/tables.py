@@ -224,6 +224,7 @@ WRITTEN_STEP_COLUMNS = tuple(
 # SQLAlchemy's dialect with expdb.
 sa.Index("steps_with_agent", steps.c.buffer_id, steps.c.agent_id)
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
+sa.Index("episodes_incomplete", episodes.c.buffer_id, episodes.c.id)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
 segments = sa.Table(
@@ -328,9 +329,25 @@ annotations = sa.Table(
     sa.Column("data", Blob, nullable=False, comment="values of the array, little-endian"),
 )
 
+rollout_groups = sa.Table(
+    "rollout_groups",
+    metadata,
+    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the group"),
+    sa.Column("name", Text, primary_key=True, comment="`group_id` of the rollouts, or a task"),
+    sa.Column(
+        "is_task", Flag, primary_key=True, comment="true for the episodes of a task without a group"
+    ),
+    sa.Column("task_id", Text, nullable=False, comment="task of the first episode"),
+    sa.Column("first_episode", Integer, nullable=False, comment="number of the first episode"),
+    sa.Column("episodes", Integer, nullable=False, comment="number of episodes in the buffer"),
+    sa.Column(
+        "complete", Integer, nullable=False, comment="number of complete episodes, also evicted"
+    ),
+)
+
 # The tables with rows of buffers, in the order in which rows can be deleted.
 LEDGER = (metrics, workers, evictions, admissions, waiters, leases, requests, consumers)
-EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes)
+EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes, rollout_groups)
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 

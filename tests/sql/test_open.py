@@ -159,6 +159,7 @@ def test_a_corrupted_chunk_is_named_and_other_chunks_are_read(path):
         ("UPDATE signatures SET fields = replace(fields, '64', '32')", "signature"),
         ("UPDATE signatures SET crc = crc + 1", "signature"),
         ("DELETE FROM chunks", "segments without a chunk"),
+        ("UPDATE rollout_groups SET complete = 0", "groups with wrong numbers of episodes"),
     ],
 )
 def test_check_reports_inconsistent_rows(path, statement, problem_text):

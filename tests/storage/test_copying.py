@@ -75,7 +75,7 @@ def read_all_rows(location, name="b"):
     with expdb.open(location, create=False, read_only=True) as db, reading(db) as session:
         (books,) = session.rows(t.buffers.select().where(t.buffers.c.name == name))
         contents = {"books": books[1:]}
-        for table in (t.signatures, t.episodes, t.steps, t.segments, t.chunks):
+        for table in (t.signatures, t.episodes, t.rollout_groups, t.steps, t.segments, t.chunks):
             # The checksum of a chunk covers the id of its buffer, and check() verifies it.
             names = [
                 column.name for column in table.columns if (table.name, column.name) != CHECKSUM

@@ -252,6 +252,31 @@ def test_unfinished_groups_are_listed_with_their_interrupted_rollouts(buffer):
         buffer.unfinished(0)
 
 
+def test_evicted_rollouts_of_a_group_count_as_complete_but_deleted_ones_are_missing(db):
+    buffer = db.buffer("capacity", capacity=6)
+    for k in range(8):
+        buffer.store(task_id="t", group_id=f"g{k // 4}", episode_id=str(k), x=k, terminated=True)
+    assert [row["group_id"] for row in buffer.episodes().to_pylist()] == ["g0"] * 2 + ["g1"] * 4
+    assert buffer.unfinished(4).num_rows == 0
+    assert buffer.unfinished(5)["complete"].to_pylist() == [4, 4]
+    buffer.delete({"episode_id": "3"})
+    assert buffer.unfinished(4).select(["group_id", "missing"]).to_pylist() == [
+        {"group_id": "g0", "missing": 1}
+    ]
+    buffer.store(task_id="t", group_id="g2", episode_id="8", x=8, terminated=True)
+    buffer.store(task_id="t", group_id="g2", episode_id="9", x=9, terminated=True)
+    assert buffer.unfinished(4)["group_id"].to_pylist() == ["g2"]  # g0 was evicted completely
+
+
+def test_a_policy_that_evicts_from_the_middle_keeps_the_count_of_a_group(buffer):
+    buffer.eviction = expdb.Eviction(max_steps_per_task=2, by="archiver")
+    buffer.store(task_id="other", episode_id="other", x=0, terminated=True)
+    for k in range(4):
+        buffer.store(task_id="t", group_id="g", episode_id=str(k), x=k, terminated=True)
+    assert buffer.evict() == 2
+    assert buffer.unfinished(4)["task_id"].to_pylist() == ["other"]
+
+
 MOVES = st.lists(
     st.tuples(st.sampled_from(["append", "flush", "abort", "end", "resume", "sample"]),
               st.integers(0, 2)),

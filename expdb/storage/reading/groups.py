@@ -1,14 +1,9 @@
 """Find groups of rollouts that are not finished."""
 
-from typing import NamedTuple
+from typing import Any
 
-import sqlalchemy as sa
-
-from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-
-E = tables.episodes.c
 
 # The columns of `unfinished`, with their types.
 COLUMNS = {
@@ -17,44 +12,28 @@ COLUMNS = {
 }  # fmt: skip
 
 
-class UnfinishedGroup(NamedTuple):
-    """A group with fewer complete rollouts than it needs."""
-
-    group_id: str | None  # None for the episodes of a task without a group
-    task_id: str
-    complete: int
-    open: int
-    aborted: int
-    missing: int
-    episode_ids: list[str]  # of the open and aborted rollouts, oldest first
-
-
-def unfinished(store: Store, session: Session, group_size: int) -> list[UnfinishedGroup]:
-    """Return the groups with fewer than `group_size` complete rollouts, oldest first."""
-    own_task = sa.case((E.group_id.is_(None), E.task_id))
-    counts = [
-        sa.func.sum(sa.case((E.status == status, 1), else_=0))
-        for status in ("complete", "open", "aborted")
-    ]
-    groups = session.fetch(
-        sa.select(E.group_id, own_task, sa.func.min(E.task_id), *counts)
-        .where(E.buffer_id == store.id)
-        .group_by(E.group_id, own_task)
-        .having(counts[0] < sa.literal(group_size, sa.BigInteger()))
-        .order_by(sa.func.min(E.id))
+def unfinished(store: Store, session: Session, group_size: int) -> list[tuple[Any, ...]]:
+    """Return a row of `COLUMNS` for each group with too few complete rollouts, oldest first."""
+    # This condition must equal that of the partial index `episodes_incomplete`.
+    rows = session.ask(
+        "SELECT group_id, task_id, status, episode_id FROM episodes "
+        "WHERE buffer_id = ? AND status <> 'complete' ORDER BY id",
+        store.id,
     )
-    interrupted: dict[tuple[str | None, str | None], list[str]] = {}
-    rows = session.fetch(
-        sa.select(E.group_id, own_task, E.episode_id)
-        .where(E.buffer_id == store.id, E.status != "complete")
-        .order_by(E.id)
-    )
-    for group_id, task, episode_id in rows:
-        interrupted.setdefault((group_id, task), []).append(episode_id)
-    return [
-        UnfinishedGroup(
-            group_id, first_task, int(complete), int(is_open), int(aborted),
-            group_size - int(complete), interrupted.get((group_id, task), []),
-        )
-        for group_id, task, first_task, complete, is_open, aborted in groups
-    ]  # fmt: skip
+    interrupted: dict[tuple[str, bool], list[tuple[str, str]]] = {}
+    for group_id, task, status, episode_id in rows:
+        group = (task, True) if group_id is None else (group_id, False)
+        interrupted.setdefault(group, []).append((status, episode_id))
+    groups = session.ask(
+        "SELECT name, is_task, task_id, complete FROM rollout_groups "
+        "WHERE buffer_id = ? AND complete < ? ORDER BY first_episode",
+        store.id, group_size,
+    )  # fmt: skip
+    found: list[tuple[Any, ...]] = []
+    for name, is_task, task, complete in groups:
+        rollouts = interrupted.get((name, bool(is_task)), [])
+        is_open = sum(status == "open" for status, _ in rollouts)
+        aborted, ids = len(rollouts) - is_open, [episode_id for _, episode_id in rollouts]
+        group_id, missing = None if is_task else name, group_size - complete
+        found.append((group_id, task, complete, is_open, aborted, missing, ids))
+    return found

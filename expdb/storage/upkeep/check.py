@@ -65,6 +65,13 @@ _ROWS = {
         "SELECT count(*) FROM scores r LEFT JOIN episodes e ON e.buffer_id = r.buffer_id "
         "AND e.id = r.episode WHERE r.buffer_id = ? AND e.id IS NULL"
     ),
+    "groups with wrong numbers of episodes": (
+        "SELECT count(*) FROM (SELECT name, is_task FROM (SELECT coalesce(group_id, task_id) AS "
+        "name, group_id IS NULL AS is_task, 1 AS episodes, CASE status WHEN 'complete' THEN 1 "
+        "ELSE 0 END AS complete FROM episodes WHERE buffer_id = ? UNION ALL SELECT name, is_task, "
+        "-episodes, -complete FROM rollout_groups WHERE buffer_id = ?) AS counts "
+        "GROUP BY name, is_task HAVING sum(episodes) <> 0 OR sum(complete) > 0) AS wrong"
+    ),
     "episodes with more steps than were written": (
         "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.length < (SELECT count(*) "
         "FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id "
@@ -156,7 +163,7 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
 def _rows(store: Store, session: Session) -> Iterator[str]:
     """Yield the problems with rows that refer to missing rows."""
     statement = f"SELECT {', '.join(f'({count})' for count in _ROWS.values())}"
-    (counts,) = session.ask(statement, *[store.id] * len(_ROWS))
+    (counts,) = session.ask(statement, *[store.id] * statement.count("?"))
     yield from (f"{n} {problem}" for problem, n in zip(_ROWS, counts, strict=True) if n)
 
 

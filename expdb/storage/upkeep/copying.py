@@ -61,6 +61,9 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _require_free(writer, name, target)
             episodes = reader.fetch(sa.select(tables.episodes).where(E.buffer_id == old))
             _insert(writer, target, tables.episodes, draft.id, episodes)
+            # A trigger has counted the copied episodes, but not the evicted ones.
+            counted = tables.rollout_groups
+            writer.execute(sa.delete(counted).where(counted.c.buffer_id == draft.id))
             from_block, as_block = source.dialect.from_block, target.dialect.as_block
             blocks = [
                 (draft.id, block, version, as_block(from_block(data)))
@@ -72,7 +75,10 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _copy_in_batches(reader, old, writer, target, draft, tables.scores, R.id)
             keys = A.position, A.name, A.version
             _copy_in_batches(reader, old, writer, target, draft, tables.annotations, *keys)
-            for table in (tables.consumers, tables.requests, tables.leases, tables.metrics):
+            for table in (
+                tables.rollout_groups, tables.consumers, tables.requests, tables.leases,
+                tables.metrics,
+            ):  # fmt: skip
                 rows = reader.fetch(sa.select(table).where(table.c.buffer_id == old))
                 _insert(writer, target, table, draft.id, rows)
             # Admissions of groups and pins of leases apply only to the source.

@@ -1,6 +1,7 @@
 """Change stored experience: updates, deletion, declared fields, capacity, indexes."""
 
 import zlib
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -238,7 +239,27 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
             pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
             kept = _episodes_at(store, session, pinned)
             positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
-        return delete_positions(store, session, outcome, positions)
+        episodes = np.unique(_episodes_at(store, session, positions))
+        before = _complete_rollouts(store, session, episodes)
+        count = delete_positions(store, session, outcome, positions)
+        # Deleted rollouts are missing in their groups, unlike evicted ones.
+        before.subtract(_complete_rollouts(store, session, episodes))
+        session.many(
+            "UPDATE rollout_groups SET complete = complete - ? "
+            "WHERE buffer_id = ? AND name = ? AND is_task = ?",
+            [(gone, store.id, *group) for group, gone in before.items() if gone],
+        )
+        return count
+
+
+def _complete_rollouts(
+    store: Store, session: Session, episodes: np.ndarray
+) -> Counter[tuple[str, bool]]:
+    """Return the number of complete episodes of each group, or task without group."""
+    among = store.dialect.among(E.id, episodes.tolist())
+    is_complete = E.buffer_id == store.id, E.status == "complete", among
+    rows = session.rows(sa.select(E.group_id, E.task_id).where(*is_complete))
+    return Counter((task, True) if group is None else (group, False) for group, task in rows)
 
 
 def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:

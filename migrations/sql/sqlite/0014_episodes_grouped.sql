@@ -1,0 +1,8 @@
+-- Count a new episode in its group, or, without a group, in its task.
+CREATE TRIGGER episodes_grouped AFTER INSERT ON episodes
+BEGIN
+    INSERT INTO rollout_groups (buffer_id, name, is_task, task_id, first_episode, episodes, complete)
+    VALUES (NEW.buffer_id, coalesce(NEW.group_id, NEW.task_id), NEW.group_id IS NULL, NEW.task_id, NEW.id, 1,
+            NEW.status = 'complete')
+    ON CONFLICT DO UPDATE SET episodes = episodes + 1, complete = complete + excluded.complete;
+END

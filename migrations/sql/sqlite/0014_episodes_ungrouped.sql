@@ -1,0 +1,11 @@
+-- A group still counts its complete episodes that were evicted. A group without an episode in the
+-- buffer is forgotten.
+CREATE TRIGGER episodes_ungrouped AFTER DELETE ON episodes
+BEGIN
+    UPDATE rollout_groups SET episodes = episodes - 1
+     WHERE buffer_id = OLD.buffer_id AND name = coalesce(OLD.group_id, OLD.task_id)
+       AND is_task = (OLD.group_id IS NULL);
+    DELETE FROM rollout_groups
+     WHERE buffer_id = OLD.buffer_id AND name = coalesce(OLD.group_id, OLD.task_id)
+       AND is_task = (OLD.group_id IS NULL) AND episodes = 0;
+END
