@@ -22,12 +22,12 @@ def count_groups(
 ) -> tuple[dict[str, int], int]:
     """Return the counts of `Group.count`, and the number of groups that were discarded."""
     store, most = leasing.store, record.settings.max_staleness
-    groups, returns, versions, ids, lengths = _rollouts(buffer.episodes(where))
     oldest, version, of_agents = np.nan, buffer.policy_version, dict(buffer.policy_versions)
     if most is not None and version is not None:
         oldest = version - most
     waiting = None
     with store.engine.reading() as session:
+        groups, returns, versions, ids, lengths = _rollouts(store, session, where)
         first_positions, stored_steps = _find_stored_parts(store, session, ids)
         discarded = entries.count_discarded(session, store, record)
         if most is not None and of_agents:
@@ -58,38 +58,37 @@ def _columns(names: tuple[str, ...], rows: list[Any], ids: np.ndarray) -> dict[s
 def _find_stored_parts(
     store: Store, session: Session, episodes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first stored position of each episode (-1 for none), and its number of steps."""
-    if (state := store.state(session)).gaps:  # segments also cover deleted steps
-        source, first, last = "steps", "position", "position"
-    else:
-        low = state.oldest
-        source, first, last = (
-            "segments",
-            f"CASE WHEN first < {low} THEN {low} ELSE first END",
-            "last",
-        )
+    """Return the first stored position of each episode (-1 for none), and its number of steps.
+
+    The numbers of the episodes must ascend.
+    """
+    state = store.state(session)
+    # Segments also cover deleted steps.
+    source, first = ("steps", "position") if state.gaps else ("segments", "first")
+    last = "position" if state.gaps else "last"
     rows = session.ask(
-        f"SELECT episode, min({first}), CAST(sum({last} + 1 - {first}) AS BIGINT) FROM {source} "
-        f"WHERE buffer_id = ? AND {last} >= ? GROUP BY episode ORDER BY episode",
+        f"SELECT episode, {first}, {last} FROM {source} WHERE buffer_id = ? AND {last} >= ? "
+        f"ORDER BY {last}",
         store.id, state.oldest,
     )  # fmt: skip
-    parts = np.array([*rows, (2**62, -1, 0)], np.int64)  # last row: episodes without steps
-    places = parts[:, 0].searchsorted(episodes)
-    places[parts[places, 0] != episodes] = -1
-    return parts[places, 1], parts[places, 2]
+    numbers, begins, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    is_counted = np.isin(numbers, episodes)
+    places, begins = episodes.searchsorted(numbers[is_counted]), begins[is_counted]
+    begins = np.maximum(begins, state.oldest)
+    steps = np.bincount(places, ends[is_counted] + 1 - begins, len(episodes)).astype(np.int64)
+    first_positions = np.full(len(episodes), -1)
+    first_positions[places[::-1]] = begins[::-1]  # the last assignment wins
+    return first_positions, steps
 
 
 def _rollouts(
-    episodes: Any,
+    store: Store, session: Session, where: Where
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return group, return, oldest policy version, number and length of complete episodes."""
-    is_complete = [status == "complete" for status in episodes["status"].to_pylist()]
-    rows = episodes.filter(np.array(is_complete, np.bool_))
+    rows = select.complete_rollouts(store, session, store.compiled(where))
     codes: dict[tuple[bool, str], int] = {}
-    names = zip(rows["group_id"].to_pylist(), rows["task_id"].to_pylist(), strict=True)
-    groups = [codes.setdefault((group is None, group or task), len(codes)) for group, task in names]
-    returns, versions = (
-        rows[name].cast("float64").to_numpy() for name in ("episode_return", "first_policy_version")
-    )
-    numbers, lengths = (rows[name].to_numpy() for name in ("episode", "length"))
-    return np.array(groups, np.int64), returns.copy(), versions, numbers, lengths
+    names = [(row[0] is None, row[1] if row[0] is None else row[0]) for row in rows]
+    groups = [codes.setdefault(name, len(codes)) for name in names]
+    values = np.array([row[2:4] for row in rows], np.float64).reshape(-1, 2).T.copy()
+    numbers, lengths = np.array([row[4:] for row in rows], np.int64).reshape(-1, 2).T.copy()
+    return np.array(groups, np.int64), *values, numbers, lengths

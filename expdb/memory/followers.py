@@ -42,6 +42,37 @@ def _size(positions: np.ndarray | None) -> int:
     return ENTRY_BYTES + (0 if positions is None else positions.nbytes)
 
 
+class Starts(Follower):
+    """The first positions of the complete episodes in memory, ascending."""
+
+    def __init__(self, resident: Resident):
+        super().__init__(resident)
+        self._positions = NONE
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self._positions.nbytes
+
+    def positions(self) -> np.ndarray:
+        """Return the positions; do not write to the array."""
+        if self.is_current:
+            return self._positions
+        r, changes = self._resident, self.changes()
+        if changes is None:
+            self._positions = r.starts()
+        else:  # most are known, and a search through all rows takes longer
+            new = [np.arange(max(change.begin, r.low), change.end) for change in changes]
+            ended = [change.relinked for change in changes]
+            again = np.concatenate((*new, *ended))
+            known = self._positions[~np.isin(self._positions, again, kind="sort")]
+            positions = np.sort(np.concatenate((known, np.unique(again))), kind="stable")
+            positions = positions[r.held(positions)]
+            self._positions = positions[r.episode_lengths(r.rows(positions)) > 0]
+        self.epoch = r.epoch
+        return self._positions
+
+
 class Matches(Follower):
     """The positions in memory that match a condition, ascending."""
 
@@ -220,7 +251,12 @@ class Owners(Follower):
         The codes number the texts in the order of their first occurrence in `episodes`, so they do
         not depend on earlier reads. The code -1 stands for no text.
         """
-        values: np.ndarray = self._values[name].take(self._ids.searchsorted(episodes))
+        ids = self._ids
+        if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # consecutive, as usual
+            places = episodes - ids[0]
+        else:
+            places = ids.searchsorted(episodes)
+        values: np.ndarray = self._values[name].take(places)
         if name not in self._codes:
             return values
         codes = values.astype(np.int64).reshape(-1)

@@ -298,6 +298,8 @@ class Resident(RowColumns):
 
     def all_positions(self) -> np.ndarray:
         """Return all positions that hold a step, ascending."""
+        if not self.gaps and not len(self.early):
+            return np.arange(self.base, self.high)
         positions, rows = self.positions_and_rows()
         if not self.gaps:
             return positions

@@ -114,22 +114,22 @@ class ByTask(Sampler):
         tasks = population.by("task")
         shares = tasks.shares.get(self)
         if shares is None and population.size:
-            shares = tasks.shares[self] = self._compute_shares(population)
+            shares = tasks.shares[self] = self._compute_shares(population, tasks.runs)
         positions, probabilities = tasks.draw_weighted(
             np.empty(0) if shares is None else shares, size, rng
         )
         return positions, {"probability": probabilities}
 
-    def _compute_shares(self, population: Population) -> np.ndarray:
-        """Return the probability of each task, in the order of the codes of the tasks."""
-        # Each episode counts once, however many of its steps are in the population. The steps of an
-        # episode are usually adjacent, so only the first of each run is looked at.
-        episodes = population.column("episode")
-        begins = np.flatnonzero(np.diff(episodes, prepend=episodes[0] - 1))
-        _, first = np.unique(episodes[begins], return_index=True)
-        places = begins[first]
-        _, tasks = np.unique(population.column("task_id")[places], return_inverse=True)
-        values = population.column(self._value)[places]
+    def _compute_shares(self, population: Population, runs: np.ndarray) -> np.ndarray:
+        """Return the probability of each task, in the order of the codes of the tasks.
+
+        `runs` are the indices of the positions at which another episode begins.
+        """
+        # Each episode counts once, however many of its steps are in the population.
+        _, first = np.unique(population.column("episode", runs), return_index=True)
+        places = np.sort(runs[first])
+        _, tasks = np.unique(population.column("task_id", places), return_inverse=True)
+        values = population.column(self._value, places)
         weights = self._weights(success_rates(tasks, values, self.success))
         shares: np.ndarray = weights / weights.sum()
         return shares

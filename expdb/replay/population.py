@@ -221,7 +221,8 @@ class Grouped:
     `Population.by` returns such a set.
     """
 
-    def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str):
+    def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str, runs: np.ndarray):
+        self.runs = runs  # indices of the positions at which another episode begins
         order = np.argsort(groups, kind="stable")
         self._positions, sorted_groups = positions[order], groups[order]
         starts = (

@@ -170,8 +170,8 @@ class Population(Protocol):
             If `over` is not valid, or ``"task_id"`` is not in `reads`.
         """
 
-    def column(self, name: str) -> np.ndarray:
-        """Return the current values of a column for each position.
+    def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
+        """Return the current values of a column for each position, or for some of them.
 
         Columns of steps are `episode`, `step`, `reward`, `terminated` and `truncated`. Columns of
         episodes must be named in `Sampler.reads`.
@@ -180,6 +180,8 @@ class Population(Protocol):
         ----------
         name : str
             Column of the step or of its episode.
+        places : ndarray of int64, shape (N,), optional
+            Indices in `positions`. By default, all N positions.
 
         Returns
         -------

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from expdb.memory.followers import Matches, Owners, StepAgents, StepScores, StepVersions
+from expdb.memory.followers import Matches, Owners, Starts, StepAgents, StepScores, StepVersions
 from expdb.memory.journal import NONE
 from expdb.memory.resident import Resident, run_starts
 from expdb.names import UNKNOWN
@@ -66,6 +66,7 @@ class Candidates:
         # By name of the request: the state of the rows at a result, and the result.
         self._lists: dict[Any, tuple[tuple[int, int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
+        self._starts = Starts(resident)
         self._versions = StepVersions(resident)
         self._agents = StepAgents(resident)
         self._scores: dict[str, StepScores] = {}
@@ -75,6 +76,7 @@ class Candidates:
         """Bytes of the lists, and of the cached data of queries and episodes."""
         cached: list[Any] = [entry for _, entry in self._lists.values()]
         cached += [*self._matches.values(), *self._owners.values(), self._versions, self._agents]
+        cached.append(self._starts)
         cached += self._scores.values()
         return sum(entry.nbytes for entry in cached)
 
@@ -196,7 +198,7 @@ class Candidates:
         """Return the matching positions, or the first positions of the matching episodes."""
         r = self._resident
         if request.key is None:
-            return r.starts() if request.unit.by_episode else r.all_positions()
+            return self._starts.positions() if request.unit.by_episode else r.all_positions()
         if isinstance(request.where, np.ndarray):
             positions = np.unique(request.where.astype(np.int64))
             matching: np.ndarray = positions[r.held(positions)]
@@ -204,10 +206,22 @@ class Candidates:
             matching = self.matches(session, request).positions
         if not request.unit.by_episode:
             return matching
-        starts = r.starts()
-        episodes = r.episodes(r.rows(matching)) if len(matching) else NONE
-        episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent
-        return starts[np.isin(r.episodes(r.rows(starts)), episodes)] if len(starts) else starts
+        starts = self._starts.positions()
+        if not len(starts):
+            return starts
+        rows = r.rows(starts)
+        ends = starts + r.episode_lengths(rows)
+        has_match = matching.searchsorted(ends) > matching.searchsorted(starts)
+        # The steps of some episodes may not be adjacent.
+        last = r.rows(np.minimum(ends, r.high) - 1)
+        is_last = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
+        others = np.flatnonzero(~is_last | (r.episodes(last) != r.episodes(rows)))
+        if len(others) and len(matching):
+            episodes = r.episodes(r.rows(matching))
+            episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent
+            has_match[others] = np.isin(r.episodes(rows[others]), episodes)
+        matched: np.ndarray = starts[has_match]
+        return matched
 
     def _anchors(self, request: SampleRequest, matching: np.ndarray) -> Anchors:
         """Return the items that the unit forms from the matching steps."""
@@ -269,8 +283,12 @@ class Candidates:
             return cached[1]
         positions = self.drawable(session, request)
         rows = r.rows(positions) if len(positions) else positions
-        groups = r.of_episodes("task_id", rows) if over == "task" else r.episodes(rows)
-        grouped = Grouped(positions, groups, f"{over}s with {request.unit.what}")
+        groups = r.episodes(rows)
+        runs = run_starts(groups)  # the steps of an episode are usually adjacent
+        if over == "task" and len(runs):
+            tasks = r.of_episodes("task_id", rows[runs])
+            groups = np.repeat(tasks, np.diff(runs, append=len(rows)))
+        grouped = Grouped(positions, groups, f"{over}s with {request.unit.what}", runs)
         remember(self._lists, name, (request.state(r), grouped))
         return grouped
 

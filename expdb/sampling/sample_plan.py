@@ -514,9 +514,9 @@ class MatchingPopulation:
         checks.choice(over, "over", "episode", "task")
         return self._plan.candidates.grouped(self._session, self._plan.request, over)
 
-    def column(self, name: str) -> np.ndarray:
-        """Return a column of steps or episodes, with one value for each position."""
-        positions, r = self.positions, self._plan.resident
+    def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
+        """Return a column of steps or episodes, with one value for each of the positions."""
+        positions, r = self.positions if places is None else self.at(places), self._plan.resident
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:
             return read_only(r.columns[name][rows])

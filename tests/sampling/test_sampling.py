@@ -3,6 +3,8 @@
 For the error rates of the statistical tests, see CHI_SQUARE.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from behind import writing
@@ -342,3 +344,41 @@ def test_next_fields_selects_the_derived_keys(db):
         buffer.sample(8, unit=NStep(1, next_fields=("nope",)))
     with pytest.raises(expdb.QueryError, match="no key 'next_nope'"):
         buffer.sample(8, unit=NStep(1), fields=["next_nope"])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_query_draws_every_whole_episode_with_a_matching_step(db, seed):
+    # Steps of several episodes alternate, and episodes are evicted, deleted and completed between
+    # the samples.
+    rng = np.random.default_rng(seed)
+    buffer, names, numbers = db.buffer("mixed", capacity=60), list("abcd"), itertools.count()
+    query = expdb.QueryBuilder().eq("reward", 1)
+    for _ in range(40):
+        for _ in range(rng.integers(1, 8)):
+            name = int(rng.integers(len(names)))
+            ends = rng.random() < 0.3
+            buffer.store(
+                task_id="t", episode_id=names[name], reward=float(rng.random() < 0.3),
+                terminated=bool(ends), obs=0.0,
+            )  # fmt: skip
+            if ends:
+                names[name] = str(next(numbers))
+        if rng.random() < 0.2:
+            stored = np.concatenate([batch["position"] for batch in buffer.scan()])
+            buffer.delete(rng.choice(stored, 1))
+        steps = {}
+        columns = ["episode", "reward", "status", "length"]
+        for row in buffer.to_arrow(fields=columns).read_all().to_pylist():
+            steps.setdefault(row["episode"], []).append(row)
+        expected = {
+            episode
+            for episode, rows in steps.items()
+            if rows[0]["status"] == "complete" and rows[0]["length"] == len(rows)
+            and any(row["reward"] == 1 for row in rows)
+        }  # fmt: skip
+        try:
+            batch = buffer.sample(100, query, unit=expdb.Episode(), at_least=1)
+        except expdb.TooFewRows:
+            assert not expected
+        else:
+            assert set(np.unique(batch["episode"]).tolist()) == expected

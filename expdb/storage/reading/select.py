@@ -183,6 +183,18 @@ def _scores_of_episodes(
     return session.fetch(sa.select(E.id, *columns).where(E.buffer_id == store.id, chosen))
 
 
+def complete_rollouts(store: Store, session: Session, where: Condition | None) -> list[Any]:
+    """Return the complete episodes with a matching step, by number.
+
+    Each row has group, task, return, smallest policy version, number and length.
+    """
+    columns = E.group_id, E.task_id, E.episode_return, E.first_policy_version, E.id, E.length
+    rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete")
+    if where is not None:
+        rows = rows.where(has_matching_step(store, session, where))
+    return session.fetch(rows.order_by(E.id))
+
+
 def own_versions(
     store: Store, session: Session, first: int, among: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -23,14 +23,15 @@ def read(
 ) -> list[tuple[Any, ...]]:
     """Return a row of `COLUMNS` for each task with a complete episode that has a matching step."""
     value = E.episode_return if score is None else tables.score_of_episode(score)
-    episodes = (
+    complete = (
         sa.select(
             E.task_id, E.first_policy_version, E.last_policy_version, E.ended, value.label("value")
         )
         .where(E.buffer_id == store.id, E.status == "complete")
-        .where(select.has_matching_step(store, session, where))
-        .subquery()
-    ).c
+    )  # fmt: skip
+    if where is not None:
+        complete = complete.where(select.has_matching_step(store, session, where))
+    episodes = complete.subquery().c
     # Negative infinity means that a judge failed.
     value_or_null = sa.case((episodes.value > sa.literal(float("-inf")), episodes.value))
     first = sa.func.min(episodes.ended)
