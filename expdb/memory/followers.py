@@ -7,8 +7,10 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from expdb.memory.columns import ORDINAL
 from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE, Change
 from expdb.memory.resident import Resident
+from expdb.names import UNKNOWN
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.reading import select
@@ -342,6 +344,12 @@ class StepAgents(SparseColumn):
     def __init__(self, resident: Resident):
         super().__init__(resident)
         self._codes: dict[str, int] = {}
+        self._ordinals, self._counted = NONE, (-1, -1)  # by row, and when they were counted
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return super().nbytes + self._ordinals.nbytes
 
     def _read(
         self, store: Store, session: Session, first: int, among: np.ndarray
@@ -361,6 +369,31 @@ class StepAgents(SparseColumn):
     def codes(self, rows: np.ndarray) -> np.ndarray:
         """Return a number for the agent of each step, float64; -1 if the agent is unknown."""
         return self.replace(np.full(rows.shape, -1.0), rows)
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of earlier steps of the agent in the episode of each step.
+
+        If the first steps of the episode are not in memory, the number is an estimate above 0,
+        unless the number of the step is at most 0.
+        """
+        r = self._resident
+        if self._counted != (r.epoch, r.layout_version):
+            ordinals, live = r.columns[ORDINAL].copy(), r.positions_and_rows()[1]
+            episodes, agents, numbers = r.episodes(live), self.codes(live), r.numbers(live)
+            order = np.lexsort((numbers, agents, episodes))
+            live, episodes, agents = live[order], episodes[order], agents[order]
+            first = np.flatnonzero(
+                np.diff(episodes, prepend=UNKNOWN) | (np.diff(agents, prepend=np.nan) != 0)
+            )
+            is_cut = ~np.isin(episodes[first], episodes[ordinals[live] == 0])
+            offsets = np.where(is_cut, np.minimum(ordinals[live], numbers[order])[first], 0)
+            lengths = np.diff(first, append=len(live))
+            ordinals[live] = np.arange(len(live)) + np.repeat(
+                np.maximum(offsets, 0) - first, lengths
+            )
+            self._ordinals, self._counted = ordinals, (r.epoch, r.layout_version)
+        counts: np.ndarray = self._ordinals[rows]
+        return counts
 
 
 class StepScores(SparseColumn):

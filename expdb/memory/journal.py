@@ -100,3 +100,6 @@ class AgentColumn(Protocol):
 
     def are(self, agent_id: str, rows: np.ndarray) -> np.ndarray:
         """Return whether each step has this agent, bool."""
+
+    def ordinals(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of earlier steps of the agent in the episode of each step."""

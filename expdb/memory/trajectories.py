@@ -71,13 +71,9 @@ class AgentTrajectories(RowColumns):
         return np.where(following >= 0, following, ends)
 
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
-        """Estimate the number of earlier steps of the agent; 0 if its step number is at most 0."""
-        ordinals = super().ordinals(rows)
-        if not self._resident.has_agents:
-            return ordinals
-        # Each agent numbers its steps from 0, but the ordinal counts the steps of all agents.
-        of_agent: np.ndarray = np.minimum(ordinals, np.maximum(self.numbers(rows), 0))
-        return of_agent
+        """Return the number of earlier steps of the agent in the episode of each step."""
+        agents = self._resident.step_agents if self._resident.has_agents else None
+        return super().ordinals(rows) if agents is None else agents.ordinals(rows)
 
     def around(self, rows: np.ndarray, offsets: range) -> np.ndarray:
         """Return the rows at `offsets` from steps; UNKNOWN if there is none."""

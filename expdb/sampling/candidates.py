@@ -215,7 +215,10 @@ class Candidates:
         # The steps of some episodes may not be adjacent.
         last = r.rows(np.minimum(ends, r.high) - 1)
         is_last = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
-        others = np.flatnonzero(~is_last | (r.episodes(last) != r.episodes(rows)))
+        is_last &= r.episodes(last) == r.episodes(rows)
+        if r.unordered:
+            is_last &= ~np.isin(r.episodes(rows), list(r.unordered))
+        others = np.flatnonzero(~is_last)
         if len(others) and len(matching):
             episodes = r.episodes(r.rows(matching))
             episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent

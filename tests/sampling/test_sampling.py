@@ -3,6 +3,7 @@
 For the error rates of the statistical tests, see CHI_SQUARE.
 """
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -357,10 +358,12 @@ def test_a_query_draws_every_whole_episode_with_a_matching_step(db, seed):
         for _ in range(rng.integers(1, 8)):
             name = int(rng.integers(len(names)))
             ends = rng.random() < 0.3
-            buffer.store(
-                task_id="t", episode_id=names[name], reward=float(rng.random() < 0.3),
-                terminated=bool(ends), obs=0.0,
-            )  # fmt: skip
+            step = None if name else int(rng.integers(10**6))  # out of order in some episodes
+            with contextlib.suppress(expdb.Evicted):  # the episode may have lost steps
+                buffer.store(
+                    task_id="t", episode_id=names[name], step=step, obs=0.0,
+                    reward=float(rng.random() < 0.3), terminated=bool(ends),
+                )  # fmt: skip
             if ends:
                 names[name] = str(next(numbers))
         if rng.random() < 0.2:
@@ -382,3 +385,31 @@ def test_a_query_draws_every_whole_episode_with_a_matching_step(db, seed):
             assert not expected
         else:
             assert set(np.unique(batch["episode"]).tolist()) == expected
+
+
+def test_a_query_draws_an_episode_whose_steps_were_stored_out_of_order(db):
+    buffer = db.buffer("late")
+    for episode, step in [("e", 0), ("f", 0), ("e", 2), ("f", 1), ("e", 1)]:
+        buffer.store(task_id="t", episode_id=episode, step=step, reward=float(step == 1))
+    buffer.end_episode("e")
+    query = expdb.QueryBuilder().eq("reward", 1)
+    assert buffer.sample(1, query, unit=expdb.Episode())["step"].tolist() == [[0, 1, 2]]
+
+
+def test_the_steps_of_each_agent_are_counted_from_its_first_step(db):
+    # Two agents take turns and share one numbering, so the first numbers are 10 and 11.
+    buffer = db.buffer("turns")
+    for step in range(10, 22):
+        buffer.store(
+            task_id="t", episode_id="e", agent_id="ab"[step % 2], step=step, obs=float(step),
+            terminated=step == 21,
+        )  # fmt: skip
+    windows = buffer.sample(400, unit=expdb.Sequence(3, stride=3, gaps="join"), rng=1)
+    assert {tuple(row) for row in windows["obs"].tolist()} == {
+        (10, 12, 14), (11, 13, 15), (16, 18, 20), (17, 19, 21),
+    }  # fmt: skip
+    assert windows["is_first"].tolist() == (windows["step"] <= 11).tolist()
+    stacks = buffer.sample(400, unit=expdb.Stack(2, gaps="join"), rng=1)["obs"]
+    assert {tuple(row) for row in stacks.tolist()} == {
+        (10, 10), (11, 11), *((step, step + 2) for step in range(10, 20)),
+    }  # fmt: skip
