@@ -259,6 +259,19 @@ def test_a_step_that_differs_from_the_stored_one_is_refused(new_buffer, change):
     assert len(buffer) == 1
 
 
+@pytest.mark.parametrize(
+    "detail", [{"group_id": "g"}, {"task_name": "n"}, {"episode_tags": {"k": 1}}]
+)
+def test_a_repeated_step_with_new_details_of_its_episode_is_refused(scratch, detail):
+    step = {"episode_id": "e", "step": 0, "x": 1}
+    scratch.store(**step)
+    (name,) = detail
+    with pytest.raises(expdb.InvalidValue, match=f"{name} of the episode is None, so {name}="):
+        scratch.store(**step, **detail)
+    scratch.store(**(step | {"step": 1}), **detail)
+    assert scratch.store(**step, **detail) == 0  # equal to the stored details
+
+
 def test_shuffled_rows_of_one_batch_are_ordered_by_their_numbers(new_buffer):
     buffer = new_buffer(fields={"obs": expdb.Field("float64")})
     numbers = np.array([4, 1, 0, 3, 2])

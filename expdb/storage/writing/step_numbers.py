@@ -132,6 +132,29 @@ def require_equal(store: Store, pending: EncodedSteps, taken: list[NumberConflic
                     f"value of {name!r}, so this step was not stored; pass a number that is free, "
                     "or pass another episode_id for another attempt"
                 )
+    if pending.details:
+        places = {step.place for step in taken}
+        new = {record for k, (record, *_) in enumerate(pending.taken) if k not in places}
+        for record in pending.details.keys() - new:
+            store.engine.retry(_require_equal_details, store, record, pending.details[record])
+
+
+def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[str, Any]) -> None:
+    """Raise InvalidValue if a stored episode lacks details that came with repeated steps only."""
+    with store.engine.reading() as session:
+        rows = session.ask(
+            f"SELECT {', '.join(details)} FROM episodes WHERE buffer_id = ? AND episode_id = ?",
+            store.id, record.episode_id,
+        )  # fmt: skip
+    for name, value, stored in zip(
+        details, details.values(), rows[0] if rows else (), strict=False
+    ):
+        if value != stored:
+            raise errors.InvalidValue(
+                f"the steps of episode {record.episode_id!r} are already stored, and {name} of the "
+                f"episode is {stored!r}, so {name}={value!r} was not stored; pass it with a new "
+                "step"
+            )
 
 
 def _values(pending: EncodedSteps, rows: list[dict[str, Any]], index: int) -> dict[str, Any]:
