@@ -338,6 +338,8 @@ def _find_written(store: Store, session: Session, pending: EncodedSteps) -> np.n
         pending.write_id,
     )
     if last is None:
+        last = _find_evicted(store, session, pending)
+    if last is None:
         return None
     for episode in pending.episodes():
         rows = session.ask(
@@ -355,6 +357,22 @@ def _find_written(store: Store, session: Session, pending: EncodedSteps) -> np.n
             ) = rows[0]
             episode.greatest = None
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
+
+
+def _find_evicted(store: Store, session: Session, pending: EncodedSteps) -> int | None:
+    """Return the last position of a committed write whose steps were evicted, or None."""
+    low = store.state(session).oldest
+    for write in make_plan(pending).episodes:
+        rows = session.ask(
+            "SELECT last_position FROM episodes WHERE buffer_id = ? AND episode_id = ? "
+            "AND length = ? AND last_step = ? AND generation = ?",
+            store.id, write.record.episode_id, write.before.length + len(write.rows),
+            write.after.last_step, write.record.generation,
+        )  # fmt: skip
+        last = rows[0][0] + len(pending) - 1 - write.rows[-1] if rows else low
+        if last < low:
+            return int(last)
+    return None
 
 
 @dataclass(frozen=True)
