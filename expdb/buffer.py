@@ -28,6 +28,7 @@ from expdb.process import exits
 from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
+from expdb.replay.tokens import KEYS as TOKEN_KEYS
 from expdb.replay.units import Step, Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
@@ -1291,7 +1292,7 @@ class ReplayBuffer(NotACollection):
         InvalidValue
             If an argument is invalid, or an array has the wrong length; the message names the row.
         ReservedName
-            If a name is that of a column or of a batch key.
+            If a name is that of a column or of a batch key, such as ``loss_mask`` of `Tokens`.
         FieldMismatch
             If an array does not fit the type of its annotation, or the name is that of a field.
         Evicted
@@ -1304,6 +1305,11 @@ class ReplayBuffer(NotACollection):
         """
         wanted = checked_positions(positions)
         number = None if version is None else checks.whole(version, "version", 0)
+        for name in arrays.keys() & (set(TOKEN_KEYS) - {"advantage", "logprobs", "reward"}):
+            raise errors.ReservedName(
+                f"{name!r} is the name of a key that Tokens computes, so Tokens could not return "
+                "this annotation; choose another name"
+            )
         return self._engine.retry(annotate, self._store, wanted, number, arrays)
 
     @retry_on_restart
