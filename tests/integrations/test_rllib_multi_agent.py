@@ -133,6 +133,7 @@ def test_synchronized_samples_have_the_same_timesteps_for_all_agents(kind, close
     assert set(t.tolist()) == {0, 1, 2, 3, 4}
     only = buffer.sample(10, replay_mode="synchronized", modules_to_sample=["m1"])
     assert (set(only), len(only["m1"]["n_step"])) == ({"m1"}, 10)
+    assert buffer.get_sampled_timesteps() == 50
 
 
 def test_synchronized_samples_support_agents_in_alternate_timesteps(close):

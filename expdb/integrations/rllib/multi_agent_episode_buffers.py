@@ -270,11 +270,11 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
             **_figures("agent", of_agents), **_figures("module", of_modules),
         )  # fmt: skip
 
-    def _synchronized(self, *wanted: Any) -> dict[str, dict[str, Any]]:
-        columns_by_module = synchronized(self._stored, self.rng, *wanted)
+    def _synchronized(self, size: int, *wanted: Any) -> dict[str, dict[str, Any]]:
+        columns_by_module = synchronized(self._stored, self.rng, size, *wanted)
         for module, columns in columns_by_module.items():
             self.sampled_timesteps_per_module[module] += len(columns["weights"])
-            self.sampled_timesteps += len(columns["weights"])
+        self.sampled_timesteps += size  # of environments, in which several modules may act
         return columns_by_module
 
     # -- counts and states ---------------------------------------------------------------------
