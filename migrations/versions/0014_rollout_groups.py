@@ -1,4 +1,4 @@
-"""Count the rollouts of each group, also those that were evicted."""
+"""Count the rollouts of each group, also if they were evicted; change many steps faster."""
 
 from pathlib import Path
 
@@ -59,20 +59,30 @@ def upgrade() -> None:
             "('episodes', 'episodes_incomplete', '100 100 1')"
         )
     for name in TRIGGERS:
-        sql = (SQL / dialect / f"{revision}_{name}.sql").read_text()
-        for statement in sql.split("$$;\n"):  # the function, and the trigger that calls it
-            connection.exec_driver_sql(statement + "$$" * (statement.count("$$") % 2))
+        _create(name, revision)
+    if dialect == "sqlite":
+        op.execute("DROP TRIGGER IF EXISTS steps_revised")
+        _create("steps_revised", revision)
 
 
 def downgrade() -> None:
     is_postgresql = op.get_bind().dialect.name == "postgresql"
     for name in TRIGGERS:
-        op.execute(f"DROP TRIGGER {name}" + (" ON episodes" if is_postgresql else ""))
+        op.execute(f"DROP TRIGGER IF EXISTS {name}" + (" ON episodes" if is_postgresql else ""))
         if is_postgresql:
-            op.execute(f"DROP FUNCTION {name}")
+            op.execute(f"DROP FUNCTION IF EXISTS {name}")
     op.drop_index("episodes_incomplete")
     op.drop_table("rollout_groups")
     if not is_postgresql:
         op.execute(
             "DELETE FROM sqlite_stat1 WHERE tbl = 'rollout_groups' OR idx = 'episodes_incomplete'"
         )
+        op.execute("DROP TRIGGER IF EXISTS steps_revised")
+        _create("steps_revised", "0011")
+
+
+def _create(name: str, version: str) -> None:
+    connection = op.get_bind()
+    sql = (SQL / connection.dialect.name / f"{version}_{name}.sql").read_text()
+    for statement in sql.split("$$;\n"):  # the function, and the trigger that calls it
+        connection.exec_driver_sql(statement + "$$" * (statement.count("$$") % 2))

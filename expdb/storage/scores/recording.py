@@ -193,7 +193,9 @@ class _Steps:
             self._episode_at[position], self._stored[position] = episode, text
             if episode in self._positions_of:
                 self._positions_of[episode].append(position)
-        self._latest: dict[int, dict[str, float | None]] = {}  # changed scores
+        self._latest: dict[int, str] = {}  # JSON objects of the scored steps
+        # The text after each change of a text. Many steps have the same scores.
+        self._changed: dict[tuple[str | None, str, float | None], str] = {}
 
     def has(self, score: NewScore) -> bool:
         """Return whether the step, or any step of the episode, is stored."""
@@ -215,20 +217,22 @@ class _Steps:
             else self._positions_of[self.episode_of(score)]
         )
         for position in positions:
-            latest = self._latest.get(position)
-            if latest is None:
-                text = self._stored[position]
+            text = self._latest.get(position, self._stored[position])
+            change = text, score.name, score.value
+            if change not in self._changed:
                 latest = {} if text is None else parse_object(text, "scores")
-                self._latest[position] = latest
-            if score.value is not None or score.name not in latest:
-                latest[score.name] = score.value
+                if score.value is not None or score.name not in latest:
+                    latest[score.name] = score.value
+                self._changed[change] = _dump(latest)
+            self._latest[position] = self._changed[change]
 
     def save(self, session: Session) -> None:
         """Write the changed scores of the steps, and mark their episodes as changed."""
         store = self._store
-        texts = {position: _dump(latest) for position, latest in self._latest.items()}
         changed = {
-            position: text for position, text in texts.items() if text != self._stored[position]
+            position: text
+            for position, text in self._latest.items()
+            if text != self._stored[position]
         }
         if not changed:
             return

@@ -288,10 +288,19 @@ def set_texts(
     texts: Mapping[int, str | None],
 ) -> None:
     """Set a text column in rows of a buffer; `texts` maps the key of each row to its text."""
+    revision = ""
+    if column.table.name == "steps":  # faster than the trigger, which runs for each row
+        ((number,),) = session.ask(
+            "UPDATE buffers SET revision = revision + 1 WHERE id = ? RETURNING revision", buffer_id
+        )
+        revision = f", revision = {int(number)}"
+    rows_by_text: dict[str | None, list[int]] = {}
+    for row, text in texts.items():
+        rows_by_text.setdefault(text, []).append(row)
     session.many(
-        f"UPDATE {column.table.name} SET {column.name} = ? "
-        f"WHERE buffer_id = {int(buffer_id)} AND {key.name} = ?",
-        ((text, row) for row, text in texts.items()),
+        f"UPDATE {column.table.name} SET {column.name} = ?{revision} "
+        f"WHERE buffer_id = {int(buffer_id)} AND {key.name} {AMONG}",
+        ((text, as_list(np.array(rows, np.int64))) for text, rows in rows_by_text.items()),
     )
 
 
