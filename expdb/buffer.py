@@ -28,7 +28,7 @@ from expdb.process import exits
 from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
-from expdb.replay.tokens import KEYS as TOKEN_KEYS
+from expdb.replay.tokens import check_annotation_names
 from expdb.replay.units import Step, Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
@@ -820,8 +820,8 @@ class ReplayBuffer(NotACollection):
     def unfinished(self, group_size: int) -> pa.Table:
         """Return the groups of rollouts with missing or interrupted rollouts, oldest first.
 
-        A group is finished when it has `group_size` complete episodes. Evicted episodes count as
-        long as another episode of the group is in the buffer; deleted episodes do not count.
+        A group is finished when it has `group_size` complete episodes. Evicted complete episodes
+        count while another episode of the group is in the buffer. Deleted episodes do not count.
         Episodes without a `group_id` are grouped by `task_id`, as in `Group`.
 
         Parameters
@@ -1305,11 +1305,7 @@ class ReplayBuffer(NotACollection):
         """
         wanted = checked_positions(positions)
         number = None if version is None else checks.whole(version, "version", 0)
-        for name in arrays.keys() & (set(TOKEN_KEYS) - {"advantage", "logprobs", "reward"}):
-            raise errors.ReservedName(
-                f"{name!r} is the name of a key that Tokens computes, so Tokens could not return "
-                "this annotation; choose another name"
-            )
+        check_annotation_names(arrays)
         return self._engine.retry(annotate, self._store, wanted, number, arrays)
 
     @retry_on_restart

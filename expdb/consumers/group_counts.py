@@ -60,10 +60,10 @@ def _find_stored_parts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first stored position of each episode (-1 for none), and its number of steps.
 
-    The numbers of the episodes must ascend.
+    `episodes` must contain ascending numbers of episodes.
     """
     state = store.state(session)
-    # Segments also cover deleted steps.
+    # Segments also cover deleted steps, so read `steps` if positions are missing.
     source, first = ("steps", "position") if state.gaps else ("segments", "first")
     last = "position" if state.gaps else "last"
     rows = session.ask(

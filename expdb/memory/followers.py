@@ -44,7 +44,7 @@ def _size(positions: np.ndarray | None) -> int:
     return ENTRY_BYTES + (0 if positions is None else positions.nbytes)
 
 
-class Starts(Follower):
+class EpisodeStarts(Follower):
     """The first positions of the complete episodes in memory, ascending."""
 
     def __init__(self, resident: Resident):
@@ -63,12 +63,12 @@ class Starts(Follower):
         r, changes = self._resident, self.changes()
         if changes is None:
             self._positions = r.starts()
-        else:  # most are known, and a search through all rows takes longer
+        else:  # check only changed positions; a search through all rows takes longer
             new = [np.arange(max(change.begin, r.low), change.end) for change in changes]
-            ended = [change.relinked for change in changes]
-            again = np.concatenate((*new, *ended))
-            known = self._positions[~np.isin(self._positions, again, kind="sort")]
-            positions = np.sort(np.concatenate((known, np.unique(again))), kind="stable")
+            relinked = [change.relinked for change in changes]
+            changed = np.concatenate((*new, *relinked))
+            unchanged = self._positions[~np.isin(self._positions, changed, kind="sort")]
+            positions = np.sort(np.concatenate((unchanged, np.unique(changed))), kind="stable")
             positions = positions[r.held(positions)]
             self._positions = positions[r.episode_lengths(r.rows(positions)) > 0]
         self.epoch = r.epoch
@@ -254,7 +254,7 @@ class Owners(Follower):
         not depend on earlier reads. The code -1 stands for no text.
         """
         ids = self._ids
-        if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # consecutive, as usual
+        if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # ids are usually consecutive
             places = episodes - ids[0]
         else:
             places = ids.searchsorted(episodes)
@@ -344,7 +344,10 @@ class StepAgents(SparseColumn):
     def __init__(self, resident: Resident):
         super().__init__(resident)
         self._codes: dict[str, int] = {}
-        self._ordinals, self._counted = NONE, (-1, -1)  # by row, and when they were counted
+        self._ordinals, self._ordinals_state = (
+            NONE,
+            (-1, -1),
+        )  # by row, at an epoch and layout version
 
     @property
     def nbytes(self) -> int:
@@ -373,11 +376,11 @@ class StepAgents(SparseColumn):
     def ordinals(self, rows: np.ndarray) -> np.ndarray:
         """Return the number of earlier steps of the agent in the episode of each step.
 
-        If the first steps of the episode are not in memory, the number is an estimate above 0,
-        unless the number of the step is at most 0.
+        If the first steps of the episode are not in memory, the result is an estimate. The estimate
+        is 0 only if the step number is at most 0.
         """
         r = self._resident
-        if self._counted != (r.epoch, r.layout_version):
+        if self._ordinals_state != (r.epoch, r.layout_version):
             ordinals, live = r.columns[ORDINAL].copy(), r.positions_and_rows()[1]
             episodes, agents, numbers = r.episodes(live), self.codes(live), r.numbers(live)
             order = np.lexsort((numbers, agents, episodes))
@@ -391,7 +394,7 @@ class StepAgents(SparseColumn):
             ordinals[live] = np.arange(len(live)) + np.repeat(
                 np.maximum(offsets, 0) - first, lengths
             )
-            self._ordinals, self._counted = ordinals, (r.epoch, r.layout_version)
+            self._ordinals, self._ordinals_state = ordinals, (r.epoch, r.layout_version)
         counts: np.ndarray = self._ordinals[rows]
         return counts
 

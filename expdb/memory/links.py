@@ -208,7 +208,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
 
 def record_gap(r: Resident, rows: np.ndarray) -> None:
     """Record the first gap between the numbers of linked steps, unless one is known."""
-    if not r.has_plain_links:  # a gap is known, or AgentTrajectories finds those of each agent
+    if not r.has_plain_links:  # a gap is known, or AgentTrajectories finds the gaps of each agent
         return
     after, numbers = r.columns[AFTER][rows], r.columns["step"]
     is_linked = (after >= 0) & (after < r.slots)
@@ -217,7 +217,7 @@ def record_gap(r: Resident, rows: np.ndarray) -> None:
     if len(gaps):
         row, following = rows[gaps[0]], after[gaps[0]]
         episode = int(r.columns["episode"][row])
-        r.note_breaks((episode, int(numbers[row]), int(numbers[following])))
+        r.record_breaks((episode, int(numbers[row]), int(numbers[following])))
 
 
 @dataclass

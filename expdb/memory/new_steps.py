@@ -193,7 +193,7 @@ def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
         r.record(Change(r.high, r.high, orphaned=orphaned))
     agents = commit.plan.columns[-1]
     if agents.count(None) < len(agents):
-        r.note_breaks(has_agents=True)
+        r.record_breaks(has_agents=True)
     add_new_steps(r, new_steps, store, None)
     r.size, r.gaps = counters.size, counters.size != r.high - r.low
     r.changing, r.complete = False, True

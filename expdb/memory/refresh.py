@@ -45,7 +45,7 @@ def refresh(
     # If an interrupt stops this update, these flags tell the next call that it is unfinished.
     r.changing, r.complete = True, False
     if state.has_agents:
-        r.note_breaks(has_agents=True)
+        r.record_breaks(has_agents=True)
     if r.high == r.low == 0:
         r.begin_at(state.oldest)
         r.revision, r.deleted = state.revision, state.deleted

@@ -173,7 +173,7 @@ class Resident(RowColumns):
             self.priorities = None
         self.size = 0  # number of steps in memory
         self.gaps = False  # whether some positions from `low` up to `high` hold no step
-        # Whether each step's neighbours in its episode are also those of its agent, without a gap.
+        # Whether no step number is missing and `has_agents` is False.
         self.has_plain_links = True
         self.has_agents = False  # whether any step has another agent than its episode
         # An episode with missing step numbers, and the numbers before and after the first gap.
@@ -358,10 +358,10 @@ class Resident(RowColumns):
         live: np.ndarray = (rows - first) % self.slots < self.end_place - first
         return live
 
-    def note_breaks(
+    def record_breaks(
         self, gap: tuple[int, int, int] | None = None, has_agents: bool = False
     ) -> None:
-        """Record that a step number is missing, or that several agents act in an episode."""
+        """Record a gap between step numbers, or that a step has another agent than its episode."""
         self.number_gap = self.number_gap or gap
         self.has_agents = self.has_agents or has_agents
         self.has_plain_links = self.number_gap is None and not self.has_agents

@@ -58,7 +58,7 @@ class AgentTrajectories(RowColumns):
             if r.number_gap is None and np.count_nonzero(is_cut):
                 row, following = sorted((rows[is_cut][0], neighbours[is_cut][0]), key=numbers.take)
                 episode = int(r.columns["episode"][row])
-                r.note_breaks((episode, int(numbers[row]), int(numbers[following])))
+                r.record_breaks((episode, int(numbers[row]), int(numbers[following])))
             neighbours[is_cut] = UNKNOWN
         return neighbours
 

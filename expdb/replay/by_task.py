@@ -123,7 +123,7 @@ class ByTask(Sampler):
     def _compute_shares(self, population: Population, runs: np.ndarray) -> np.ndarray:
         """Return the probability of each task, in the order of the codes of the tasks.
 
-        `runs` are the indices of the positions at which another episode begins.
+        `runs` are the indices at which runs of steps of one episode begin in the positions.
         """
         # Each episode counts once, however many of its steps are in the population.
         _, first = np.unique(population.column("episode", runs), return_index=True)

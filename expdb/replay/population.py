@@ -222,7 +222,7 @@ class Grouped:
     """
 
     def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str, runs: np.ndarray):
-        self.runs = runs  # indices of the positions at which another episode begins
+        self.runs = runs  # indices in `positions` at which runs of steps of one episode begin
         order = np.argsort(groups, kind="stable")
         self._positions, sorted_groups = positions[order], groups[order]
         starts = (

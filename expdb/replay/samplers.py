@@ -171,7 +171,7 @@ class Population(Protocol):
         """
 
     def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
-        """Return the current values of a column for each position, or for some of them.
+        """Return the current values of a column for all positions, or for those at `places`.
 
         Columns of steps are `episode`, `step`, `reward`, `terminated` and `truncated`. Columns of
         episodes must be named in `Sampler.reads`.
@@ -181,7 +181,7 @@ class Population(Protocol):
         name : str
             Column of the step or of its episode.
         places : ndarray of int64, shape (N,), optional
-            Indices in `positions`. By default, all N positions.
+            Indices into `positions`. By default, values of all N positions are returned.
 
         Returns
         -------

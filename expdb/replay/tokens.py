@@ -2,14 +2,14 @@
 
 from __future__ import annotations  # evaluating `np.random` would import that module
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from expdb import checks
-from expdb.errors import InvalidValue, warn
+from expdb.errors import InvalidValue, ReservedName, warn
 from expdb.names import EPISODE_VERSION_COLUMNS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
@@ -39,6 +39,16 @@ KEYS = (
     "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
     "loss_tokens", "lost_tokens",
 )  # fmt: skip
+
+
+def check_annotation_names(names: Iterable[str]) -> None:
+    """Raise ReservedName if `Tokens` could not return an annotation because of its name."""
+    for name in names:
+        if name in KEYS and name not in ("advantage", "logprobs", "reward"):
+            raise ReservedName(
+                f"{name!r} is the name of a key that Tokens computes, so Tokens could not return "
+                "this annotation; choose another name"
+            )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from expdb.memory.followers import Matches, Owners, Starts, StepAgents, StepScores, StepVersions
+from expdb.memory.followers import (
+    EpisodeStarts,
+    Matches,
+    Owners,
+    StepAgents,
+    StepScores,
+    StepVersions,
+)
 from expdb.memory.journal import NONE
 from expdb.memory.resident import Resident, run_starts
 from expdb.names import UNKNOWN
@@ -66,7 +73,7 @@ class Candidates:
         # By name of the request: the state of the rows at a result, and the result.
         self._lists: dict[Any, tuple[tuple[int, int, int], Anchors | Grouped]] = {}
         self._owners: dict[tuple[str, ...], Owners] = {}
-        self._starts = Starts(resident)
+        self._starts = EpisodeStarts(resident)
         self._versions = StepVersions(resident)
         self._agents = StepAgents(resident)
         self._scores: dict[str, StepScores] = {}
@@ -212,17 +219,17 @@ class Candidates:
         rows = r.rows(starts)
         ends = starts + r.episode_lengths(rows)
         has_match = matching.searchsorted(ends) > matching.searchsorted(starts)
-        # The steps of some episodes may not be adjacent.
+        # This range is wrong for episodes whose steps are not adjacent or not in order.
         last = r.rows(np.minimum(ends, r.high) - 1)
-        is_last = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
-        is_last &= r.episodes(last) == r.episodes(rows)
+        is_adjacent = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
+        is_adjacent &= r.episodes(last) == r.episodes(rows)
         if r.unordered:
-            is_last &= ~np.isin(r.episodes(rows), list(r.unordered))
-        others = np.flatnonzero(~is_last)
-        if len(others) and len(matching):
+            is_adjacent &= ~np.isin(r.episodes(rows), list(r.unordered))
+        scattered = np.flatnonzero(~is_adjacent)
+        if len(scattered) and len(matching):
             episodes = r.episodes(r.rows(matching))
             episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent
-            has_match[others] = np.isin(r.episodes(rows[others]), episodes)
+            has_match[scattered] = np.isin(r.episodes(rows[scattered]), episodes)
         matched: np.ndarray = starts[has_match]
         return matched
 

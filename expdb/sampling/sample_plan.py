@@ -515,7 +515,7 @@ class MatchingPopulation:
         return self._plan.candidates.grouped(self._session, self._plan.request, over)
 
     def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
-        """Return a column of steps or episodes, with one value for each of the positions."""
+        """Return a column of steps or episodes for all positions, or for those at `places`."""
         positions, r = self.positions if places is None else self.at(places), self._plan.resident
         rows = r.rows(positions) if len(positions) else positions
         if name in STEP_COLUMNS:

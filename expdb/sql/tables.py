@@ -220,8 +220,8 @@ steps = sa.Table(
 WRITTEN_STEP_COLUMNS = tuple(
     column.name for column in steps.columns if column.name not in ("revision", "scores")
 )
-# Partial in the database (WHERE revision IS NOT NULL); declaring that here would import
-# SQLAlchemy's dialect with expdb.
+# These indexes are partial in the database, such as WHERE revision IS NOT NULL. Declaring their
+# conditions here would import SQLAlchemy's dialect with expdb.
 sa.Index("steps_with_agent", steps.c.buffer_id, steps.c.agent_id)
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_incomplete", episodes.c.buffer_id, episodes.c.id)
@@ -333,15 +333,13 @@ rollout_groups = sa.Table(
     "rollout_groups",
     metadata,
     sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the group"),
-    sa.Column("name", Text, primary_key=True, comment="`group_id` of the rollouts, or a task"),
-    sa.Column(
-        "is_task", Flag, primary_key=True, comment="true for the episodes of a task without a group"
-    ),
-    sa.Column("task_id", Text, nullable=False, comment="task of the first episode"),
+    sa.Column("name", Text, primary_key=True, comment="`group_id`, or `task_id` if `is_task`"),
+    sa.Column("is_task", Flag, primary_key=True, comment="true for episodes without a `group_id`"),
+    sa.Column("task_id", Text, nullable=False, comment="smallest `task_id` of the episodes"),
     sa.Column("first_episode", Integer, nullable=False, comment="number of the first episode"),
     sa.Column("episodes", Integer, nullable=False, comment="number of episodes in the buffer"),
     sa.Column(
-        "complete", Integer, nullable=False, comment="number of complete episodes, also evicted"
+        "complete", Integer, nullable=False, comment="number of complete episodes, even if evicted"
     ),
 )
 

@@ -274,7 +274,7 @@ class MultiAgentEpisodeReplayBuffer(StoredEpisodes, rllib.MultiAgentEpisodeRepla
         columns_by_module = synchronized(self._stored, self.rng, size, *wanted)
         for module, columns in columns_by_module.items():
             self.sampled_timesteps_per_module[module] += len(columns["weights"])
-        self.sampled_timesteps += size  # of environments, in which several modules may act
+        self.sampled_timesteps += size  # timesteps of environments, not of modules
         return columns_by_module
 
     # -- counts and states ---------------------------------------------------------------------

@@ -29,11 +29,11 @@ def unfinished(store: Store, session: Session, group_size: int) -> list[tuple[An
         "WHERE buffer_id = ? AND complete < ? ORDER BY first_episode",
         store.id, group_size,
     )  # fmt: skip
-    found: list[tuple[Any, ...]] = []
+    unfinished_groups: list[tuple[Any, ...]] = []
     for name, is_task, task, complete in groups:
         rollouts = interrupted.get((name, bool(is_task)), [])
-        is_open = sum(status == "open" for status, _ in rollouts)
-        aborted, ids = len(rollouts) - is_open, [episode_id for _, episode_id in rollouts]
+        open_count = sum(status == "open" for status, _ in rollouts)
+        aborted, ids = len(rollouts) - open_count, [episode_id for _, episode_id in rollouts]
         group_id, missing = None if is_task else name, group_size - complete
-        found.append((group_id, task, complete, is_open, aborted, missing, ids))
-    return found
+        unfinished_groups.append((group_id, task, complete, open_count, aborted, missing, ids))
+    return unfinished_groups

@@ -184,9 +184,9 @@ def _scores_of_episodes(
 
 
 def complete_rollouts(store: Store, session: Session, where: Condition | None) -> list[Any]:
-    """Return the complete episodes with a matching step, by number.
+    """Return the complete episodes with a matching step, in the order of their numbers.
 
-    Each row has group, task, return, smallest policy version, number and length.
+    Each row contains the group, task, return, oldest policy version, number and length.
     """
     columns = E.group_id, E.task_id, E.episode_return, E.first_policy_version, E.id, E.length
     rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete")

@@ -61,9 +61,10 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             _require_free(writer, name, target)
             episodes = reader.fetch(sa.select(tables.episodes).where(E.buffer_id == old))
             _insert(writer, target, tables.episodes, draft.id, episodes)
-            # A trigger has counted the copied episodes, but not the evicted ones.
-            counted = tables.rollout_groups
-            writer.execute(sa.delete(counted).where(counted.c.buffer_id == draft.id))
+            # The trigger counted only the copied episodes. The rows of the source, which are
+            # copied below, also count evicted episodes.
+            groups = tables.rollout_groups
+            writer.execute(sa.delete(groups).where(groups.c.buffer_id == draft.id))
             from_block, as_block = source.dialect.from_block, target.dialect.as_block
             blocks = [
                 (draft.id, block, version, as_block(from_block(data)))

@@ -240,22 +240,25 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
             kept = _episodes_at(store, session, pinned)
             positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
         episodes = np.unique(_episodes_at(store, session, positions))
-        before = _complete_rollouts(store, session, episodes)
+        before = _count_complete_rollouts(store, session, episodes)
         count = delete_positions(store, session, outcome, positions)
-        # Deleted rollouts are missing in their groups, unlike evicted ones.
-        before.subtract(_complete_rollouts(store, session, episodes))
+        # Groups still count their evicted rollouts as complete, but not their deleted rollouts.
+        before.subtract(_count_complete_rollouts(store, session, episodes))
         session.many(
             "UPDATE rollout_groups SET complete = complete - ? "
             "WHERE buffer_id = ? AND name = ? AND is_task = ?",
-            [(gone, store.id, *group) for group, gone in before.items() if gone],
+            [(decrease, store.id, *group) for group, decrease in before.items() if decrease],
         )
         return count
 
 
-def _complete_rollouts(
+def _count_complete_rollouts(
     store: Store, session: Session, episodes: np.ndarray
 ) -> Counter[tuple[str, bool]]:
-    """Return the number of complete episodes of each group, or task without group."""
+    """Count the complete episodes of each group; without a `group_id`, of each task.
+
+    A key is the group and False, or the task and True.
+    """
     among = store.dialect.among(E.id, episodes.tolist())
     is_complete = E.buffer_id == store.id, E.status == "complete", among
     rows = session.rows(sa.select(E.group_id, E.task_id).where(*is_complete))

@@ -140,7 +140,7 @@ def require_equal(store: Store, pending: EncodedSteps, taken: list[NumberConflic
 
 
 def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[str, Any]) -> None:
-    """Raise InvalidValue if a stored episode lacks details that came with repeated steps only."""
+    """Raise InvalidValue if details passed only with repeated steps differ from the stored ones."""
     with store.engine.reading() as session:
         rows = session.ask(
             f"SELECT {', '.join(details)} FROM episodes WHERE buffer_id = ? AND episode_id = ?",

@@ -14,6 +14,7 @@ from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import transaction
 from expdb.storage.writing.group_commit import EncodedWrite, GroupCommit, Payload, Submission
+from expdb.storage.writing.in_doubt import commit_unknown
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps
 
@@ -189,7 +190,7 @@ def _error_after_deadline(submission: Submission, error: errors.ExpDBError) -> e
     payload, cause = submission.payload, error.__cause__
     if isinstance(payload, EncodedWrite) and payload.steps.is_in_doubt:
         lost = cause if isinstance(cause, errors.ConnectionLost) else error
-        return transaction.commit_unknown(lost, payload.steps)
+        return commit_unknown(lost, payload.steps)
     if isinstance(error, errors.CommitUnknown):
         return errors.ConnectionLost(
             "the connection was lost during another call, so the steps of this call were not "

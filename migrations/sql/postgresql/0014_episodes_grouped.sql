@@ -7,7 +7,8 @@ SET search_path = expdb, pg_temp AS $$
                    count(*) FILTER (WHERE status = 'complete')
               FROM new_rows GROUP BY 1, 2, 3
             ON CONFLICT (buffer_id, name, is_task)
-            DO UPDATE SET episodes = g.episodes + excluded.episodes, complete = g.complete + excluded.complete;
+            DO UPDATE SET episodes = g.episodes + excluded.episodes, complete = g.complete + excluded.complete,
+                          task_id = least(g.task_id, excluded.task_id);
             RETURN NULL;
         END
         $$;

@@ -1,4 +1,4 @@
--- A writer may name the group of an episode late. If the statement also changes `status`,
+-- A later step can set the group of its episode. If the statement also changes `status`,
 -- `episodes_completed` counts this change in the old group.
 CREATE FUNCTION episodes_regrouped() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp AS $$
@@ -10,7 +10,8 @@ SET search_path = expdb, pg_temp AS $$
             VALUES (NEW.buffer_id, coalesce(NEW.group_id, NEW.task_id), NEW.group_id IS NULL, NEW.task_id, NEW.id, 1,
                     (NEW.status = 'complete')::int)
             ON CONFLICT (buffer_id, name, is_task)
-            DO UPDATE SET episodes = g.episodes + 1, complete = g.complete + excluded.complete;
+            DO UPDATE SET episodes = g.episodes + 1, complete = g.complete + excluded.complete,
+                          task_id = least(g.task_id, excluded.task_id);
             DELETE FROM rollout_groups
              WHERE buffer_id = OLD.buffer_id AND name = coalesce(OLD.group_id, OLD.task_id)
                AND is_task = (OLD.group_id IS NULL) AND episodes = 0;

@@ -1,6 +1,6 @@
--- A group still counts its complete episodes that were evicted. A group without an episode in the
--- buffer is forgotten. PL/pgSQL keeps the plan of the first call, when the table may be small, so plans
--- other than index scans are disabled.
+-- A group still counts its evicted complete episodes. The row of a group is deleted with the last
+-- episode of the group. PL/pgSQL caches the plan of the first call, when the table may be small. Other
+-- plans than index scans are disabled, because they are slow when the table is large.
 CREATE FUNCTION episodes_ungrouped() RETURNS trigger LANGUAGE plpgsql
 SET search_path = expdb, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
         BEGIN

@@ -4,5 +4,6 @@ BEGIN
     INSERT INTO rollout_groups (buffer_id, name, is_task, task_id, first_episode, episodes, complete)
     VALUES (NEW.buffer_id, coalesce(NEW.group_id, NEW.task_id), NEW.group_id IS NULL, NEW.task_id, NEW.id, 1,
             NEW.status = 'complete')
-    ON CONFLICT DO UPDATE SET episodes = episodes + 1, complete = complete + excluded.complete;
+    ON CONFLICT DO UPDATE SET episodes = episodes + 1, complete = complete + excluded.complete,
+                              task_id = min(task_id, excluded.task_id);
 END

@@ -1,5 +1,5 @@
--- A group still counts its complete episodes that were evicted. A group without an episode in the
--- buffer is forgotten.
+-- A group still counts its evicted complete episodes. The row of a group is deleted with the last
+-- episode of the group.
 CREATE TRIGGER episodes_ungrouped AFTER DELETE ON episodes
 BEGIN
     UPDATE rollout_groups SET episodes = episodes - 1
