@@ -1066,8 +1066,9 @@ class ReplayBuffer(NotACollection):
             Query that selects the steps to update: conditions, values that columns must equal, or
             positions.
         which : {"all", "last"}, default "all"
-            With ``"last"``, update only the last step of each matching episode. Use it for the
-            reward of a whole episode.
+            With ``"last"``, update only the last step of each episode with a matching step. If an
+            episode has several agents, update the last step of each agent with a matching step.
+            Use it for the reward of a whole episode.
         replace_tags : bool, default False
             Whether to replace all stored tags instead of merging the new tags into them.
         required : bool, default False

@@ -285,3 +285,15 @@ def test_a_server_sets_the_tags_of_many_steps_with_one_statement(postgresql_url)
         revision = buffer.revision
         buffer.update(range(4), tags={"k": 9})
         assert buffer.revision == revision + 1  # a trigger counts statements
+
+
+def test_the_last_step_is_that_of_each_agent_with_a_matching_step(db):
+    buffer = db.buffer("agents")
+    for agent, steps in (("a", 3), ("b", 2)):
+        for step in range(steps):
+            buffer.store(episode_id="e", agent_id=agent, step=step, reward=0.0)
+    buffer.end_episode("e")
+    assert buffer.update({"agent_id": "b"}, reward=1.0, which="last") == 1
+    assert buffer.get(range(5))["reward"].tolist() == [0, 0, 0, 0, 1]
+    assert buffer.update({"episode_id": "e"}, terminated=True, which="last") == 2
+    assert buffer.get(range(5))["terminated"].tolist() == [False, False, True, False, True]

@@ -150,18 +150,20 @@ def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnEle
 
 
 def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return the position of the last step of each episode that has one of the positions.
+    """Return the last positions of the agents with a step at one of the positions, by episode.
 
     The last step has the greatest `step`; of several such steps, it is the newest one.
     """
     rows = session.fetch(
-        sa.select(G.episode, S.step, S.position)
+        sa.select(G.episode, S.agent_id, S.step, S.position)
         .select_from(tables.STEPS_OF_SEGMENTS)
         .where(G.buffer_id == store.id)
         .where(_of_episodes(store, G.episode, positions))
     )
-    last = {episode: position for episode, _, position in sorted(rows)}
-    return np.array(sorted(last.values()), np.int64)
+    matching = set(positions.tolist())
+    chosen = {tuple(row[:2]) for row in rows if row[3] in matching}
+    last = {tuple(row[:2]): row[3] for row in sorted(rows, key=lambda row: tuple(row[2:]))}
+    return np.array(sorted(last[agent] for agent in chosen), np.int64)
 
 
 def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray) -> None:
