@@ -381,7 +381,7 @@ class StepAgents(SparseColumn):
         """
         r = self._resident
         if self._ordinals_state != (r.epoch, r.layout_version):
-            ordinals, live = r.columns[ORDINAL].copy(), r.positions_and_rows()[1]
+            ordinals, live = r.columns[ORDINAL].copy(), r.rows(r.all_positions())
             episodes, agents, numbers = r.episodes(live), self.codes(live), r.numbers(live)
             order = np.lexsort((numbers, agents, episodes))
             live, episodes, agents = live[order], episodes[order], agents[order]

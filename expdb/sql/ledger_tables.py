@@ -107,6 +107,7 @@ leases = sa.Table(
 # Partial in the database, as are the indexes by revision: leases that are held or may be drawn
 # again.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
+sa.Index("leases_active", leases.c.buffer_id, leases.c.expires)
 
 waiters = sa.Table(
     "waiters",

@@ -1,4 +1,4 @@
-"""Count the rollouts of each group, also if they were evicted; change many steps faster."""
+"""Count the rollouts of each group, also if they were evicted; find active leases faster."""
 
 from pathlib import Path
 
@@ -47,6 +47,14 @@ def upgrade() -> None:
         sqlite_where=is_incomplete,
         postgresql_where=is_incomplete,
     )
+    is_leased = sa.text("status = 'leased'")
+    op.create_index(
+        "leases_active",
+        "leases",
+        ["buffer_id", "expires"],
+        sqlite_where=is_leased,
+        postgresql_where=is_leased,
+    )
     if dialect == "postgresql":
         op.execute(
             "ALTER TABLE rollout_groups SET (autovacuum_vacuum_scale_factor = 0.02, "
@@ -56,7 +64,8 @@ def upgrade() -> None:
         connection.exec_driver_sql(
             "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES "
             "('rollout_groups', 'rollout_groups', '100000 100000 1 1'), "
-            "('episodes', 'episodes_incomplete', '100 100 1')"
+            "('episodes', 'episodes_incomplete', '100 100 1'), "
+            "('leases', 'leases_active', '16 16 1')"
         )
     for name in TRIGGERS:
         _create(name, revision)
@@ -71,11 +80,13 @@ def downgrade() -> None:
         op.execute(f"DROP TRIGGER IF EXISTS {name}" + (" ON episodes" if is_postgresql else ""))
         if is_postgresql:
             op.execute(f"DROP FUNCTION IF EXISTS {name}")
+    op.drop_index("leases_active")
     op.drop_index("episodes_incomplete")
     op.drop_table("rollout_groups")
     if not is_postgresql:
         op.execute(
-            "DELETE FROM sqlite_stat1 WHERE tbl = 'rollout_groups' OR idx = 'episodes_incomplete'"
+            "DELETE FROM sqlite_stat1 WHERE tbl = 'rollout_groups' "
+            "OR idx IN ('episodes_incomplete', 'leases_active')"
         )
         op.execute("DROP TRIGGER IF EXISTS steps_revised")
         _create("steps_revised", "0011")

@@ -46,10 +46,9 @@ STEP_TIME = (
 )
 WORKERS = "SELECT holder, role, active, ended, counts, rates FROM workers WHERE buffer_id = ?"
 WAITERS = "SELECT holder, since, role FROM waiters WHERE buffer_id = ?"
-# The first condition selects the partial index.
 OPEN_LEASES = (
-    "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND status IN ('leased', "
-    "'returned') AND status = 'leased' AND expires > {}"
+    "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND status = 'leased' "
+    "AND expires > {}"
 )
 CONSUMERS = (
     "SELECT k.id, k.name, k.handed_out, k.acknowledged, l.last, l.policy_version, l.positions "

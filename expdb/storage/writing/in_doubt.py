@@ -47,16 +47,21 @@ def find_written(store: Store, session: Session, pending: EncodedSteps) -> np.nd
 
 
 def _find_evicted_write(store: Store, session: Session, pending: EncodedSteps) -> int | None:
-    """Return the last position of a committed write whose steps were evicted, or None."""
+    """Return the last position of a committed write whose steps were evicted, or None.
+
+    Such a write is recognised only if it began an episode. Steps that continue an episode may
+    belong to another process, and are stored again.
+    """
     low = store.state(session).oldest
     for write in make_plan(pending).episodes:
+        record = write.record
         rows = session.ask(
             "SELECT last_position FROM episodes WHERE buffer_id = ? AND episode_id = ? "
-            "AND length = ? AND last_step = ? AND generation = ?",
-            store.id, write.record.episode_id, write.before.length + len(write.rows),
-            write.after.last_step, write.record.generation,
+            "AND run = ? AND started = ? AND length = ?",
+            store.id, record.episode_id, record.run, record.started, len(write.rows),
         )  # fmt: skip
-        last = rows[0][0] + len(pending) - 1 - write.rows[-1] if rows else low
-        if last < low:
-            return int(last)
+        if write.before.id is None and rows:
+            last = int(rows[0][0]) + len(pending) - 1 - write.rows[-1]
+            if len(pending) <= last + 1 <= low:
+                return last
     return None

@@ -149,7 +149,7 @@ def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[st
     for name, value, stored in zip(
         details, details.values(), rows[0] if rows else (), strict=False
     ):
-        if value != stored:
+        if name != "episode_tags" and value != stored:  # `update` may have changed the tags
             raise errors.InvalidValue(
                 f"the steps of episode {record.episode_id!r} are already stored, and {name} of the "
                 f"episode is {stored!r}, so {name}={value!r} was not stored; pass it with a new "

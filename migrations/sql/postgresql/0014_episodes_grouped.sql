@@ -8,7 +8,7 @@ SET search_path = expdb, pg_temp AS $$
               FROM new_rows GROUP BY 1, 2, 3
             ON CONFLICT (buffer_id, name, is_task)
             DO UPDATE SET episodes = g.episodes + excluded.episodes, complete = g.complete + excluded.complete,
-                          task_id = least(g.task_id, excluded.task_id);
+                          task_id = least(g.task_id, excluded.task_id), first_episode = least(g.first_episode, excluded.first_episode);
             RETURN NULL;
         END
         $$;

@@ -11,7 +11,7 @@ SET search_path = expdb, pg_temp AS $$
                     (NEW.status = 'complete')::int)
             ON CONFLICT (buffer_id, name, is_task)
             DO UPDATE SET episodes = g.episodes + 1, complete = g.complete + excluded.complete,
-                          task_id = least(g.task_id, excluded.task_id);
+                          task_id = least(g.task_id, excluded.task_id), first_episode = least(g.first_episode, excluded.first_episode);
             DELETE FROM rollout_groups
              WHERE buffer_id = OLD.buffer_id AND name = coalesce(OLD.group_id, OLD.task_id)
                AND is_task = (OLD.group_id IS NULL) AND episodes = 0;

@@ -5,5 +5,5 @@ BEGIN
     VALUES (NEW.buffer_id, coalesce(NEW.group_id, NEW.task_id), NEW.group_id IS NULL, NEW.task_id, NEW.id, 1,
             NEW.status = 'complete')
     ON CONFLICT DO UPDATE SET episodes = episodes + 1, complete = complete + excluded.complete,
-                              task_id = min(task_id, excluded.task_id);
+                              task_id = min(task_id, excluded.task_id), first_episode = min(first_episode, excluded.first_episode);
 END

@@ -60,6 +60,11 @@ MEANINGS: dict[str, _Meaning] = {
         errors.InvalidValue,
         "{message}; the rewards of an episode must have a finite sum",
     ),
+    "54000": (
+        errors.InvalidValue,
+        "{message}; shorten group_id, task_id, episode_id or task_name to 2,000 bytes, or store "
+        "the text in a field",
+    ),
     "54001": TOO_LARGE,
     "54011": TOO_LARGE,
     "54023": TOO_LARGE,
