@@ -397,7 +397,10 @@ class Group(Unit):
         others = self.max_spread, self.score, self.missing, self.deadline
         return key if others == (None, None, "drop", None) else (*key, *others)
 
-    def _has_spread(self, spreads: np.ndarray) -> np.ndarray:
+    def _has_spread(self, scores: np.ndarray) -> np.ndarray:
+        if not self.min_spread and self.max_spread is None:
+            return np.ones(len(scores), np.bool_)
+        spreads = spread(scores, mean(scores))
         most = np.inf if self.max_spread is None else self.max_spread
         has_spread: np.ndarray = (spreads >= self.min_spread) & (spreads <= most)
         return has_spread
@@ -481,7 +484,7 @@ class Group(Unit):
             rows, groups, returns = rows[ready], groups[ready], returns[ready]
         members, there, counts = self._newest(groups, returns)
         scores = np.where(there, returns[members], np.nan)
-        chosen = self._has_spread(spread(scores, mean(scores)))
+        chosen = self._has_spread(scores)
         if self.complete:
             chosen &= counts >= self.size
         rollouts: np.ndarray = np.where(there, rows[members], UNKNOWN)[chosen]
@@ -548,7 +551,7 @@ class Group(Unit):
         obstacles = {
             "waiting": np.isin(codes, late),
             "incomplete": scored < (self.size if self.complete else 1),
-            "no_spread": ~self._has_spread(spread(scores, mean(scores))),
+            "no_spread": ~self._has_spread(scores),
             "too_stale": is_stale,
             "leased": (there & (left[members] <= 0)).any(1),
         }
