@@ -133,6 +133,7 @@ class Samples(IterableDataset[Tensors]):
             If `state` is not a state, or `size` or `batches` differ.
         """
         self.check_state(state)
+        _require_keys(state, "passes")
         self._passes, self._progress = state["passes"], state["progress"]
         self.resumed = {} if self._progress is None else {0: self._progress}
 
@@ -152,10 +153,7 @@ class Samples(IterableDataset[Tensors]):
         InvalidValue
             If `state` is not a state, or `size` or `batches` differ.
         """
-        if not isinstance(state, Mapping) or not {"progress", "size", "batches"} <= state.keys():
-            raise expdb.InvalidValue(
-                f"expected a state that state_dict() returned, got {type(state).__name__}"
-            )
+        _require_keys(state, "progress", "size", "batches")
         for name, value in self._shape().items():
             if state[name] != value:
                 raise expdb.InvalidValue(
@@ -353,11 +351,18 @@ class Minibatches(IterableDataset[Tensors]):
         InvalidValue
             If `state` is not a state.
         """
-        if not isinstance(state, Mapping) or "epochs" not in state:
-            raise expdb.InvalidValue(
-                f"expected a state that state_dict() returned, got {type(state).__name__}"
-            )
+        _require_keys(state, "epochs")
         self._resumed = state["epochs"]
+
+
+def _require_keys(state: Any, *keys: str) -> None:
+    """Raise InvalidValue if a state is not a mapping with these keys."""
+    missing = set(keys) - state.keys() if isinstance(state, Mapping) else None
+    if missing or missing is None:
+        problem = f"has no key {min(missing)!r}" if missing else f"is a {type(state).__name__}"
+        raise expdb.InvalidValue(
+            f"the state {problem}; pass the value that state_dict() of the same class returned"
+        )
 
 
 class Loader(DataLoader[Tensors]):
@@ -486,9 +491,10 @@ class Loader(DataLoader[Tensors]):
             If `state` is not a state, or `size`, `batches` or `num_workers` differ.
         """
         self.samples.check_state(state)
-        if state.get("num_workers") != self.num_workers:
+        _require_keys(state, "num_workers")
+        if state["num_workers"] != self.num_workers:
             raise expdb.InvalidValue(
-                f"the state was saved with num_workers={state.get('num_workers')}, but this loader "
+                f"the state was saved with num_workers={state['num_workers']}, but this loader "
                 f"has num_workers={self.num_workers}; use the same number"
             )
         if not self.num_workers:
