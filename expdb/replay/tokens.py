@@ -126,7 +126,8 @@ class Tokens(Unit):
     prompt, output, logprobs, output_mask, versions : str
         Names of the fields. Fields other than `prompt` and `output` may be missing.
     agent : str, optional
-        Take only the turns of this agent, for self-play. By default, all turns.
+        Take only the turns of this agent, for self-play. By default, all turns. `reward` and
+        `advantage` still include the rewards of all agents of the episode.
     pad_id : int, default 0
         Token that pads `input_ids`.
     overlong : {"cut", "mask", "drop", "error"}, default "cut"
