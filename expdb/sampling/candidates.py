@@ -216,9 +216,19 @@ class Candidates:
         starts = self._starts.positions()
         if not len(starts):
             return starts
+        has_match = Listed(matching).holds(starts)
+        rest = np.flatnonzero(~has_match)
+        if len(rest) and len(matching):
+            has_match[rest] = self._have_later_match(starts[rest], matching)
+        matched: np.ndarray = starts[has_match]
+        return matched
+
+    def _have_later_match(self, starts: np.ndarray, matching: np.ndarray) -> np.ndarray:
+        """Return whether any step of each episode matches, given the first positions."""
+        r = self._resident
         rows = r.rows(starts)
         ends = starts + r.episode_lengths(rows)
-        has_match = matching.searchsorted(ends) > matching.searchsorted(starts)
+        has_match: np.ndarray = matching.searchsorted(ends) > matching.searchsorted(starts)
         # This range is wrong for episodes whose steps are not adjacent or not in order.
         last = r.rows(np.minimum(ends, r.high) - 1)
         is_adjacent = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
@@ -226,12 +236,11 @@ class Candidates:
         if r.unordered:
             is_adjacent &= ~np.isin(r.episodes(rows), list(r.unordered))
         scattered = np.flatnonzero(~is_adjacent)
-        if len(scattered) and len(matching):
+        if len(scattered):
             episodes = r.episodes(r.rows(matching))
             episodes = episodes[run_starts(episodes)]  # fewer, because steps are usually adjacent
             has_match[scattered] = np.isin(r.episodes(rows[scattered]), episodes)
-        matched: np.ndarray = starts[has_match]
-        return matched
+        return has_match
 
     def _anchors(self, request: SampleRequest, matching: np.ndarray) -> Anchors:
         """Return the items that the unit forms from the matching steps."""

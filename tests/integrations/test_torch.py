@@ -268,7 +268,7 @@ def test_a_state_of_other_samples_is_refused(buffer):
         with pytest.raises(expdb.InvalidValue, match="the state was saved with"):
             Loader(samples).load_state_dict(state)
     for wrong in (None, {}, {"progress": None}):
-        with pytest.raises(expdb.InvalidValue, match="the state (is a|has no key)"):
+        with pytest.raises(expdb.InvalidValue, match=r"the state (is a|has no key)"):
             Loader(Samples(buffer, 4, batches=3)).load_state_dict(wrong)
     with pytest.raises(expdb.InvalidValue, match="size must be an integer of at least 1"):
         Samples(buffer, {"task_id": "t"}, 4)
