@@ -28,7 +28,6 @@ from expdb.process import exits
 from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
 from expdb.replay.samplers import Sampler, Uniform
-from expdb.replay.tokens import check_annotation_names
 from expdb.replay.units import Step, Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.epochs import Epochs
@@ -1306,7 +1305,6 @@ class ReplayBuffer(NotACollection):
         """
         wanted = checked_positions(positions)
         number = None if version is None else checks.whole(version, "version", 0)
-        check_annotation_names(arrays)
         return self._engine.retry(annotate, self._store, wanted, number, arrays)
 
     @retry_on_restart

@@ -50,6 +50,13 @@ def kind_of(name: str) -> str | None:
     return "real" if SCORE.fullmatch(name) else COLUMN_KINDS.get(name)
 
 
+# The keys that `Tokens` computes, in their order.
+TOKEN_KEYS = (
+    "input_ids", "attention_mask", "loss_mask", "logprobs", "position_ids", "segment_ids",
+    "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
+    "loss_tokens", "lost_tokens",
+)  # fmt: skip
+
 # In this view, `agent_id` and `policy_version` are those of the step, or of its episode if the step
 # has none. In the view `experience_episodes`, they are those of the episode.
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations  # evaluating `np.random` would import that module
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from expdb import checks
-from expdb.errors import InvalidValue, ReservedName, warn
-from expdb.names import EPISODE_VERSION_COLUMNS, UNKNOWN
+from expdb.errors import InvalidValue, warn
+from expdb.names import EPISODE_VERSION_COLUMNS, TOKEN_KEYS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
@@ -33,22 +33,6 @@ NAMES: dict[str, dict[str, str]] = {
         "input_ids": "sequences", "logprobs": "rollout_logprobs", "advantage": "advantages",
     },
 }  # fmt: skip
-# The keys that `Tokens` computes, in their order.
-KEYS = (
-    "input_ids", "attention_mask", "loss_mask", "logprobs", "position_ids", "segment_ids",
-    "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
-    "loss_tokens", "lost_tokens",
-)  # fmt: skip
-
-
-def check_annotation_names(names: Iterable[str]) -> None:
-    """Raise ReservedName if `Tokens` could not return an annotation because of its name."""
-    for name in names:
-        if name in KEYS and name not in ("advantage", "logprobs", "reward"):
-            raise ReservedName(
-                f"{name!r} is the name of a key that Tokens computes, so Tokens could not return "
-                "this annotation; choose another name"
-            )
 
 
 @dataclass(frozen=True)
@@ -344,7 +328,7 @@ class Tokens(Unit):
             self.prompt, self.output, *[name for name in optional if name in stored],
             "position", "episode", "policy_version", *agent, *self.keys(),
         ]  # fmt: skip
-        computed_keys = {*KEYS, *NAMES[self.names].values()}
+        computed_keys = {*TOKEN_KEYS, *NAMES[self.names].values()}
         computed_keys -= {"advantage", "advantages"} if self.advantage is None else set()
         computed_keys -= set() if self.pack else {"segment_ids"}
         read = {self.prompt, self.output, self.output_mask, self.versions, *self.keys()}

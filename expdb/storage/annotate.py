@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from expdb import checks, errors
 from expdb.chunks.fields import NUMERIC, Field, check_name
 from expdb.chunks.infer import as_array, is_array
+from expdb.names import TOKEN_KEYS
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.catalog import Fields
@@ -38,6 +39,11 @@ def checked(arrays: Mapping[str, Any], count: int, stored: Fields) -> dict[str, 
 
 def _arrays_of_steps(name: str, values: Any, count: int, stored: Fields) -> list[np.ndarray]:
     check_name(name)
+    if name == "drawn" or (name in TOKEN_KEYS and name not in ("advantage", "logprobs")):
+        raise errors.ReservedName(
+            f"{name!r} is the name of a key that Tokens computes, so Tokens could not return this "
+            "annotation; choose another name"
+        )
     if name in stored.types:
         raise errors.FieldMismatch(
             f"{name!r} is a field of the buffer, and stored fields cannot be changed; choose "

@@ -43,6 +43,7 @@ class EpisodeRecord:
     last_position: int = -1
     generation: int = 0  # number of times that a writer has resumed the episode
     may_resume: bool = False  # whether the writer would have continued a stored episode
+    is_over: bool = False  # whether the last step of a resumed episode is terminated or truncated
     # Version of the steps that have none of their own; by default that of the episode.
     step_version: int | None = None
     # Whether any stored step uses `policy_version`, the version of the episode.

@@ -238,8 +238,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
     """Write one episode, which is new or resumed.
 
     `ReplayBuffer.episode` returns a writer. Use it in a ``with`` or ``async with`` statement:
-    leaving the block completes the episode, and an exception in the block flushes the appended
-    steps and marks the episode aborted, as `abort` does.
+    leaving the block completes the episode. An exception in the block flushes the appended steps
+    and marks the episode aborted, as `abort` does, unless the last step is terminated or truncated.
 
     `append` and `extend` gather steps, and flush them at a limit. Steps are durable and visible to
     every process when `flush`, `end` or `abort` returns, or when the block ends.
@@ -268,8 +268,8 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         flush_seconds: float,
     ):
         self._episode = episode
-        self._takes_steps = True
-        self._whole = False  # whether the last step ends the episode
+        self._whole = bool(episode.is_over)  # whether the last step ends the episode
+        self._takes_steps = not self._whole
         self._last: Any = None  # the steps of the write that ends the episode or failed to end it
         self._given_up = self._in_block = False
         self._resumed: errors.EpisodeResumed | None = None  # raised when another writer resumed it
@@ -653,7 +653,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
             return
         if kind is GeneratorExit:  # the garbage collector may raise it at any time
             return self._sink.collected(self)
-        self._close("complete" if kind is None else "aborted", {})
+        self._close("complete" if kind is None or self._whole else "aborted", {})
 
 
 class Whose(NamedTuple):

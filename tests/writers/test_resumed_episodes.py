@@ -231,6 +231,20 @@ def test_an_episode_of_a_killed_actor_is_listed_and_can_be_resumed(buffer, locat
     assert buffer.unfinished(3).num_rows == 0
 
 
+def test_a_resumed_episode_takes_no_step_after_a_terminated_step(buffer, open_db):
+    actor = open_db().buffer("train")  # it dies before it ends the episode
+    writer = begin(actor, flush_steps=1)
+    writer.append(x=0, terminated=True)
+    with (
+        pytest.raises(expdb.EpisodeEnded, match="episode 'e' has ended"),
+        begin(buffer, resume=True) as episode,
+    ):
+        episode.append(x=1)
+    assert status_of(buffer) == ("complete", 1)
+    with pytest.raises(expdb.EpisodeResumed):
+        writer.end()
+
+
 def test_unfinished_groups_are_listed_with_their_interrupted_rollouts(buffer):
     for task, group, status in [
         ("a", "g1", "complete"), ("a", "g1", "aborted"), ("a", "g2", "complete"),

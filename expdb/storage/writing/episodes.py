@@ -235,6 +235,11 @@ def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> Episo
             "WHERE buffer_id = ? AND id = ?",
             episode.ordered, episode.generation, store.id, episode.id,
         )  # fmt: skip
+        last = session.ask(
+            "SELECT terminated OR truncated FROM steps WHERE buffer_id = ? AND position = ?",
+            store.id, episode.last_position,
+        )  # fmt: skip
+        episode.is_over = bool(last and last[0][0])
     return episode
 
 

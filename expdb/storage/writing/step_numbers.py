@@ -143,13 +143,17 @@ def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[st
     """Raise InvalidValue if details passed only with repeated steps differ from the stored ones."""
     with store.engine.reading() as session:
         rows = session.ask(
-            f"SELECT {', '.join(details)} FROM episodes WHERE buffer_id = ? AND episode_id = ?",
+            f"SELECT revision, {', '.join(details)} FROM episodes WHERE buffer_id = ? "
+            "AND episode_id = ?",
             store.id, record.episode_id,
         )  # fmt: skip
-    for name, value, stored in zip(
-        details, details.values(), rows[0] if rows else (), strict=False
-    ):
-        if name != "episode_tags" and value != stored:  # `update` may have changed the tags
+    revision, *stored_details = rows[0] if rows else (None, *details.values())
+    for (name, value), stored in zip(details.items(), stored_details, strict=True):
+        if name == "episode_tags":  # `update` may have changed them
+            is_equal = revision is not None or json.loads(stored or "{}") == json.loads(value)
+        else:
+            is_equal = value == stored
+        if not is_equal:
             raise errors.InvalidValue(
                 f"the steps of episode {record.episode_id!r} are already stored, and {name} of the "
                 f"episode is {stored!r}, so {name}={value!r} was not stored; pass it with a new "
