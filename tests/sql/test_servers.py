@@ -1064,3 +1064,21 @@ def test_threads_that_begin_at_once_open_no_more_connections_than_allowed(url, m
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(lambda _: buffer.count(), range(8))) == [1] * 8
     assert len(opened) <= 2  # the pool has one connection already
+
+
+def test_a_connection_that_is_opened_during_close_is_closed(postgresql_url):
+    db = expdb.open(postgresql_url)
+    buffer, engine = db.buffer("b"), engine_of(db)
+    connect = engine._connections.connect
+    opened = []
+
+    def connect_late():
+        db.close()
+        connection = connect()
+        opened.append(connection.connection.driver_connection)
+        return connection
+
+    engine._connections.connect = connect_late
+    with pytest.raises(expdb.DatabaseClosed):
+        buffer.count()
+    assert opened[0].closed

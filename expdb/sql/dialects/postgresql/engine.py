@@ -143,7 +143,11 @@ class PostgresqlEngine(Engine):
                     raise failure from None  # the errors of the driver have many lines
             else:
                 self.was_reached = True
-                return connection
+                if not self._closed:
+                    return connection
+                connection.invalidate()  # `close` in another thread could not close it
+                connection.close()
+                return self.connect()
 
     def another_connection(self, dead: sa.Connection) -> sa.Connection:
         """Replace a dead connection, and discard the other pooled connections, which are as old."""
