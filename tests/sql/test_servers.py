@@ -1082,3 +1082,16 @@ def test_a_connection_that_is_opened_during_close_is_closed(postgresql_url):
     with pytest.raises(expdb.DatabaseClosed):
         buffer.count()
     assert opened[0].closed
+
+
+def test_a_pooled_connection_with_an_open_transaction_is_replaced(postgresql_url):
+    with expdb.open(postgresql_url) as db:
+        buffer = db.buffer("b")
+        buffer.count()
+        (record,) = engine_of(db)._connections.pool._idle
+        driver = record.dbapi_connection
+        driver.execute("BEGIN")
+        driver.execute("SELECT 1")
+        buffer.store(x=1)
+        assert (buffer.count(), len(list(buffer.scan()))) == (1, 1)
+        assert driver.closed

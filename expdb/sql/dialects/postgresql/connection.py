@@ -138,13 +138,15 @@ def _greet(driver: Any, record: Any) -> None:
 
 
 def _check_alive(driver: Any, record: Any, proxy: Any) -> None:
-    """Raise DisconnectionError if the server has closed a connection; the pool then replaces it.
+    """Raise DisconnectionError if a connection is not usable; the pool then replaces it.
 
+    An interrupt may have left a transaction open, or the server may have closed the connection.
     Checking the socket takes no round trip, and detects every server that was stopped or restarted,
     because its last message is unread. Only after `IDLE_SECONDS`, when a firewall may have dropped
     the connection, a query tests it.
     """
-    alive = not _readable(driver.fileno())
+    alive = driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+    alive = alive and not _readable(driver.fileno())
     if alive and time.monotonic() - record.info.get("used", 0.0) > IDLE_SECONDS:
         try:
             driver.execute("SELECT 1")
