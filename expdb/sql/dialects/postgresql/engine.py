@@ -61,7 +61,7 @@ class PostgresqlTransaction(Transaction):
         session = self._session
         if session is None:
             return
-        session.abandon()
+        session.abandon(is_interrupted=error is not None and not isinstance(error, Exception))
         if self._closing != "ROLLBACK":
             count = self._engine.count_commit()
             self.commit_versions = count - 1, count

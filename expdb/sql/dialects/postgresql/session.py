@@ -165,13 +165,14 @@ class PostgresqlSession(Session):
             f"({first_line(error)}); check whether the change was stored before you repeat it"
         )
 
-    def abandon(self) -> None:
-        """Roll back; close a connection with a running statement, for example after an interrupt.
+    def abandon(self, is_interrupted: bool) -> None:
+        """Roll back; close a connection after an interrupt, or if it has a running statement.
 
         A further statement on that connection would wait for a result that never comes.
         """
         if not self._driver.closed and (
-            self._driver.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
+            is_interrupted
+            or self._driver.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF
             or self._driver.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE
         ):
             self._driver.close()
