@@ -344,10 +344,8 @@ class StepAgents(SparseColumn):
     def __init__(self, resident: Resident):
         super().__init__(resident)
         self._codes: dict[str, int] = {}
-        self._ordinals, self._ordinals_state = (
-            NONE,
-            (-1, -1),
-        )  # by row, at an epoch and layout version
+        self._ordinals = NONE  # by row
+        self._ordinals_state = -1, -1  # the epoch and the layout version of `_ordinals`
 
     @property
     def nbytes(self) -> int:

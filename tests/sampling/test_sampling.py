@@ -397,7 +397,7 @@ def test_a_query_draws_an_episode_whose_steps_were_stored_out_of_order(db):
 
 
 def test_the_steps_of_each_agent_are_counted_from_its_first_step(db):
-    # Two agents take turns and share one numbering, so the first numbers are 10 and 11.
+    # Two agents act alternately. Steps are numbered across both, from 10.
     buffer = db.buffer("turns")
     for step in range(10, 22):
         buffer.store(

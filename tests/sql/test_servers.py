@@ -1095,3 +1095,16 @@ def test_a_pooled_connection_with_an_open_transaction_is_replaced(postgresql_url
         buffer.store(x=1)
         assert (buffer.count(), len(list(buffer.scan()))) == (1, 1)
         assert driver.closed
+
+
+def test_a_connection_is_closed_after_an_interrupt(postgresql_url):
+    with expdb.open(postgresql_url) as db:
+        buffer = db.buffer("b")
+        buffer.count()
+        (record,) = engine_of(db)._connections.pool._idle
+        driver = record.dbapi_connection
+        session = reading(db)
+        session.__enter__().ask("SELECT 1")
+        assert not session.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert driver.closed  # its state is unknown, so it must not return to the pool
+        assert buffer.count() == 0

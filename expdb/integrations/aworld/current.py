@@ -299,9 +299,9 @@ def _block_of(data: Any, block_id: str | None) -> str:
 
 
 def _order_of(row: dict[str, Any]) -> int:
-    """Return the time in nanoseconds by which items are sorted.
+    """Return the sort key of an item, a time in nanoseconds.
 
-    Earlier versions of expdb stored it as the step number.
+    Earlier versions of expdb stored this time as the step number.
     """
     order: int = row["tags"].get("order", row["step"])
     return order

@@ -241,17 +241,7 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
             pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
             kept = _episodes_at(store, session, pinned)
             positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
-        episodes = np.unique(_episodes_at(store, session, positions))
-        before = _count_complete_rollouts(store, session, episodes)
-        count = delete_positions(store, session, outcome, positions)
-        # Groups still count their evicted rollouts as complete, but not their deleted rollouts.
-        before.subtract(_count_complete_rollouts(store, session, episodes))
-        session.many(
-            "UPDATE rollout_groups SET complete = complete - ? "
-            "WHERE buffer_id = ? AND name = ? AND is_task = ?",
-            [(decrease, store.id, *group) for group, decrease in before.items() if decrease],
-        )
-        return count
+        return delete_positions(store, session, outcome, positions, is_eviction=False)
 
 
 def _count_complete_rollouts(
@@ -277,18 +267,34 @@ def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.nd
 
 
 def delete_positions(
-    store: Store, session: Session, outcome: WriteOutcome, positions: np.ndarray
+    store: Store,
+    session: Session,
+    outcome: WriteOutcome,
+    positions: np.ndarray,
+    is_eviction: bool,
 ) -> int:
-    """Delete steps in a transaction that has locked the buffer's row; return their number."""
+    """Delete steps in a transaction that has locked the buffer's row; return their number.
+
+    Groups still count evicted rollouts as complete, but not deleted rollouts.
+    """
     stored = positions[alive(store, session, positions)] if len(positions) else positions
     if not len(stored):
         return 0
     segments = locate(store, session, stored)
     index = segments.find(stored)
+    episodes = np.unique(segments.episode[index])
+    complete = Counter() if is_eviction else _count_complete_rollouts(store, session, episodes)
     session.execute(sa.delete(tables.steps).where(_at(store, stored)))
     for chunk in np.unique(segments.chunk[index]).tolist():
         rewrite(store, session, outcome, [chunk])
-    _settle_episodes(store, session, np.unique(segments.episode[index]), stored)
+    _settle_episodes(store, session, episodes, stored)
+    if not is_eviction:
+        complete.subtract(_count_complete_rollouts(store, session, episodes))
+        session.many(
+            "UPDATE rollout_groups SET complete = complete - ? "
+            "WHERE buffer_id = ? AND name = ? AND is_task = ?",
+            [(decrease, store.id, *group) for group, decrease in complete.items() if decrease],
+        )
     return len(stored)
 
 

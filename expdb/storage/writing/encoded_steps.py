@@ -67,10 +67,13 @@ class Progress(NamedTuple):
         return self.greatest is None or number > self.greatest
 
 
-# Four values: the greatest step number of an episode after a write, the greatest number of each
-# agent or None if unknown, the indices of the steps whose number does not exceed all earlier
-# numbers of their agent, and whether all other step numbers are certainly free.
-Numbering = tuple[int, dict[str | None, int] | None, list[int], bool]
+class Numbering(NamedTuple):
+    """The step numbers of an episode after a write."""
+
+    last_step: int  # the greatest number
+    greatest: dict[str | None, int] | None  # the greatest number of each agent; None if unknown
+    late: list[int]  # indices of steps with a number not above all earlier ones of their agent
+    is_certain: bool  # whether the numbers of all other steps are certainly free
 
 
 class Mark(NamedTuple):
@@ -431,7 +434,7 @@ class EncodedSteps:
                 f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
                 "bits; begin another episode"
             )
-        return last_step, greatest if is_known else None, late, is_certain
+        return Numbering(last_step, greatest if is_known else None, late, is_certain)
 
     def _by_agent(self, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:
         """Return the indices of steps by agent, None for the agent of the episode."""
@@ -477,7 +480,7 @@ class EncodedSteps:
 
 
 class ReplacingSteps(EncodedSteps):
-    """Steps in which expdb replaces characters that cannot be stored."""
+    """Steps as in `EncodedSteps`; characters that cannot be stored are replaced."""
 
     def __init__(self, fields: Fields, replacements: Replacements):
         super().__init__(fields)

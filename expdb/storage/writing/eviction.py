@@ -366,7 +366,7 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
     bound = int(store.state(session).added if bound is None else bound)
     gone = _evict_before(store, session, bound)
     rest = positions[positions > bound]
-    return gone + delete_positions(store, session, outcome, rest)
+    return gone + delete_positions(store, session, outcome, rest, is_eviction=True)
 
 
 def _evict_before(store: Store, session: Session, bound: int) -> int:
