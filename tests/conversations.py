@@ -58,7 +58,11 @@ def reference_rows(turns, threshold):
         row["ids"] += turn["output_ids"]
         row["mask"] += turn["output_mask"]
         row["logprobs"] += turn["logprobs"]
-    return [row for row in rows if any(row["mask"])]
+    lost = sum(row["lost"] for row in rows if not any(row["mask"]))
+    rows = [row for row in rows if any(row["mask"])]
+    if rows:
+        rows[0]["lost"] += lost
+    return rows
 
 
 def store(buffer, turns, task="task", **options):

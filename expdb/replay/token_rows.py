@@ -154,9 +154,22 @@ def chain_turns(
     first = np.flatnonzero(begins_chain)
     last = np.append(first[1:], len(steps))[: len(first)] - 1
     lost_tokens = _sum_by_chain(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
+    if lost := int(lost_tokens.sum()):
+        warn_once(
+            "lost tokens",
+            f"{lost} generated tokens of this batch are not trained on, because later prompts "
+            "have other tokens in their place; see the key lost_tokens, and use a chat "
+            "template that keeps the generated tokens",
+        )
     size = start[last] + kept[last]
     chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
-    return chains.select(chains.loss_tokens > 0)
+    has_loss = chains.loss_tokens > 0
+    # The first remaining row of a rollout also counts the lost tokens of rows that are left out.
+    remaining, rollout_of = np.flatnonzero(has_loss), chains.rollout
+    for index in np.flatnonzero(~has_loss & (lost_tokens > 0)):
+        at = remaining[rollout_of[remaining] == rollout_of[index]][:1]
+        lost_tokens[at] += lost_tokens[index]
+    return chains.select(has_loss)
 
 
 def _sum_by_chain(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:

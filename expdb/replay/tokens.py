@@ -73,7 +73,8 @@ class Tokens(Unit):
       2 p + 1 the rejected rollout of pair p,
     - `episode`: number of the episode,
     - `reward`: score of the rollout, or its return if `of` has no score,
-    - `lost_tokens`: number of tokens to train on that a later prompt replaced,
+    - `lost_tokens`: number of tokens to train on that a later prompt replaced; in the first row of
+      a rollout also those of its rows that are left out,
     - `loss_tokens`: number of tokens to train on in the whole batch, at least 1; divide the sum of
       the loss by it,
     - `drawn` and `position`: index of the drawn item, and position of its first step.
@@ -526,13 +527,6 @@ class Tokens(Unit):
             turns.rollouts, turns.parts, turns.steps, turns.prompts, turns.outputs, turns.masks,
             self.fork_threshold,
         )  # fmt: skip
-        if lost := int(chains.lost_tokens.sum()):
-            warn_once(
-                "lost tokens",
-                f"{lost} generated tokens of this batch are not trained on, because later prompts "
-                "have other tokens in their place; see the key lost_tokens, and use a chat "
-                "template that keeps the generated tokens",
-            )
         has_output = turns.outputs.lengths[turns.steps] > 0
         count = int((has_output & (turns.prompts.lengths[turns.steps] < 0)).sum())
         if count and len(chains):

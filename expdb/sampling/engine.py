@@ -126,7 +126,7 @@ class SampleEngine:
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If reading from the database fails with an ExpDBError, the state of `rng` is restored.
+        If the draw fails with an ExpDBError, the state of `rng` is restored.
         """
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
@@ -354,6 +354,7 @@ class SampleEngine:
             raise
 
     def _sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
+        rng_state = None
         try:
             plan = self._plan(*asked)
             if self._by_priority.unsaved:
@@ -362,13 +363,18 @@ class SampleEngine:
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
+                    if plan.can_fail_in_memory:
+                        rng_state = rng.bit_generator.state
                     batch = plan.draw(rng, empty)
                     self.batches += 1
                     return batch
+            rng_state = rng.bit_generator.state
             batch = self._sample_from(plan, changed, rng, empty)
             self.batches += 1
             return batch
         except errors.ExpDBError:
+            if rng_state is not None:
+                rng.bit_generator.state = rng_state
             raise
         except BaseException:
             self.resident.forget()  # see _safely
@@ -378,27 +384,23 @@ class SampleEngine:
         self, plan: SamplePlan, changed: object, rng: np.random.Generator, empty: Empty
     ) -> Batch:
         """Draw a batch once the rows in memory are up to date with the database."""
-        r, rng_state = self.resident, rng.bit_generator.state
-        try:
-            with self._store.engine.reading() as session:
-                state = self._store.state(session)
-                # If there are deleted steps between stored steps, a draw must list all positions.
-                if r.complete or not (plan.needs_no_rows and state.is_contiguous):
-                    self._refresh(session, state, changed)
-                elif self._loads_rows:
-                    self._refresh(session, state, changed, FILL_SECONDS)
-                self._loads_rows = True
-                if r.complete:
-                    if r.priorities is None and "priority" in (plan.request.fields or ()):
-                        load_priorities(self._store, session, r, state)
-                    self._make_room(plan, state)
-                batch = plan.draw(rng, empty, session, state)
-                if plan.unit_type not in self._advised:
-                    self._advise(plan, batch, session)
-                return batch
-        except errors.ExpDBError:
-            rng.bit_generator.state = rng_state
-            raise
+        r = self.resident
+        with self._store.engine.reading() as session:
+            state = self._store.state(session)
+            # If there are deleted steps between stored steps, a draw must list all positions.
+            if r.complete or not (plan.needs_no_rows and state.is_contiguous):
+                self._refresh(session, state, changed)
+            elif self._loads_rows:
+                self._refresh(session, state, changed, FILL_SECONDS)
+            self._loads_rows = True
+            if r.complete:
+                if r.priorities is None and "priority" in (plan.request.fields or ()):
+                    load_priorities(self._store, session, r, state)
+                self._make_room(plan, state)
+            batch = plan.draw(rng, empty, session, state)
+            if plan.unit_type not in self._advised:
+                self._advise(plan, batch, session)
+            return batch
 
     def _advise(self, plan: SamplePlan, batch: Batch, session: Session) -> None:
         """Warn at the first batch of a unit about data that a learner probably cannot use."""
