@@ -137,10 +137,6 @@ def test_a_broken_link_is_detected(tmp_path):
     assert list(list_broken_links(page)) == ["#use", "other.md"]
 
 
-def test_the_readme_is_short():
-    assert 120 <= len((DOCS.parent / "README.md").read_text().splitlines()) <= 150
-
-
 def test_a_wrong_output_on_a_page_is_detected(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(1 + 1)\n```\n\n```text\n3\n```\n")

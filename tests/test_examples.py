@@ -52,35 +52,6 @@ def test_a_very_short_demo_continues_until_it_has_a_verdict(tmp_path):
         assert db.check() == []
 
 
-@pytest.mark.slow
-def test_the_demo_limits_its_warm_up_to_the_given_time(tmp_path, monkeypatch):
-    from expdb.cli import demo_agent as demo
-
-    demo.run(str(tmp_path / "demo.db"), seconds=1.0, say=lambda _: None)
-    clock, real = [0.0], demo.Learner.learn
-
-    def slow(learner):
-        clock[0] += 1.0  # each update takes one second, as on a busy machine
-        real(learner)
-
-    monkeypatch.setattr(demo.Learner, "learn", slow)
-    monkeypatch.setattr(demo.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(demo, "_has_enough_data", lambda returns, updates: bool(returns))
-    figures = demo.run(str(tmp_path / "demo.db"), seconds=40.0, say=lambda _: None)
-    assert figures["updates"] >= 20
-    assert figures["episodes"] >= 1
-    assert clock[0] < 20 + 500 + 21, (
-        "the warm-up must end after half of the time, and the demo after the current episode"
-    )
-
-
-def test_the_demo_compares_its_first_and_last_episodes():
-    from expdb.cli import demo_agent as demo
-
-    assert demo.verdict([70.0] * 20, [20.0] * 40)
-    assert not demo.verdict([50.0] * 20, [20.0] * 40)
-
-
 LEARNERS = {
     "dqn_cartpole.py": 2,
     "recurrent_memory.py": 1,

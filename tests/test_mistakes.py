@@ -134,14 +134,8 @@ def test_handles_of_the_same_run_do_not_share_unnamed_episodes(open_db):
 
 @pytest.mark.parametrize(
     ("name", "column"),
-    [
-        ("rewards", "reward"), ("done", "terminated"), ("terminal", "terminated"),
-        ("truncate", "truncated"), ("taskid", "task_id"),
-        ("rewrd", "reward"), ("REWARD", "reward"), ("taskId", "task_id"), ("timeout", "truncated"),
-        ("policy_versions", "policy_version"), ("tag", "tags"), ("rewrad", "reward"),
-        ("terminatd", "terminated"), ("trunctaed", "truncated"),
-    ],
-)  # fmt: skip
+    [("done", "terminated"), ("rewrad", "reward"), ("taskId", "task_id"), ("timeout", "truncated")],
+)
 def test_a_field_with_a_name_similar_to_a_column_warns_once(scratch, name, column):
     with pytest.warns(
         WARNING, match=f"'{name}' becomes a new field; did you mean the column '{column}'"
@@ -178,23 +172,9 @@ def test_declared_fields_and_common_names_do_not_warn(db):
     buffer = db.buffer("declared", fields={"done": "bool"})
     buffer.store(done=True)
     fields = (
-        "episodes",
-        "tags_x",
-        "obs",
-        "action",
-        "observation",
-        "state",
-        "info",
-        "logprob",
-        "value",
-        "messages",
-        "tokens",
-        "text",
-        "mean",
-        "score",
-        "token",
-        "tool_calls",
-    )
+        "episodes", "tags_x", "obs", "action", "observation", "state", "info", "logprob", "value",
+        "messages", "tokens", "text", "mean", "score", "token", "tool_calls",
+    )  # fmt: skip
     buffer.store(**dict.fromkeys(fields, 1.0))
 
 
@@ -273,30 +253,13 @@ def test_an_unknown_buffer_is_an_error_with_a_suggestion(db):
 
 def test_too_few_rows_reports_the_stored_and_the_missing_steps(db):
     buffer = db.buffer("train")
-    with pytest.raises(expdb.TooFewRows, match=r"'train' of .* is empty, and no step was ever"):
-        buffer.sample(1)
-    writer = buffer.episode("t", episode_id="open")
-    writer.append(obs=1.0)
-    writer.flush()
-    with pytest.raises(
-        expdb.TooFewRows,
-        match="holds 1 step, and 1 of its episodes is open; no steps with a known successor",
+    buffer.store(task_id="t", obs=1.0)
+    for size, where, message in (
+        (1, {"task_id": "other"}, "holds 1 step, 0 of which match the query; no steps"),
+        (2, {"task_id": "t"}, "1 of which match the query, and 1 .* open; 2 steps .* but only 1"),
     ):
-        buffer.sample(1, unit=NStep(1))
-    with pytest.raises(
-        expdb.TooFewRows, match="holds 1 step, 0 of which match the query; no steps"
-    ):
-        buffer.sample(1, {"task_id": "other"})
-    with pytest.raises(
-        expdb.TooFewRows,
-        match=r"holds 1 step, 1 of which match the query, and 1 .* open; 2 steps .* but only 1",
-    ):
-        buffer.sample(2, {"task_id": "t"}, sampler=expdb.Uniform(replace=False))
-    with pytest.raises(
-        expdb.TooFewRows, match=r"holds 1 step, and 1 .* open; 2 tasks were requested"
-    ):
-        buffer.sample_tasks(2)
-    writer.end()
+        with pytest.raises(expdb.TooFewRows, match=message):
+            buffer.sample(size, where, sampler=expdb.Uniform(replace=False))
     buffer.clear()
     with pytest.raises(expdb.TooFewRows, match="because all steps were evicted or deleted; "):
         buffer.sample(1, wait=0.01)
@@ -315,16 +278,6 @@ def test_a_final_observation_under_a_misspelt_name_is_refused(db):
         episode.append(obs=np.ones(2), image={"left": 1.0})
         episode.end(obs=np.ones(2), obs_2=np.ones(2), image={"left": 2.0})
     assert buffer.sample(9, unit=expdb.NStep(1))["next_obs"].all()
-
-
-def test_a_missing_final_observation_is_an_error(db):
-    for name, of_last in (("a", {"observation": np.ones(2)}), ("b", {"info": 1.0})):
-        with db.buffer(name).episode("t") as episode:
-            episode.append(obs=np.zeros(2), truncated=True)
-            with pytest.raises(expdb.InvalidValue, match="lacks the field 'obs' of the steps"):
-                episode.end(**of_last)
-            episode.end(obs=np.ones(2))
-        assert db.buffer(name).sample(9, unit=expdb.NStep(1))["next_obs"].all()
 
 
 @pytest.mark.parametrize(("positions", "values"), [((4, 2), (2, 4)), ((4,), (2, 2)), ((4,), (3,))])
@@ -417,10 +370,7 @@ CALLS_FROM_OTHER_LIBRARIES = [
     (lambda db, buffer, batch: list(buffer), TypeError, r"not iterable; scan\(\) yields"),
     (lambda db, buffer, batch: buffer[0], TypeError, r"cannot be indexed; use get\(\[position\]\)"),
     (lambda db, buffer, batch: batch.obs, AttributeError, r"'obs'; use batch\['obs'\]"),
-    (lambda db, buffer, batch: batch.observations, AttributeError, r"use batch\['obs'\]"),
     (lambda db, buffer, batch: batch.rewards, AttributeError, r"use batch\['reward'\]"),
-    (lambda db, buffer, batch: buffer.store("t1", 1), expdb.InvalidValue,
-     r"store\(\) accepts only keyword arguments, got 't1'; call store\(task_id=\.\.\., obs=\.\.\."),
     (lambda db, buffer, batch: buffer.writer().append([1.0]), expdb.InvalidValue,
      r"append\(\) accepts only keyword arguments, got \[1.0\]; call append\(obs="),
     (lambda db, buffer, batch: buffer.add(obs=1), AttributeError, r"'add'; use store\(task_id="),
@@ -433,15 +383,13 @@ CALLS_FROM_OTHER_LIBRARIES = [
      r"call expdb.open\(path\).buffer\(name\)"),
     (lambda db, buffer, batch: expdb.ExperienceDB("runs.db"), expdb.InvalidValue,
      r"call expdb.open\(location\)"),
-    (lambda db, buffer, batch: buffer.sample(10**9), expdb.InvalidValue, r"does not fit in mem"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("mistake", "error", "remedy"), CALLS_FROM_OTHER_LIBRARIES)
 def test_calls_known_from_other_libraries_are_errors_with_a_remedy(
-    db, buffer, mistake, error, remedy, monkeypatch
+    db, buffer, mistake, error, remedy
 ):
-    monkeypatch.setattr("expdb.checks.MOST_ROWS", 10**6)  # as on a machine with less memory
     buffer.store(obs=np.zeros(2), reward=1.0)
     batch = buffer.sample(1)
     with pytest.raises(error, match=remedy) as raised:
@@ -495,17 +443,6 @@ def test_too_few_rows_names_the_capacity_if_an_episode_is_longer(new_buffer):
         episode.extend({"x": np.arange(12)})
     with pytest.raises(expdb.TooFewRows, match=r"raise its capacity of 5 to sample whole episodes"):
         buffer.sample(1, unit=expdb.Episode())
-
-
-def test_a_step_after_the_database_was_closed_raises_database_closed(tmp_path):
-    with expdb.open(tmp_path / "runs.db") as db:
-        episode = db.buffer("b").episode("t")
-        episode.append(x=1)
-        episode.end()
-        with pytest.raises(expdb.EpisodeEnded):
-            episode.append(x=2)
-    with pytest.raises(expdb.DatabaseClosed, match="open it again"):
-        episode.append(x=2)
 
 
 def test_keep_is_a_deprecated_alias_of_unchanged():
@@ -577,16 +514,6 @@ def test_a_final_observation_of_a_field_that_no_step_has_is_refused(scratch):
     assert "obs" not in scratch.stats()["fields"]
 
 
-def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
-    class Tensor:
-        def __array__(self, *_, **__):
-            raise RuntimeError("Can't call numpy() on Tensor that requires grad; use detach()")
-
-    scratch.store_batch({"x": [1, 2]})
-    with pytest.raises(expdb.InvalidValue, match="use detach"):
-        scratch.update_priorities([0], Tensor())
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -601,13 +528,6 @@ def test_tensors_with_a_gradient_are_refused_as_priorities(scratch):
         ),
         (lambda db, b: (b.store(v=[0]), b.store(v=[[1], [2, 3]])), "a list at index 0 of the list"),
         (lambda db, b: b.get([[0], [0, 1]]), "integers, got sequences of different lengths"),
-        (lambda db, b: db.buffer("train\n"), r"white space, got 'train\\n'; pass name.strip"),
-        (lambda db, b: db.buffer("c", capacity=0), "at least 1, got 0; pass None for no limit"),
-        (lambda db, b: b.store(task_id=7, x=1), "task_id must be text, got 7; pass '7'"),
-        (lambda db, b: b.sample(1, unit=expdb.Episode), r"pass an instance, Episode\(\)"),
-        (lambda db, b: b.sample(1, "reward > 1"), r"pass QueryBuilder\(\)\.gt"),
-        (lambda db, b: b.count({"task_id": ["a"]}), r"several values to QueryBuilder\(\)\.in_"),
-        (lambda db, b: db.sql("DELETE FROM experience"), "SQL can only read; use buffer.update"),
         (lambda db, b: expdb.open("host=h dbname=d"), "is a libpq connection string"),
     ],
 )

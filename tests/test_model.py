@@ -110,23 +110,10 @@ class Model:
                 attempt.ordered = False
             else:
                 attempt.last_number = number
-            self.steps.append(
-                OneStep(
-                    self.added,
-                    attempt,
-                    attempt.length,
-                    step.n,
-                    number,
-                    step.reward,
-                    step.terminated,
-                    tag=step.tag,
-                )
-            )
-            attempt.last_position, attempt.length, self.added = (
-                self.added,
-                attempt.length + 1,
-                self.added + 1,
-            )
+            given = (step.n, number, step.reward, step.terminated)
+            self.steps.append(OneStep(self.added, attempt, attempt.length, *given, tag=step.tag))
+            attempt.last_position = self.added
+            attempt.length, self.added = attempt.length + 1, self.added + 1
             if step.reward is not None:
                 attempt.gained = (attempt.gained or 0.0) + step.reward
 
@@ -590,13 +577,8 @@ class Handles(RuleBasedStateMachine):
             ]
         else:
             last = False
-        value = {
-            "reward": 2.0,
-            "terminated": flag,
-            "truncated": True,
-            "policy_version": 1,
-            "tags": {"k": 1},
-        }[change]
+        values = {"reward": 2.0, "terminated": flag, "truncated": True, "policy_version": 1}
+        value = {**values, "tags": {"k": 1}}[change]
         answer = self.actors[actor].act(
             "update", query, **{change: value}, **({"which": "last"} if last else {})
         )

@@ -215,17 +215,6 @@ def test_evict_rejects_a_stored_path_outside_the_archive(filled, tmp_path, name,
         session.ask("DELETE FROM evictions RETURNING id")
 
 
-def test_writes_do_not_evict_with_by_archiver(db, tmp_path, monkeypatch):
-    buffer = db.buffer("b", capacity=10)
-    buffer.eviction = expdb.Eviction(archive=tmp_path, by="archiver")
-    for _ in range(4):
-        evict_at_next_write(buffer)
-        buffer.store_batch({"n": np.arange(10)})
-    assert len(buffer) == 40
-    assert buffer.evict() == 30
-    assert archived(tmp_path) == list(range(30))
-
-
 def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeypatch):
     monkeypatch.setattr(retention, "LATE_SECONDS", 0.0)
     buffer = db.buffer("b", capacity=10)

@@ -11,7 +11,6 @@ from behind import evict_at_next_write, store_of, writing
 from cases import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import FORKSERVER
 
 import expdb
 from expdb.archive import retention
@@ -79,16 +78,6 @@ def test_max_bytes_evicts_the_oldest_steps(buffer):
     assert nbytes * 0.4 < buffer.stats()["bytes"] <= nbytes // 2
     assert held(buffer) == list(range(gone, 1000))
     assert buffer.plan_eviction().num_rows == buffer.evict() == 0
-
-
-def test_max_age_evicts_old_steps(buffer):
-    now = time.time()
-    for k in range(10):
-        buffer.store(task_id="t", n=k, execute_time=now - 100 * (10 - k))
-    buffer.eviction = expdb.Eviction(max_age=450)
-    assert {row["why"] for row in buffer.plan_eviction().to_pylist()} == {"max_age"}
-    assert buffer.evict() == 6
-    assert held(buffer) == [6, 7, 8, 9]
 
 
 def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
@@ -293,48 +282,6 @@ def test_an_episode_resumed_during_an_eviction_is_not_evicted(
     assert held(buffer) == [4, 5, 6, 7, 8]
 
 
-def test_another_handle_finishes_an_interrupted_eviction(db, open_db, tmp_path, monkeypatch):
-    buffer = archiving(open_db(), tmp_path, 12)
-
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(buffer._retention, "_delete", stop)
-    with pytest.raises(KeyboardInterrupt):
-        buffer.evict()
-    assert archived(tmp_path) == []
-    assert len(buffer) == 12
-    other = db.buffer("b")
-    other.store_batch({"n": np.arange(3)})
-    assert other.evict() == 10
-    assert archived(tmp_path) == list(range(10))
-    assert held(other) == list(range(10, 15))
-
-
-def evict_for_ever(location):
-    with expdb.open(location) as db:
-        buffer = db.buffer("b")
-        while True:
-            buffer.evict()
-
-
-@pytest.mark.slow
-def test_several_processes_archive_each_step_once(db, location, tmp_path):
-    buffer = db.buffer("b", capacity=20)
-    buffer.eviction = expdb.Eviction(archive=tmp_path)
-    workers = [FORKSERVER.Process(target=evict_for_ever, args=(location,)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    stored, deadline = 0, time.monotonic() + 20
-    while time.monotonic() < deadline and len(archived(tmp_path)) < 300:
-        stored += len(buffer.store_batch({"n": np.arange(7)}))
-    for worker in workers:
-        worker.kill()
-        worker.join()
-    buffer.evict()
-    assert sorted([*archived(tmp_path), *held(buffer)]) == list(range(stored))
-
-
 def test_pinned_steps_are_not_evicted(buffer):
     fill(buffer, [10] * 4)
     lease = buffer.consumer("c").lease(1, where=[12], pin=True)
@@ -449,7 +396,6 @@ def test_steps_pinned_during_archiving_are_not_evicted(db, tmp_path, monkeypatch
     assert archived(tmp_path) == list(range(8))
 
 
-@pytest.mark.one_database
 def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
     buffer, now = db.buffer("b"), time.time()
     buffer.store_batch(

@@ -227,22 +227,6 @@ def test_text_is_compressed_and_raw_floats_are_not():
     assert Decoder(schema)
 
 
-def test_template_encoding_produces_the_same_layout_as_pyarrow():
-    fields = {"obs": Field("float32", (4,)), "action": Field("int64"), "note": Field("text")}
-    rows = [
-        {"obs": np.arange(4, dtype=np.float32) + k, "action": k, "note": f"n{k}"} for k in range(5)
-    ]
-    decoder, message, _ = encode(fields, rows)
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), decoder.signature.schema)
-    theirs = batch.serialize().to_pybytes()
-    ours, other = read_metadata(message), read_metadata(theirs)
-    assert ours.nodes.tolist() == other.nodes.tolist()
-    assert ours.rows == other.rows
-    assert decoder.chunk(1, 5, crc_of(decoder.signature, 1, 5, theirs), theirs).objects(
-        "note", 0, 5
-    ) == [f"n{k}" for k in range(5)]
-
-
 def samples():
     generator = np.random.default_rng(0)
     yield (

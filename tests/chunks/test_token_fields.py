@@ -147,18 +147,6 @@ def test_an_invalid_prefix_length_is_reported(prefixes):
         read(prefixes)
 
 
-@pytest.mark.parametrize("offsets", [[0, 60, 40], [-1, 40, 80], [0, 40, 81]])
-def test_invalid_offsets_of_suffixes_are_reported(offsets):
-    def read(offsets):
-        stored = np.array(offsets, np.int32).tobytes()
-        buffers = [b"", b"", bytes(8), b"", stored, b"", bytes(320)]
-        return read_prefixed(Field("int32", (None,)), [StoredColumn(2, buffers)], [(0, 0, 2)])
-
-    assert read([0, 40, 80]).lengths.tolist() == [40, 40]
-    with pytest.raises(ChunkDamaged, match="offsets point outside their data"):
-        read(offsets)
-
-
 def test_the_first_row_of_each_chunk_must_have_no_prefix():
     field, offsets = Field("int32", (None,)), np.array([0, 40], np.int32).tobytes()
     first, second = (
@@ -187,8 +175,7 @@ def turns(count, seed=0, prompt=200, generated=60, feedback=40):
 
 
 @pytest.mark.parametrize("as_lists", [False, True])
-@pytest.mark.parametrize("flush", [False, True])
-def test_repeated_prompts_take_at_most_10_percent_extra_space(db, as_lists, flush):
+def test_repeated_prompts_take_at_most_10_percent_extra_space(db, as_lists):
     buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
     unique = 0
     with buffer.episode("task") as episode:
@@ -196,7 +183,7 @@ def test_repeated_prompts_take_at_most_10_percent_extra_space(db, as_lists, flus
             unique += 4 * (60 + 60 + 40 + 60) + 60  # bytes: prompt and output ids, log-probs; mask
             values = {name: v.tolist() for name, v in turn.items()} if as_lists else turn
             episode.append(reward=0.0, **values)
-            if flush:
+            if not as_lists:
                 episode.flush()
     assert buffer.stats()["bytes"] <= 1.1 * unique
 
@@ -212,20 +199,6 @@ def test_long_prompts_flushed_after_each_turn_are_merged_at_episode_end(db, betw
                 episode.flush()
         whole = buffer.stats()["bytes"]
     assert buffer.stats()["bytes"] < whole / 5
-
-
-def test_large_arrays_that_do_not_repeat_are_not_merged(db):
-    buffer = db.buffer("train", fields={"x": Field("int32", (None,))})
-    rng = np.random.default_rng(0)
-    with buffer.episode("task") as episode:
-        for _ in range(4):
-            episode.append(x=rng.integers(0, 2**30, 50_000, dtype=np.int32))
-            episode.flush()
-        count = "SELECT count(*) FROM chunks"
-        with buffer._engine.reading() as session:
-            before = session.ask(count)
-    with buffer._engine.reading() as session:
-        assert session.ask(count) == before
 
 
 def test_check_does_not_expand_runs_and_prefixes_in_memory(db):
@@ -290,12 +263,6 @@ def test_token_fields_of_inconsistent_lengths_or_versions_are_rejected(db, value
     assert len(buffer) == 0
     buffer.store(task_id="t", output_ids=[1, 2], logprobs=[-0.5, -0.25])
     assert len(buffer) == 1
-
-
-def test_the_error_for_varying_lengths_suggests_token_fields(scratch):
-    scratch.store(task_id="t", ids=np.zeros(3, np.int32))
-    with pytest.raises(FieldMismatch, match=r"use fields=expdb\.TOKEN_FIELDS"):
-        scratch.store(task_id="t", ids=np.zeros(4, np.int32))
 
 
 @pytest.mark.parametrize(
@@ -398,38 +365,6 @@ def test_the_chunk_cache_does_not_return_evicted_chunks():
     assert cache.find_candidates(np.array([2])) == {}
     cache.evict(2)
     assert cache.find_candidates(np.array([1])) == {}
-
-
-def test_aligned_fields_store_no_prefixes():
-    rows, values = Rows(), np.ones(300, np.bool_)
-    mask, tokens = Field("bool", (None,), aligned_with="x"), Field("bool", (None,))
-    for stop in (200, 300):
-        rows.append({"x": values[:stop], "mask": values[:stop]}, {"x": tokens, "mask": mask})
-    chunk = chunk_of(rows)
-    prefixes = {
-        name: np.frombuffer(chunk.column_buffers(name)[2], np.int32).tolist()
-        for name in ("x", "mask")
-    }
-    assert prefixes == {"x": [0, 200], "mask": [0, 0]}
-    assert all(map(equal, chunk.objects("mask", 0, 2), [values[:200], values]))
-
-
-def test_closing_a_chunk_frees_its_cached_lengths():
-    rows = Rows()
-    for k in range(50):
-        rows.append({"x": np.arange(k)}, {"x": Field("int64", (None,))})
-    chunk = chunk_of(rows)
-    chunk.column_buffers("x")
-    opened = chunk.opened_bytes
-    assert chunk.objects("x", 3, 4)[0].tolist() == [0, 1, 2]
-    grown = chunk.opened_bytes
-    assert grown - opened == 4 * 8 * 50
-    chunk.objects("x", 0, 50)
-    assert chunk.opened_bytes == grown
-    chunk.close()
-    assert chunk.opened_bytes == 0
-    chunk.objects("x", 3, 4)
-    assert chunk.opened_bytes == grown
 
 
 def test_arrays_that_are_too_large_for_one_read_are_scanned_in_pieces(new_buffer, monkeypatch):

@@ -80,20 +80,7 @@ def test_non_contiguous_and_fortran_ordered_arrays_round_trip(scratch):
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        True,
-        7,
-        -(2**63),
-        2**63 - 1,
-        0.1,
-        -0.0,
-        float("nan"),
-        float("inf"),
-        np.float32(0.1),
-        np.uint8(3),
-        np.bool_(True),
-    ],
+    "value", [True, -(2**63), 2**63 - 1, -0.0, float("nan"), np.float32(0.1), np.uint8(3)]
 )
 def test_scalars_are_returned_in_arrays_of_their_dtype(scratch, value):
     array = stored(scratch, x=value)["x"]
@@ -315,27 +302,17 @@ RECURSIVE_MAPPING: dict = {"a": np.zeros(2)}
 RECURSIVE_MAPPING |= {"b": RECURSIVE_MAPPING, "c": RECURSIVE_MAPPING}
 
 REFUSED = {
-    "object array": (np.array([1, "a"], object), "object arrays"),
-    "masked": (np.ma.masked_array([1, 2], [0, 1]), "masked"),
     "structured": (np.zeros(2, [("a", int)]), "cannot be stored"),
-    "big-endian": (np.zeros(2, ">f4"), "big-endian"),
-    "complex": (np.zeros(2, complex), "cannot be stored"),
     "text array": (np.array(["a", "b"]), "tolist"),
-    "datetime": (np.array("2020-01-01", "datetime64[D]"), "cannot be stored"),
     "bfloat16": (Bfloat16(), "bfloat16"),
     "long double": (np.zeros(2, np.longdouble), "cannot be stored"),
-    "NaN in JSON": ({"a": float("nan")}, "NaN"),
     "infinity in JSON": ({"a": [float("inf")]}, "NaN or infinity"),
-    "a key that is no text": ({1: 2}, "key 1"),
     "a deep key": ({"a": [{"b": {None: 2}}]}, "key None"),
     "surrogate": ("\ud800", "surrogate"),
     "surrogates in JSON that form a pair": ({"a": "\ud83d\ude00"}, "surrogate"),
-    "an object": (object(), "cannot be stored as JSON"),
-    "a set": ({1, 2}, "cannot be stored as JSON"),
     "an enum": ({"a": Level.HIGH}, "cannot be stored as JSON"),
     "recursive": (RECURSIVE, "x is nested"),
     "a recursive mapping of arrays": (RECURSIVE_MAPPING, "x is nested"),
-    "too large an integer": (2**63, "range"),
     "NaN in a model": (Loose(a=float("nan")), "nan"),
     "a key of a model": (Loose(a={1: 2}), "key 1"),
     "an array in a model": (Loose(a=np.zeros(2)), "model contains an array"),
@@ -365,27 +342,10 @@ def test_a_literal_backslash_u0000_in_json_text_is_accepted(scratch):
 
 
 MISMATCHES = [
-    (np.zeros(3, np.float32), np.zeros(4, np.float32)),
-    (np.zeros(3, np.float32), np.zeros(3, np.float64)),
-    (np.zeros(3, np.float32), [1, 2, 3]),
-    (1, 1.5),
-    (1, True),
-    (True, 1),
-    (1.5, "a"),
-    ("a", 1),
-    ("a", b"a"),
-    (b"a", "a"),
-    (np.float32(1), 0.1),
-    (np.int8(1), 128),
-    (1.5, 2**53 + 1),
-    ([1, 2], [0.5]),
-    ([1, 2], "12"),
-    ({"a": 1}, np.zeros(2)),
-    (np.float32(1), np.float64(0.1)),
-    (1, np.float32(1)),
-    (1, np.bool_(True)),
-    (np.int8(1), np.int64(128)),
-]
+    (np.zeros(3, np.float32), np.zeros(4, np.float32)), (np.zeros(3, np.float32), [1, 2, 3]),
+    (1, True), ("a", b"a"), (np.int8(1), 128), (1.5, 2**53 + 1), ([1, 2], [0.5]),
+    ({"a": 1}, np.zeros(2)), (np.float32(1), np.float64(0.1)), (1, np.float32(1)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -463,29 +423,12 @@ def test_python_numbers_are_converted_to_the_field_dtype(scratch):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "task_id",
-        "reward",
-        "position",
-        "episode",
-        "buffer",
-        "payload",
-        "priority",
-        "discount",
-        "mask",
-        "weight",
-        "is_first",
-        "next_obs2",
-        "next_x",
-        "has_x",
-        "status",
-    ],
+    "name", ["reward", "position", "payload", "priority", "discount", "mask", "next_x", "has_x"]
 )
 def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     buffer = db.buffer("r")
     with pytest.raises(expdb.ReservedName, match=name):
-        buffer.store_batch([{"x": 1, "nested": {name: 1}} if False else {f"{name}.x": 1}])
+        buffer.store_batch([{f"{name}.x": 1}])
     with pytest.raises(expdb.ReservedName, match=name):
         db.buffer("other", fields={name: Field("int64")})
     assert len(buffer) == 0
@@ -535,14 +478,10 @@ def test_arrays_may_be_modified_after_they_are_appended(scratch):
 SIGNALLING = np.array([0x7F800001, 0xFF800001, 0x7FC00001, 0x80000000], np.uint32)
 
 
-@pytest.mark.parametrize("shape", [(None,), (None, 2), (2, None)])
+@pytest.mark.parametrize("shape", [(None,), (2, None)])
 def test_archives_and_exports_preserve_variable_shape_arrays_bit_for_bit(
     db, tmp_path, shape, monkeypatch
 ):
-    import pyarrow.parquet as pq
-
-    from expdb.export import export
-
     monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
 
     bits = {"float32": SIGNALLING, "float16": SIGNALLING.astype(np.uint16), "int64": None}

@@ -5,7 +5,6 @@ import pytest
 
 import expdb
 from expdb.storage.reading.chunk_cache import ChunkCache
-from expdb.storage.reading.chunk_values import gather_wide
 
 EPISODES, LENGTH = 24, 25
 SIDE = 40  # height and width of a frame; a compressed chunk contains several frames
@@ -84,22 +83,6 @@ def test_sequences_contain_the_correct_frames(buffer, kept_open):
     assert kept_open
 
 
-@pytest.mark.slow
-def test_chunks_are_kept_open_only_if_memory_allows(open_db, kept_open):
-    with open_db() as db, db.buffer("b").episode("t") as episode:
-        for n in range(EPISODES * LENGTH):
-            episode.append(obs=frame(n), n=n)
-    seen = {}
-    for label, resident_bytes in BYTES.items():
-        with open_db(resident_bytes=resident_bytes) as db:
-            kept_open.clear()
-            for _ in range(60):
-                batch = db.buffer("b").sample(24, unit=expdb.NStep(1, next_fields=()))
-                assert is_frame(batch["obs"], batch["n"])
-            seen[label] = any(kept_open[-10:])
-    assert seen == {label: label != "nothing stays open" for label in BYTES}
-
-
 def test_an_empty_function_that_returns_read_only_arrays_is_rejected(buffer):
     def read_only(shape, dtype):
         return np.broadcast_to(dtype.type(0), shape)
@@ -108,9 +91,3 @@ def test_an_empty_function_that_returns_read_only_arrays_is_rejected(buffer):
         with pytest.raises(expdb.InvalidValue, match="must return a writable array"):
             buffer.sample(4, unit=expdb.NStep(1), empty=read_only)
         buffer.sample(4, unit=expdb.NStep(1))
-
-
-def test_spans_that_do_not_match_the_output_size_are_rejected():
-    field, room = expdb.Field("float32", (400,)), np.empty((1, 400), np.float32)
-    with pytest.raises(expdb.ExpDBError, match="do not add up to 1 values"):
-        gather_wide({}, [], "obs", field, room, keep_open=False)

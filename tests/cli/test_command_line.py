@@ -39,18 +39,6 @@ def test_tag_refuses_a_condition_in_place_of_a_tag(path, arguments, message):
     assert run("query", path, "b", "tags.reward != null", "--count")[1].endswith("0")
 
 
-def test_a_copy_to_itself_is_refused(path):
-    code, output = run("copy", path, path)
-    assert (code, "source and target are the same database" in output) == (1, True)
-
-
-def test_info_shows_counts_of_steps_and_episodes(path):
-    code, output = run("info", path)
-    assert code == 0
-    assert "1 step (10 capacity, 1 added), 1 episode (" in output
-    assert "no rows" not in output
-
-
 def test_export_to_an_unwritable_path_names_the_file(path):
     code, output = run("export", path, "b", "/proc/b.parquet")
     assert code == 1

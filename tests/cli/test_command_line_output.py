@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pyarrow.parquet
 import pytest
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 
 import expdb
 from expdb.cli import main
-from expdb.cli import progress as progress_module
 
 
 @pytest.fixture
@@ -90,19 +88,6 @@ def test_a_dash_stands_for_stdin_and_stdout(path):
     assert done.stderr == b""
 
 
-def test_times_are_shown_in_utc_on_request(path, tmp_path):
-    query = "SELECT started, execute_time, 1 AS n FROM experience LIMIT 1"
-    row = json.loads(run("sql", path, query, "--timestamps", "--jsonl"))
-    assert row["started"].endswith("+00:00")
-    assert row["started"][:4] == row["execute_time"][:4] == time.strftime("%Y", time.gmtime())
-    target = tmp_path / "steps.parquet"
-    run("export", path, "train", target, "--timestamps")
-    schema = pyarrow.parquet.read_schema(target)
-    assert {str(schema.field(name).type) for name in ("started", "ended", "execute_time")} == {
-        "timestamp[us, tz=UTC]"
-    }
-
-
 def test_the_location_may_come_from_the_environment(path, tmp_path, monkeypatch):
     assert "or set EXPDB_LOCATION" in run("info", status=2)
     monkeypatch.setenv("EXPDB_LOCATION", path)
@@ -128,12 +113,6 @@ def test_buffers_queries_and_targets_are_not_mistaken_for_a_location(path, tmp_p
     assert "bytes" in run("backup", tmp_path / "copy.db")
 
 
-def test_infinity_is_null_in_json(path):
-    query = "SELECT 1e308 * 10 AS n"
-    assert json.loads(run("sql", path, query, "--json")) == [{"n": None}]
-    assert json.loads(run("sql", path, query, "--jsonl")) == {"n": None}
-
-
 def test_an_unwritable_stdout_is_an_error_without_a_traceback(path):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -145,36 +124,17 @@ def test_an_unwritable_stdout_is_an_error_without_a_traceback(path):
 
 
 def test_show_selects_an_episode_by_its_return_start_or_conditions(path):
-    assert run("show", path, "--last").startswith("episode ep/3:")
-    assert run("show", path, "--worst").startswith("episode ep/3:")
-    assert run("show", path, "--best").startswith("episode ep/0:")
-    assert run("show", path, "--best", "--where", "task_id = t1").startswith("episode ep/1:")
-    assert run(
-        "show", path, "--where", '{"field": "task_id", "op": "eq", "value": "t0"}'
-    ).startswith("episode ep/2:")
     both = ("--where", "task_id = 't1'", "--where", "reward == 2")
-    assert run("show", path, *both).startswith("episode ep/1:")
-    assert run("query", path, "train", *both, "--count") == "3\n"
-    assert "must be the only --where" in run(
-        "query", path, "train", "--where", AS_JSON, *both, status=2
-    )
-    assert "expected EPISODE, or one of" in run("show", path, "--best", "--worst", status=2)
-    assert "no episode of" in run("show", path, "--worst", "--where", "reward > 9", status=1)
-    assert "expected EPISODE" in run("show", path, status=2)
-    assert "expected EPISODE" in run("show", path, "ep/1", "--last", status=2)
-
-
-def test_piped_output_has_no_blank_lines_and_no_boxes(path):
-    for arguments in (
-        ("info", path), ("query", path, "train", "--episodes"), ("show", path, "ep/1"),
+    for options, number in (
+        (("--last",), 3), (("--worst",), 3), (("--best",), 0),
+        (("--best", "--where", "task_id = t1"), 1), (("--where", AS_JSON), 2), (both, 1),
     ):  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "expdb", *arguments], capture_output=True, text=True
-        )
-        assert done.stdout, arguments
-        assert not [line for line in done.stdout.splitlines() if not line.strip()], arguments
-        assert not set(done.stdout) & set("│─┌╭━"), arguments
-    assert "ep/3" in run("query", path, "train", "--episodes").splitlines()[4]
+        assert run("show", path, *options).startswith(f"episode ep/{number}:")
+    both_kinds = ("--where", AS_JSON, *both)
+    assert "must be the only --where" in run("query", path, "train", *both_kinds, status=2)
+    assert "no episode of" in run("show", path, "--worst", "--where", "reward > 9", status=1)
+    for wrong in (("--best", "--worst"), (), ("ep/1", "--last")):
+        assert "expected EPISODE" in run("show", path, *wrong, status=2)
 
 
 @pytest.mark.parametrize(
@@ -192,41 +152,6 @@ def test_help_and_usage_errors_do_not_import_large_packages(arguments):
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
-
-
-def test_the_shell_completes_command_names():
-    environment = {**os.environ, "_EXPDB_COMPLETE": "bash_complete", "COMP_WORDS": "expdb ex",
-                   "COMP_CWORD": "1"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", "from expdb.cli import main; main(prog_name='expdb')"],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.stdout == "plain,export\n"
-
-
-class FakeTerminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_long_operations_report_their_progress(monkeypatch):
-    monkeypatch.setattr(progress_module, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(progress_module, "BAR_SECONDS", 0.01)
-    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
-    for stream, expected in (
-        (FakeTerminal(), "copy: [###############"),
-        (io.StringIO(), "copy: 50%, 0 s\n"),
-    ):
-        monkeypatch.setattr(sys, "stderr", stream)
-        with progress_module.progress("copy", 10) as state:
-            state.add(5)
-            until = time.monotonic() + 30
-            while expected not in stream.getvalue() and time.monotonic() < until:
-                time.sleep(0.01)
-        assert expected in stream.getvalue()
-        with progress_module.progress("check"):
-            pass
-    assert "check" not in stream.getvalue()  # short work prints nothing
 
 
 @pytest.mark.parametrize(

@@ -113,30 +113,6 @@ def test_a_missing_package_is_named(path, monkeypatch, package, arguments):
     assert "pip install 'expdb[plot]'" in output
 
 
-def test_curves_contain_exact_returns(tmp_path):
-    with expdb.open(tmp_path / "a.db") as db:
-        for value in (1e17, 1.0, None, 4.0):
-            db.buffer("b").store(reward=value, terminated=True)
-        (curve,), _ = plot.curves(db.buffer("b"))
-    assert curve.values["return"][[0, 1, 3]].tolist() == [1e17, 1.0, 4.0]
-    picture = tmp_path / "a.png"
-    assert call(tmp_path / "a.db", "--to", picture, "--json")[0] == 0
-    assert picture.stat().st_size > 1000
-    code, output = call(tmp_path / "a.db", "--to", tmp_path / "nowhere" / "a.svg")
-    assert (code, output.count("\n")) == (1, 1)
-    assert "cannot be written" in output
-    assert (
-        call(tmp_path / "a.db", "--to", picture.with_suffix(".pdf"), "b", "task_id = none")[0] == 1
-    )
-
-
-def test_a_curve_of_one_episode_has_a_marker(tmp_path):
-    with expdb.open(tmp_path / "a.db") as db:
-        db.buffer("b").store(reward=1.0, terminated=True)
-        figure = plot.draw(plot.curves(db.buffer("b"))[0], "title")
-    assert figure.axes[0].get_lines()[0].get_marker() == "o"
-
-
 def test_curves_by_policy_version_are_sorted_by_version(tmp_path):
     with expdb.open(tmp_path / "versions.db") as db:
         buffer = db.buffer("train")
@@ -145,8 +121,3 @@ def test_curves_by_policy_version_are_sorted_by_version(tmp_path):
                 episode.append(obs=0.0, reward=1.0)
         curves, count = plot.curves(buffer, "policy_version")
     assert ([curve.name for curve in curves], count) == (["9", "10", "100", "no version"], 4)
-    status, output = call(tmp_path / "versions.db", "--by", "policy_version", "--json")
-    assert (status, [curve["name"] for curve in json.loads(output)]) == (
-        0,
-        ["9", "10", "100", "no version"],
-    )

@@ -64,13 +64,6 @@ def test_wrong_options_are_refused_before_the_server_starts(path, arguments, mes
     assert message in done.stderr
 
 
-def test_a_missing_database_is_an_error(tmp_path):
-    done = CliRunner().invoke(main, ["serve", str(tmp_path / "none.db"), "--port", "0"])
-    assert done.exit_code == 1
-    assert "none.db" in done.stderr
-    assert not (tmp_path / "none.db").exists()
-
-
 def test_a_port_in_use_is_an_error(path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])

@@ -69,11 +69,6 @@ def test_tail_finds_old_steps_among_many(tmp_path):
     assert [line.split()[0] for line in output.splitlines()] == ["0"]
 
 
-def test_tail_prints_json_lines_with_fields(path):
-    lines = run("tail", path, "train", "-n", "3", "--field", "number", "--json")[1].splitlines()
-    assert [json.loads(line)["number"] for line in lines] == [27, 28, 29]
-
-
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_tail_follows_until_it_is_stopped(path, stop):
     command = [sys.executable, "-u", "-m", "expdb", "tail", path, "train", "-n", "1", "-f"]
@@ -102,19 +97,6 @@ def test_tail_ends_quietly_when_its_pipe_closes(path):
     assert (output, errors) == ("", "")
 
 
-def test_actors_lists_live_processes_by_role(path):
-    code, output = run("actors", path)
-    assert code == 0
-    header, *rows = output.splitlines()
-    assert header.split()[:4] == ["buffer", "role", "state", "process"]
-    assert len(rows) == 2
-    assert re.search(r"train +actor +active +process \d+ on \S+ +run 7 +30 steps", output)
-    assert "2 leases" in run("actors", path, "--role", "learner")[1]
-    assert run("actors", path, "--role", "judge")[1] == "no rows"
-    (row,) = json.loads(run("actors", path, "train", "--role", "actor", "--json")[1])
-    assert row["counts"]["steps"] == 30
-
-
 def test_actors_hides_ended_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
@@ -135,14 +117,6 @@ def test_conditions_without_a_buffer_are_refused_with_a_hint(path):
     assert "pass the buffer before the conditions" in done.stderr
 
 
-def test_consumers_shows_settings_and_progress(path):
-    (row,) = json.loads(run("consumers", path, "--json")[1])
-    assert (row["buffer"], row["consumer"], row["max_times_sampled"]) == ("train", "learner", 2)
-    assert (row["leased"], row["acknowledged"], row["last_step"]) == (2, 1, 11)
-    assert 0 <= row["steps_behind"] < 30
-    assert "learner" in run("consumers", path, "train")[1]
-
-
 def test_leases_shows_their_status(path):
     rows = json.loads(run("leases", path, "--json")[1])
     assert [(row["lease"], row["status"], row["trainer_step"]) for row in rows] == [
@@ -151,15 +125,6 @@ def test_leases_shows_their_status(path):
     output = run("leases", path, "train", "--status", "leased", "--consumer", "learner")[1]
     assert len(output.splitlines()) == 2
     assert run("leases", path, "--consumer", "nope")[0] == 1
-
-
-def test_metrics_shows_the_newest_measurement(path):
-    code, output = run("metrics", path)
-    assert code == 0
-    metrics = dict(line.split(None, 1) for line in output.splitlines()[1:])
-    assert (metrics["steps"], metrics["policy_version"], metrics["actors"]) == ("30", "4", "1")
-    (row,) = json.loads(run("metrics", path, "--json")[1])
-    assert row["steps_added"] == 30
 
 
 def test_metrics_shows_a_history(path):

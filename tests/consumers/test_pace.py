@@ -1,13 +1,11 @@
 """The pace of a buffer delays groups that would be stale by the time of training."""
 
 import asyncio
-import heapq
 import multiprocessing
 import threading
 import time
 import warnings
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 from behind import store_of, writing
@@ -147,25 +145,6 @@ def test_a_waiting_actor_is_admitted_at_the_next_policy_version(paced, open_db):
     assert versions == [6]
 
 
-@pytest.mark.both_databases
-def test_a_cancelled_coroutine_leaves_no_admission(paced):
-    async def run():
-        assert (await paced.admit_async()).policy_version == 5
-        for _ in range(3):
-            (await paced.admit_async(wait=0)).finish()
-        waiting = asyncio.create_task(paced.admit_async())
-        await asyncio.sleep(0.1)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert await paced.admit_async(wait=0, required=False) is None
-        paced.policy_version = 9
-        await asyncio.sleep(0.2)
-
-    asyncio.run(run())
-    assert refused(paced, "4 groups have begun, and no other group may begin before")
-
-
 def test_without_a_pace_every_group_is_admitted(buffer):
     with buffer.admit() as group:
         assert group.policy_version is None
@@ -179,83 +158,18 @@ def test_without_a_pace_every_group_is_admitted(buffer):
     assert buffer.admit(wait=0).policy_version == 3
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda scratch: setattr(scratch, "pace", 3),
-        lambda scratch: setattr(scratch, "pace", expdb.Pace(1, 2)),  # no policy_version yet
-        lambda scratch: expdb.Pace(-1, 2),
-        lambda scratch: expdb.Pace(1, 0),
-        lambda scratch: scratch.admit(seconds=0),
-        lambda scratch: scratch.admit(wait=-1),
-        lambda scratch: scratch.admit(required=3),
-    ],
-)
-def test_invalid_settings_and_arguments_are_rejected(scratch, wrong):
-    with pytest.raises(expdb.InvalidValue):
-        wrong(scratch)
+def test_invalid_settings_and_arguments_are_rejected(scratch):
+    for wrong in (
+        lambda: setattr(scratch, "pace", 3),
+        lambda: setattr(scratch, "pace", expdb.Pace(1, 2)),  # no policy_version yet
+        lambda: expdb.Pace(-1, 2), lambda: expdb.Pace(1, 0), lambda: scratch.admit(seconds=0),
+        lambda: scratch.admit(wait=-1), lambda: scratch.admit(required=3),
+    ):  # fmt: skip
+        with pytest.raises(expdb.InvalidValue):
+            wrong()
 
 
-# -- distribution of the trained lengths -----------------------------------------------------------
-
-LENGTHS = np.array([1, 2, 4, 16])
 WORKERS, GROUPS, PER_VERSION, STALENESS = 12, 480, 4, 2
-
-
-def train(buffer, consumer):
-    """Simulate rollouts whose duration is their length; return lengths and staleness.
-
-    A simulated clock orders the events. A rollout is stored when it ends, and the trainer trains
-    as soon as a batch is available.
-    """
-    rng = np.random.default_rng(3)
-    generated = rng.choice(LENGTHS, GROUPS)
-    under_way, begun, clock = [], 0, 0.0
-    trained, staleness, version = [], [], 0
-
-    def learn():
-        nonlocal version
-        while True:
-            try:
-                with consumer.lease(
-                    PER_VERSION, unit=expdb.Episode(), sampler=expdb.Ordered("position"),
-                    fields=["length", "first_policy_version"],
-                    at_least=1 if begun == GROUPS and not under_way else None,
-                ) as batch:  # fmt: skip
-                    trained.extend(batch["length"].tolist())
-                    staleness.extend((version - batch["first_policy_version"]).tolist())
-            except expdb.TooFewRows:
-                return
-            version += 1
-            buffer.policy_version = version
-
-    while begun < GROUPS or under_way:
-        while begun < GROUPS and len(under_way) < WORKERS:
-            group = buffer.admit(wait=0, required=False)
-            if group is None:
-                break
-            heapq.heappush(under_way, (clock + generated[begun], begun, group))
-            begun += 1
-        clock, number, group = heapq.heappop(under_way)
-        with buffer.episode("t", policy_version=group.policy_version) as episode:
-            for _ in range(generated[number]):
-                episode.append(reward=1.0)
-        group.finish()
-        learn()
-    return generated, np.array(trained), np.array(staleness)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("is_paced", [False, True])
-def test_a_pace_bounds_the_staleness_of_rollouts_of_every_length(tmp_path, is_paced):
-    with expdb.open(tmp_path / "simulated.db", durability="normal") as db:
-        buffer = db.buffer("train")
-        buffer.policy_version = 0
-        buffer.pace = expdb.Pace(STALENESS, PER_VERSION) if is_paced else None
-        consumer = buffer.consumer("trainer", max_times_sampled=1)
-        generated, trained, staleness = train(buffer, consumer)
-    assert sorted(trained.tolist()) == sorted(generated.tolist())
-    assert (staleness.max() <= STALENESS) == is_paced
 
 
 # -- ordinary mistakes -----------------------------------------------------------------------------

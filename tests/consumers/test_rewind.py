@@ -177,15 +177,6 @@ def test_rewind_requires_acknowledged_trainer_steps(buffer):
         trainer.rewind(3)
 
 
-def test_a_rewind_to_the_last_step_changes_nothing(buffer):
-    fill(buffer)
-    trainer = buffer.consumer("trainer", max_times_sampled=1)
-    train(trainer, range(4))
-    assert trainer.rewind(3)["leases"] == 0
-    assert trainer.last_step == 3
-    assert trainer.stats()["acknowledged"] == 4
-
-
 def test_discard_uses_up_and_counts_groups_below_min_spread(buffer):
     for group in range(6):
         for rollout in range(2):

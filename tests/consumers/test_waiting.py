@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-import expdb
 from expdb.consumers import waiting
 
 pytestmark = pytest.mark.both_databases
@@ -105,29 +104,3 @@ def test_another_thread_watches_if_the_first_does_not_return(db, consumer, monke
     go_on.set()
     learners.join()
     assert sorted(learners.found) == [0, 1, 2]
-
-
-def test_waiting_threads_share_one_connection(db, consumer, location):
-    if "://" not in location:
-        pytest.skip("SQLite has no server connections")
-    learners = Learners(consumer, 20)
-    sql = (
-        "SELECT count(*) FILTER (WHERE state <> 'idle') AS busy, "
-        "count(*) FILTER (WHERE state LIKE 'idle in%') AS idle_in_transaction "
-        "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
-        "AND backend_type = 'client backend'"
-    )
-    counts = []
-    with expdb.open(location) as other:
-
-        def is_shared():
-            """Return whether one thread watches, or one takes over from another, for a while."""
-            counts.append(other.sql(sql).to_pylist()[0])
-            newest = counts[-20:]
-            return len(newest) == 20 and max(row["busy"] for row in newest) <= 2
-
-        await_true(is_shared)  # after the initial checks of the threads
-    assert min(row["idle_in_transaction"] for row in counts[-20:]) == 0
-    db.buffer("b").store_batch({"x": np.arange(20)})
-    learners.join()
-    assert sorted(learners.found) == list(range(20))

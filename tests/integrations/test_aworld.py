@@ -2,17 +2,14 @@
 
 import multiprocessing
 import pickle
-import random
 import re
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from aworld_models import ActionModel, Observation
 
 import expdb
-from expdb.integrations import aworld
 from expdb.integrations.aworld import (
     Converter,
     DataRow,
@@ -242,17 +239,6 @@ def test_small_buffers_are_sampled_completely_in_order_of_steps():
     assert ReplayBuffer().sample_task() == []
 
 
-def test_tasks_are_drawn_uniformly_regardless_of_their_length():
-    random.seed(5)
-    buffer = ReplayBuffer()
-    for task in range(4):
-        buffer.store_batch([row(f"t{task}", k) for k in range(1 + 10 * (task == 0))])
-    counts = Counter(task for _ in range(400) for task in buffer.sample(batch_size=1))
-    assert counts.total() == 400
-    # chi-square with 3 degrees of freedom: 24 is exceeded by chance once in 40,000
-    assert sum((counts[f"t{k}"] - 100) ** 2 / 100 for k in range(4)) < 24
-
-
 class FirstTask(TaskSampler):
     """A sampler that was written for AWorld and reads pages of rows."""
 
@@ -345,14 +331,3 @@ def test_other_processes_can_write_to_a_buffer(request, tmp_path, context, kind)
     assert storage.buffer.check() == []
     storage.close()
     manager.shutdown()
-
-
-def test_modules_of_the_package_export_the_same_names():
-    from expdb.integrations.aworld import base, query_filter, storage
-
-    assert set(aworld.__all__) <= set(dir(aworld))
-    assert base.__all__
-    for name in base.__all__:
-        assert getattr(base, name) is getattr(aworld, name)
-    assert query_filter.QueryBuilder is base.QueryBuilder
-    assert storage.InMemoryStorage is base.InMemoryStorage

@@ -152,18 +152,3 @@ def test_another_handle_and_sql_read_stored_items(make, tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
         query = "SELECT task_id FROM experience WHERE buffer = 'aworld_blocks'"
         assert db.sql(query).to_pylist() == [{"task_id": "b"}]
-
-
-def test_an_eval_recorder_of_aworld_accepts_the_storage(make):
-    from aworld.evaluations.recoder.base import EvalRecorder
-
-    class Recorder(EvalRecorder):
-        async def record(self, eval_input, **options):
-            await self.storage.create_data(eval_input)
-
-        async def get_by_key(self, key, **options):
-            return await self.storage.get_data_items(key)
-
-    recorder = Recorder(storage=make())
-    asyncio.run(recorder.record(item(3)))
-    assert texts(asyncio.run(recorder.get_by_key("b"))) == ["answer 3"]

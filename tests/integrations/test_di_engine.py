@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.integrations import di_engine
 from expdb.integrations.di_engine import (
     AdvancedReplayBuffer,
     DequeBuffer,
@@ -71,30 +70,6 @@ def test_sample_returns_none_for_too_few_items_and_a_list_for_size_zero(make):
     assert buffer.sample(3, 0) is None
     assert len(buffer.sample(3, 0, replace=True)) == 3
     assert buffer.sample(0, 0) == []
-
-
-def test_items_of_several_types_round_trip_and_others_are_refused(make):
-    buffer = make()
-    items = [5, "text", (1, torch.ones(2)), None, np.arange(3)]
-    for value in items:
-        buffer.push(value, 0)
-    kinds = collections.Counter(type(value) for value in buffer.sample(5, 0))
-    assert kinds == collections.Counter(map(type, items))
-    with pytest.raises(expdb.InvalidValue, match="'bad' is a"):
-        buffer.push({"bad": object()}, 0)
-    assert buffer.count() == 5
-
-
-def test_a_reopened_buffer_keeps_its_items_and_sql_reads_them(make, tmp_path):
-    first = make()
-    first.push([item(k, reward=torch.tensor([k / 2])) for k in range(5)], 0)
-    first.close()
-    again = make()
-    assert (again.count(), again.push_count) == (5, 5)
-    assert sorted(numbers(again.sample(5, 0))) == list(range(5))
-    with expdb.open(tmp_path / "experiment" / "replay.db") as db:
-        query = "SELECT sum(reward) AS reward FROM experience WHERE buffer = 'buffer'"
-        assert db.sql(query).to_pylist() == [{"reward": 5.0}]
 
 
 def test_states_and_saved_files_can_be_loaded(make, tmp_path):
@@ -363,19 +338,6 @@ def test_a_prioritized_buffer_rejects_items_that_are_not_dicts(make, caplog):
     assert "rejected a" in caplog.text
 
 
-def test_monitors_report_averages_and_counts(caplog):
-    monitor = di_engine.SampledDataAttrMonitor(expire=2)
-    for use in (1, 2, 4):
-        monitor.add_sample([use], [0.5, 1.5], [3])
-    assert (monitor.avg["use"], monitor.max["use"], monitor.min["priority"]) == (3.0, 4.0, 0.5)
-    periodic = di_engine.PeriodicThruputMonitor("b", {"seconds": 0}, held=lambda: 7)
-    with caplog.at_level("INFO", logger="expdb.di_engine"):
-        periodic.count("push", 5)
-    assert "'pushed_in': 5" in caplog.text
-    assert "'current_have': 7" in caplog.text
-    assert periodic.push_data_count == 0
-
-
 def test_create_buffer_selects_the_class_by_its_type(make, tmp_path):
     cfg = AdvancedReplayBuffer.default_config()
     cfg.location = str(tmp_path / "x.db")
@@ -550,19 +512,6 @@ def test_items_are_drawn_by_updated_priorities(deque):
     assert per.state_dict() == {
         "max_priority": 1.0, "IS_weight_power_factor": pytest.approx(0.4 + 2 * 0.6e-5),
     }  # fmt: skip
-
-
-def test_a_priority_round_trips_exactly(deque):
-    buffer = deque()
-    buffer.use(PriorityExperienceReplay(buffer))
-    buffer.push(item(0), meta={"priority": 0.1})
-    (entry,) = buffer.sample(1)
-    assert entry.meta["priority"] == 0.1
-    entry.meta["priority"] = 3.0
-    buffer.update(entry.index, entry.data, entry.meta)
-    assert buffer.sample(1)[0].meta["priority"] == 3.0
-    buffer.update(entry.index, meta={**entry.meta, "priority": 0.0})
-    assert buffer.sample(1)[0].meta["priority"] == 0.0
 
 
 def test_items_keep_their_order_when_they_are_updated(deque):

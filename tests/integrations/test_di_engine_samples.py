@@ -5,10 +5,8 @@ import time
 import numpy as np
 import pytest
 
-import expdb
 from expdb.integrations.di_engine import (
     DequeBuffer,
-    NaiveReplayBuffer,
     PriorityExperienceReplay,
     items,
 )
@@ -60,8 +58,7 @@ def test_items_are_sampled_before_they_are_written(deque):
     assert numbers(other.sample(5)) == numbers(buffer.sample(5)) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("stored", [3, 10, 15])
-@pytest.mark.parametrize("unwritten", [1, 7, 10, 23])
+@pytest.mark.parametrize(("stored", "unwritten"), [(3, 1), (3, 10), (10, 7), (15, 23)])
 def test_unwritten_items_displace_the_oldest(deque, stored, unwritten):
     buffer = deque()
     for k in range(stored):
@@ -154,32 +151,15 @@ def test_sampling_works_after_an_interrupted_push(deque, monkeypatch):
     assert numbers(buffer.sample(6)) == [0, 1, 2, 3, 4, 5]
 
 
-def test_naive_buffer_samples_unwritten_items(tmp_path, close):
-    config = NaiveReplayBuffer.default_config()
-    config.replay_buffer_size = 4
-    buffer = close(NaiveReplayBuffer(config, None, str(tmp_path / "experiment"), "buffer"))
-    with expdb.open(tmp_path / "experiment" / "replay.db") as db:
-        for k in range(6):
-            buffer.push(item(k), 0)
-            size = min(k + 1, 4)
-            drawn = sorted(step["k"] for step in buffer.sample(size, 0))
-            assert drawn == list(range(k + 1 - size, k + 1))
-            assert len(db.buffer("buffer")) == 1
-            assert buffer.sample(size + 1, 0) is None
-        (newest,) = buffer.sample(1, 0, sample_range=slice(-1, None))
-        assert newest["k"] == 5
-
-
-@pytest.mark.parametrize("key", ["label", "unwritten", "tags", "index", "meta"])
-def test_data_may_have_any_key(deque, key):
-    buffer = deque()
+def test_data_may_have_any_key(deque):
+    buffer, keys = deque(), ("label", "unwritten", "tags", "index", "meta")
     for k in range(4):
-        buffer.push({key: np.array([k, k]), "k": k}, meta={"m": k})
+        buffer.push({**{key: np.array([k, k]) for key in keys}, "k": k}, meta={"m": k})
     for _ in range(2):  # not written yet, then written
         for entry in (*buffer.sample(4), *buffer, buffer[2]):
-            assert entry.data[key].tolist() == [entry.data["k"]] * 2
-            assert entry.meta["m"] == entry.data["k"]
-        buffer.push({key: np.array([9, 9]), "k": 9}, meta={"m": 9})
+            k = entry.data["k"]
+            assert [entry.data[key].tolist() for key in keys] == [[k, k]] * len(keys)
+            assert entry.meta["m"] == k
 
 
 def test_an_interrupt_after_a_write_does_not_duplicate_items(deque, monkeypatch):
@@ -232,14 +212,3 @@ def test_flush_stores_the_priorities_of_pushed_items(deque):
         buffer.items.flush()
         buffer.sample(2)
     assert [entry.meta["priority"] for entry in other] == [0.5, 1.5, 2.5] * 2
-
-
-def test_a_handle_reads_items_with_a_reward_added_by_another_handle(deque):
-    buffer, other = deque(), deque()
-    buffer.push({"obs": 1})
-    buffer.items.flush()
-    assert other.sample(1)[0].data == {"obs": 1}
-    buffer.push({"obs": 1.5, "reward": 0.5})
-    buffer.items.flush()
-    metas = sample_until(other, lambda metas: len(metas) == 2, size=1, key="obs")
-    assert set(metas) == {1, 1.5}

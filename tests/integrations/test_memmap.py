@@ -1,8 +1,6 @@
 """Tests that code for memmap-replay-buffer runs on a database after a change of its import."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -320,36 +318,6 @@ def test_a_collector_gathers_and_stores_rollouts(make):
 
 
 # -- features of the database ----------------------------------------------------------------------
-
-ACTOR = """
-import sys
-from expdb.integrations.memmap import ReplayBuffer
-buffer = ReplayBuffer(sys.argv[1], 1000, 10, {"action": "int", "reward": "float"}, {"actor": "int"})
-for k in range(20):
-    with buffer.one_episode(actor=int(sys.argv[2])):
-        for t in range(3):
-            buffer.store(action=k, reward=1.0)
-buffer.close()
-"""
-
-
-@pytest.mark.slow
-def test_sql_reads_steps_stored_by_several_processes(tmp_path):
-    actors = [
-        subprocess.Popen([sys.executable, "-W", "error", "-c", ACTOR, str(tmp_path), str(k)])
-        for k in range(3)
-    ]
-    assert [actor.wait() for actor in actors] == [0, 0, 0]
-    buffer = ReplayBuffer.from_folder(tmp_path)
-    assert (buffer.num_episodes, buffer.episode_lens.sum()) == (60, 180)
-    buffer.close()
-    with expdb.open(tmp_path / "experience.db") as db:
-        query = (
-            "SELECT json_extract(episode_tags, '$.meta.actor') AS actor, count(*) AS steps, "
-            "sum(reward) AS reward FROM experience WHERE buffer = 'replay' GROUP BY 1 ORDER BY 1"
-        )
-        expected = [{"actor": k, "steps": 60, "reward": 60.0} for k in range(3)]
-        assert db.sql(query).to_pylist() == expected
 
 
 def test_each_step_is_written_when_it_is_stored(make, close):

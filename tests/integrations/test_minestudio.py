@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.integrations import minestudio
 from expdb.integrations.minestudio import (
     FragmentDataDict,
     FragmentIndex,
@@ -156,14 +155,6 @@ def test_the_oldest_chunks_are_evicted(make):
     assert sorted(fetch_indices(buffer, 3)) == [("w", 4), ("w", 5), ("w", 6)]
 
 
-def test_a_stale_chunk_does_not_evict_a_current_chunk(make):
-    buffer = make(max_chunks=2, max_staleness=0)
-    buffer.update_model_version("s", 3)
-    add(buffer, [0, 1], version=3)
-    add(buffer, [2], version=1)
-    assert sorted(fetch_indices(buffer, 2)) == [("w", 0), ("w", 1)]
-
-
 def test_fetching_waits_for_enough_fragments(make, other):
     buffer = make()
     add(buffer, [0])
@@ -171,20 +162,6 @@ def test_fetching_waits_for_enough_fragments(make, other):
     timer.start()
     assert len(buffer.fetch_fragments(3, timeout=20)) == 3
     timer.join()
-
-
-def test_every_rank_reads_the_plan_of_the_last_fetch(make, other):
-    buffer = make(max_reuse=1)
-    add(buffer, range(8))
-    rank = other()
-    assert rank.prepared_fragments() == []
-    plan = buffer.fetch_fragments(4)
-    assert rank.prepared_fragments() == plan
-    for index, id in rank.prepared_fragments()[1::2]:
-        assert rank.load_fragment(id).index == index
-    buffer.fetch_fragments(4)
-    with pytest.raises(KeyError):  # used up, and kept only until the next fetch
-        rank.load_fragment(plan[0][1])
 
 
 def test_fragments_of_a_fetch_can_be_loaded_until_the_next_fetch(make, other):
@@ -268,17 +245,6 @@ def test_derived_data_is_joined_by_the_index():
     assert batch["adv"][:, 0].tolist() == [2, 1, 0]
     assert batch["name"] == ["n2", "n1", "n0"]
     assert [tensor.tolist() for tensor in batch["list"]] == [[2, 1, 0], [0.5, 0.5, 0.5]]
-
-
-def test_sql_reads_fragments(make, tmp_path):
-    buffer = make()
-    add(buffer, range(4))
-    with expdb.open(tmp_path / "buffer" / minestudio.locating.FILE) as db:
-        query = (
-            "SELECT agent_id, policy_version, count(*) AS n FROM experience "
-            "WHERE buffer = 'replay_buffer.session.s' GROUP BY 1, 2"
-        )
-        assert db.sql(query).to_pylist() == [{"agent_id": "w", "policy_version": 0, "n": 4}]
 
 
 # -- errors and races ------------------------------------------------------------------------------

@@ -119,13 +119,6 @@ def test_a_failed_eviction_is_repeated_later(close, monkeypatch):
     assert set(buffer.sample(50)["a"].tolist()) == {2, 3, 4, 5}
 
 
-def test_long_items_do_not_exceed_the_capacity(close):
-    buffer = close(ReplayBuffer(capacity=4, storage_unit="fragments"))
-    for k in range(20):
-        buffer.add(steps(2 * k, 2 * k + 1))
-        assert len(buffer) <= 3
-
-
 def test_a_state_of_another_location_is_accepted_with_a_warning(close, tmp_path):
     state = close(ReplayBuffer(capacity=4, location=tmp_path / "a.db")).get_state()
     other = close(ReplayBuffer(capacity=4, location=tmp_path / "b.db"))

@@ -136,19 +136,6 @@ def test_large_batches_are_passed_in_shared_memory(db):
         assert (batch["obs"][:, 99, 99] == batch["action"]).all()
 
 
-def test_a_training_loop_works_with_a_data_loader(buffer):
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    before = model.weight.detach().clone()
-    samples = Samples(buffer, 8, batches=4)
-    for batch in DataLoader(samples, batch_size=None, num_workers=1, **FORK):
-        loss = torch.nn.functional.mse_loss(model(batch["obs"])[:, 0], batch["reward"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert not torch.equal(before, model.weight)
-
-
 def test_a_loader_shuffles_and_pads_a_dataset_of_episodes(buffer):
     for t in range(3):
         buffer.store(task_id="open", obs=np.array([99, t], np.float32), action=t, text="")
@@ -193,18 +180,6 @@ def test_arrays_become_tensors_without_a_copy(buffer):
         for name, array in plain.items():
             assert np.array_equal(array, batch[name]), name
     assert pinned((2,), np.dtype(object)).dtype == object
-
-
-def test_workers_divide_the_shard_of_their_learner(buffer):
-    whole = set(buffer.episodes()["episode"].to_pylist())
-    drawn = []
-    for rank, workers in enumerate((1, 2)):
-        options = {"batches": 6, "disjoint": True, "shard": (rank, 2)}
-        samples = Samples(buffer, 200, fields=["episode"], **options)
-        loader = DataLoader(samples, batch_size=None, num_workers=workers, **FORK)
-        drawn.append(set(torch.cat([batch["episode"] for batch in loader]).tolist()))
-    assert drawn[0].isdisjoint(drawn[1])
-    assert drawn[0] | drawn[1] == whole
 
 
 def test_errors_for_loaders_have_a_remedy(buffer, db):

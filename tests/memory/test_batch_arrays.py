@@ -56,11 +56,8 @@ def test_a_referenced_batch_is_not_overwritten(buffer, unit):
 
 @pytest.mark.parametrize(
     "made",
-    [lambda a: a, lambda a: a[3:5], lambda a: a.reshape(-1)[7:], memoryview, lambda a: a.view("i1"),
-     lambda a: iter(a), lambda a: np.from_dlpack(a), lambda a: np.asarray(a).T, lambda a: a.flat,
-     lambda a: np.lib.stride_tricks.sliding_window_view(a, 2, 0), lambda a: [a.data.cast("B")],
-     lambda a: np.frombuffer(a, np.uint8), lambda a: np.broadcast_to(a, (2, *a.shape))],
-)  # fmt: skip
+    [lambda a: a[3:5], memoryview, iter, np.from_dlpack, lambda a: np.frombuffer(a, np.uint8)],
+)
 def test_objects_that_share_the_memory_of_an_array_prevent_its_reuse(buffer, made):
     batch = buffer.sample(32, fields=["obs"])
     at, derived = batch["obs"].ctypes.data, made(batch["obs"])

@@ -186,8 +186,8 @@ def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
 
 
 @pytest.mark.both_databases
-@pytest.mark.parametrize("gone", [range(1_024, 2_048), range(5, 4_000, 700), [0, 1_023, 2_047]])
-def test_a_sample_excludes_steps_deleted_by_another_handle(open_db, gone):
+def test_a_sample_excludes_steps_deleted_by_another_handle(open_db):
+    gone = [0, *range(1_023, 2_048), *range(2_100, 4_000, 700)]
     buffer, other = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
     buffer.store_batch({"x": np.arange(4_000)})
     buffer.sample(1, unit=expdb.NStep(1))

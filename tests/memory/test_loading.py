@@ -63,29 +63,12 @@ def assert_right(buffer, low, high, wide):
 LONG = 200  # steps per episode, more than fit in one chunk
 
 
-def test_chunks_of_one_layout_are_joined(open_db, joined):
-    write(open_db().buffer("b"), 0, [30] * 8)
-    assert_right(open_db().buffer("b"), 0, 8 * 30, lambda n: n >= 0)
-    assert joined == [([8], 0)]
-
-
 def test_chunks_are_joined_by_layout_and_single_chunks_load_separately(open_db, joined):
     high = write(open_db().buffer("b"), 0, [LONG, 7, *[LONG] * 9, 3, 5])
     assert_right(open_db().buffer("b"), 0, high, lambda n: n >= 0)
     ((alike, others),) = joined
     assert len(alike) == 2
     assert others == 3
-
-
-def test_layouts_with_few_chunks_are_loaded_without_joining(open_db, joined):
-    buffer = open_db().buffer("b")
-    for k in range(6):
-        with buffer.episode(f"t{k}") as episode:
-            episode.extend(steps(10 * k, 10, True))
-            if k % 2:
-                episode.end(obs=np.zeros(60, np.float32))
-    assert_right(open_db().buffer("b"), 0, 60, lambda n: n >= 0)
-    assert joined == [([], 6)]
 
 
 def test_steps_of_chunks_without_a_field_have_missing_values(open_db, joined):

@@ -46,18 +46,6 @@ def test_resident_bytes_do_not_grow_while_the_buffer_size_is_constant(open_db):
     assert max(sizes[-TURNS // 4 :]) <= 1.1 * max(sizes[TURNS // 4 : TURNS // 2])
 
 
-def test_chunks_of_evicted_steps_are_removed_from_memory(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=320)
-    for turn in range(10):
-        play(buffer, 40 * turn, repeats=200)
-        buffer.sample(64)
-        buffer.sample(64, unit=expdb.NStep(1))
-    full = buffer.stats()["resident_bytes"]
-    buffer.set_capacity(1)
-    buffer.sample(1)
-    assert buffer.stats()["resident_bytes"] < full / 3
-
-
 LEARNER = """
 import gc, sys, expdb
 from pathlib import Path

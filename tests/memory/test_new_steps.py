@@ -84,21 +84,6 @@ def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypa
             buffer.clear()
 
 
-def test_commits_of_another_handle_are_read(open_db):
-    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    ours.store(x=0)
-    ours.sample(1)
-    ours.sample(1)
-    for k in range(1, 10):
-        ours.store(x=2 * k - 1)
-        theirs.store(x=2 * k)
-        assert set(ours.sample(500)["x"].tolist()) == set(range(2 * k + 1))
-        theirs.update(np.arange(1), reward=float(k))
-        ours.store(x=-1)
-        ours.delete(np.array([3 * k]))
-        assert set(ours.sample(500, fields=["reward"])["reward"].tolist()) >= {float(k)}
-
-
 def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     buffer = db.buffer("b")
     buffer.store(x=0)
@@ -115,31 +100,6 @@ def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
     assert set(buffer.sample(500)["x"].tolist()) == set(range(20))
     buffer.store(x=20)
     assert len(queue.queued) == 1
-
-
-@pytest.mark.parametrize("texts", [{"tags": {"t": "x" * 1000}}, {"pre_agent": "x" * 1000}])
-def test_commit_queue_counts_texts_of_steps(db, monkeypatch, texts):
-    buffer = db.buffer("b")
-    buffer.store(x=0)
-    buffer.sample(1)
-    buffer.sample(1)
-    monkeypatch.setattr("expdb.storage.commits.MAX_BYTES", 10_000)
-    for k in range(1, 20):
-        buffer.store(x=k, **texts)
-    assert not store_of(buffer).commit_queue.queued
-
-
-@pytest.mark.both_databases
-def test_updates_to_new_steps_of_another_handle_are_loaded(open_db):
-    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    ours.store_batch({"x": np.arange(50)})
-    for _ in range(3):
-        ours.sample(1)
-    (position,) = theirs.store_batch({"x": [50], "reward": [1.0]})
-    theirs.update(np.array([position]), reward=7.0)
-    ours.sample(1)
-    r = ours._sampling.resident
-    assert r.columns["reward"][position % r.slots] == 7.0
 
 
 def test_rows_of_an_episode_stay_correct_after_its_chunks_are_merged(open_db):

@@ -106,29 +106,6 @@ def test_new_fields_are_loaded_and_the_widest_leaves_memory_at_its_limit(open_db
         assert set(other._sampling.resident.fields) == {"late", "n", "obs"}, "the widest field left"
 
 
-def test_sampling_a_corrupted_chunk_raises_an_error_with_its_id(tmp_path):
-    path = tmp_path / "runs.db"
-    with expdb.open(path) as db:
-        for k in range(3):
-            with db.buffer("b").episode(f"t{k}") as episode:
-                episode.extend({"x": np.arange(50)})
-        with writing(db) as session:
-            ((id,),) = session.ask("SELECT id FROM chunks ORDER BY id LIMIT 1 OFFSET 1")
-            session.ask(
-                "UPDATE chunks SET data = CAST(substr(data, 1, 700) || x'FF' || substr(data, 702) "
-                "AS BLOB) WHERE id = ?",
-                id,
-            )
-    with expdb.open(path) as db:
-        buffer = db.buffer("b")
-        for _ in range(3):
-            with pytest.raises(expdb.ChunkDamaged, match=f"chunk {id} does not match its checksum"):
-                buffer.sample(8, unit=NStep(1, next_fields=("x",)))
-        with writing(db) as session:
-            session.ask("DELETE FROM steps WHERE episode = 1")
-        assert set(buffer.sample(100, sampler=ALL)["x"].tolist()) == set(range(50))
-
-
 def test_fields_may_have_the_names_of_internal_columns(db):
     buffer = db.buffer("b")
     names = ("after", "before", "ordinal", "whole", "present", "unsaved", "zero")

@@ -7,18 +7,11 @@ import pytest
 
 import expdb
 from expdb.memory import usage
-from expdb.names import UNKNOWN
 
 
 def store_episode(buffer, count):
     with buffer.episode("short") as episode:
         episode.extend({"x": np.zeros((count, 4), np.float32)})
-
-
-def test_block_ignores_unknown_positions():
-    leased = usage.Usage(most=1, began=0)
-    leased.block(np.array([UNKNOWN, 3]))
-    assert leased.left(np.arange(5)).tolist() == [1, 1, 1, 0, 1]
 
 
 @pytest.fixture
@@ -45,20 +38,6 @@ def test_consumer_frees_the_memory_of_evicted_steps(
     assert max(sizes) < 1000  # 3,000 steps were written
     if open_episode is not None:
         open_episode.end()
-
-
-def test_a_new_consumer_has_entries_for_stored_steps_only(db, small_arrays):
-    buffer = db.buffer("train", capacity=300)
-    buffer.eviction = expdb.Eviction(whole_episodes=True)
-    with buffer.episode("open") as open_episode:
-        open_episode.extend({"x": np.zeros((5, 4), np.float32)})
-        open_episode.flush()
-        for _ in range(20):
-            store_episode(buffer, 100)
-            buffer.evict()
-        consumer = buffer.consumer("learner", max_times_sampled=1)
-        consumer.lease(10).acknowledge()
-        assert len(consumer._leasing._usage._lease_counts) < 700  # 2,005 steps were written
 
 
 @pytest.mark.parametrize("method", ["_count", "_hold", "_note"])

@@ -1,14 +1,12 @@
 """expdb logs nothing by default; programs that configure logging receive its messages."""
 
 import logging
-import shutil
 import subprocess
 import sys
 import time
 
 import pytest
 from behind import report_now, store_of
-from kept_files import DATA
 
 import expdb
 
@@ -20,21 +18,6 @@ def test_nothing_is_printed_by_default():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_a_handle_logs_when_it_is_opened_and_closed(tmp_path, caplog):
-    with caplog.at_level(logging.DEBUG, "expdb"):
-        expdb.open(tmp_path / "runs.db", run="first").close()
-    assert "runs.db for run first" in caplog.text
-    assert "closed" in caplog.text
-
-
-def test_upgrades_are_logged(tmp_path, caplog):
-    shutil.copy(DATA / "0010.db", tmp_path / "old.db")
-    with caplog.at_level(logging.INFO, "expdb"):
-        expdb.upgrade(tmp_path / "old.db")
-    assert "old.db: schema" in caplog.text
-    assert "was 0010" in caplog.text
 
 
 def test_releasing_expired_leases_is_logged(buffer, caplog):

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from behind import reading, store_of, writing
 from processes import run_at_once
 
 import expdb
-from expdb import database
 
 pytestmark = pytest.mark.both_databases
 
@@ -37,79 +35,6 @@ def sound(path):
     with expdb.open(path) as db:
         assert db.check() == []
         return len(db.buffer("b"))
-
-
-def write(path, worker, count):
-    """Store `count` numbered steps, a multiple of 25, with `episode()` and `store()`."""
-    task, agent = f"w{worker}", {"agent_id": str(worker)}
-    with expdb.open(path) as db:
-        buffer = db.buffer("b")
-        for first in range(0, count, 25):
-            numbers = range(first, first + 25)
-            steps = [{"number": n, "obs": np.full(3, n, np.float32)} for n in numbers]
-            with buffer.episode(task, **agent, flush_steps=7) as episode:
-                for step in steps[:20]:
-                    episode.append(**step)
-            for step in steps[20:]:
-                buffer.store(task_id=task, **agent, **step)
-
-
-def read(path, capacity, stop, problems):
-    with expdb.open(path) as db:
-        buffer = db.buffer("b")
-        seen = -1
-        while not stop.is_set():
-            if len(buffer) > capacity:
-                problems.put(f"{len(buffer)} steps seen")
-            if buffer.count({"agent_id": "0"}):
-                batch = buffer.sample(32)
-                if not (batch["obs"][:, 0] == batch["number"]).all():
-                    problems.put("a wrong value")
-            for batch in buffer.scan(after=seen, size=500):
-                if batch["position"][0] <= seen:
-                    problems.put("a position twice")
-                seen = int(batch["position"][-1])
-
-
-def test_readers_never_see_wrong_values_or_more_steps_than_the_capacity(path):
-    with expdb.open(path) as db:
-        db.buffer("b").set_capacity(100)
-    stop, problems = FORK.Event(), FORK.Queue()
-    readers = [FORK.Process(target=read, args=(path, 100, stop, problems)) for _ in range(2)]
-    writers = [FORK.Process(target=write, args=(path, worker, 400)) for worker in range(3)]
-    for process in (*readers, *writers):
-        process.start()
-    for process in writers:
-        process.join()
-    stop.set()
-    for process in (*readers, *writers):
-        process.join()
-        assert process.exitcode == 0
-    assert problems.empty()
-    with expdb.open(path) as db:
-        assert db.buffer("b").added == 1200
-    assert sound(path) == 100
-
-
-def store_and_wait(path, stored):
-    with expdb.open(path) as db:
-        db.buffer("b").store(task_id="t", number=0)
-        stored.set()
-        time.sleep(60)
-
-
-def test_a_store_after_a_killed_program_begins_a_new_episode(path):
-    stored = FORK.Event()
-    process = FORK.Process(target=store_and_wait, args=(path, stored))
-    process.start()
-    assert stored.wait(60)
-    process.kill()
-    process.join()
-    with expdb.open(path) as db:
-        buffer = db.buffer("b")
-        buffer.store(task_id="t", number=1)
-        assert buffer.get([0, 1])["step"].tolist() == [0, 0]
-        assert buffer.episodes().num_rows == 2
 
 
 # -- forks
@@ -445,26 +370,3 @@ def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_closing_a_handle_during_a_fork_does_not_block_later_forks(path):
-    db = expdb.open(path)
-    buffer = db.buffer("b")
-    buffer.store(n=0)
-    for _ in range(3):
-        buffer.sample(1)
-    lock = buffer._sampling.resident.lock
-    database._fork.before()
-    try:
-        db.close()  # another thread may close the handle between the hooks
-    finally:
-        database._fork.in_parent()
-    taken = []
-    thread = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=1)))
-    thread.start()
-    thread.join()
-    assert taken == [True]
-    pid = os.fork()
-    if not pid:
-        os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0

@@ -5,10 +5,9 @@ import threading
 
 import numpy as np
 import pytest
-from behind import dialect_of, reading, store_of, writing
+from behind import dialect_of, store_of, writing
 
 import expdb
-from expdb.storage import catalog
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing import open_episodes as intake
 
@@ -71,22 +70,6 @@ def test_an_episode_id_can_be_reused_after_its_episode_was_evicted(open_db):
 # -- episodes that are never ended -----------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_slow_agent_continues_its_episode_after_its_steps_are_evicted(open_db):
-    """Between two steps of a task, 150 other tasks store steps and evict the earlier step."""
-    buffer = open_db().buffer("b", capacity=100)
-    for k in range(1000):
-        for turn in range(4):
-            if k >= 150 * turn:
-                buffer.store(task_id=f"t{k - 150 * turn}", reward=1.0, terminated=turn == 3)
-    complete = [row for row in buffer.episodes().to_pylist() if row["status"] == "complete"]
-    assert {(row["length"], row["episode_return"]) for row in complete} == {(4, 4.0)}
-    steps = {(row["step"], row["terminated"]) for row in buffer.page(1, 100)}
-    assert steps == {(0, False), (1, False), (2, False), (3, True)}
-    with pytest.raises(expdb.TooFewRows):
-        buffer.sample(1, unit=expdb.Episode())
-
-
 def test_the_number_of_cached_open_episodes_is_bounded(open_db, monkeypatch):
     monkeypatch.setattr(intake, "MANY_OPEN", 300)
     buffer = open_db().buffer("b", capacity=20)
@@ -143,49 +126,6 @@ def test_close_completes_the_episodes_of_thousands_of_tasks(open_db):
 
 
 # -- rows in memory --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("how", ["clear", "evict", "delete"])
-def test_sampling_works_after_an_out_of_order_episode_is_removed(open_db, how):
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=4)
-    with pytest.raises(expdb.TooFewRows):
-        buffer.sample(1)
-    for step in (1, 0):
-        buffer.store(episode_id="e", step=step, n=step)
-    buffer.sample(4, unit=expdb.NStep(1))
-    if how == "clear":
-        buffer.clear()
-    elif how == "delete":
-        buffer.end_episode("e")
-        buffer.delete({"episode_id": "e"})
-    else:
-        buffer.end_episode("e")
-        buffer.store_batch([{"task_id": "u", "n": k} for k in range(4)])
-    if how != "evict":
-        with pytest.raises(expdb.TooFewRows):
-            buffer.sample(1)
-        buffer.store(n=5)
-    assert buffer.sample(2).size == 2
-
-
-@pytest.mark.parametrize("order", ["deleted, then terminated", "terminated, then deleted"])
-def test_all_handles_agree_on_the_last_step_after_delete_and_update(open_db, order):
-    buffer = open_db(max_lag=0.0).buffer("b")
-    with buffer.episode("t", episode_id="e") as episode:
-        for n in range(3):
-            episode.append(n=n, obs=float(n))
-    buffer.sample(4, unit=expdb.NStep(1), rng=0)
-    changes = [
-        lambda: buffer.delete({"step": 2}),
-        lambda: buffer.update({"step": 1}, terminated=True),
-    ]
-    for change in changes if order.startswith("deleted") else reversed(changes):
-        change()
-        buffer.sample(4, unit=expdb.NStep(1), rng=0)
-    fresh = open_db().buffer("b")
-    batches = [handle.sample(32, unit=expdb.NStep(1), rng=0) for handle in (buffer, fresh)]
-    assert sorted(set(batches[0]["position"].tolist())) == [0, 1]
-    np.testing.assert_equal(*map(dict, batches))
 
 
 def test_sampling_resumes_bit_for_bit_with_more_samplers_than_are_cached(open_db):
@@ -262,17 +202,6 @@ def test_unsaved_priorities_are_kept_if_a_new_step_lacks_a_field(open_db):
     assert buffer.get(range(4), fields=["priority"])["priority"].tolist() == [1.0, 2.0, 3.0, 10.0]
 
 
-def test_a_deleted_out_of_order_step_excludes_its_episode_in_all_handles(open_db):
-    first, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
-    other.store(episode_id="e", step=5, obs=5.0)
-    first.sample(1, unit=expdb.Stack(2))
-    other.store(episode_id="e", step=1, obs=1.0)
-    other.delete({"step": 1})
-    for buffer in (first, open_db().buffer("b")):
-        with pytest.raises(expdb.TooFewRows):
-            buffer.sample(1, unit=expdb.Stack(2))
-
-
 def test_ending_an_open_episode_deleted_after_eviction_raises_no_error(open_db):
     buffer = open_db().buffer("b", capacity=10)
     with buffer.episode("slow") as writer:
@@ -283,14 +212,6 @@ def test_ending_an_open_episode_deleted_after_eviction_raises_no_error(open_db):
             buffer.store(task_id=f"fast {n}", n=n)
     assert not writer.is_open
     assert "slow" not in buffer.tasks()
-
-
-def test_two_handles_store_a_common_chunk_signature_once(open_db):
-    db, other = open_db(), open_db()
-    db.buffer("b").store(x=1.0)
-    other.buffer("b").store(x=2.0)
-    with reading(db) as session:
-        assert list(map(tuple, session.ask("SELECT count(*) FROM signatures"))) == [(1,)]
 
 
 @pytest.mark.parametrize("how", ["rows", "writer"])
@@ -319,24 +240,6 @@ def test_steps_are_stored_if_another_handle_begins_their_episodes_meanwhile(
         columns = buffer.episodes().select(["episode_id", "length"]).to_pydict()
         assert dict(zip(*columns.values(), strict=True)) == {"first": 1, **dict.fromkeys(names, 2)}
         assert db.check() == []
-
-
-def test_check_does_not_recreate_a_buffer_dropped_by_another_handle(open_db, monkeypatch):
-    first, other = open_db(), open_db()
-    for name in ("kept", "dropped"):
-        first.buffer(name).store(x=1)
-    names = catalog.list_buffers
-
-    def dropped_then(session):
-        buffer_names = names(session)
-        if "dropped" in buffer_names:
-            monkeypatch.setattr(catalog, "list_buffers", names)
-            other.drop("dropped")
-        return buffer_names
-
-    monkeypatch.setattr(catalog, "list_buffers", dropped_then)
-    assert first.check() == []
-    assert first.buffers() == ["kept"]
 
 
 def test_a_tag_with_a_long_name_can_be_indexed(buffer):

@@ -33,10 +33,9 @@ def expected_shares(weights, least):
     return {task: weight / sum(raised.values()) for task, weight in raised.items() if weight}
 
 
-@pytest.mark.parametrize("unit", [expdb.Step(), Episode()])
 @pytest.mark.parametrize(
-    ("weight", "formula"),
-    [("difficulty", lambda p: p * (1 - p)), ("failure", lambda p: 1 - p)],
+    ("unit", "weight", "formula"),
+    [(expdb.Step(), "difficulty", lambda p: p * (1 - p)), (Episode(), "failure", lambda p: 1 - p)],
 )
 def test_tasks_are_drawn_by_their_success_rates(scratch, weight, formula, unit):
     fill(scratch)

@@ -9,7 +9,6 @@ from conversations import random_conversation, reference_rows, store
 
 import expdb
 from expdb import Episode, Group, Tokens, Uniform
-from expdb.chunks.prefix_column import read_prefixed
 from expdb.replay import token_rows
 
 ALL = Uniform(replace=False)
@@ -64,21 +63,6 @@ def test_rows_match_a_reference_implementation(train):
     assert not batch["loss_mask"][~batch["attention_mask"]].any()
     keys = [key for key, array in batch.items() if array.dtype == object]
     assert keys == []
-
-
-def test_each_generated_token_is_in_one_row_only(train):
-    rng = np.random.default_rng(2)
-    for k in range(50):
-        store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
-    for unit in (Tokens(fork_threshold=THRESHOLD), Tokens(max_tokens=200, pack=True)):
-        batch = everything(train, unit, 50)
-        there = batch["token_step"] >= 0
-        pairs = list(zip(batch["token_step"][there], batch["token_index"][there], strict=True))
-        assert len(pairs) == len(set(pairs))
-        steps = train.get(np.unique(batch["token_step"][there]), fields=["output_ids", "position"])
-        by_step = dict(zip(steps["position"].tolist(), steps["output_ids"], strict=True))
-        ids = [by_step[step][index] for step, index in pairs]
-        assert ids == batch["input_ids"][there].tolist()
 
 
 def test_packed_rows_hold_whole_rollouts(train):
@@ -167,23 +151,6 @@ def test_agent_selects_only_the_turns_of_that_agent(train):
     assert sorted(batch["input_ids"].tolist()) == [[0, 10], [2, 12]]
     batch = everything(train, Tokens(agent="black"), 1)
     assert batch["input_ids"].tolist() == [[1, 11]]
-
-
-def test_fields_other_than_the_tokens_are_optional(db):
-    buffer = db.buffer("plain")
-    ids = np.array([1, 2], np.int64), np.array([3], np.int64)
-    buffer.store(episode_id="e", prompt=ids[0], answer=ids[1], terminated=True)
-    batch = everything(buffer, Tokens(prompt="prompt", output="answer"), 1)
-    assert "logprobs" not in batch
-    assert batch["input_ids"].tolist() == [[1, 2, 3]]
-    assert batch["loss_mask"].tolist() == [[False, False, True]]
-
-
-def test_a_turn_without_log_probabilities_has_nan(train):
-    train.store(episode_id="e", prompt_ids=[1], output_ids=[2], output_mask=[True])
-    train.store(episode_id="e", truncated=True, **turn([1, 2], [3]))
-    batch = everything(train, Tokens(), 1)
-    np.testing.assert_array_equal(batch["logprobs"], np.array([[0, np.nan, -1]], np.float32))
 
 
 def test_a_batch_may_mix_rollouts_with_and_without_a_field(train):
@@ -349,44 +316,18 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     assert (alone["large"].dtype, alone["large"].tolist()) == (np.int64, [[0, 0]])
 
 
-def test_interleaved_rollouts_are_read_once_per_chunk(train, monkeypatch):
-    counts = []
-
-    def counting(field, columns, spans):
-        counts.append((len(columns), len(spans)))
-        return read_prefixed(field, columns, spans)
-
-    monkeypatch.setattr("expdb.chunks.chunk.read_prefixed", counting)
-    prompts = {k: [k] for k in range(6)}
-    rows = []
-    for t in range(4):
-        for k, prompt in prompts.items():
-            output = [10 * t + k] * 3
-            rows.append({"episode_id": f"e{k}", "truncated": t == 3, **turn(prompt, output)})
-            prompts[k] = prompt + output
-    train.store_batch(rows)
-    batch = everything(train, Tokens(), 6)
-    order = batch["episode"].argsort()
-    assert batch["input_ids"][order].tolist() == list(prompts.values())
-    assert max(columns for columns, _ in counts) == 1
-    assert max(spans for _, spans in counts) == 24
-
-
 @pytest.mark.parametrize(
     ("settings", "fields", "message"),
     [
         *(({setting: name}, None, f"'{name}' must contain one-dimensional arrays")
-          for setting in ("prompt", "output_mask", "versions")
-          for name in ("text", "matrix", "vectors")),
+          for setting, name in (("prompt", "text"), ("output_mask", "matrix"),
+                                ("versions", "vectors"))),
         *(({setting: "wrong"}, None, f"{setting}='wrong' is not a field")
           for setting in ("logprobs", "output_mask", "versions")),
         ({"output_mask": "one"}, None, "'one' has 1 values for a turn with 2"),
-        ({"output_mask": "three"}, None, "'three' has 3 values for a turn with 2"),
-        ({}, ["one"], "'one' has 1 values for a turn with 2"),
         ({}, ["three"], "'three' has 3 values for a turn with 2"),
         ({}, ["text"], "'text' is not numeric"),
-        *(({}, [name], f"must not contain '{name}', because Tokens")
-          for name in ("reward", "length", "episode_return")),
+        ({}, ["episode_return"], "must not contain 'episode_return', because Tokens"),
         ({"names": "trl"}, ["completion_mask"], "must not contain 'completion_mask'"),
         ({"pad_id": 2**40}, None, "pad_id 1099511627776 does not fit"),
         ({"advantage": "reinforce++"}, None, "score of 1 of 1 drawn rollouts is unknown"),
@@ -550,8 +491,7 @@ def fill_groups(buffer, groups=8, size=4, seed=7):
             store(buffer, turns, group_id=f"g{g}", episode_id=f"{g}/{k}")
 
 
-@pytest.mark.parametrize("pack", [False, True])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("ranks", "pack"), [(4, False), (2, True)])
 def test_shards_of_all_ranks_add_up_to_the_whole_batch(location, ranks, pack):
     with expdb.open(location) as db:
         buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
@@ -591,20 +531,6 @@ def test_shards_of_all_ranks_add_up_to_the_whole_batch(location, ranks, pack):
     for k, own in enumerate(rollouts):
         for other in rollouts[k + 1 :]:
             assert own.isdisjoint(other)
-
-
-def test_lease_with_a_shard_returns_the_rows_of_its_rank(train):
-    fill_groups(train, groups=2)
-    consumer = train.consumer("c", max_times_sampled=1)
-    unit = Tokens(of=Group(4), advantage="rloo")
-    lease = consumer.lease(2, unit=unit, sampler=ALL, shard=(0, 2), rows_multiple=2, pin=True)
-    others = consumer.shared(lease.id, shard=(1, 2), rows_multiple=2)
-    again = consumer.shared(lease.id, shard=(0, 2), rows_multiple=2)
-    assert lease.batch.size == others.size
-    np.testing.assert_equal(dict(again), dict(lease.batch))
-    lease.batch.annotate(entropies=np.ones(lease.batch["input_ids"].shape))
-    others.annotate(entropies=np.ones(others["input_ids"].shape))
-    lease.acknowledge()
 
 
 def test_shared_rejects_a_shard_that_differs_from_the_lease(train):
@@ -678,22 +604,9 @@ def test_a_rank_without_rollouts_annotates_nothing(train):
     assert part.annotate(x=np.ones(part["input_ids"].shape)) == 0
 
 
-@pytest.mark.parametrize("version", ["q", 1.5, 2**70, True, -1])
-def test_invalid_annotation_versions_are_rejected(train, version):
-    store(train, [turn([1], [2])])
-    batch = everything(train, Tokens(), 1)
-    with pytest.raises(expdb.InvalidValue, match="version"):
-        batch.annotate(version, x=np.ones((1, 2)))
-
-
 def test_a_field_may_have_the_name_of_a_key_of_another_library(train):
     train.store(episode_id="e", truncated=True, **turn([1], [2]), completion_mask=7.0)
     assert everything(train, Tokens(), 1, fields=["completion_mask"])["completion_mask"].max() == 7
-
-
-def test_pad_id_may_be_the_lowest_number_of_the_token_type(train):
-    store(train, [turn([1], [2])])
-    assert everything(train, Tokens(pad_id=-(2**31)), 1).size == 1
 
 
 def test_steps_without_tokens_are_skipped_for_fields_of_fixed_shape(db):
@@ -713,13 +626,6 @@ def test_annotations_missing_from_some_turns_have_a_has_mask(train):
     batch = everything(train, Tokens(), 1, fields=["entropies"])
     assert batch["entropies"].tolist() == [[0, 5, 0]]
     assert batch["has_entropies"].tolist() == [[False, True, False]]
-
-
-def test_advantages_that_overflow_float32_are_rejected(train):
-    for k in range(2):
-        store(train, [turn([1], [k], reward=(-1) ** k * 1e300)], group_id="g")
-    with pytest.raises(expdb.InvalidValue, match="does not fit float32"):
-        everything(train, Tokens(of=Group(2), advantage="dr_grpo"), 1)
 
 
 def test_equal_scores_give_an_advantage_of_exactly_0(train):
@@ -795,11 +701,10 @@ def test_items_above_the_budget_are_leased_later(train, pack):
         lease.acknowledge()
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_budget_keeps_the_oldest_drawn_items(train, seed):
+def test_a_budget_keeps_the_oldest_drawn_items(train):
     for _ in range(8):
         store(train, [turn([1], [2, 3])])
-    batch = everything(train, Tokens(budget=9), 8, rng=seed)
+    batch = everything(train, Tokens(budget=9), 8, rng=0)
     assert sorted(batch["position"].tolist()) == [0, 1, 2]
 
 
@@ -872,7 +777,7 @@ def test_each_token_has_the_exact_policy_version_of_its_step(train):
 INVALID_LOGPROBS = [np.nan, np.inf, -np.inf, 0.5]
 
 
-@pytest.mark.parametrize("value", INVALID_LOGPROBS)
+@pytest.mark.parametrize("value", [-np.inf, 0.5])
 def test_invalid_logprobs_are_refused_unless_the_token_is_masked(train, value):
     logprobs = np.array([-1.0, value], np.float32)
     with pytest.raises(expdb.InvalidValue, match=r"logprobs\[1\] is .*output_mask with False"):

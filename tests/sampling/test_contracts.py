@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from test_extending import Around, Curriculum, Halves, Pairs
+from test_extending import Halves
 
 import expdb
 from expdb.testing import check_database, check_sampler, check_unit
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
 
 SAMPLERS = [
     expdb.Uniform(), expdb.Uniform(replace=False), expdb.Uniform(over="task"),
-    expdb.Prioritized(), expdb.Newest(20), Curriculum(),
+    expdb.Prioritized(), expdb.Newest(20),
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class Shuffled(expdb.Sequence):
 UNITS = [
     expdb.Step(), expdb.NStep(1), expdb.NStep(3, end="drop"), expdb.NStep(2, stack=2),
     expdb.Sequence(4, burn_in=1), expdb.Sequence(3, pad=False), expdb.Stack(3), expdb.Episode(),
-    expdb.Group(2), Pairs(), Around(2), Halves(1), Shuffled(3),
+    expdb.Group(2), expdb.Pairs(per="task"), Halves(1), Shuffled(3),
 ]  # fmt: skip
 
 
@@ -48,6 +48,7 @@ def test_units_pass_check_unit(unit):
     check_unit(unit)
 
 
+@pytest.mark.both_databases
 def test_databases_pass_check_database(location):
     check_database(location)
 

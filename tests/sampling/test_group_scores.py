@@ -182,14 +182,11 @@ def test_an_overflowing_sum_of_scores_raises(scratch):
     ("arguments", "message"),
     [
         ({"score": "judge-v2"}, "the name of a score must be"),
-        ({"score": {}}, "score must be a name such as 'judge', or a mapping"),
         ({"score": {"judge": "much"}}, "the weight of the score 'judge' must be a number"),
-        ({"score": 3}, "score must be a name"),
         ({"score": "judge", "missing": "mean"}, "missing must be 'drop', 'wait', 'ignore'"),
         ({"score": "judge", "missing": np.nan}, "missing must be a finite number"),
         ({"score": "judge", "deadline": -1}, "deadline must be a number of at least 0"),
         ({"missing": "wait"}, "apply to scores; also pass score"),
-        ({"deadline": 3}, "apply to scores; also pass score"),
     ],
 )
 def test_invalid_settings_of_group_scores_are_rejected(arguments, message):

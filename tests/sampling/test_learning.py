@@ -8,11 +8,10 @@ import json
 import subprocess
 import sys
 import threading
-from functools import partial
 
 import numpy as np
 import pytest
-from behind import engine_of, writing
+from behind import writing
 from cases import combinations
 from test_sampling import assert_distributed, assert_uniform
 
@@ -347,26 +346,6 @@ def test_new_steps_get_the_highest_priority_so_far(db):
     assert_masses([5, 1, 0.5, 0.5, 0.5], initial=0.5)
 
 
-def test_evicted_steps_are_not_drawn_even_without_new_steps(db):
-    buffer = db.buffer("b")
-    buffer.store_batch({"x": np.arange(50)})
-    query, sampler = QueryBuilder().gte("position", 0), Prioritized()
-    for options in (
-        {"where": query},
-        {"sampler": sampler},
-        {"sampler": Uniform(over="task")},
-        {"unit": Episode(), "sampler": REPEATED},
-    ):
-        where = options.pop("where", None)
-        buffer.set_capacity(None)
-        buffer.store_batch([{"x": k, "terminated": True} for k in range(50)])
-        assert buffer.sample(200, where, rng=0, **options).size == 200
-        buffer.set_capacity(5)
-        assert set(
-            buffer.sample(200, where, rng=0, **options)["position"].reshape(-1).tolist()
-        ) == {row["position"] for row in buffer.page(1, 9)}
-
-
 # -- priorities ------------------------------------------------------------------------------------
 
 
@@ -436,24 +415,6 @@ def test_batches_return_the_priorities_that_were_set(db, unit):
     }
 
 
-def test_next_obs_stored_with_only_some_steps_warns(db):
-    buffer = db.buffer("b")
-    for k in range(2):
-        with buffer.episode("t") as episode:
-            for t in range(3):
-                following = {"next_obs": np.full(2, t + 2.0)} if k else {}
-                episode.append(obs=np.full(2, t + 1.0), truncated=t == 2, **following)
-            episode.end(obs=np.full(2, 4.0))
-        if not k:
-            buffer.sample(8, unit=NStep(1))
-    with pytest.warns(expdb.ExpDBWarning, match=r"next_obs was stored .* next_fields=\('obs',\)"):
-        buffer.sample(8, unit=NStep(1))
-    for fields in (["obs"], ["obs", "reward"]):
-        buffer.sample(8, unit=NStep(1), fields=fields)
-    batch = buffer.sample(64, unit=NStep(1, next_fields=("obs",)))
-    assert (batch["next_obs"] == batch["obs"] + 1).all()
-
-
 @pytest.mark.parametrize("n", [2**62, (3, 2**62), 200])
 def test_nstep_accepts_n_larger_than_every_episode(db, n):
     buffer = db.buffer("b")
@@ -479,16 +440,6 @@ def test_restore_sampling_removes_priorities_missing_in_the_state(db):
     assert np.isnan(buffer.get(range(10), fields=["priority"])["priority"]).all()
 
 
-def test_unsaved_priorities_are_returned_after_rows_are_reloaded(db):
-    buffer = db.buffer("b")
-    buffer.store_batch({"n": np.arange(10)})
-    buffer.sample(4, sampler=Prioritized())
-    buffer.update_priorities(np.arange(10), np.full(10, 5.0))
-    buffer._sampling.resident.forget()
-    for _ in range(3):
-        assert (buffer.sample(8, fields=["priority"])["priority"] == 5.0).all()
-
-
 class Inverse(Prioritized):
     """Draw steps with the lowest priorities most often."""
 
@@ -504,48 +455,6 @@ def test_subclasses_of_prioritized_use_their_own_mass_of(db):
         for sampler, often in ((Prioritized(alpha=1.0), 1), (Inverse(alpha=1.0), 0)):
             drawn = buffer.sample(100, sampler=sampler, rng=0)["n"]
             assert (drawn == often).sum() in (89, 90, 91)
-
-
-def test_priorities_of_evicted_steps_are_not_applied_to_new_steps(db):
-    buffer = db.buffer("b", capacity=10)
-    sampler = Prioritized(alpha=1.0, epsilon=0.0)
-    buffer.store_batch({"x": np.arange(10)})
-    old = buffer.sample(10, sampler=sampler, rng=0)["position"]
-    buffer.store_batch({"x": np.arange(10, 15)})
-    assert buffer.update_priorities(np.arange(10), np.full(10, 100.0)) == 5
-    batch = buffer.sample(1000, sampler=sampler, rng=0)
-    chance = dict(zip(batch["position"].tolist(), batch["probability"].tolist(), strict=True))
-    assert old.max() < 10
-    assert chance.keys() <= set(range(5, 15))
-    assert all(chance[p] == pytest.approx(0.1) for p in chance), (
-        "new steps came after the greatest priority"
-    )
-    buffer.delete(QueryBuilder().eq("position", 7))
-    assert buffer.update_priorities([7, 8], [1.0, 1.0]) == 1
-    assert 7 not in buffer.sample(1000, sampler=sampler, rng=0)["position"]
-    buffer.store_batch({"x": np.arange(100)})  # evicts steps with unsaved priorities
-    assert buffer.count() == 10
-
-
-def test_steps_without_a_successor_have_no_sampling_weight(db):
-    """A step gets a weight when its successor is stored."""
-    buffer = db.buffer("b")
-    sampler = Prioritized(alpha=1.0, epsilon=0.0)
-    for t in range(4):
-        buffer.store(episode_id="e", obs=float(t), reward=0.0)
-        if t:
-            batch = buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)
-            assert set(batch["position"].tolist()) == set(range(t))
-            assert batch["probability"] == pytest.approx(1 / t)
-    three = buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)
-    assert set(three["position"].tolist()) == {0, 1}
-    buffer.store(episode_id="e", obs=4.0, terminated=True)
-    assert set(
-        buffer.sample(64, sampler=sampler, unit=NStep(1), rng=0)["position"].tolist()
-    ) == set(range(5))
-    assert set(
-        buffer.sample(64, sampler=sampler, unit=NStep(2, end="redraw"), rng=0)["position"].tolist()
-    ) == set(range(4))
 
 
 # -- units -----------------------------------------------------------------------------------------
@@ -641,35 +550,14 @@ def test_a_seed_gives_the_same_sample_with_and_without_a_wait(db):
         assert buffer.sample(8, unit=NStep(1), rng=7)["x"].tolist() == waited["x"].tolist()
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize(
-    "sampler",
-    [REPEATED, Uniform(replace=True, over="task"), Prioritized(anneal_steps=50), Newest(20)],
-    ids=str,
-)
-def test_a_seed_gives_the_same_samples_on_sqlite_and_postgresql(filled, sampler, tmp_path):
-    with expdb.open(tmp_path / "other.db") as db:
-        other = db.buffer("b")
-        fill(other)
-        for unit in UNITS:
-            for where in (None, QueryBuilder().lt("reward", 4)):
-                for _ in range(2):
-                    a, b = (
-                        source.sample(16, where, sampler=sampler, unit=unit, rng=5)
-                        for source in (filled, other)
-                    )
-                    assert list(a) == list(b)
-                    assert all(np.array_equal(a[key], b[key]) for key in a)
-
-
 REQUIRED = {Sequence: {"length": 3}, Ordered: {"column": "step"}, Group: {"size": 2}}
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "value"),
     [
-        (NStep, "n", 0), (NStep, "n", (3, 2)), (NStep, "n", (1, 2, 3)), (NStep, "n", 1.5),
-        (NStep, "n", 2**63), (NStep, "n", (1, 2**63)), (NStep, "gamma", 1.5), (NStep, "end", "x"),
+        (NStep, "n", 0), (NStep, "n", (3, 2)), (NStep, "n", (1, 2, 3)), (NStep, "n", 2**63),
+        (NStep, "gamma", 1.5), (NStep, "end", "x"), (NStep, "stack", True), (Stack, "k", 0),
         (Sequence, "length", 0), (Sequence, "burn_in", -1), (Sequence, "stride", 0),
         (Sequence, "pad", 1), (Episode, "max_length", 0), (Episode, "pad", "no"),
         (Uniform, "over", "group"), (Uniform, "replace", "no"), (Newest, "k", 0),
@@ -707,13 +595,10 @@ def test_priorities_whose_sum_overflows_can_be_sampled(db):
         lambda b: b.update_priorities([0], [object()]),
         lambda b: b.update_priorities([0, 1], [[1], [1, 2]]),
         lambda b: b.update_priorities([[0], [1, 2]], [1, 2]),
-        lambda b: b.update_priorities([0.5], [1.0]),
         lambda b: b.sample(1, unit=NStep(1, next_fields=5)),
         lambda b: b.sample(1, unit=NStep(1, next_fields=(5,))),
-        lambda b: b.sample(1, unit=NStep), lambda b: b.sample(1, sampler=Uniform),
-        lambda b: b.sample(1, wait="x"), lambda b: b.sample(1, sampler=Ordered("nope")),
-        lambda b: b.sample(0), lambda b: b.sample(True), lambda b: b.sample(1.5),
-        lambda b: b.sample(1, rng="seed"), lambda b: b.sample(1, unit=3),
+        lambda b: b.sample(1, sampler=Uniform), lambda b: b.sample(1, wait="x"),
+        lambda b: b.sample(True), lambda b: b.sample(1, rng="seed"),
         lambda b: b.sample(1, sampler="uniform"), lambda b: b.sample(1, fields=["nothing"]),
         lambda b: b.sample(1, fields=[np.array(["obs", "action"])]),
         lambda b: b.sample(1, shard=(2, 2)), lambda b: b.sample(1, empty=3),
@@ -795,47 +680,3 @@ def test_sample_waits_for_an_empty_buffer_with_every_option(open_db):
     for options in asked:
         assert buffer.sample(2, wait=30, **options).size == 2
     writer.join()
-
-
-def test_beta_can_be_annealed_by_the_caller(filled):
-    filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
-    for k in range(20):
-        batch = filled.sample(64, sampler=Prioritized(alpha=1.0, beta=k / 20, epsilon=0.0), rng=0)
-        weight = batch["probability"] ** -(k / 20)
-        assert batch["weight"] == pytest.approx(weight / weight.max())
-    assert len(filled._sampling._by_priority._draws) == 1, "one sum tree serves every beta"
-
-
-def test_passing_a_sampler_as_the_query_raises_query_error(filled):
-    for wrong in (NStep(3), Prioritized(), ["task"], "x", 5):
-        with pytest.raises(expdb.QueryError, match=r"a query must be|as a query must contain"):
-            filled.sample(4, wrong)
-    with pytest.raises(expdb.QueryError):
-        filled.sample(4, {"task_id": object()})
-
-
-def test_the_sampling_state_of_another_buffer_is_rejected(filled, db):
-    filled.sample(4, sampler=Prioritized())
-    with pytest.raises(expdb.InvalidValue, match="belongs to buffer 'b', not to 'other'"):
-        db.buffer("other").restore_sampling(filled.sampling_state())
-
-
-def test_sampled_priorities_are_loaded_once_and_kept_current(open_db, location, monkeypatch):
-    lag = {"max_lag": 60.0} if "://" in location else {}
-    with open_db(**lag) as db, open_db() as other:
-        buffer = db.buffer("b")
-        buffer.store_batch({"n": np.arange(10)})
-        other.buffer("b").update_priorities([3], [0.5])
-        wanted = partial(buffer.sample, 400, fields=["position", "priority"])
-        for batch in (wanted(), wanted()):
-            is_third = batch["position"] == 3
-            assert (batch["priority"][is_third] == 0.5).all()
-            assert np.isnan(batch["priority"][~is_third]).all()
-        with monkeypatch.context() as patched:
-            patched.setattr(engine_of(db), "reading", None)  # a query would fail
-            wanted()
-        buffer.update_priorities([4], [0.25])
-        batch = wanted()
-        assert (batch["priority"][batch["position"] == 4] == 0.25).all()
-    with open_db() as db:
-        assert db.buffer("b").get([3, 4], fields=["priority"])["priority"].tolist() == [0.5, 0.25]

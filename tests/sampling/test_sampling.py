@@ -60,13 +60,6 @@ def test_steps_are_drawn_uniformly_after_eviction(db):
     assert_uniform(sample_positions(buffer), range(225, 325))
 
 
-def test_steps_are_drawn_uniformly_after_deletion(db):
-    buffer = db.buffer("b")
-    buffer.store_batch({"x": np.arange(200)})
-    buffer.delete(QueryBuilder().gte("position", 30).and_().lt("position", 150))
-    assert_uniform(sample_positions(buffer), [*range(30), *range(150, 200)])
-
-
 @pytest.mark.slow
 def test_tasks_are_drawn_uniformly_regardless_of_their_length(db):
     buffer = db.buffer("b")
@@ -255,29 +248,6 @@ def transitions(buffer, rounds=30, **options):
             assert n == 1
             assert by_position.setdefault(p, (obs, after, discount)) == (obs, after, discount)
     return by_position
-
-
-@pytest.mark.filterwarnings("ignore:.* was never ended:expdb.ExpDBWarning")  # one stays open
-def test_successors_belong_to_the_same_episode(db):
-    buffer = db.buffer("b")
-    writers = [buffer.episode(f"t{k}", flush_steps=3 + k) for k in range(3)]
-    for t in range(10):
-        for k, writer in enumerate(writers):
-            writer.append(
-                obs=float(100 * k + t), terminated=k == 0 and t == 9, truncated=k == 1 and t == 9
-            )
-    writers[0].end()
-    writers[1].end(obs=110.0)
-    writers[2].flush()
-    by_position = transitions(buffer)
-    by_obs = {obs: (after, discount) for obs, after, discount in by_position.values()}
-    for k in range(3):
-        for t in range(9):
-            assert by_obs[100.0 * k + t] == (100 * k + t + 1, 0.9)
-    assert by_obs[9.0] == (0.0, 0.0)  # terminated: no successor, and its value does not count
-    assert by_obs[109.0] == (110.0, 0.9)
-    assert 209.0 not in by_obs  # the episode is open, so the successor is unknown
-    assert len(by_obs) == 29
 
 
 def test_successors_follow_step_numbers_and_not_the_storage_order(db):

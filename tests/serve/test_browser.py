@@ -170,21 +170,6 @@ def test_keys_navigate_the_pages(site, browser):
     assert opened.problems == []
 
 
-def test_tokens_are_coloured_by_any_array_of_the_same_length(site, browser):
-    opened = Page(browser, site.url)
-    page = opened.open("/b/train/e/e0")
-    page.click("#step-0 .tokens summary")
-    page.wait_for_selector("#step-0 .token")
-    assert page.locator("#step-0 .token").count() == 5
-    assert page.locator("#step-0 .token.off").count() == 1
-    assert page.locator("#step-0 .token.edge").count() == 1
-    assert "c0" in page.get_attribute("#step-0 .token >> nth=0", "class")
-    page.select_option("#step-0 .tokens-tools select >> nth=1", "versions")
-    assert "c7" in page.get_attribute("#step-0 .token >> nth=4", "class")
-    assert "versions 1" in page.get_attribute("#step-0 .token >> nth=4", "title")
-    assert opened.problems == []
-
-
 def test_the_steps_of_a_long_episode_are_loaded_as_the_reader_scrolls(
     open_db, location, serve, browser
 ):
@@ -204,15 +189,4 @@ def test_the_steps_of_a_long_episode_are_loaded_as_the_reader_scrolls(
     assert page.locator(".step").count() == 300
     opened.open("/b/train/e/long?from=250#step-250")
     assert page.locator("#step-250").is_visible()
-    assert opened.problems == []
-
-
-def test_a_reviewer_labels_an_episode(filled, location, serve, browser):
-    site = serve(location, write=True, token="a-long-secret")
-    opened = Page(browser, site.url)
-    page = opened.open("/b/train/e/e1?token=a-long-secret")
-    page.fill(".label input[name=name]", "human")
-    page.fill(".label input[name=value]", "0.75")
-    page.click(".label button")
-    page.wait_for_selector("#about >> text=human 0.75")
     assert opened.problems == []

@@ -94,19 +94,6 @@ def test_numbers_are_formatted_briefly(value, text):
     assert render.number(value) == text
 
 
-def test_sizes_and_durations_have_units():
-    assert [render.nbytes(n) for n in (None, 12, 1500, 2e9)] == [
-        render.MISSING,
-        "12 B",
-        "1.5 kB",
-        "2 GB",
-    ]
-    assert [render.duration(s) for s in (None, 0.1, 90, 600, 10_000, 200_000)] == [
-        render.MISSING, "100 ms", "90 s", "10 min", "3 h", "2 d",
-    ]  # fmt: skip
-    assert render.time_text(1e30) == "1e+30 s"
-
-
 def test_long_values_are_truncated():
     assert len(render.value_text("x" * 10_000_000)) < 2_100
     assert render.value_text(np.zeros((3, 4))).startswith("float64 3 x 4: [0., 0.")

@@ -80,16 +80,3 @@ def test_an_empty_buffer_has_no_episode(buffer):
 
 def test_texts_are_found_in_nested_values():
     assert list(search.texts_of({"a": ["b", {"c": "d"}], "e": 1})) == ["b", "d"]
-
-
-def test_transcripts_are_read_in_small_batches(many):
-    sizes = []
-
-    def keep(rows):
-        sizes.append(len(rows))
-        return []
-
-    many.delete({"task_id": "t1"})
-    search.find_episodes(many, {"task_id": "t3"}, seconds=60, keep=keep)
-    assert max(sizes) <= search.MAX_TRANSCRIPTS
-    assert sum(sizes) == many.episodes({"task_id": "t3"}).num_rows

@@ -6,8 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
-import warnings
 from contextlib import suppress
 
 import pysqlite3.dbapi2
@@ -20,7 +18,6 @@ from expdb.cli import main
 from expdb.sql.dialects.sqlite import engine as sqlite_engine
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import log as sqlite_log
-from expdb.storage.reading import adhoc
 
 
 @pytest.fixture
@@ -169,48 +166,6 @@ def test_an_interrupted_statement_with_unread_rows_leaves_no_lock(path, monkeypa
         buffer.store(x=101)
 
 
-@pytest.mark.slow
-def test_interrupts_at_any_moment_neither_lose_nor_repeat_steps(path):
-    """Interrupt a process that writes an episode, and check that each step is stored once."""
-    code = """if True:
-        import os, random, signal, sys, expdb
-        with expdb.open(sys.argv[1], durability="full") as db:
-            buffer, n = db.buffer("i"), 0
-            buffer.store(n=-1)
-            interrupt = signal.default_int_handler
-            signal.signal(signal.SIGALRM, lambda *_: interrupt(signal.SIGINT, None))
-            try:
-                # Repeatedly: Python ignores what is raised in a __del__.
-                signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.03 * random.random(), 0.5)
-                with buffer.episode("e", flush_steps=3) as episode:
-                    while True:
-                        episode.append(n=n)
-                        n += 1
-            except KeyboardInterrupt:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-            found = [row["n"] for row in buffer.page(1, 10**6, {"task_id": "e"})]
-            assert found in (list(range(n)), list(range(n + 1))), (n, found[-20:])
-            assert db.check() == []
-    """
-    for _ in range(6):
-        done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        with expdb.open(path) as db:
-            db.drop("i")
-
-
-def test_an_interrupt_in_field_raises_keyboard_interrupt(path, monkeypatch):
-    with expdb.open(path) as db:
-
-        def interrupt(*_):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(adhoc.FieldFunction, "value", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            db.sql("SELECT field(payload, 'x') FROM experience")
-        assert db.sql("SELECT 1 AS one").to_pylist() == [{"one": 1}]
-
-
 # -- read only -------------------------------------------------------------------------------------
 
 
@@ -261,16 +216,6 @@ def test_a_file_with_a_wal_on_a_read_only_file_system_is_refused(path, medium):
     remount("rw")
     with expdb.open(folder / "runs.db") as db:
         assert len(db.buffer("b")) == 101
-
-
-def test_a_read_only_handle_sees_steps_of_a_concurrent_writer(path):
-    with expdb.open(path, read_only=True) as reader, expdb.open(path) as writer:
-        seen = reader.buffer("b")
-        assert seen.sample(2_000, rng=0)["x"].max() == 99
-        writer.buffer("b").store(x=100)
-        assert seen.sample(2_000, rng=0)["x"].max() == 100
-        with pytest.raises(expdb.DatabaseReadOnly, match="read_only"):
-            seen.store(x=1)
 
 
 # -- untrusted files -------------------------------------------------------------------------------
@@ -377,19 +322,10 @@ def test_two_sqlite_libraries_on_one_file_are_refused(path):
         expdb.open(path, sqlite_module="sqlite3")
 
 
-@pytest.mark.parametrize(
-    ("version", "fixed"),
-    [
-        ((3, 40, 1), False),
-        ((3, 44, 6), True),
-        ((3, 45, 0), False),
-        ((3, 50, 7), True),
-        ((3, 51, 2), False),
-        ((3, 53, 4), True),
-    ],
-)
-def test_sqlite_versions_without_the_wal_reset_bug_are_recognised(version, fixed):
-    assert sqlite_files.wal_reset_is_fixed(version) is fixed
+def test_sqlite_versions_without_the_wal_reset_bug_are_recognised():
+    versions = [(3, 40, 1), (3, 44, 6), (3, 45, 0), (3, 50, 7), (3, 51, 2), (3, 53, 4)]
+    fixed = [version for version in versions if sqlite_files.wal_reset_is_fixed(version)]
+    assert fixed == [(3, 44, 6), (3, 50, 7), (3, 53, 4)]
 
 
 # -- locks and checkpoints -------------------------------------------------------------------------
@@ -452,29 +388,6 @@ def test_a_warning_names_the_process_that_blocks_checkpoints(path, holder, monke
         monkeypatch.setattr(sqlite_log, "CHECKPOINT_SECONDS", 0.0)
         db.buffer("b").store(y=b"")
         assert os.stat(path + "-wal").st_size == 0
-
-
-@pytest.mark.slow
-def test_the_wal_stays_short_under_constant_reads(path, monkeypatch):
-    monkeypatch.setattr(sqlite_log, "CHECKPOINT_BYTES", 1 << 20)
-    stop, longest = threading.Event(), 0
-
-    def read():
-        with expdb.open(path, resident_bytes=0) as db:
-            while not stop.is_set():
-                db.buffer("b").sample(64)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    with expdb.open(path) as db, warnings.catch_warnings():
-        for _ in range(300):
-            db.buffer("b").store(y=os.urandom(40_000))
-            longest = max(longest, os.stat(path + "-wal").st_size)
-        stop.set()
-        for reader in readers:
-            reader.join()
-    assert longest < 6 << 20, "12 MB were written"
 
 
 def test_the_type_of_a_file_system_is_detected():

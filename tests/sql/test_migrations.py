@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -11,9 +10,6 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from torture.kills import FORK
-from torture.migrations import upgrade_and_be_killed
 
 import expdb
 from expdb.sql import opening, schema, tables
@@ -107,14 +103,6 @@ def test_the_tables_in_the_code_match_the_migrations(path):
     engine.dispose()
 
 
-def test_the_only_head_is_the_newest_known_revision():
-    scripts = ScriptDirectory(str(schema.migrations_dir()))
-    assert scripts.get_heads() == [schema.list_revisions()[-1]]
-    assert sorted(script.revision for script in scripts.walk_revisions()) == list(
-        schema.list_revisions()
-    )
-
-
 def test_triggers_still_evict_after_a_downgrade_and_an_upgrade(path):
     expdb.open(path).close()
     first = schema_names(path)
@@ -167,17 +155,6 @@ def test_many_processes_can_create_a_database_at_once(path, method):
         assert [name for name in os.listdir(os.path.dirname(path)) if name.endswith(".new")] == []
     with expdb.open(path) as db:
         assert db.check() == []
-
-
-@pytest.mark.parametrize("after", [0, 1, 5, 9, 12, 17])
-@pytest.mark.slow
-def test_a_kill_during_creation_leaves_no_partial_database(path, after):
-    process = FORK.Process(target=upgrade_and_be_killed, args=(path, after, expdb.open))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    assert schema_names(path) == set() if is_server(path) else not os.path.exists(path)
-    assert fill(path)[1] == 10
 
 
 def upgrade(path, barrier, results):

@@ -2,14 +2,12 @@
 
 import itertools
 import multiprocessing
-import os
 import pickle
 import random
 import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -151,47 +149,6 @@ def test_connections_cut_at_any_byte_neither_lose_nor_repeat_steps(url, proxy):
 
 
 # -- restarts --------------------------------------------------------------------------------------
-
-
-def test_idle_connections_survive_a_server_restart(server, url):
-    with expdb.open(url) as db:
-        buffer = db.buffer("b")
-        buffer.store(**step(0))
-        for k in range(1, 4):
-            server.stop()
-            server.start()
-            if k % 2:
-                assert buffer.sample(100, rng=k)["number"].max() == k - 1
-            assert buffer.store(**step(k)) == k
-            assert len(buffer) == k + 1
-
-
-RESTARTED = """
-import sys
-import expdb
-with expdb.open(sys.argv[1], timeout=1.0) as db:
-    buffer = db.buffer("b")
-    with buffer._store.engine.reading() as session:
-        session.ask("SELECT 1")
-        print("ready", flush=True)
-        input()
-        try:
-            session.ask_all(("SELECT 1",), ("SELECT 2",))
-        except Exception as error:
-            print(type(error).__name__, flush=True)
-"""
-
-
-def test_a_restart_prints_no_message_of_the_driver(server, url):
-    expdb.open(url).close()
-    command = [sys.executable, "-c", RESTARTED, url]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, text=True, **pipes) as process:
-        assert process.stdout.readline() == "ready\n"
-        server.stop()
-        server.start()
-        _, printed = process.communicate("\n", timeout=60)
-    assert "error ignored" not in printed
 
 
 def test_a_restart_rolls_back_a_transaction_and_raises_connection_lost(server, url):
@@ -388,54 +345,6 @@ def test_closing_completes_episodes_despite_a_lost_connection(url, proxy, cut_at
         assert db.buffer("b").episodes()["status"].to_pylist() == ["complete"]
 
 
-def write_until(stop, db):
-    for number in itertools.count():
-        buffer = db.buffer("b")
-        if stop.is_set():
-            return
-        buffer.store(episode_id=f"{os.getpid()}/{number}", number=number)
-        with buffer.episode("t") as episode:
-            episode.append(number=number)
-
-
-def test_forked_processes_continue_to_write_during_restarts(server, url):
-    with expdb.open(url) as db:
-        db.buffer("b").store(number=0)
-        stop = FORK.Event()
-        writers = []
-        for _ in range(2):
-            writers += [FORK.Process(target=write_until, args=(stop, db)) for _ in range(2)]
-            for writer in writers[-2:]:
-                writer.start()
-            server.stop(signal.SIGQUIT)
-            time.sleep(0.3)
-            server.start()
-            time.sleep(0.5)
-        until = time.monotonic() + 60
-        while not db.buffer("b").count({"status": "complete"}) and time.monotonic() < until:
-            time.sleep(0.1)  # on a busy machine, the processes begin late
-        stop.set()
-        for writer in writers:
-            writer.join(60)
-        assert [writer.exitcode for writer in writers] == [0] * len(writers)
-        assert set(db.buffer("b").episodes()["status"].to_pylist()) == {"complete", "open"}
-        assert "aborted" not in db.buffer("b").episodes()["status"].to_pylist()
-
-
-def test_a_lost_commit_of_a_change_raises_commit_unknown(url, proxy):
-    with expdb.open(proxy.url(url)) as db:
-        buffer = db.buffer("b")
-        buffer.store_batch([step(k) for k in range(5)])
-
-        def swallowed():
-            with writing(db) as session:
-                session.ask("UPDATE steps SET reward = 2 WHERE position = 0")
-                proxy.swallow = True
-
-        with pytest.raises(expdb.CommitUnknown, match="check whether the change was stored"):
-            swallowed()
-
-
 def test_an_unavailable_server_is_an_error_after_the_timeout(url, proxy):
     with expdb.open(proxy.url(url), timeout=1.5) as db:
         buffer = db.buffer("b")
@@ -527,22 +436,6 @@ def test_old_servers_and_encodings_other_than_utf8_are_refused(server, url, monk
     expdb.open(url).close()
 
 
-@pytest.mark.filterwarnings("ignore:two threads:expdb.ExpDBWarning")
-def test_more_threads_than_connections_can_share_a_handle(server, url):
-    with expdb.open(url) as db:
-        buffer = db.buffer("b")
-        results = []
-        threads = [
-            threading.Thread(target=lambda k=k: results.append(buffer.store(**step(k))))
-            for k in range(100)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(results) == list(range(100))
-
-
 def test_waiting_too_long_for_a_row_lock_raises_database_busy(url):
     with expdb.open(url, timeout=0.3) as db, expdb.open(url) as other:
         buffer = db.buffer("b")
@@ -629,27 +522,6 @@ def test_a_corrupted_chunk_is_not_read_from_the_cache(url):
         with pytest.raises(expdb.ChunkDamaged):
             buffer.sample(1, unit=expdb.Tokens())
         buffer.delete({"episode_id": "e"})
-
-
-def test_a_lease_of_tokens_takes_four_round_trips(url, proxy):
-    turn = {"prompt_ids": [1, 2], "output_ids": [3], "output_mask": [True], "logprobs": [-1.0]}
-    with expdb.open(proxy.url(url)) as db:
-        buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
-        for k in range(16):
-            buffer.store(
-                episode_id=f"e{k}", group_id=f"g{k // 2}", policy_version=k, reward=float(k % 2),
-                terminated=True, **turn,
-            )  # fmt: skip
-        unit = expdb.Tokens(of=expdb.Group(2), max_tokens=64, pack=True, advantage="grpo")
-        consumer = buffer.consumer("learner")
-        for _ in range(2):  # the first lease also stores the request and reads all chunks
-            proxy.trips = 0
-            lease = consumer.lease(8, unit=unit, sampler=expdb.Uniform(replace=False))
-            trips = proxy.trips
-            lease.acknowledge()
-        assert trips == 4
-        versions = lease.batch["policy_version"]
-        assert sorted(versions[versions >= 0].tolist()) == list(range(16))
 
 
 @pytest.mark.parametrize("trips", [1, 2, 3])
@@ -958,29 +830,6 @@ def test_a_repeated_update_keeps_later_changes_of_another_process(url, monkeypat
         buffer.update({"tags.state": "new"}, tags={"state": "first"})
         assert cut
         assert buffer.get([0], fields=["tags"])["tags"].tolist() == [{"state": "second"}]
-
-
-def test_clear_is_repeated_if_the_connection_ends_before_the_commit(url):
-    with expdb.open(url) as db, psycopg.connect(url) as other:
-        buffer = db.buffer("b")
-        buffer.store_batch({"x": np.arange(15)})
-        other.execute("SELECT * FROM expdb.steps FOR UPDATE")  # the DELETE waits for it
-        cleared = []
-        thread = threading.Thread(target=lambda: cleared.append(buffer.clear()))
-        thread.start()
-        waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        with psycopg.connect(url, autocommit=True) as third:
-            until = time.monotonic() + 20.0
-            while (
-                not (waiting_pids := third.execute(waits).fetchall()) and time.monotonic() < until
-            ):
-                time.sleep(0.01)
-            third.execute("SELECT pg_terminate_backend(%s)", waiting_pids[0])
-            third.execute("SELECT pg_sleep(0.1)")
-        other.rollback()
-        thread.join(20.0)
-        assert cleared == [15]
-        assert len(buffer) == 0
 
 
 def test_a_seed_draws_the_same_steps_after_a_lost_connection(url, proxy):

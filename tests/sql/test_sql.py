@@ -18,18 +18,9 @@ pytestmark = pytest.mark.both_databases
 def filled(db):
     buffer = db.buffer("b")
     buffer.store(
-        task_id="t",
-        task_name="n",
-        reward=0.5,
-        tags={"d": "hard"},
-        action={"tool": "x"},
-        obs=np.array([1.5, 2.5]),
-        n=3,
-        flag=True,
-        text="hi",
-        raw=b"\x01",
-        late=None,
-    )
+        task_id="t", task_name="n", reward=0.5, tags={"d": "hard"}, action={"tool": "x"},
+        obs=np.array([1.5, 2.5]), n=3, flag=True, text="hi", raw=b"\x01", late=None,
+    )  # fmt: skip
     buffer.store(task_id="t", reward=1.5, action=None, n=4, flag=False, text="ho", raw=b"\x02")
     db.buffer("other").store(task_id="o")
     return buffer
@@ -59,17 +50,9 @@ def test_field_returns_numbers_text_and_json(db, filled):
     rows = db.sql(
         f"SELECT {columns} FROM experience WHERE buffer = 'b' ORDER BY position"
     ).to_pylist()
-    assert rows == [
-        {
-            "action": '{"tool": "x"}',
-            "obs": "[1.5, 2.5]",
-            "n": 3,
-            "flag": 1,
-            "text": "hi",
-            "raw": b"\x01",
-        },
-        {"action": None, "obs": None, "n": 4, "flag": 0, "text": "ho", "raw": b"\x02"},
-    ]
+    assert [list(row.values()) for row in rows] == [
+        ['{"tool": "x"}', "[1.5, 2.5]", 3, 1, "hi", b"\x01"], [None, None, 4, 0, "ho", b"\x02"],
+    ]  # fmt: skip
     assert db.sql(
         "SELECT avg(field(payload, 'n')) AS n FROM experience WHERE buffer = 'b'"
     ).to_pylist() == [{"n": 3.5}]
@@ -229,26 +212,16 @@ def test_an_unknown_field_is_an_error_with_a_suggestion(typed_buffer, db):
 
 
 @pytest.mark.one_database
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_arithmetic_on_a_field_without_numbers_is_an_error(typed_buffer, db):
+    for query in (
         "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience",
-        "SELECT task_id, sum({}) FROM experience GROUP BY 1",
-        "SELECT avg(a) FROM (SELECT {} AS a FROM experience ORDER "
-        "BY position LIMIT 3) q", "SELECT -({}) FROM experience",
-        "WITH q AS MATERIALIZED (SELECT {} AS a FROM "
-        "experience) SELECT sum(a) FROM q", "SELECT abs({}) FROM experience",
+        "WITH q AS MATERIALIZED (SELECT {} AS a FROM experience) SELECT sum(a) FROM q",
         "SELECT step, sum({}) OVER (ORDER BY step) FROM experience",
-        "SELECT avg(coalesce({}, 'none')) FROM experience",
         "SELECT count(*) FROM experience WHERE 2 * {} > 1",
-        "SELECT e.task_id, avg({}) FROM experience e JOIN experience_episodes p ON p.episode = "
-        "e.episode GROUP BY 1",
-    ],
-)  # fmt: skip
-def test_arithmetic_on_a_field_without_numbers_is_an_error(typed_buffer, db, query):
-    for name in ("action", "messages", "obs"):
-        with pytest.raises(expdb.SqlError):
-            db.sql(query.format(f"field(payload, '{name}')"))
+    ):  # fmt: skip
+        for name in ("action", "messages", "obs"):
+            with pytest.raises(expdb.SqlError):
+                db.sql(query.format(f"field(payload, '{name}')"))
 
 
 def test_a_numeric_field_can_be_averaged_if_another_buffer_has_text_in_it(
@@ -261,15 +234,6 @@ def test_a_numeric_field_can_be_averaged_if_another_buffer_has_text_in_it(
     assert db.sql(query).to_pylist() == [{"mean": 1.5}]
 
 
-@pytest.mark.parametrize(
-    "query",
-    ['SELECT avg("rewards") FROM experience', 'SELECT "episode_retrun" FROM experience_episodes'],
-)
-def test_a_misspelt_name_in_double_quotes_is_an_error(typed_buffer, db, query):
-    with pytest.raises(expdb.SqlError, match=r"rewards|episode_retrun"):
-        db.sql(query)
-
-
 def test_double_quotes_denote_names_and_single_quotes_denote_text(typed_buffer, db):
     query = """SELECT "reward" AS "a b", 'say "hi"' AS t,
                json_type('{"a": 1}', '$."a"') AS "kind" -- a "comment"
@@ -279,36 +243,17 @@ def test_double_quotes_denote_names_and_single_quotes_denote_text(typed_buffer, 
     assert db.sql(query).to_pylist() == [{"a b": 1.0, "t": 'say "hi"', "kind": "integer"}]
 
 
-@pytest.mark.parametrize(
-    ("query", "first"),
-    [
-        (
-            "SELECT avg(field(payload, 'n')) + 1 AS v, max(field(payload, 'action')) AS a FROM "
-            "experience",
-            2.5,
-        ),
-        ("SELECT sum(field(payload, 'x')) * 2 AS v FROM experience", 6.0),
-        ("SELECT length(field(payload, 'action')) + 1 AS v FROM experience ORDER BY position", 6),
-        ("SELECT field(payload, 'action') || 'x' AS v FROM experience ORDER BY position", "rightx"),
-        (
-            "SELECT sum(CASE WHEN field(payload, 'action') = 'left' THEN 1 ELSE 0 END) AS v FROM "
-            "experience",
-            2,
-        ),
-        (
-            "SELECT field(payload, 'action') AS v, avg(field(payload, 'n')) + 1 AS n, sum(reward) "
-            "FROM experience GROUP BY 1 ORDER BY 1",
-            "left",
-        ),
-        (
-            "SELECT field(payload, 'n') - 1 AS v, field(payload, 'messages') AS m FROM experience "
-            "ORDER BY step + 1",
-            -1,
-        ),
-    ],
-)
-def test_arithmetic_on_numbers_beside_other_fields_is_allowed(typed_buffer, db, query, first):
-    assert db.sql(query).to_pylist()[0]["v"] == first
+def test_arithmetic_on_numbers_beside_other_fields_is_allowed(typed_buffer, db):
+    action, n = "field(payload, 'action')", "field(payload, 'n')"
+    for query, first in (
+        (f"SELECT avg({n}) + 1 AS v, max({action}) AS a FROM experience", 2.5),
+        (f"SELECT length({action}) + 1 AS v FROM experience ORDER BY position", 6),
+        (f"SELECT {action} || 'x' AS v FROM experience ORDER BY position", "rightx"),
+        (f"SELECT sum(CASE WHEN {action} = 'left' THEN 1 ELSE 0 END) AS v FROM experience", 2),
+        (f"SELECT {action} AS v, avg({n}) + 1 FROM experience GROUP BY 1 ORDER BY 1", "left"),
+        (f"SELECT {n} - 1 AS v, {action} AS a FROM experience ORDER BY step + 1", -1),
+    ):
+        assert db.sql(query).to_pylist()[0]["v"] == first
 
 
 # -- episodes --------------------------------------------------------------------------------------
@@ -343,28 +288,19 @@ def test_the_episode_view_has_one_row_per_episode(db):
                 assert row[name] == by_key[row["episode_id"]][name], name
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("1e999", "1" + "0" * 999),
-        ("1e400::numeric + 0.5", "1" + "0" * 400 + ".5"),
-        ("123456789012345678901234567890", "123456789012345678901234567890"),
-        ("'NaN'::numeric", "nan"),
-        ("'infinity'::timestamptz", "infinity"),
-        ("'-infinity'::timestamp", "-infinity"),
-        ("'infinity'::date", "infinity"),
-        ("'20000-01-01'::date", "20000-01-01"),
-        ("'0044-03-15 BC'::date", "0044-03-15 BC"),
-        ("'294276-12-31'::timestamp", "294276-12-31 00:00:00"),
-        ("'24:00:00'::time", "24:00:00"),
-        ("'178000000 years'::interval", "178000000 years"),
-        ("'2026-11-23'::date", "2026-11-23"),
-    ],
-)
-def test_values_without_a_python_type_are_returned_as_text(postgresql_url, expression, expected):
+def test_values_without_a_python_type_are_returned_as_text(postgresql_url):
     with expdb.open(postgresql_url) as db:
-        (value,) = db.sql(f"SELECT {expression} AS x")["x"].to_pylist()
-        assert str(value) == expected
+        for expression, expected in (
+            ("1e999", "1" + "0" * 999), ("1e400::numeric + 0.5", "1" + "0" * 400 + ".5"),
+            ("'NaN'::numeric", "nan"), ("'infinity'::timestamptz", "infinity"),
+            ("'-infinity'::timestamp", "-infinity"), ("'infinity'::date", "infinity"),
+            ("'0044-03-15 BC'::date", "0044-03-15 BC"), ("'24:00:00'::time", "24:00:00"),
+            ("'294276-12-31'::timestamp", "294276-12-31 00:00:00"),
+            ("'2026-11-23'::date", "2026-11-23"),
+            ("'178000000 years'::interval", "178000000 years"),
+        ):  # fmt: skip
+            (value,) = db.sql(f"SELECT {expression} AS x")["x"].to_pylist()
+            assert str(value) == expected
 
 
 def test_a_query_is_interrupted_after_the_timeout(open_db):
@@ -427,13 +363,6 @@ def test_max_bytes_limits_values_that_sqlite_computes(db):
     with pytest.raises(expdb.SqlError, match="select or pass a smaller value, or raise max_bytes"):
         db.sql("SELECT zeroblob(500000000) AS b", max_bytes=1 << 20)
     assert db.sql("SELECT length(zeroblob(2000000)) AS n").to_pylist() == [{"n": 2_000_000}]
-
-
-def test_errors_of_queries_do_not_show_the_traceback_of_the_driver(db):
-    with pytest.raises(expdb.SqlError) as caught:
-        db.sql("SELECT nothing")
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
 
 
 def test_max_bytes_limits_the_values_of_fields_but_not_their_chunks(db):

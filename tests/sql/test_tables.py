@@ -71,18 +71,6 @@ def test_every_unit_returns_policy_versions(buffer, unit):
     assert set(drawn["policy_version"][drawn["has_policy_version"]].tolist()) == {5}
 
 
-def test_an_arrow_table_can_be_stored_again(batch, db):
-    db.buffer("again").store_batch(
-        batch.to_arrow().drop_columns(
-            ["step", "priority", "episode_return", "length", "data", "policy_version"]
-        )
-    )
-    again = db.buffer("again").get([0, 1, 2], fields=["reward", "n", "x", "flag", "text", "obs"])
-    for row, wanted in zip(again.to_list(), batch.to_list(), strict=True):
-        for name, value in row.items():
-            assert np.array_equal(value, wanted[name]), name
-
-
 def test_missing_values_are_na_in_pandas(batch):
     frame = batch.to_pandas()
     assert frame["reward"].mean() == 5.0

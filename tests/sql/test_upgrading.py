@@ -170,13 +170,6 @@ def test_only_the_owner_can_grant_rights_and_not_to_public(roles):
         assert db.sql("SELECT count(*) AS n FROM pg_default_acl")["n"].to_pylist() == [0]
 
 
-def test_the_hint_about_copied_files_appears_only_for_files(db, location):
-    is_file = not location.startswith("postgresql")
-    with pytest.raises(expdb.UnknownBuffer) as caught:
-        db.buffer("train", create=False)
-    assert ("expdb backup" in str(caught.value)) == is_file
-
-
 def test_grants_survive_an_upgrade(roles):
     server, database, actor, reader = roles
     url = server.url(database)

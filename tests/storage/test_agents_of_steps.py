@@ -112,17 +112,6 @@ def test_sql_has_the_agent_of_each_step(buffer, db):
     assert table["agent_id"].to_pylist() == ["white"]
 
 
-def test_an_invalid_agent_is_refused(scratch):
-    with scratch.episode("t", episode_id="e") as episode:
-        episode.append(x=0)
-        for wrong, error in ((3, "agent_id must be text, got 3"), ("a\0b", "NUL character")):
-            with pytest.raises(expdb.InvalidValue, match=error):
-                episode.append(x=1, agent_id=wrong)
-            with pytest.raises(expdb.InvalidValue, match=error):
-                scratch.store(episode_id="other", agent_id=wrong, x=1)
-    assert len(scratch) == 1
-
-
 @pytest.mark.both_databases
 def test_policy_versions_are_shared_and_never_decrease(open_db):
     buffer, other = open_db().buffer("train"), open_db().buffer("train")

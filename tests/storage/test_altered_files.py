@@ -7,7 +7,6 @@ import sqlite3
 import numpy as np
 import psycopg
 import pytest
-from behind import reading
 
 import expdb
 from expdb.storage.upkeep import reporting
@@ -224,17 +223,3 @@ def test_a_score_that_is_text_raises_database_damaged(tmp_path):
         for read in (buffer.get, buffer.consumer("c").lease):
             with pytest.raises(expdb.DatabaseDamaged, match=r"'scores\.judge' cannot be read"):
                 read(*([[0]] if read == buffer.get else [1]), fields=["scores.judge"])
-
-
-def test_a_value_too_large_for_sqlite_raises_database_damaged(tmp_path):
-    path = tmp_path / "large.db"
-    with expdb.open(path) as db:
-        db.buffer("b").store(x=np.random.default_rng(0).random(500))
-    with expdb.open(path) as db:
-        buffer = db.buffer("b")
-        with reading(db) as session:
-            if not hasattr(session.driver, "setlimit"):
-                pytest.skip("Python 3.10 cannot set limits of SQLite")
-            session.driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
-        with pytest.raises(expdb.DatabaseDamaged, match="too large for SQLite"):
-            buffer.get([0])

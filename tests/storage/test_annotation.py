@@ -1,13 +1,10 @@
 """Tags are merged, concurrent annotators lose no tags, and updates without a match warn."""
 
-import json
 import threading
 import time
 
 import pytest
-from cases import examples
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import FORKSERVER, run_at_once
 
@@ -108,17 +105,6 @@ def test_update_merges_episode_tags(buffer):
     assert tags_of(buffer, "episode_tags")[0] == {"z": 0}
 
 
-def test_sampling_with_a_query_sees_merged_tags(buffer):
-    where = {"tags.judge": 1}
-    with (
-        pytest.warns(expdb.ExpDBWarning, match="no step or episode of buffer"),
-        pytest.raises(expdb.TooFewRows),
-    ):
-        buffer.sample(1, where)
-    buffer.update([1, 2], tags={"judge": 1})
-    assert set(buffer.sample(32, where, rng=0)["x"].tolist()) == {1, 2}
-
-
 @pytest.mark.one_database
 @pytest.mark.parametrize(
     ("columns", "match"),
@@ -155,35 +141,6 @@ values = st.none() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=Fals
     allow_infinity=False) | st.text(st.characters(exclude_categories=["Cs"],
     exclude_characters="\0"), max_size=3) | st.booleans()  # fmt: skip
 keys = st.sampled_from(["a", "b", 'c"d', "e.f", "\N{SNOWMAN}"])
-
-
-@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    changes=st.lists(
-        st.tuples(st.sets(st.integers(0, 3)), st.dictionaries(keys, values), st.booleans()),
-        max_size=6,
-    )
-)
-def test_tags_match_a_reference_model(db, changes):
-    if "model" in db.buffers():
-        db.drop("model")
-    buffer = db.buffer("model")
-    buffer.store_batch([{"task_id": "t", "x": k} for k in range(4)])
-    model = [{} for _ in range(4)]
-    for positions, given_tags, replaced in changes:
-        first = buffer.page(1, 1)[0]["position"]
-        buffer.update([first + p for p in positions], tags=given_tags, replace_tags=replaced)
-        for p in positions:
-            merged = {} if replaced else dict(model[p])
-            for key, value in given_tags.items():
-                if value is None and not replaced:
-                    merged.pop(key, None)
-                else:
-                    merged[key] = value
-            model[p] = merged
-    assert [json.dumps(tags or {}, sort_keys=True) for tags in tags_of(buffer)] == [
-        json.dumps(tags, sort_keys=True) for tags in model
-    ]
 
 
 def annotate(location, judge, count):
@@ -275,16 +232,6 @@ def test_a_server_changes_many_steps_as_fast_after_a_change_of_one_step(postgres
             CHANGES[name](buffer, range(4000), value)
             seconds.setdefault(after_one, []).append(time.perf_counter() - start)
     assert min(seconds[True]) < 4 * min(seconds[False])
-
-
-@pytest.mark.one_database
-def test_a_server_sets_the_tags_of_many_steps_with_one_statement(postgresql_url):
-    with expdb.open(postgresql_url) as db:
-        buffer = db.buffer("train")
-        buffer.store_batch({"x": [1, 2, 3, 4]})
-        revision = buffer.revision
-        buffer.update(range(4), tags={"k": 9})
-        assert buffer.revision == revision + 1  # a trigger counts statements
 
 
 def test_the_last_step_is_that_of_each_agent_with_a_matching_step(db):

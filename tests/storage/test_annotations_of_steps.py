@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from behind import writing
-from hypothesis import given
-from hypothesis import strategies as st
 
 import expdb
 from expdb import TOKEN_FIELDS, Episode
@@ -190,22 +188,25 @@ def test_a_batch_is_replayed_unless_an_annotation_in_it_has_changed(buffer):
         list(buffer.replay("trainer"))
 
 
-def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "position", "what"),
+    [
+        ("data = zeroblob(8)", 0, "its checksum does not match"),
+        ("shape = '[7]'", 0, "its shape"),
+        ("position = 1", 1, "its checksum does not match"),
+    ],
+)
+def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path, change, position, what):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
-        buffer = db.buffer("train")
-        for k in range(2):
-            buffer.store(x=k)
-        buffer.annotate([0, 1], value=[1.0, 2.0])
+        db.buffer("train").store_batch({"x": [0, 1]})
+        db.buffer("train").annotate([0], value=[1.0])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE annotations SET data = zeroblob(8) WHERE position = 0")
-        connection.execute("UPDATE annotations SET shape = '[7]' WHERE position = 1")
+        connection.execute(f"UPDATE annotations SET {change}")
     with expdb.open(path) as db:
-        buffer = db.buffer("train")
-        for position, what in ((0, "its checksum does not match"), (1, "its shape")):
-            with pytest.raises(expdb.DatabaseDamaged, match=f"position {position} .*{what}"):
-                buffer.get([position], fields=["value"])
-        assert len(db.check()) == 2
+        with pytest.raises(expdb.DatabaseDamaged, match=f"position {position} .*{what}"):
+            db.buffer("train").get([position], fields=["value"])
+        assert len(db.check()) == 1
 
 
 @pytest.mark.both_databases
@@ -224,37 +225,9 @@ def test_torch_tensors_can_be_annotations(buffer):
     assert batch["value"].dtype == np.float32
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 4), st.none() | st.integers(0, 3), st.integers(0, 99)),
-        max_size=15,
-    )
-)
-def test_annotations_match_a_reference_model(tmp_path_factory, calls):
-    model = {}
-    with expdb.open(tmp_path_factory.mktemp("noted") / "runs.db") as db:
-        buffer = db.buffer("train")
-        for k in range(5):
-            buffer.store(x=k)
-        for position, version, value in calls:
-            buffer.annotate([position, position], version, value=[0.0, float(value)])
-            model[position, -1 if version is None else version] = float(value)
-        if not calls:
-            return
-        batch = buffer.get(range(5), fields=["value", "value@2"])
-        for position in range(5):
-            versions = [version for at, version in model if at == position]
-            assert batch["has_value"][position] == bool(versions)
-            if versions:
-                assert batch["value"][position] == model[position, max(versions)]
-            assert batch["has_value@2"][position] == (2 in versions)
-
-
-@pytest.mark.both_databases
 @pytest.mark.parametrize(
     ("first", "second"),
-    [([1], [0.5]), ([[1, 2]], [[0.5, 2.0]]), ([True], [0.3]), ([True], [2]), ([1.0], ["3"]),
-     ([[1.0]], [["3"]]), ([[np.int8(1)]], [[1000]]), ([[np.uint8(1)]], [[-1]]),
+    [([1], [0.5]), ([True], [2]), ([1.0], ["3"]), ([[np.int8(1)]], [[1000]]),
      ([[np.float32(1)]], [[1e300]])],
 )  # fmt: skip
 def test_values_that_do_not_fit_the_annotation_type_are_rejected(db, first, second):

@@ -79,14 +79,6 @@ def test_large_results_are_split_into_several_batches(db):
     assert seen == list(range(10_000))
 
 
-def test_streams_support_the_arrow_c_stream_interface(train):
-    reader = train.to_arrow(fields=["number"])
-    capsule = reader.__arrow_c_stream__()
-    assert type(capsule).__name__ == "PyCapsule"
-    frame = train.to_arrow(fields=["number", "obs"]).read_pandas()
-    assert frame["number"].tolist() == [0, 1, 2, 3, 4, 9]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -100,11 +92,3 @@ def test_streams_support_the_arrow_c_stream_interface(train):
 def test_invalid_arguments_raise_before_rows_are_read(train, arguments, error, message):
     with pytest.raises(error, match=message):
         train.to_arrow(**arguments)
-
-
-def test_a_stream_ends_with_an_error_if_the_database_is_closed(tmp_path):
-    with expdb.open(tmp_path / "a.db") as db:
-        db.buffer("b").store(number=1)
-        reader = db.buffer("b").to_arrow()
-    with pytest.raises(expdb.DatabaseClosed):
-        reader.read_all()

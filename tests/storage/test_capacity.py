@@ -3,8 +3,6 @@
 Random operations are compared with a reference model.
 """
 
-import sqlite3
-
 import numpy as np
 import pytest
 from behind import reading, writing
@@ -82,12 +80,6 @@ def test_opening_a_buffer_can_raise_but_not_lower_its_capacity(open_db):
     assert db.buffer("b").capacity is None
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 1.5, True, "10"])
-def test_capacity_must_be_a_positive_integer(db, capacity):
-    with pytest.raises(expdb.InvalidValue, match="capacity"):
-        db.buffer("b", capacity=capacity)
-
-
 def test_complete_episodes_are_evicted_with_their_last_step(db):
     buffer = db.buffer("b", capacity=10)
     buffer.store(episode_id="open", task_id="open", x=0)
@@ -97,13 +89,6 @@ def test_complete_episodes_are_evicted_with_their_last_step(db):
     assert buffer.stats()["episodes"] == {"open": 1, "complete": 4, "aborted": 0}
     buffer.end_episode("open")
     assert buffer.stats()["episodes"] == {"open": 0, "complete": 4, "aborted": 0}
-
-
-def test_evicted_error_names_the_missing_positions(db):
-    buffer = db.buffer("b", capacity=3)
-    buffer.store_batch({"x": np.arange(9)})
-    with pytest.raises(expdb.Evicted, match=r"2 positions have no step \(0, 40\)"):
-        buffer.get([8, 0, 7, 40])
 
 
 def test_the_file_does_not_grow_at_capacity(tmp_path):
@@ -232,19 +217,6 @@ def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, a
             drawn = buffer.sample(40, rng=1)
             pairs = zip(drawn["position"].tolist(), drawn["x"].tolist(), strict=True)
             assert set(pairs) <= {(p, x) for p, x, _ in model.steps}
-
-
-def test_lowering_the_capacity_in_sql_evicts_steps(tmp_path):
-    path = tmp_path / "f.db"
-    with expdb.open(path) as db:
-        buffer = db.buffer("b", capacity=10)
-        buffer.store_batch({"x": np.arange(10)})
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE buffers SET capacity = 4")
-    connection.close()
-    with expdb.open(path) as db:
-        assert values(db.buffer("b")) == [6, 7, 8, 9]
-        assert db.check() == []
 
 
 def test_raising_low_deletes_older_steps(db):

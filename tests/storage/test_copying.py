@@ -123,24 +123,6 @@ def test_a_copy_has_the_same_rows_and_accepts_new_steps(pair):
 
 
 @BOTH_WAYS
-def test_interleaved_episodes_are_copied_in_several_transactions(pair, monkeypatch):
-    monkeypatch.setattr(copying, "BATCH_CHUNKS", 1)
-    source, target = pair
-    with expdb.open(source) as db:
-        buffer = db.buffer("b")
-        episodes = [buffer.episode("t", flush_steps=2) for _ in range(3)]
-        for n in range(8):
-            for episode in episodes:
-                episode.append(n=n, terminated=n == 7)
-        for episode in episodes:
-            episode.end()
-        buffer.delete([4, 11])
-        assert len(buffer) == 22
-    expdb.copy(source, target)
-    assert read_all_rows(source, "b") == read_all_rows(target, "b")
-
-
-@BOTH_WAYS
 def test_a_copy_does_not_overwrite_existing_buffers(pair):
     source, target = pair
     fill(source)

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from behind import dialect_of, store_of, writing
+from behind import dialect_of, writing
 from processes import run_at_once
 
 import expdb
@@ -451,17 +451,6 @@ def test_warnings_of_a_group_point_at_their_calls(buffer, gate, count):
     assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
 
 
-@pytest.mark.one_database
-def test_a_warning_raised_as_an_error_stores_nothing(buffer):
-    async def run():
-        buffer.store(episode_id="b", n=1, n_step_return=1.0)
-        with pytest.raises(expdb.ExpDBWarning, match="did you mean"):
-            await buffer.store_async(episode_id="b", n=2, n_step_retrun=1.0)
-
-    asyncio.run(run())
-    assert numbers(buffer) == [1]
-
-
 @pytest.mark.parametrize("outer", ["store", "store_batch"])
 def test_a_signal_handler_can_store_while_other_threads_wait(buffer, monkeypatch, outer):
     write, nested, threads = transaction.write, [], []
@@ -508,26 +497,6 @@ def test_an_error_that_cannot_be_copied_fails_only_its_call(buffer, gate):
     results = store_at_once(buffer, gate, [*steps, {"episode_id": "e", "n": 2, "x": {}}])
     assert isinstance(results[1], ModelError)
     assert numbers(buffer) == [-1, 0, 2]
-
-
-class Endless(dict):
-    """A mapping that contains itself and has a method named `nbytes`."""
-
-    def __init__(self):
-        super().__init__()
-        self["x"] = self
-
-    def nbytes(self):
-        """Replace the number of bytes with a method."""
-
-
-@pytest.mark.one_database
-def test_a_self_referencing_value_of_unknown_size_is_rejected(buffer):
-    async def run():
-        with pytest.raises(expdb.InvalidValue, match="nested"):
-            await buffer.store_async(episode_id="e", x=Endless())
-
-    asyncio.run(run())
 
 
 def test_rate_limited_calls_all_fail_after_one_timeout(location):
@@ -605,16 +574,6 @@ def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatc
     gate.set()
     holder.join(60)
     assert 0 in numbers(buffer)
-
-
-def test_stop_iteration_in_an_async_call_raises_runtime_error(buffer, monkeypatch):
-    monkeypatch.setattr(type(store_of(buffer)), "compiled", lambda *_: next(iter(())))
-
-    async def run():
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await asyncio.wait_for(buffer.count_async(), 60)
-
-    asyncio.run(run())
 
 
 def test_calls_of_one_task_do_not_warn_of_several_callers(buffer):

@@ -1,12 +1,7 @@
 """The policy versions of steps, and the versions of episodes that derive from them."""
 
-import itertools
-
 import numpy as np
 import pytest
-from cases import examples
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import expdb
 
@@ -224,50 +219,6 @@ def test_staleness_counts_from_the_oldest_version(buffer):
     assert leased_steps(expdb.Step(), 400) == {*range(6, 16), 16}
     buffer.update([0], policy_version=7)
     assert leased_steps(expdb.Step(), 400) == set(range(17))
-
-
-steps = st.lists(
-    st.tuples(st.integers(0, 2), st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
-    max_size=12,
-)
-
-
-@pytest.mark.both_databases
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batches=st.lists(steps, max_size=5))
-def test_versions_match_a_reference_model(buffer, batches):
-    buffer.clear()
-    names = [f"{next(_serial)}" for _ in range(3)]
-    own: dict[str, int | None] = dict.fromkeys(names)
-    begun: set[str] = set()
-    expected = []
-    for batch in batches:
-        rows = []
-        for k, version, more in batch:
-            name = names[k]
-            if name not in begun:
-                own[name] = version
-                begun.add(name)
-            first = own[name] if version is None else version
-            last = None if first is None or more is None else first + more
-            row = {"episode_id": name, "x": 0, "policy_version": version}
-            rows.append(row | {"policy_version_end": last})
-            expected.append((name, version, last))
-        buffer.store_batch(rows)
-    if not expected:
-        return
-    steps = []
-    for name, version, last in expected:
-        first = own[name] if version is None else version
-        steps.append((name, first, first if last is None else last))
-    of = {name: [(a, b) for n, a, b in steps if n == name and a is not None] for name in names}
-    assert versions(buffer) == [
-        (a, b, min((x for x, _ in of[n]), default=None), max((y for _, y in of[n]), default=None))
-        for n, a, b in steps
-    ]
-
-
-_serial = itertools.count()
 
 
 @pytest.mark.both_databases

@@ -8,9 +8,6 @@ import sqlalchemy as sa
 from behind import writing
 
 import expdb
-from expdb.sql import schema
-from expdb.sql.dialects.postgresql import adhoc
-from expdb.sql.dialects.sqlite import connection as sqlite
 
 pytestmark = pytest.mark.both_databases
 
@@ -54,19 +51,6 @@ def test_queries_and_columns_return_every_priority_exactly(filled):
     np.testing.assert_array_equal(
         batch["priority"], [expected[2058], np.nan, expected[0], expected[4], expected[4]]
     )
-
-
-def test_db_sql_replaces_the_slow_priorities_of_the_view():
-    """The replacement searches for a text, so the newest view must contain it."""
-    view = schema.read_migrated_schema("postgresql")["experience"]
-    assert view.count(adhoc._PRIORITY) == 1
-    connection = sqlite3.connect(":memory:")
-    connection.create_function("expdb_priority", 1, lambda data: None)
-    sqlite.decode_priorities(connection)
-    ((text,),) = connection.execute("SELECT sql FROM sqlite_temp_master").fetchall()
-    connection.close()
-    assert "expdb_priority(" in text
-    assert "step_priorities" not in text
 
 
 def test_plain_sqlite3_reads_priorities_without_expdb(tmp_path):

@@ -1,7 +1,5 @@
 """Reading and changing stored steps: pages, scans, late rewards, deletion, batches."""
 
-import json
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -61,14 +59,6 @@ def test_fields_can_select_fields_and_columns(filled):
         assert (task, tags) == (f"t{x // 5}", {"k": x})
     with pytest.raises(expdb.QueryError, match=r"no (field or column|key) 'nope'"):
         filled.sample(2, fields=["nope"])
-
-
-@pytest.mark.both_databases
-def test_tasks_are_ordered_by_their_first_step(buffer):
-    buffer.store_batch({"task_id": ["b", "a", "b", "c"], "reward": [0, 1, 1, 0]})
-    assert buffer.tasks() == ["b", "a", "c"]
-    assert buffer.tasks({"reward": 1}) == ["a", "b"]
-    assert buffer.tasks({"task_id": "none"}) == []
 
 
 def test_episodes_returns_a_table_of_episodes_with_a_matching_step(filled):
@@ -183,27 +173,6 @@ def test_priorities_can_be_read_and_invalid_priorities_are_rejected(filled):
             filled.update_priorities([1], [bad])
     with pytest.raises(expdb.InvalidValue, match="one priority for each position"):
         filled.update_priorities([1, 2], [1.0])
-
-
-def test_a_batch_is_a_mapping(filled):
-    batch = filled.sample(5, rng=3)
-    assert batch.size == 5
-    assert "x" in batch
-    assert set(dict(batch)) == set(batch)
-    with pytest.raises(KeyError, match="the batch has"):
-        batch["nope"]
-
-
-def test_a_batch_converts_to_rows_and_to_arrow(buffer):
-    buffer.store(obs=np.ones((2, 2), np.float32), m={"a": 1}, v=[1, 2], t="x", b=b"y", reward=None)
-    batch = buffer.get([0])
-    (row,) = batch.to_list()
-    assert row["reward"] is None
-    assert row["obs"].shape == (2, 2)
-    table = pa.table(batch)
-    assert table["obs"].type.shape == [2, 2]
-    assert json.loads(table["m"].to_pylist()[0]) == {"a": 1}
-    assert table["v"].to_pylist() == [[1, 2]]
 
 
 def test_reading_an_empty_buffer_returns_empty_results(buffer):

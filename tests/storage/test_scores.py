@@ -1,18 +1,15 @@
 """Scores of judges: a history that is never overwritten, and the latest score of each step."""
 
-import asyncio
 import math
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from processes import FORKSERVER, run_at_once
 
 import expdb
-from expdb import Newest, Ordered, Prioritized, QueryBuilder
+from expdb import Ordered, Prioritized, QueryBuilder
 from expdb.archive import parquet
 from expdb.storage import tags
 
@@ -362,16 +359,6 @@ def test_a_judge_whose_steps_were_evicted_can_acknowledge(db):
     assert buffer.scores()["episode_id"].to_pylist() == ["e1"]
 
 
-def test_async_methods_record_and_read_scores(buffer):
-    async def judge():
-        assert await buffer.score_async([0], name="judge", value=0.5) == 1
-        batch = {"position": [1], "name": "judge", "value": [1.0]}
-        assert await buffer.score_batch_async(batch) == 1
-        assert (await buffer.scores_async())["value"].to_pylist() == [0.5, 1.0]
-
-    asyncio.run(judge())
-
-
 def score_some(location, number):
     with expdb.open(location) as db:
         for k in range(25):
@@ -389,39 +376,6 @@ def test_judges_in_several_processes_lose_no_score(buffer, location):
             position: float(max(n for n in range(25) if n % 12 == position))
             for position in range(12)
         }
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from([("position", 0), ("position", 5), ("episode_id", "e1"),
-                             ("episode_id", "e2")]),
-            st.sampled_from("ab"),
-            st.none() | st.floats(allow_nan=False, allow_infinity=False),
-        ),
-        max_size=12,
-    )
-)  # fmt: skip
-def test_the_latest_scores_match_a_reference_model(tmp_path_factory, calls):
-    model = {name: dict.fromkeys(range(12)) for name in "ab"}
-    with expdb.open(tmp_path_factory.mktemp("scores") / "runs.db") as db:
-        buffer = db.buffer("train")
-        fill(buffer)
-        rows = []
-        for (key, target), name, value in calls:
-            rows.append({key: target, "name": name, "value": value, "status": "ok"})
-            whole = {"e1": range(4, 8), "e2": range(8, 12)}
-            if value is not None:
-                model[name] |= dict.fromkeys(whole.get(target, [target]), value)
-        half = len(rows) // 2
-        assert buffer.score_batch(rows[:half]) + buffer.score_batch(rows[half:]) == len(rows)
-        assert {name: latest(buffer, name) for name in "ab"} == model
-        assert buffer.scores()["value"].to_pylist() == [row["value"] for row in rows]
-
-
-def test_newest_steps_can_be_drawn_by_their_scores(buffer):
-    buffer.score([3, 4], name="judge", value=1.0)
-    assert set(buffer.sample(20, {"scores.judge": 1.0}, sampler=Newest(1))["position"]) == {4}
 
 
 @pytest.mark.one_database

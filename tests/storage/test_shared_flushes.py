@@ -294,51 +294,26 @@ def test_no_acknowledged_step_is_lost_if_the_process_is_killed(location, seed):
         assert db.check() == []
 
 
-def test_append_async_starts_a_thread_only_to_flush(buffer, monkeypatch):
-    started, start = [], threading.Thread.start
-    monkeypatch.setattr(
-        threading.Thread, "start", lambda thread: (started.append(thread.name), start(thread))
-    )
-
-    async def run():
-        async with buffer.episode("t", flush_steps=4) as episode:
-            for n in range(9):
-                await episode.append_async(n=n)
-            await episode.extend_async([{"n": 9}])
-            assert started.count("expdb-await") == 2
-            assert episode.unwritten == 2
-
-    asyncio.run(run())
-    assert numbers(buffer) == list(range(10))
-
-
 def test_append_async_waits_while_another_thread_holds_the_writer(buffer):
-    async def run():
-        episode = buffer.episode("t")
+    is_locked, may_release = threading.Event(), threading.Event()
+
+    def hold(episode):
         with episode._lock:
-            task = asyncio.create_task(asyncio.to_thread(episode.append, n=0))
-            await asyncio.sleep(0.01)
-        await task
-        is_locked = threading.Event()
-        may_release = threading.Event()
+            is_locked.set()
+            may_release.wait(60)
 
-        def hold():
-            with episode._lock:
-                is_locked.set()
-                may_release.wait(60)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        is_locked.wait(60)
-        waiting = asyncio.create_task(episode.append_async(n=1))
-        await asyncio.sleep(0.02)
-        assert not waiting.done()
-        may_release.set()
-        await waiting
-        await episode.end_async()
+    async def run():
+        async with buffer.episode("t") as episode:
+            threading.Thread(target=hold, args=(episode,)).start()
+            is_locked.wait(60)
+            waiting = asyncio.create_task(episode.append_async(n=1))
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            may_release.set()
+            await waiting
 
     asyncio.run(run())
-    assert numbers(buffer) == [0, 1]
+    assert numbers(buffer) == [1]
 
 
 def test_final_observations_adding_fields_are_written_separately(buffer, monkeypatch, group_sizes):

@@ -196,8 +196,7 @@ def test_store_batch_rejects_invalid_and_duplicate_column_names(buffer):
     assert len(buffer) == 0
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize("at", range(1, 12))
+@pytest.mark.parametrize("at", [1, 4, 8, 11])
 def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
     calls = []
 
@@ -263,8 +262,7 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
     assert set(buffer.episodes().to_pydict()["status"]) == {"complete"}
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize("flush_steps", [1, 4, 256])
+@pytest.mark.parametrize("flush_steps", [1, 4])
 def test_extend_stores_the_same_steps_as_append(open_db, flush_steps):
     n = np.arange(50)
     columns = {
@@ -372,18 +370,3 @@ def test_extend_accepts_an_array_of_agents_and_a_task_per_agent(buffer):
 def test_the_error_for_a_rollout_without_agents_suggests_the_argument(buffer):
     with buffer.writer() as writer, pytest.raises(expdb.InvalidValue, match="agents="):
         writer.extend({"x": np.ones((4, 3)), "reward": np.ones((4, 3))})
-
-
-def test_rejected_columns_do_not_leak_values_into_later_steps(buffer):
-    refused = {"x": np.arange(3), "reward": -np.ones(3), "terminated": np.arange(3) == 0}
-    with buffer.episode("known") as episode:
-        episode.append(x=0)
-    with buffer.episode("e", flush_steps=1000) as episode:
-        with pytest.raises(expdb.EpisodeEnded):
-            episode.extend(refused)
-        for k in range(3):
-            episode.append(x=10 + k, reward=float(k))
-    batch = buffer.get([1, 2, 3])
-    assert batch["x"].tolist() == [10, 11, 12]
-    assert batch["reward"].tolist() == [0.0, 1.0, 2.0]
-    assert not batch["terminated"].any()

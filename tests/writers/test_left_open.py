@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import errors
 from expdb.storage.writing import transaction
 
 pytestmark = pytest.mark.both_databases
@@ -286,30 +285,3 @@ def test_a_thread_local_writer_is_stored_after_its_thread_ends(open_db):
         thread.join()
         db.close()
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
-
-
-def test_close_limits_the_number_of_warnings_about_open_episodes(open_db):
-    db = open_db()
-    writers = [db.buffer("x").episode(f"t{k}") for k in range(30)]
-    for writer in writers:
-        writer.append(n=1)
-    with pytest.warns(expdb.ExpDBWarning) as caught:
-        db.close()
-    messages = [str(warning.message) for warning in caught]
-    assert len(messages) == 11
-    assert messages[-1].startswith("20 more episodes were never ended")
-    assert len(held(open_db)[0]) == 30
-
-
-def test_an_interrupt_while_creating_a_writer_causes_no_warning(open_db, monkeypatch):
-    buffer = open_db().buffer("b")
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(errors, "calling_frame", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            buffer.episode("t")
-    gc.collect()
-    assert len(buffer) == 0

@@ -128,22 +128,6 @@ def test_a_replaced_writer_without_unwritten_steps_causes_no_warning(open_db):
     assert columns_of(other, "x") == [[0, 1]]
 
 
-def test_only_the_last_writer_to_resume_an_episode_can_write(buffer):
-    first = begin(buffer)
-    first.append(x=0)
-    first.flush()
-    writers = [begin(buffer, resume=True) for _ in range(3)]
-    for k, writer in enumerate(writers[:2]):
-        writer.append(x=10 + k)
-        with pytest.raises(EpisodeResumed):
-            writer.flush()
-    writers[2].append(x=1)
-    writers[2].end()
-    assert columns_of(buffer, "x") == [[0, 1]]
-    with pytest.raises(EpisodeResumed):
-        first.end()
-
-
 def test_store_cannot_continue_an_episode_resumed_by_a_writer(open_db):
     actor = open_db().buffer("train")
     actor.store(episode_id="e", task_id="task", x=0)
@@ -168,13 +152,6 @@ def test_close_does_not_end_an_episode_resumed_by_another_handle(open_db):
     episode.append(x=1)
     episode.end()
     assert status_of(other, name) == ("complete", 2)
-
-
-def test_resume_creates_a_missing_episode(buffer):
-    with begin(buffer, resume=True) as episode:
-        assert episode.length == 0
-        episode.append(x=0)
-    assert status_of(buffer) == ("complete", 1)
 
 
 @pytest.mark.one_database

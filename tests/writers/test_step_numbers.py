@@ -50,8 +50,7 @@ def test_a_step_number_that_does_not_increase_begins_another_episode(new_buffer,
     assert buffer.episodes()["status"].to_pylist() == ["complete", last]
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize("how", WRITERS)
+@pytest.mark.parametrize("how", ["store", "extend"])
 def test_random_step_numbers_form_episodes_with_increasing_numbers(buffer, how):
     rng = random.Random(how)
     numbers = [rng.randrange(5) for _ in range(60)]
@@ -272,37 +271,6 @@ def test_a_repeated_step_with_new_details_of_its_episode_is_refused(scratch, det
     assert scratch.store(**step, episode_tags={"k": 1}) == 0  # updated tags are not compared
 
 
-def test_shuffled_rows_of_one_batch_are_ordered_by_their_numbers(new_buffer):
-    buffer = new_buffer(fields={"obs": expdb.Field("float64")})
-    numbers = np.array([4, 1, 0, 3, 2])
-    columns = {"episode_id": ["e"] * 5, "step": numbers, "obs": numbers * 1.0}
-    buffer.store_batch(columns | {"terminated": numbers == 4})
-    assert transitions(buffer) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)}
-    assert buffer.sample(1, unit=expdb.Episode())["obs"].tolist() == [[0, 1, 2, 3, 4]]
-
-
-def test_a_writer_discards_a_refused_step_and_keeps_the_others(scratch):
-    with scratch.episode("t", episode_id="e") as episode:
-        episode.extend({"step": [0, 1], "x": [0, 1]})
-        episode.flush()
-        episode.extend({"step": [2, 1, 3], "x": [2, 9, 3]})
-        with pytest.raises(expdb.InvalidValue, match=r"step 1 .* so this step was not stored"):
-            episode.flush()
-        assert episode.length == 4
-    rows = scratch.get(range(4), fields=["step", "x"])
-    assert rows["step"].tolist() == rows["x"].tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.both_databases
-def test_a_step_that_repeats_an_evicted_step_raises_evicted(open_db):
-    buffer = open_db().buffer("b", capacity=2)
-    for step in range(4):
-        buffer.store(episode_id="e", step=step, x=step)
-    with pytest.raises(expdb.Evicted, match="step 1 of episode 'e' may have been evicted"):
-        buffer.store(episode_id="e", step=1, x=1)
-    assert buffer.store(episode_id="e", step=3, x=3) == 3
-
-
 def test_any_missing_number_of_a_partly_evicted_shuffled_episode_raises_evicted(new_buffer):
     buffer = new_buffer(capacity=2)
     for step in (5, 0, 1):
@@ -312,17 +280,6 @@ def test_any_missing_number_of_a_partly_evicted_shuffled_episode_raises_evicted(
             buffer.store(episode_id="e", step=step, x=step)
     assert buffer.store(episode_id="e", x=6) == 3
     assert buffer.get([3])["step"].tolist() == [6]
-
-
-@pytest.mark.both_databases
-def test_an_outdated_handle_repeats_a_step_that_another_handle_stored(open_db):
-    first, second = open_db().buffer("b"), open_db().buffer("b")
-    first.store(episode_id="e", step=0, x=0)
-    for step in range(1, 5):
-        second.store(episode_id="e", step=step, x=step)
-    rows = [{"episode_id": "e", "step": 2, "x": 2}, {"episode_id": "e", "x": 5}]
-    assert first.store_batch(rows).tolist() == [2, 5]
-    assert first.get([5])["step"].tolist() == [5]
 
 
 @pytest.mark.both_databases
