@@ -126,11 +126,13 @@ class ByTask(Sampler):
         `runs` are the indices at which runs of steps of one episode begin in the positions.
         """
         # Each episode counts once, however many of its steps are in the population.
-        _, first = np.unique(population.column("episode", runs), return_index=True)
-        places = np.sort(runs[first])
-        _, tasks = np.unique(population.column("task_id", places), return_inverse=True)
+        episodes, places = population.column("episode", runs), runs
+        if (np.diff(episodes) <= 0).any():
+            _, first = np.unique(episodes, return_index=True)
+            places = np.sort(runs[first])
+        tasks = population.column("task_id", places)
         values = population.column(self._value, places)
-        weights = self._weights(success_rates(tasks, values, self.success))
+        weights = self._weights(success_rates(tasks - tasks.min(), values, self.success))
         shares: np.ndarray = weights / weights.sum()
         return shares
 

@@ -221,17 +221,18 @@ class Grouped:
     `Population.by` returns such a set.
     """
 
-    def __init__(self, positions: np.ndarray, groups: np.ndarray, what: str, runs: np.ndarray):
-        self.runs = runs  # indices in `positions` at which runs of steps of one episode begin
+    def __init__(self, positions: np.ndarray, runs: np.ndarray, groups: np.ndarray, what: str):
+        # `runs` are the indices in `positions` at which runs of steps of one episode begin, and
+        # `groups` are the groups of the runs. Sorting runs is faster than sorting positions.
+        self._positions, self.runs, self._what = positions, runs, what
         order = np.argsort(groups, kind="stable")
-        self._positions, sorted_groups = positions[order], groups[order]
-        starts = (
-            np.flatnonzero(np.concatenate(([True], sorted_groups[1:] != sorted_groups[:-1])))
-            if len(positions)
-            else order
-        )
-        self._starts, self._sizes = starts, np.diff(np.concatenate((starts, [len(positions)])))
-        self._what = what
+        lengths = np.diff(runs, append=len(positions))[order]
+        # A place is the index of a position if the positions are sorted by their groups.
+        self._ends = np.cumsum(lengths)  # the place after each run
+        self._shifts = runs[order] - (self._ends - lengths)  # from places to indices
+        first = np.flatnonzero(np.diff(groups[order], prepend=-2) != 0)
+        self._starts = (self._ends - lengths)[first]  # the first place of each group
+        self._sizes = np.diff(self._starts, append=len(positions))
         # Shares that samplers have computed for `draw_weighted`, by sampler. They are valid as long
         # as this object: after a change of the steps or episodes, expdb makes another one.
         self.shares: dict[object, np.ndarray] = {}
@@ -239,7 +240,8 @@ class Grouped:
     @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes."""
-        return self._positions.nbytes + self._starts.nbytes + self._sizes.nbytes
+        arrays = self._positions, self.runs, self._ends, self._shifts, self._starts, self._sizes
+        return sum(array.nbytes for array in arrays)
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return drawn positions: groups are equally likely, and so are the positions of a group.
@@ -304,7 +306,8 @@ class Grouped:
     def _draw_from(self, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a position of each group, all positions of a group being equally likely."""
         places = self._starts[groups] + rng.integers(0, self._sizes[groups])
-        positions: np.ndarray = self._positions[places]
+        indices = places + self._shifts[self._ends.searchsorted(places, "right")]
+        positions: np.ndarray = self._positions[indices]
         return positions
 
 

@@ -302,12 +302,12 @@ class Candidates:
             return cached[1]
         positions = self.drawable(session, request)
         rows = r.rows(positions) if len(positions) else positions
-        groups = r.episodes(rows)
-        runs = run_starts(groups)  # the steps of an episode are usually adjacent
+        episodes = r.episodes(rows)
+        runs = run_starts(episodes)  # the steps of an episode are usually adjacent
+        groups = episodes[runs]
         if over == "task" and len(runs):
-            tasks = r.of_episodes("task_id", rows[runs])
-            groups = np.repeat(tasks, np.diff(runs, append=len(rows)))
-        grouped = Grouped(positions, groups, f"{over}s with {request.unit.what}", runs)
+            groups = r.of_episodes("task_id", rows[runs])
+        grouped = Grouped(positions, runs, groups, f"{over}s with {request.unit.what}")
         remember(self._lists, name, (request.state(r), grouped))
         return grouped
 
