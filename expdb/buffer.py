@@ -745,13 +745,16 @@ class ReplayBuffer(NotACollection):
         Warns
         -----
         ExpDBWarning
-            If the query names a tag that no stored step or episode has, once per tag and handle.
+            If the query names a tag that no stored step or episode has, or `score` resembles the
+            name of another score, once per name and handle.
 
         Examples
         --------
         >>> buffer.task_statistics(success=0.5).to_pandas()  # doctest: +SKIP
         """
         name = None if score is None else checks.score_name(score)
+        if name is not None:
+            self._store.tags.warn_of_unknown([f"scores.{name}"])
         least, condition = checks.number(success, "success"), self._compile(where)
         with self._store.engine.reading() as session:
             rows = task_statistics.read(self._store, session, condition, name, least)

@@ -157,6 +157,7 @@ def open(
         "text": text,
     }
     _check_options(**options)
+    run = os.environ.get("EXPDB_RUN") or None if run is None else checks.text(run, "run")
     if sqlite_module is not None and not (
         isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
     ):
@@ -186,7 +187,6 @@ def open(
     engine.replaces_text = text == "replace"
     if sqlite_module is not None:
         options["sqlite_module"] = sqlite_module.__name__  # another process imports it by name
-    run = os.environ.get("EXPDB_RUN") or None if run is None else run
     db = ExperienceDB(engine, named, run, options, temporary)
     log.debug("opened %s for run %s", db.location, db.run)
     return db
@@ -299,7 +299,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         )
         self.location = engine.location
         self._given_run = run
-        self.run = checks.text(run, "run") if run is not None else uuid.uuid4().hex
+        self.run = run if run is not None else uuid.uuid4().hex
         self._budget = (
             process_budget()
             if options["resident_bytes"] is None

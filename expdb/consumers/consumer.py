@@ -91,6 +91,11 @@ class Consumer:
         UnknownConsumer
             If the consumer was dropped.
 
+        Warns
+        -----
+        ExpDBWarning
+            If the unit has a `score` that resembles the name of another score, once per handle.
+
         Examples
         --------
         >>> consumer.stats(unit=expdb.Group(8, min_spread=1e-6))["groups"]  # doctest: +SKIP

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from expdb.consumers.leasing import Leasing
+from expdb.names import SCORE
 from expdb.replay.sequences import Group
 from expdb.sql.query import Where
 from expdb.sql.session import Session
@@ -26,6 +27,7 @@ def count_groups(
     if most is not None and version is not None:
         oldest = version - most
     waiting = None
+    store.tags.warn_of_unknown(name for name in unit.reads if SCORE.fullmatch(name))
     with store.engine.reading() as session:
         groups, returns, versions, ids, lengths = _rollouts(store, session, where)
         first_positions, stored_steps = _find_stored_parts(store, session, ids)

@@ -314,14 +314,17 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If `fields` names a key that the unit computes, or a field that it reads from the turns.
+            If a setting names a field that the buffer lacks, or if `fields` names a key that the
+            unit computes or a field that it reads from the turns.
         """
-        for setting in ("logprobs", "output_mask", "versions"):
-            name = getattr(self, setting)
-            if name not in stored and name != type(self).__dataclass_fields__[setting].default:
+        for setting in ("prompt", "output", "logprobs", "output_mask", "versions"):
+            name, is_required = getattr(self, setting), setting in ("prompt", "output")
+            is_default = name == type(self).__dataclass_fields__[setting].default
+            if name not in stored and (is_required or not is_default):
+                cure = "store tokens, see TOKEN_FIELDS" if is_required else f"omit {setting}"
                 raise InvalidValue(
                     f"{setting}={name!r} is not a field of the buffer; pass one of "
-                    f"{', '.join(stored)}, or omit {setting}"
+                    f"{', '.join(stored)}, or {cure}"
                 )
         optional = [self.logprobs, self.output_mask, self.versions]
         agent = [] if self.agent is None else ["agent_id"]

@@ -316,7 +316,8 @@ class Store:
 def evicted(positions: np.ndarray) -> errors.Evicted:
     """Return the error for positions without a step."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
+    have = "position has" if len(positions) == 1 else "positions have"
     return errors.Evicted(
-        f"{len(positions)} positions have no step ({shown}), because the steps were evicted, "
-        "deleted or not written yet; read newer positions, or raise the capacity"
+        f"{len(positions)} {have} no step ({shown}): evicted, deleted or not written yet; read "
+        "newer positions, or raise the capacity"
     )

@@ -71,11 +71,6 @@ class EpisodeSink:
         self, episode: EpisodeRecord, row: Mapping[str, Any], steps: EncodedSteps, index: int
     ) -> bool:
         fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
-        for name in fields.keys() & EPISODE_NAMES:
-            raise errors.InvalidValue(
-                f"extend() got {name!r}, which belongs to the whole episode; pass it to "
-                "buffer.episode()"
-            )
         try:
             return steps.add(episode, fields, step_columns(row))
         except (errors.InvalidValue, errors.FieldMismatch) as error:

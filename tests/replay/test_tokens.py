@@ -323,7 +323,7 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
           for setting, name in (("prompt", "text"), ("output_mask", "matrix"),
                                 ("versions", "vectors"))),
         *(({setting: "wrong"}, None, f"{setting}='wrong' is not a field")
-          for setting in ("logprobs", "output_mask", "versions")),
+          for setting in ("prompt", "logprobs", "output_mask", "versions")),
         ({"output_mask": "one"}, None, "'one' has 1 values for a turn with 2"),
         ({}, ["three"], "'three' has 3 values for a turn with 2"),
         ({}, ["text"], "'text' is not numeric"),

@@ -161,14 +161,16 @@ def test_a_failure_of_one_judge_ends_the_wait_for_the_others(scratch):
 
 def test_misspelt_scores_in_units_samplers_and_fields_warn(scratch):
     judge(scratch, rollouts(scratch, "a", 2), [0.5, 1.0])
-    for name, arguments in (
-        ("judgea", {"unit": Group(2, score="judgea", missing=0.0)}),
-        ("judgeb", {"sampler": expdb.Prioritized(score="judgeb")}),
-        ("judgec", {"sampler": expdb.Ordered("scores.judgec")}),
-        ("judged", {"fields": ["scores.judged"]}),
+    for name, call in (
+        ("judgea", lambda: scratch.sample(1, unit=Group(2, score="judgea", missing=0.0))),
+        ("judgeb", lambda: scratch.sample(1, sampler=expdb.Prioritized(score="judgeb"))),
+        ("judgec", lambda: scratch.sample(1, sampler=expdb.Ordered("scores.judgec"))),
+        ("judged", lambda: scratch.sample(1, fields=["scores.judged"])),
+        ("judgee", lambda: scratch.task_statistics(score="judgee")),
+        ("judgef", lambda: scratch.consumer("c").stats(unit=Group(2, score="judgef"))),
     ):
         with pytest.warns(expdb.ExpDBWarning, match=f"{name}', did you mean 'judge'"):
-            scratch.sample(1, **arguments)
+            call()
 
 
 def test_an_overflowing_sum_of_scores_raises(scratch):

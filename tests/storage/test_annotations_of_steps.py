@@ -91,7 +91,7 @@ def test_the_greatest_version_is_read_by_default(buffer):
         ([0], {"reward": [1.0]}, "ReservedName", "'reward' is the name of a column"),
         ([0], {"next_x": [1.0]}, "ReservedName", "starts with the prefix of a derived key"),
         ([0], {"loss_mask": [1.0]}, "ReservedName", "a key that Tokens computes"),
-        ([99], {"r": [1.0]}, "Evicted", r"1 positions have no step \(99\)"),
+        ([99], {"r": [1.0]}, "Evicted", r"1 position has no step \(99\)"),
         ([[0]], {"r": [1.0]}, "InvalidValue", r"one dimension, got shape \[1, 1\]; select the"),
         ([0, -1], {"r": [1.0, 1.0]}, "InvalidValue", "got -1, which is padding in a batch"),
         ([0, 1], {"r": [1.0, None]}, "InvalidValue", r"rows\[1\]: .* is None for a step"),

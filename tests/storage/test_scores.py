@@ -127,7 +127,7 @@ def test_an_invalid_score_names_its_row_and_nothing_is_stored(scratch, row, mess
 def test_a_score_of_a_missing_step_or_episode_is_an_error_and_nothing_is_stored(buffer):
     buffer.delete([3])
     valid = {"position": 0, "name": "judge", "value": 1.0}
-    with pytest.raises(expdb.Evicted, match=r"1 positions have no step \(3\)"):
+    with pytest.raises(expdb.Evicted, match=r"1 position has no step \(3\)"):
         buffer.score_batch([valid, valid | {"position": 3}])
     with pytest.raises(expdb.Evicted, match="99"):
         buffer.score([99], name="judge", value=1.0)

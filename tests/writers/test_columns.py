@@ -238,10 +238,12 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
     obs = np.arange(12.0).reshape(6, 2)
     with buffer.episode("t") as episode:
         episode.extend({"obs": obs, "reward": np.ones(6)})
+        with pytest.raises(expdb.InvalidValue, match="group_id belongs to the whole episode"):
+            episode.append(obs=obs[0], group_id="g")
         for wrong, match in (
             ({"obs": np.ones((3, 4)), "reward": np.ones(3)}, "obs"),
             ({"obs": obs, "reward": [0.0] * 5 + ["much"]}, "reward"),
-            ({"obs": obs, "task_id": ["u"] * 6}, "'task_id', which belongs to the whole episode"),
+            ({"obs": obs, "task_id": ["u"] * 6}, "task_id belongs to the whole episode"),
             ([{"obs": obs[0]}, {"obs": "text"}], "obs"),
             ([{"obs": obs[0]}, 7], "a step of a batch must be"),
         ):

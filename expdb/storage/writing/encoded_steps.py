@@ -15,6 +15,7 @@ from expdb.chunks.values import encode_tags
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.replacements import Replacements
+from expdb.storage.writing.batches import EPISODE_NAMES
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.final import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
@@ -294,6 +295,10 @@ class EncodedSteps:
 
     def _append_new(self, values: Mapping[str, Any]) -> None:
         """Append a row with new fields; keep their types only if the whole row is accepted."""
+        for name in values.keys() & EPISODE_NAMES:
+            raise errors.InvalidValue(
+                f"{name} belongs to the whole episode, not to a step; pass it to buffer.episode()"
+            )
         before, count = (self._types, self.fields), self.rows.count
         try:
             self.rows.append(self._flatten_values(values), self._types)
