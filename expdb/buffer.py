@@ -745,8 +745,8 @@ class ReplayBuffer(NotACollection):
         Warns
         -----
         ExpDBWarning
-            If the query names a tag that no stored step or episode has, or `score` resembles the
-            name of another score, once per name and handle.
+            If the query names a tag that no stored step or episode has, or if no score has the name
+            `score` but another score has a similar name. Each handle warns once per name.
 
         Examples
         --------

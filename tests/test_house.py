@@ -181,9 +181,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 704, "chunks": 2_039, "cli": 1_617, "consumers": 1_445,
-    "integrations": 8_219, "memory": 2_080, "process": 312, "replay": 2_224,
+    "integrations": 8_219, "memory": 2_080, "process": 312, "replay": 2_229,
     "root": 2_550, "sampling": 3_262, "serve": 1_540, "sql": 4_547,
-    "storage": 9_798, "text": 322, "writers": 625,
+    "storage": 9_800, "text": 322, "writers": 625,
 }  # fmt: skip
 
 
@@ -285,7 +285,7 @@ def test_there_is_no_import_circle():
 
 def test_nothing_stored_can_be_executed():
     def rule(path, relative, named):
-        tree, used = ast.parse(path.read_text()), {name.split(".")[0] for name in named}
+        tree, used = nodes_of(path)[0], {name.split(".")[0] for name in named}
         text = ast.unparse(tree)
         if path.name == "database.py":  # a pickled handle names the SQLite library to open it with
             (reopened,) = (node for node in tree.body if getattr(node, "name", "") == "_reopened")

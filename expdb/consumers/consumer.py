@@ -94,7 +94,8 @@ class Consumer:
         Warns
         -----
         ExpDBWarning
-            If the unit has a `score` that resembles the name of another score, once per handle.
+            If no score has the name in the unit's `score`, but another score has a similar name.
+            Each handle warns once per name.
 
         Examples
         --------

@@ -126,12 +126,13 @@ class ByTask(Sampler):
         `runs` are the indices at which runs of steps of one episode begin in the positions.
         """
         # Each episode counts once, however many of its steps are in the population.
-        episodes, places = population.column("episode", runs), runs
-        if (np.diff(episodes) <= 0).any():
+        episodes, starts = population.column("episode", runs), runs
+        if (np.diff(episodes) <= 0).any():  # interleaved episodes may have several runs
             _, first = np.unique(episodes, return_index=True)
-            places = np.sort(runs[first])
-        tasks = population.column("task_id", places)
-        values = population.column(self._value, places)
+            starts = np.sort(runs[first])
+        tasks = population.column("task_id", starts)
+        values = population.column(self._value, starts)
+        # `success_rates` numbers tasks from 0, but the codes may begin at -1.
         weights = self._weights(success_rates(tasks - tasks.min(), values, self.success))
         shares: np.ndarray = weights / weights.sum()
         return shares

@@ -227,11 +227,11 @@ class Grouped:
         self._positions, self.runs, self._what = positions, runs, what
         order = np.argsort(groups, kind="stable")
         lengths = np.diff(runs, append=len(positions))[order]
-        # A place is the index of a position if the positions are sorted by their groups.
-        self._ends = np.cumsum(lengths)  # the place after each run
-        self._shifts = runs[order] - (self._ends - lengths)  # from places to indices
-        first = np.flatnonzero(np.diff(groups[order], prepend=-2) != 0)
-        self._starts = (self._ends - lengths)[first]  # the first place of each group
+        # The following arrays hold sorted indices: indices into the positions sorted by group.
+        self._ends = np.cumsum(lengths)  # the end of each run, exclusive
+        self._shifts = runs[order] - (self._ends - lengths)  # sorted index + shift = index
+        first_runs = np.flatnonzero(np.diff(groups[order], prepend=-2) != 0)  # groups are >= -1
+        self._starts = (self._ends - lengths)[first_runs]  # the start of each group
         self._sizes = np.diff(self._starts, append=len(positions))
         # Shares that samplers have computed for `draw_weighted`, by sampler. They are valid as long
         # as this object: after a change of the steps or episodes, expdb makes another one.
@@ -305,8 +305,9 @@ class Grouped:
 
     def _draw_from(self, groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a position of each group, all positions of a group being equally likely."""
-        places = self._starts[groups] + rng.integers(0, self._sizes[groups])
-        indices = places + self._shifts[self._ends.searchsorted(places, "right")]
+        sorted_indices = self._starts[groups] + rng.integers(0, self._sizes[groups])
+        runs = self._ends.searchsorted(sorted_indices, "right")
+        indices = sorted_indices + self._shifts[runs]
         positions: np.ndarray = self._positions[indices]
         return positions
 

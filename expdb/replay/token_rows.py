@@ -164,11 +164,11 @@ def chain_turns(
     size = start[last] + kept[last]
     chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
     has_loss = chains.loss_tokens > 0
-    # The first remaining row of a rollout also counts the lost tokens of rows that are left out.
-    remaining, rollout_of = np.flatnonzero(has_loss), chains.rollout
+    # Add the lost tokens of each omitted row to the first remaining row of its rollout, if any.
+    remaining, row_rollouts = np.flatnonzero(has_loss), chains.rollout
     for index in np.flatnonzero(~has_loss & (lost_tokens > 0)):
-        at = remaining[rollout_of[remaining] == rollout_of[index]][:1]
-        lost_tokens[at] += lost_tokens[index]
+        target = remaining[row_rollouts[remaining] == row_rollouts[index]][:1]
+        lost_tokens[target] += lost_tokens[index]
     return chains.select(has_loss)
 
 

@@ -73,8 +73,8 @@ class Tokens(Unit):
       2 p + 1 the rejected rollout of pair p,
     - `episode`: number of the episode,
     - `reward`: score of the rollout, or its return if `of` has no score,
-    - `lost_tokens`: number of tokens to train on that a later prompt replaced; in the first row of
-      a rollout also those of its rows that are left out,
+    - `lost_tokens`: number of tokens to train on that a later prompt replaced; the first row of a
+      rollout also counts the lost tokens of omitted rows of the same rollout,
     - `loss_tokens`: number of tokens to train on in the whole batch, at least 1; divide the sum of
       the loss by it,
     - `drawn` and `position`: index of the drawn item, and position of its first step.
@@ -314,17 +314,22 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If a setting names a field that the buffer lacks, or if `fields` names a key that the
-            unit computes or a field that it reads from the turns.
+            If the buffer lacks the field `prompt` or `output`, or another field that a setting
+            names; or if `fields` names a key that the unit computes or a field that it reads from
+            the turns.
         """
         for setting in ("prompt", "output", "logprobs", "output_mask", "versions"):
             name, is_required = getattr(self, setting), setting in ("prompt", "output")
             is_default = name == type(self).__dataclass_fields__[setting].default
             if name not in stored and (is_required or not is_default):
-                cure = "store tokens, see TOKEN_FIELDS" if is_required else f"omit {setting}"
+                remedy = (
+                    "create the buffer with fields=expdb.TOKEN_FIELDS and store tokens"
+                    if is_required
+                    else f"omit {setting}"
+                )
                 raise InvalidValue(
                     f"{setting}={name!r} is not a field of the buffer; pass one of "
-                    f"{', '.join(stored)}, or {cure}"
+                    f"{', '.join(stored)}, or {remedy}"
                 )
         optional = [self.logprobs, self.output_mask, self.versions]
         agent = [] if self.agent is None else ["agent_id"]

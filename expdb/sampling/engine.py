@@ -126,7 +126,7 @@ class SampleEngine:
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If the draw fails with an ExpDBError, the state of `rng` is restored.
+        If the draw raises an ExpDBError, the engine restores the state of `rng`.
         """
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
@@ -363,7 +363,7 @@ class SampleEngine:
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
-                    if plan.can_fail_in_memory:
+                    if plan.may_fail_after_drawing:
                         rng_state = rng.bit_generator.state
                     batch = plan.draw(rng, empty)
                     self.batches += 1

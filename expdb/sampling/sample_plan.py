@@ -100,9 +100,9 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
-        # Whether a draw from memory can fail after it has drawn random numbers. Saving the state of
-        # the generator takes 3 µs.
-        self.can_fail_in_memory = request.unit.by_episode or self.is_checked
+        # Whether a draw from memory can fail after it has drawn random numbers. If it cannot, the
+        # engine does not save the state of the generator, which takes 3 µs.
+        self.may_fail_after_drawing = request.unit.by_episode or self.is_checked
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (

@@ -193,9 +193,9 @@ def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
     everything(train, Tokens(), 1)
 
 
-def test_lost_tokens_of_a_row_that_is_left_out_are_counted(train):
-    masked = [turn([1], [2, 3], [False, True]), turn([1, 2, 4], [5], [False])]
-    store(train, [*masked, turn([9], [8])])
+def test_lost_tokens_include_omitted_rows(train):
+    omitted = [turn([1], [2, 3], [False, True]), turn([1, 2, 4], [5], [False])]
+    store(train, [*omitted, turn([9], [8])])
     batch = everything(train, Tokens(), 1)
     assert (batch["input_ids"].tolist(), batch["lost_tokens"].tolist()) == ([[9, 8]], [1])
 

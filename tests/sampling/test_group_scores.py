@@ -159,7 +159,7 @@ def test_a_failure_of_one_judge_ends_the_wait_for_the_others(scratch):
     assert ready(scratch, Group(2, score=both, missing=0.0, deadline=60)) == [[0.25, 1.5]]
 
 
-def test_misspelt_scores_in_units_samplers_and_fields_warn(scratch):
+def test_misspelt_score_names_warn(scratch):
     judge(scratch, rollouts(scratch, "a", 2), [0.5, 1.0])
     for name, call in (
         ("judgea", lambda: scratch.sample(1, unit=Group(2, score="judgea", missing=0.0))),

@@ -342,7 +342,7 @@ def test_an_episode_can_end_in_the_last_row_of_the_ring(tmp_path, unit):
             assert (last["n_steps"] == 64 - last["position"]).all()
 
 
-class TooMany(expdb.Sampler):
+class OversizedSampler(expdb.Sampler):
     def draw(self, population, size, rng):
         return population.uniform(size + 1, rng), {}
 
@@ -354,5 +354,5 @@ def test_a_failed_draw_does_not_change_the_generator(new_buffer):
     rng = np.random.default_rng(1)
     for _ in range(2):  # the second draw does not read the database
         with pytest.raises(expdb.InvalidValue):
-            buffer.sample(1, sampler=TooMany(), rng=rng)
+            buffer.sample(1, sampler=OversizedSampler(), rng=rng)
     assert rng.bit_generator.state == np.random.default_rng(1).bit_generator.state

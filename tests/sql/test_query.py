@@ -203,7 +203,7 @@ def test_a_query_finds_the_same_steps_as_a_plain_filter(db, rows, queries):
             assert set(buffer.sample(20, builder, rng=0)["position"].tolist()) <= set(wanted)
 
 
-def test_an_incomplete_builder_is_an_error():
+def test_builders_with_misplaced_operators_raise():
     for builder in (
         QueryBuilder().eq("task_id", "a").and_(), QueryBuilder().and_().eq("task_id", "a"),
         QueryBuilder().eq("task_id", "a").and_().or_().eq("task_id", "b"),

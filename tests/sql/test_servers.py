@@ -455,6 +455,7 @@ def test_waiting_too_long_for_a_row_lock_raises_database_busy(url):
 
 def test_operations_take_few_round_trips(url, proxy, monkeypatch):
     monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
+    monkeypatch.setattr("expdb.storage.upkeep.reporting.FIRST_REPORT_SECONDS", 1000.0)
     with expdb.open(url) as db:
         db.buffer("b").store_batch(
             {
@@ -951,9 +952,8 @@ def test_a_connection_is_closed_after_an_interrupt(postgresql_url):
         buffer = db.buffer("b")
         buffer.count()
         (record,) = engine_of(db)._connections.pool._idle
-        driver = record.dbapi_connection
-        session = reading(db)
-        session.__enter__().ask("SELECT 1")
-        assert not session.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-        assert driver.closed  # its state is unknown, so it must not return to the pool
+        connection, transaction = record.dbapi_connection, reading(db)
+        transaction.__enter__().ask("SELECT 1")
+        assert not transaction.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        assert connection.closed  # its state is unknown, so the pool must not reuse it
         assert buffer.count() == 0

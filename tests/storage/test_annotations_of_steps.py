@@ -189,14 +189,16 @@ def test_a_batch_is_replayed_unless_an_annotation_in_it_has_changed(buffer):
 
 
 @pytest.mark.parametrize(
-    ("change", "position", "what"),
+    ("change", "position", "reason"),
     [
         ("data = zeroblob(8)", 0, "its checksum does not match"),
         ("shape = '[7]'", 0, "its shape"),
         ("position = 1", 1, "its checksum does not match"),
     ],
 )
-def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path, change, position, what):
+def test_the_error_for_a_corrupted_annotation_names_its_position(
+    tmp_path, change, position, reason
+):
     path = tmp_path / "runs.db"
     with expdb.open(path) as db:
         db.buffer("train").store_batch({"x": [0, 1]})
@@ -204,7 +206,7 @@ def test_the_error_for_a_corrupted_annotation_names_its_position(tmp_path, chang
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE annotations SET {change}")
     with expdb.open(path) as db:
-        with pytest.raises(expdb.DatabaseDamaged, match=f"position {position} .*{what}"):
+        with pytest.raises(expdb.DatabaseDamaged, match=f"position {position} .*{reason}"):
             db.buffer("train").get([position], fields=["value"])
         assert len(db.check()) == 1
 

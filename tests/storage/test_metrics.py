@@ -472,7 +472,7 @@ def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buff
 
 @pytest.mark.one_database
 def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, monkeypatch):
-    """Writers of PostgreSQL do not exclude reports."""
+    """SQLite only, because an open write transaction of PostgreSQL does not block reports."""
     monkeypatch.setattr(reporting, "LOCK_SECONDS", 0.01)
     buffer, other = open_db().buffer("train"), open_db().buffer("train")
     buffer.store(task_id="t", obs=1)

@@ -152,14 +152,14 @@ def test_a_closed_writer_rejects_steps(buffer):
 
 
 def test_a_forked_child_gets_an_error_if_a_thread_holds_the_writer_lock(buffer):
-    writer, held, done = buffer.writer(), threading.Event(), threading.Event()
+    writer, is_locked, may_release = buffer.writer(), threading.Event(), threading.Event()
 
-    def hold():
+    def lock_writer():
         with writer._lock:
-            held.set()
-            done.wait(60)
+            is_locked.set()
+            may_release.wait(60)
 
-    def use():
+    def call_writer():
         for call in (
             lambda: writer.append(obs=1),
             lambda: writer.extend({"obs": [1]}),
@@ -168,14 +168,14 @@ def test_a_forked_child_gets_an_error_if_a_thread_holds_the_writer_lock(buffer):
             with pytest.raises(expdb.ForkedWithOpenConnection):
                 call()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=lock_writer)
     thread.start()
-    held.wait(60)
-    child = multiprocessing.get_context("fork").Process(target=use)
+    is_locked.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=call_writer)
     child.start()
     child.join(20)
-    child.kill()  # a child that waits for the lock would hang
-    done.set()
+    child.kill()  # if it still waits for the lock
+    may_release.set()
     thread.join()
     child.join()
     assert child.exitcode == 0

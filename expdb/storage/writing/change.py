@@ -273,9 +273,9 @@ def delete_positions(
     positions: np.ndarray,
     is_eviction: bool,
 ) -> int:
-    """Delete steps in a transaction that has locked the buffer's row; return their number.
+    """Delete steps under the lock of the buffer's row, and return the number of deleted steps.
 
-    Groups still count evicted rollouts as complete, but not deleted rollouts.
+    If `is_eviction`, groups continue to count the rollouts as complete.
     """
     stored = positions[alive(store, session, positions)] if len(positions) else positions
     if not len(stored):
@@ -283,17 +283,17 @@ def delete_positions(
     segments = locate(store, session, stored)
     index = segments.find(stored)
     episodes = np.unique(segments.episode[index])
-    complete = Counter() if is_eviction else _count_complete_rollouts(store, session, episodes)
+    decreases = Counter() if is_eviction else _count_complete_rollouts(store, session, episodes)
     session.execute(sa.delete(tables.steps).where(_at(store, stored)))
     for chunk in np.unique(segments.chunk[index]).tolist():
         rewrite(store, session, outcome, [chunk])
     _settle_episodes(store, session, episodes, stored)
     if not is_eviction:
-        complete.subtract(_count_complete_rollouts(store, session, episodes))
+        decreases.subtract(_count_complete_rollouts(store, session, episodes))
         session.many(
             "UPDATE rollout_groups SET complete = complete - ? "
             "WHERE buffer_id = ? AND name = ? AND is_task = ?",
-            [(decrease, store.id, *group) for group, decrease in complete.items() if decrease],
+            [(decrease, store.id, *group) for group, decrease in decreases.items() if decrease],
         )
     return len(stored)
 

@@ -69,12 +69,12 @@ class Progress(NamedTuple):
 
 
 class Numbering(NamedTuple):
-    """The step numbers of an episode after a write."""
+    """The step numbers of an episode with the steps of a write."""
 
     last_step: int  # the greatest number
     greatest: dict[str | None, int] | None  # the greatest number of each agent; None if unknown
-    late: list[int]  # indices of steps with a number not above all earlier ones of their agent
-    is_certain: bool  # whether the numbers of all other steps are certainly free
+    late: list[int]  # indices of steps whose number does not exceed all earlier ones of their agent
+    is_certain: bool  # whether no stored step can have the number of another step of the write
 
 
 class Mark(NamedTuple):
@@ -485,7 +485,7 @@ class EncodedSteps:
 
 
 class ReplacingSteps(EncodedSteps):
-    """Steps as in `EncodedSteps`; characters that cannot be stored are replaced."""
+    """Encoded steps that replace characters which cannot be stored."""
 
     def __init__(self, fields: Fields, replacements: Replacements):
         super().__init__(fields)
