@@ -157,7 +157,9 @@ def open(
         "text": text,
     }
     _check_options(**options)
-    run = os.environ.get("EXPDB_RUN") or None if run is None else checks.text(run, "run")
+    run = os.environ.get("EXPDB_RUN") or None if run is None else run
+    if run is not None:
+        run = checks.text(run, "run")
     if sqlite_module is not None and not (
         isinstance(sqlite_module, ModuleType) and hasattr(sqlite_module, "sqlite_version_info")
     ):

@@ -46,14 +46,23 @@ class Chains:
         return _sum_by_chain(self.turns.loss_tokens, self.turns.chain, len(self))
 
     def select(self, is_selected: np.ndarray) -> Chains:
-        """Return the rows for which `is_selected` is True."""
+        """Return the rows for which `is_selected` is True.
+
+        The first of these rows of a rollout also gets the lost tokens of its omitted rows.
+        """
         if is_selected.all():
             return self
+        lost_tokens, rollouts = self.lost_tokens[is_selected], self.rollout[is_selected]
+        for index in np.flatnonzero(~is_selected & (self.lost_tokens > 0)):
+            first = rollouts.searchsorted(self.rollout[index])
+            if self.rollout[index] in rollouts[first : first + 1]:
+                lost_tokens[first] += self.lost_tokens[index]
         number = np.cumsum(is_selected) - 1
         of_turns = is_selected[self.turns.chain]
         columns = {name: array[of_turns] for name, array in vars(self.turns).items()}
         turns = replace(Turns(**columns), chain=number[columns["chain"]])
-        return Chains(turns, *(getattr(self, name)[is_selected] for name in list(vars(self))[1:]))
+        last_step, size = self.last_step[is_selected], self.size[is_selected]
+        return Chains(turns, rollouts, last_step, size, lost_tokens)
 
     def truncate(self, max_tokens: int, masked: bool, masks: Masks) -> Chains:
         """Return the rows, truncated to at most `max_tokens` tokens.
@@ -163,13 +172,7 @@ def chain_turns(
         )
     size = start[last] + kept[last]
     chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
-    has_loss = chains.loss_tokens > 0
-    # Add the lost tokens of each omitted row to the first remaining row of its rollout, if any.
-    remaining, row_rollouts = np.flatnonzero(has_loss), chains.rollout
-    for index in np.flatnonzero(~has_loss & (lost_tokens > 0)):
-        target = remaining[row_rollouts[remaining] == row_rollouts[index]][:1]
-        lost_tokens[target] += lost_tokens[index]
-    return chains.select(has_loss)
+    return chains.select(chains.loss_tokens > 0)
 
 
 def _sum_by_chain(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:

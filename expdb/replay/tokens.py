@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from expdb import checks
-from expdb.errors import InvalidValue, warn
+from expdb.errors import InvalidValue, QueryError, warn
 from expdb.names import EPISODE_VERSION_COLUMNS, TOKEN_KEYS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
@@ -314,22 +314,24 @@ class Tokens(Unit):
         Raises
         ------
         InvalidValue
-            If the buffer lacks the field `prompt` or `output`, or another field that a setting
-            names; or if `fields` names a key that the unit computes or a field that it reads from
-            the turns.
+            If a setting names an optional field that the buffer lacks, or if `fields` names a key
+            that the unit computes or a field that it reads from the turns.
+        QueryError
+            If the buffer lacks the default fields of prompts and outputs.
         """
-        for setting in ("prompt", "output", "logprobs", "output_mask", "versions"):
-            name, is_required = getattr(self, setting), setting in ("prompt", "output")
-            is_default = name == type(self).__dataclass_fields__[setting].default
-            if name not in stored and (is_required or not is_default):
-                remedy = (
-                    "create the buffer with fields=expdb.TOKEN_FIELDS and store tokens"
-                    if is_required
-                    else f"omit {setting}"
+        for name in ("prompt_ids", "output_ids"):
+            if name in (self.prompt, self.output) and name not in stored:
+                raise QueryError(
+                    f"the buffer has no field {name!r}, which Tokens reads by default; create the "
+                    "buffer with fields=expdb.TOKEN_FIELDS and store tokens, or pass prompt= and "
+                    "output= to Tokens"
                 )
+        for setting in ("logprobs", "output_mask", "versions"):
+            name = getattr(self, setting)
+            if name not in stored and name != type(self).__dataclass_fields__[setting].default:
                 raise InvalidValue(
                     f"{setting}={name!r} is not a field of the buffer; pass one of "
-                    f"{', '.join(stored)}, or {remedy}"
+                    f"{', '.join(stored)}, or omit {setting}"
                 )
         optional = [self.logprobs, self.output_mask, self.versions]
         agent = [] if self.agent is None else ["agent_id"]

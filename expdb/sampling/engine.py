@@ -49,6 +49,8 @@ from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
+# Saving the state of a generator takes 3 µs. A draw from so many steps hardly ever fails.
+MANY = 4096
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
 
@@ -126,7 +128,8 @@ class SampleEngine:
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If the draw raises an ExpDBError, the engine restores the state of `rng`.
+        If the draw raises an ExpDBError, the engine restores the state of `rng`, except after
+        TooFewRows of a draw from `MANY` or more steps in memory.
         """
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
@@ -363,7 +366,7 @@ class SampleEngine:
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
-                    if plan.may_fail_after_drawing:
+                    if plan.may_fail_after_drawing or self.resident.size < MANY:
                         rng_state = rng.bit_generator.state
                     batch = plan.draw(rng, empty)
                     self.batches += 1

@@ -100,8 +100,8 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
-        # Whether a draw from memory can fail after it has drawn random numbers. If it cannot, the
-        # engine does not save the state of the generator, which takes 3 µs.
+        # Whether a draw from memory can fail after it has drawn random numbers, even if there are
+        # many steps. If it cannot, the engine does not save the state of the generator.
         self.may_fail_after_drawing = request.unit.by_episode or self.is_checked
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.

@@ -322,6 +322,9 @@ def test_the_name_of_a_run_comes_from_the_environment(tmp_path, monkeypatch):
         assert db.run == "training-7"
     with expdb.open(tmp_path / "runs.db", run="mine") as db:
         assert db.run == "mine"
+    monkeypatch.setenv("EXPDB_RUN", os.fsdecode(b"\xff"))
+    with pytest.raises(expdb.InvalidValue, match="run contains a lone surrogate"):
+        expdb.open(tmp_path / "runs.db")
     monkeypatch.setenv("EXPDB_RUN", "")
     with expdb.open(tmp_path / "runs.db") as db:
         assert len(db.run) == 32

@@ -193,11 +193,23 @@ def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
     everything(train, Tokens(), 1)
 
 
+def test_tokens_of_a_buffer_without_token_fields_name_the_fields(new_buffer):
+    buffer = new_buffer()
+    buffer.store(obs=1.0, terminated=True)
+    with pytest.raises(expdb.QueryError, match="no field 'prompt_ids', which Tokens reads"):
+        buffer.sample(1, unit=Tokens())
+
+
 def test_lost_tokens_include_omitted_rows(train):
     omitted = [turn([1], [2, 3], [False, True]), turn([1, 2, 4], [5], [False])]
     store(train, [*omitted, turn([9], [8])])
     batch = everything(train, Tokens(), 1)
     assert (batch["input_ids"].tolist(), batch["lost_tokens"].tolist()) == ([[9, 8]], [1])
+    train.clear()
+    long = [turn([1, 2, 3, 4], [5, 6]), turn([1, 2, 3, 4, 5, 7], [8])]  # the output 6 is lost
+    store(train, [*long, turn([9], [10])])
+    batch = everything(train, Tokens(max_tokens=4), 1)  # omits the long row
+    assert (batch["input_ids"].tolist(), batch["lost_tokens"].tolist()) == ([[9, 10]], [1])
 
 
 # -- advantages ------------------------------------------------------------------------------------
@@ -323,7 +335,7 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
           for setting, name in (("prompt", "text"), ("output_mask", "matrix"),
                                 ("versions", "vectors"))),
         *(({setting: "wrong"}, None, f"{setting}='wrong' is not a field")
-          for setting in ("prompt", "logprobs", "output_mask", "versions")),
+          for setting in ("logprobs", "output_mask", "versions")),
         ({"output_mask": "one"}, None, "'one' has 1 values for a turn with 2"),
         ({}, ["three"], "'three' has 3 values for a turn with 2"),
         ({}, ["text"], "'text' is not numeric"),

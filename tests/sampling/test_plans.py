@@ -351,8 +351,11 @@ def test_a_failed_draw_does_not_change_the_generator(new_buffer):
     buffer = new_buffer()
     buffer.store(task_id="t", x=1.0)
     buffer.sample(1)
+    buffer.sample(1, unit=expdb.Sequence(1))
     rng = np.random.default_rng(1)
-    for _ in range(2):  # the second draw does not read the database
+    for _ in range(2):  # the second draws do not read the database
         with pytest.raises(expdb.InvalidValue):
             buffer.sample(1, sampler=OversizedSampler(), rng=rng)
+        with pytest.raises(expdb.TooFewRows):
+            buffer.sample(1, unit=expdb.Sequence(2, pad=False), rng=rng)
     assert rng.bit_generator.state == np.random.default_rng(1).bit_generator.state
