@@ -324,6 +324,19 @@ def test_the_final_observation_is_stored_but_not_counted_as_a_step(buffer, steps
     assert buffer.stats()["fields"] == {"obs": "float32[3]", "action": "int64"}
 
 
+def test_closing_merges_the_chunks_of_open_episodes_and_deletes_evicted_ones(open_db):
+    db = open_db()
+    buffer = db.buffer("train", capacity=6)
+    buffer.store(task_id="evicted", x=0)
+    for k in range(6):
+        buffer.store(task_id="t", x=k)
+    db.close()
+    buffer = open_db().buffer("train")
+    assert buffer.stats()["chunks"] == 1
+    assert buffer.episodes()["task_id"].to_pylist() == ["t"]
+    assert buffer.get(np.arange(1, 7))["x"].tolist() == list(range(6))
+
+
 def test_interleaved_episodes_are_merged_by_episode_and_keep_late_rewards(buffer):
     for k in range(60):
         buffer.store(episode_id=f"e{k % 3}", task_id="t", x=k, reward=0.0)

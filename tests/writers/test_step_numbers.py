@@ -206,8 +206,8 @@ def run_random_writes(new_handle, seed):
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(25),
-        *[pytest.param(range(k, k + 75), marks=pytest.mark.slow) for k in range(25, 1000, 75)],
+        range(10),
+        *[pytest.param(range(k, k + 90), marks=pytest.mark.slow) for k in range(10, 1000, 90)],
     ],
 )
 @pytest.mark.filterwarnings("ignore:an agent of episode .* and then step")
