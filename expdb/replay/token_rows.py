@@ -46,9 +46,9 @@ class Chains:
         return _sum_by_chain(self.turns.loss_tokens, self.turns.chain, len(self))
 
     def select(self, is_selected: np.ndarray) -> Chains:
-        """Return the rows for which `is_selected` is True.
+        """Return the selected rows.
 
-        The first of these rows of a rollout also gets the lost tokens of its omitted rows.
+        The first selected row of a rollout also gets the lost tokens of its omitted rows.
         """
         if is_selected.all():
             return self

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from expdb import checks
-from expdb.errors import InvalidValue, QueryError, warn
+from expdb.errors import InvalidValue, warn
 from expdb.names import EPISODE_VERSION_COLUMNS, TOKEN_KEYS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
@@ -316,16 +316,7 @@ class Tokens(Unit):
         InvalidValue
             If a setting names an optional field that the buffer lacks, or if `fields` names a key
             that the unit computes or a field that it reads from the turns.
-        QueryError
-            If the buffer lacks the default fields of prompts and outputs.
         """
-        for name in ("prompt_ids", "output_ids"):
-            if name in (self.prompt, self.output) and name not in stored:
-                raise QueryError(
-                    f"the buffer has no field {name!r}, which Tokens reads by default; create the "
-                    "buffer with fields=expdb.TOKEN_FIELDS and store tokens, or pass prompt= and "
-                    "output= to Tokens"
-                )
         for setting in ("logprobs", "output_mask", "versions"):
             name = getattr(self, setting)
             if name not in stored and name != type(self).__dataclass_fields__[setting].default:

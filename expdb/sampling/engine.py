@@ -49,8 +49,7 @@ from expdb.storage.store import State, Store
 
 Result = TypeVar("Result")
 
-# Saving the state of a generator takes 3 µs. A draw from so many steps hardly ever fails.
-MANY = 4096
+MANY = 4096  # with fewer steps in memory, a unit may find none to start from
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
 

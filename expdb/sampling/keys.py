@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.chunks.fields import SYSTEM
+from expdb.chunks.fields import SYSTEM, TOKEN_FIELDS
 from expdb.errors import warn
 from expdb.memory.resident import Resident
 from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, nearest
@@ -159,6 +159,11 @@ def _require_column(store: Store, name: str, usual: Iterable[str]) -> ViewColumn
     try:
         return table_column(store, name)
     except errors.QueryError:
+        if name in TOKEN_FIELDS:
+            raise errors.QueryError(
+                f"the buffer has no field {name!r}; create it with fields=expdb.TOKEN_FIELDS and "
+                "store tokens, or pass the names of your fields to Tokens"
+            ) from None
         names = dict.fromkeys((*usual, *store.fields.annotations))
         hint = nearest(name, names) or ";"
         raise errors.QueryError(

@@ -316,10 +316,10 @@ class Store:
 def evicted(positions: np.ndarray) -> errors.Evicted:
     """Return the error for positions without a step."""
     shown = ", ".join(map(str, positions[:5].tolist())) + (", ..." if len(positions) > 5 else "")
-    subject, steps = ("position has", "the step was") if len(positions) == 1 else (
-        "positions have", "the steps were"
-    )  # fmt: skip
+    missing, reason = "positions have no step", "the steps were"
+    if len(positions) == 1:
+        missing, reason = "position has no step", "the step was"
     return errors.Evicted(
-        f"{len(positions)} {subject} no step ({shown}), because {steps} evicted, deleted or not "
-        "written yet; read newer positions, or raise the capacity"
+        f"{len(positions)} {missing} ({shown}), because {reason} evicted, deleted or not written "
+        "yet; read newer positions, or raise the capacity"
     )

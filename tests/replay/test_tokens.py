@@ -196,7 +196,7 @@ def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
 def test_tokens_of_a_buffer_without_token_fields_name_the_fields(new_buffer):
     buffer = new_buffer()
     buffer.store(obs=1.0, terminated=True)
-    with pytest.raises(expdb.QueryError, match="no field 'prompt_ids', which Tokens reads"):
+    with pytest.raises(expdb.QueryError, match=r"no field '(prompt|output)_ids'; create it with"):
         buffer.sample(1, unit=Tokens())
 
 

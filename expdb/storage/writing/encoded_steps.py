@@ -74,7 +74,7 @@ class Numbering(NamedTuple):
     last_step: int  # the greatest number
     greatest: dict[str | None, int] | None  # the greatest number of each agent; None if unknown
     late: list[int]  # indices of steps whose number does not exceed all earlier ones of their agent
-    is_certain: bool  # whether no stored step can have the number of another step of the write
+    is_certain: bool  # whether the numbers of all steps except `late` are unused
 
 
 class Mark(NamedTuple):

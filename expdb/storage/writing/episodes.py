@@ -291,11 +291,11 @@ def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None
             f"AND id {store.dialect.AMONG} RETURNING id",
             status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
         )  # fmt: skip
-        # Most episodes have one chunk, or only steps in shared chunks, so there is nothing to do.
+        # Most episodes have their steps in one chunk, so there is nothing to merge.
         to_compact = session.ask(
             f"SELECT id FROM episodes e WHERE buffer_id = ? AND id {store.dialect.AMONG} AND "
             "(last_position < (SELECT low FROM buffers WHERE id = e.buffer_id) OR (SELECT count(*) "
-            "FROM chunks WHERE buffer_id = e.buffer_id AND episode = e.id) > 1) ORDER BY id",
+            "FROM segments WHERE buffer_id = e.buffer_id AND episode = e.id) > 1) ORDER BY id",
             store.id, store.dialect.as_list(np.array([id for (id,) in ended], np.int64)),
         )  # fmt: skip
         for (id,) in to_compact:
