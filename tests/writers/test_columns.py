@@ -54,6 +54,7 @@ def contents(buffer):
     return {name: column.tolist() for name, column in read.items()}, table.to_pylist()
 
 
+@pytest.mark.filterwarnings("ignore:.* episodes have only one step:expdb.ExpDBWarning")
 @settings(max_examples=examples(8))
 @given(st.lists(batches(), min_size=1, max_size=4))
 def test_columns_store_the_same_steps_as_rows(column_batches):
