@@ -211,19 +211,6 @@ def test_an_unknown_field_is_an_error_with_a_suggestion(typed_buffer, db):
     )
 
 
-@pytest.mark.one_database
-def test_arithmetic_on_a_field_without_numbers_is_an_error(typed_buffer, db):
-    for query in (
-        "SELECT {} + 1 FROM experience", "SELECT avg({}) FROM experience",
-        "WITH q AS MATERIALIZED (SELECT {} AS a FROM experience) SELECT sum(a) FROM q",
-        "SELECT step, sum({}) OVER (ORDER BY step) FROM experience",
-        "SELECT count(*) FROM experience WHERE 2 * {} > 1",
-    ):  # fmt: skip
-        for name in ("action", "messages", "obs"):
-            with pytest.raises(expdb.SqlError):
-                db.sql(query.format(f"field(payload, '{name}')"))
-
-
 def test_a_numeric_field_can_be_averaged_if_another_buffer_has_text_in_it(
     typed_buffer, db, request
 ):
@@ -241,19 +228,6 @@ def test_double_quotes_denote_names_and_single_quotes_denote_text(typed_buffer, 
     if db.location.startswith("postgresql"):
         query = query.replace("""json_type('{"a": 1}', '$."a"')""", "'integer'")
     assert db.sql(query).to_pylist() == [{"a b": 1.0, "t": 'say "hi"', "kind": "integer"}]
-
-
-def test_arithmetic_on_numbers_beside_other_fields_is_allowed(typed_buffer, db):
-    action, n = "field(payload, 'action')", "field(payload, 'n')"
-    for query, first in (
-        (f"SELECT avg({n}) + 1 AS v, max({action}) AS a FROM experience", 2.5),
-        (f"SELECT length({action}) + 1 AS v FROM experience ORDER BY position", 6),
-        (f"SELECT {action} || 'x' AS v FROM experience ORDER BY position", "rightx"),
-        (f"SELECT sum(CASE WHEN {action} = 'left' THEN 1 ELSE 0 END) AS v FROM experience", 2),
-        (f"SELECT {action} AS v, avg({n}) + 1 FROM experience GROUP BY 1 ORDER BY 1", "left"),
-        (f"SELECT {n} - 1 AS v, {action} AS a FROM experience ORDER BY step + 1", -1),
-    ):
-        assert db.sql(query).to_pylist()[0]["v"] == first
 
 
 # -- episodes --------------------------------------------------------------------------------------

@@ -89,10 +89,6 @@ class FieldFunction:
         """Return the names of the fields of all buffers."""
         return list(self._stored())
 
-    def not_numbers(self) -> set[str]:
-        """Return the fields that are not a number in any buffer: text, JSON, bytes, arrays."""
-        return {name for name, kinds in self._stored().items() if not kinds & {"i", "f"}}
-
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field's value, or None if the step lacks the field."""
         if payload is None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from expdb import errors
 from expdb.sql.dialects.base import QueryFailed, fetch_limited
-from expdb.sql.dialects.sqlite import arithmetic as sqlite_arithmetic
 
 _QUOTED = re.compile(
     r"""'(?:[^']|'')*' | --[^\n]* | /\*.*?\*/ | \[[^\]]*\] | `[^`]*` | "(?P<name>[^"\]]*)\"""",
@@ -90,10 +89,7 @@ def _run_sql(
                 text.encode()
         if "\0" in query:
             raise errors.SqlError("the query must not contain a NUL character; remove it")
-        query = _with_names(query)
-        if "field" in query.lower():
-            sqlite_arithmetic.check(driver, query, params, field.not_numbers())
-        cursor = driver.execute(query, params)
+        cursor = driver.execute(_with_names(query), params)
         if cursor.description is None:
             raise errors.SqlRefused(
                 "db.sql runs only SELECT or WITH ... SELECT, got a statement that returns no "
