@@ -6,12 +6,14 @@ Each check returns the value as a built-in Python type, or raises InvalidValue w
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from expdb.errors import InvalidValue
 from expdb.names import SCORE
+
+Kind = TypeVar("Kind")
 
 LARGEST_REWARD = 1e300
 
@@ -140,6 +142,16 @@ def flag(value: Any, name: str) -> bool:
     is_number = isinstance(value, (float, np.number))
     cure = "; convert an array of numbers with array.astype(bool)" if is_number else ""
     raise InvalidValue(f"{name} must be True or False, got {value!r}{cure}")
+
+
+def instance(value: Any, kind: type[Kind], name: str, example: str) -> Kind:
+    """Return an instance of a class; `example` tells the user what to pass."""
+    if not isinstance(value, kind):
+        advice = f"; pass an instance, {value.__name__}()" if isinstance(value, type) else ""
+        raise InvalidValue(
+            f"{name} must be a {kind.__name__} such as {example}, got {value!r}{advice}"
+        )
+    return value
 
 
 def choice(value: Any, name: str, *choices: str) -> str:

@@ -128,7 +128,7 @@ def check_sampler(
     >>> check_sampler(expdb.Uniform(replace=False))
     """
     _check_value(sampler)
-    drawn_at_all = False
+    sampler, drawn_at_all = _checked_sampler(sampler), False
     with _filled(buffer) as filled:
         for name, where in QUERIES.items():
             matching = {row for batch in filled.scan(where) for row in batch["position"].tolist()}
@@ -181,6 +181,7 @@ def check_unit(
     _check_value(unit)
     drawn_at_all = False
     with _filled(buffer) as filled:
+        unit = _checked_unit(unit, _stored_positions(filled))
         for name, where in QUERIES.items():
             for sampler in OTHERS:
                 label = f"{unit}, {type(sampler).__name__}, {name}"
@@ -298,6 +299,108 @@ def _operators() -> dict[str, Any]:
     }
 
 
+def _checked_sampler(sampler: Any) -> Any:
+    """Return a copy of a sampler that also checks what `draw` returns."""
+    kind: Any = type(sampler)
+
+    def draw(self: Any, population: Any, size: int, rng: np.random.Generator) -> Any:
+        positions, columns = kind.draw(self, population, size, rng)
+        assert population.holds(positions).all(), (
+            f"{kind.__name__}.draw must return positions of the population; take them from "
+            "population.positions or population.at()"
+        )
+        for name, array in columns.items():
+            assert len(array) == size, (
+                f"{kind.__name__}.draw must return {size} values of {name!r}, got {len(array)}"
+            )
+        return positions, columns
+
+    return _with_methods(sampler, draw=draw)
+
+
+def _stored_positions(buffer: expdb.ReplayBuffer) -> np.ndarray:
+    parts = [part["position"] for part in buffer.scan(fields=["position"])]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
+    """Return a copy of a unit that also checks the rows that its methods receive and return.
+
+    `stored` contains the positions of all stored steps.
+    """
+    kind: Any = type(unit)
+
+    def call(method: str, self: Any, trajectories: Any, rows: np.ndarray, *arguments: Any) -> Any:
+        is_writeable, rows.flags.writeable = rows.flags.writeable, False  # later draws use them
+        try:
+            return getattr(kind, method)(self, trajectories, rows, *arguments)
+        finally:
+            rows.flags.writeable = is_writeable
+
+    def anchors(self: Any, trajectories: Any, rows: np.ndarray) -> Any:
+        anchors = call("anchors", self, trajectories, rows)
+        first = anchors if anchors.ndim == 1 else anchors[:, 0]
+        is_sound = len(np.unique(first)) == len(first) and bool((first >= 0).all())
+        is_sound = is_sound and bool(np.isin(anchors, (*rows, -1)).all())
+        assert is_sound, (
+            f"{kind.__name__}.anchors must return rows that it received, and the first row of each "
+            "anchor must be unique"
+        )
+        return anchors
+
+    def may_start(self: Any, trajectories: Any, rows: np.ndarray) -> Any:
+        return call("may_start", self, trajectories, rows)
+
+    def layout(
+        self: Any, trajectories: Any, rows: np.ndarray, rng: np.random.Generator
+    ) -> expdb.Layout:
+        layout: expdb.Layout = call("layout", self, trajectories, rows, rng)
+        if layout.mask is None:
+            kept = rows if rows.ndim == 1 else rows[:, 0]
+            kept = kept if layout.kept is None else kept[layout.kept]
+            assert np.array_equal(layout.rows, kept), (
+                f"{kind.__name__}.layout must return the drawn rows in their order; to return "
+                "other rows, also return a mask"
+            )
+        else:
+            chosen = layout.rows[layout.mask]
+            is_step = (chosen >= 0) & (chosen < trajectories.slots)
+            is_step = is_step.all() and np.isin(trajectories.positions(chosen), stored).all()
+            assert is_step, (
+                f"{kind.__name__}.layout must return rows of stored steps wherever its mask is True"
+            )
+            assert np.array_equal(layout.columns.get("mask", layout.mask), layout.mask), (
+                f"{kind.__name__}.layout must return its mask as the column 'mask', or omit it"
+            )
+        for name in ("next_rows", "last_rows"):
+            others = getattr(layout, name)
+            assert others is None or (
+                others.shape == layout.rows.shape and bool((others >= 0).all())
+            ), f"{kind.__name__}.layout must return one known row for each step in {name}"
+        return layout
+
+    methods = {"layout": layout, "anchors": anchors, "may_start": may_start}
+    return _with_methods(
+        unit,
+        **{
+            name: method
+            for name, method in methods.items()
+            if getattr(kind, name) is not getattr(expdb.Unit, name)
+        },
+    )
+
+
+def _with_methods(extension: Any, **methods: Any) -> Any:
+    """Return a copy of a sampler or unit whose class has other methods."""
+    base = type(extension)
+    kind: Any = type(base.__name__, (base,), {"__module__": __name__})
+    for name, method in methods.items():  # set later, so that the class keeps the hints of `base`
+        setattr(kind, name, method)
+    copied = copy.copy(extension)
+    object.__setattr__(copied, "__class__", kind)
+    return copied
+
+
 def _check_value(extension: Any) -> None:
     """Check that a sampler or unit is hashable and equal to its copies."""
     assert hash(extension) == hash(extension), (
@@ -376,8 +479,7 @@ def _check_replay(buffer: expdb.ReplayBuffer, label: str, where: Any, **options:
 def _check_drawn(buffer: expdb.ReplayBuffer, batch: expdb.Batch, label: str) -> None:
     """Check that all rows of a drawn item have the same position, and that its step is stored."""
     drawn, positions = batch["drawn"], batch["position"]
-    stored = {row for part in buffer.scan(fields=["position"]) for row in part["position"].tolist()}
-    assert set(positions.tolist()) <= stored, (
+    assert np.isin(positions, _stored_positions(buffer)).all(), (
         f"{label}: position contains steps that are not stored"
     )
     pairs = set(zip(drawn.tolist(), positions.tolist(), strict=True))

@@ -21,7 +21,7 @@ from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
 from expdb.replay.units import Step, Unit
-from expdb.sampling.request import check_empty, check_instances, field_names
+from expdb.sampling.request import check_empty, field_names
 from expdb.sql.query import Where
 
 DISCARDED_AT_ONCE = 256  # groups of one lease
@@ -116,10 +116,7 @@ class Consumer:
                     "stats() with where= requires unit=; pass unit=expdb.Group(size)"
                 )
             return figures
-        if not isinstance(unit, Group):
-            raise errors.InvalidValue(
-                f"unit must be a Group, got {unit!r}; pass expdb.Group(size), or unit.of of Tokens"
-            )
+        checks.instance(unit, Group, "unit", "expdb.Group(8) or the attribute `of` of Tokens")
         groups, discarded = count_groups(self._buffer, self._leasing, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 
@@ -264,7 +261,8 @@ class Consumer:
         >>> consumer.discard(unit)  # doctest: +SKIP
         3
         """
-        if not isinstance(unit, Group) or not unit.min_spread:
+        checks.instance(unit, Group, "unit", "expdb.Group(8, min_spread=1e-6)")
+        if not unit.min_spread:
             raise errors.InvalidValue(
                 f"unit must be a Group with min_spread above 0, got {unit!r}; pass the unit of the "
                 "trainer, such as expdb.Group(8, min_spread=1e-6)"
@@ -726,7 +724,8 @@ def _request(
         least = checks.rows(size, "the size of a lease")
     else:
         least = checks.rows(checks.whole(at_least, "at_least", 1, size), "at_least")
-    check_instances(sampler, unit)
+    checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()")
+    checks.instance(unit, Unit, "unit", "expdb.Step()")
     check_empty(empty)
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")

@@ -25,11 +25,12 @@ from expdb.memory.usage import Usage
 from expdb.process.liveness import ProcessLiveness, named
 from expdb.process.locks import locked
 from expdb.replay.samplers import Sampler
+from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, checksum
-from expdb.sampling.request import Limits, as_text, describe_query, have_same_settings
+from expdb.sampling.request import Limits, as_text, describe_query
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
 from expdb.sql.query import Where

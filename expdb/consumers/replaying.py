@@ -6,16 +6,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.replay.samplers import Uniform
-from expdb.replay.tokens import Tokens
+from expdb.replay.settings import public_name
 from expdb.replay.units import Unit
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.repeatable import Philox, matches
-from expdb.sampling.request import REPR, check_instances, public_name
+from expdb.sampling.request import REPR
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.encoding import damaged
@@ -23,7 +20,7 @@ from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
 # A unit that replaces the recorded unit, or classes to search for the recorded name.
-Units = Unit | Iterable[type[Unit]]
+Units = Unit | tuple[type[Unit], ...]
 
 
 def checked_replay(
@@ -35,7 +32,7 @@ def checked_replay(
     wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
     newest = None if last is None else checks.whole(last, "last", 1)
     if unit is not None:
-        check_instances(Uniform(), unit)
+        checks.instance(unit, Unit, "unit", "expdb.Step()")
     classes = tuple(units) if isinstance(units, Iterable) else (units,)
     for kind in classes:
         if not isinstance(kind, type) or not issubclass(kind, Unit):
@@ -99,8 +96,8 @@ def shared(
 
 
 def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
-    """Raise InvalidValue if `rows_multiple` is not 1 and the unit is not `Tokens`."""
-    if rows_multiple != 1 and not isinstance(unit, Tokens):
+    """Raise InvalidValue if `rows_multiple` is not 1 and the unit cannot add empty rows."""
+    if rows_multiple != 1 and not unit.pads_rows:
         raise errors.InvalidValue(
             f"rows_multiple={rows_multiple} requires the unit Tokens, which can add empty rows; "
             "omit rows_multiple, or lease with unit=expdb.Tokens(...)"
@@ -109,12 +106,7 @@ def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
 
 def select_shard(batch: Batch, unit: Unit, shard: tuple[int, int], rows_multiple: int) -> Batch:
     """Return the rows of a batch for one rank; `shard` is (rank, number of ranks)."""
-    rank, ranks = shard
-    if isinstance(unit, Tokens):
-        return batch.with_columns(unit.shard(batch, rank, ranks, rows_multiple))
-    items = batch["drawn"] if unit.assembles else np.arange(batch.size)
-    in_shard = items % ranks == rank
-    return batch.with_columns({name: array[in_shard] for name, array in batch.items()})
+    return batch.with_columns(unit.shard(batch, *shard, rows_multiple))
 
 
 def rebuild_batch(
@@ -127,7 +119,7 @@ def rebuild_batch(
     what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
     fields = None if asked["fields"] is None else tuple(asked["fields"])
     rng = Philox(consumer.settings.seed, 1).of_batch(entry.number, entry.drawn.attempt)
-    unit = units if isinstance(units, Unit) else _unit(asked["unit"], units, what)
+    unit = _unit(asked["unit"], units, what) if isinstance(units, tuple) else units
     try:
         made = sampling.again(entry.drawn, unit, fields, rng)
     except errors.Evicted as error:

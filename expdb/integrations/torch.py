@@ -246,11 +246,8 @@ class Samples(IterableDataset[Tensors]):
         This requires draws that are independent of each other and have equal shapes.
         """
         sampler, unit = self.options["sampler"], self.options["unit"]
-        independent = isinstance(sampler, expdb.Newest)
-        if isinstance(sampler, expdb.Uniform):
-            independent = not unit.lists_anchors if sampler.replace is None else sampler.replace
-        dropping = isinstance(unit, expdb.NStep) and unit.end == "drop"
-        return independent and not dropping and not isinstance(unit, (expdb.Episode, expdb.Group))
+        sampler = sampler.for_unit(unit.lists_anchors)
+        return bool(sampler.is_independent and unit.has_fixed_shapes)
 
 
 class Minibatches(IterableDataset[Tensors]):

@@ -6,6 +6,7 @@ nor SQL.
 
 from __future__ import annotations  # evaluating `np.random` would import that module
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -288,6 +289,39 @@ class Sampler:
         """The columns of episodes that `draw` reads, such as ``"task_id"``, a tuple of str."""
         return ()
 
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """All columns that the settings name, such as ``"scores.judge"``, a tuple of str.
+
+        expdb warns if a score has another name. By default, these are the columns in `reads`.
+        """
+        return self.reads
+
+    @property
+    def priority_score(self) -> str | None:
+        """The name of the score that replaces the priorities of steps, a str or None."""
+        return None
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether all draws of a batch are independent of each other, a bool."""
+        return False
+
+    def for_unit(self, lists_anchors: bool) -> Sampler:
+        """Return the sampler with the default settings for a unit.
+
+        Parameters
+        ----------
+        lists_anchors : bool
+            `Unit.lists_anchors`: whether the unit draws episodes or defines `anchors`.
+
+        Returns
+        -------
+        Sampler
+            By default, this sampler.
+        """
+        return self
+
     def keys(self) -> tuple[str, ...]:
         """Return the names of the arrays that the sampler adds to a batch.
 
@@ -367,6 +401,28 @@ class Uniform(Sampler):
         """The columns of episodes that `draw` reads: ``"task_id"`` if it draws tasks."""
         return ("task_id",) if self.over == "task" else ()
 
+    @property
+    def is_independent(self) -> bool:
+        """Whether all draws of a batch are independent: unless `replace` is False."""
+        return self.replace is not False
+
+    def for_unit(self, lists_anchors: bool) -> Sampler:
+        """Return the sampler; if `replace` is None, with the default for a unit.
+
+        Parameters
+        ----------
+        lists_anchors : bool
+            Whether the unit draws episodes or defines `anchors`.
+
+        Returns
+        -------
+        Uniform
+            This sampler, or a sampler that sets `replace`.
+        """
+        if self.replace is not None:
+            return self
+        return dataclasses.replace(self, replace=not lists_anchors)
+
     def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
         """Draw positions uniformly.
 
@@ -393,10 +449,9 @@ class Uniform(Sampler):
             replacement.
         """
         # Before a sample calls this method, it replaces None by the default of its unit.
-        replace = self.replace is not False
         if self.over == "step":
-            return population.uniform(size, rng, replace), {}
-        return population.by(self.over).draw(size, replace, rng), {}
+            return population.uniform(size, rng, self.replace is not False), {}
+        return population.by(self.over).draw(size, self.replace is not False, rng), {}
 
 
 @dataclass(frozen=True)
@@ -460,6 +515,16 @@ class Prioritized(Sampler):
     score: str | None = None
 
     uses_priorities: ClassVar[bool] = True
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """All columns that the settings name: ``"scores.<score>"`` if `score` is set."""
+        return () if self.score is None else (f"scores.{self.score}",)
+
+    @property
+    def priority_score(self) -> str | None:
+        """The name of the score that replaces the priorities of steps: `score`."""
+        return self.score
 
     def __post_init__(self) -> None:
         checks.number(self.alpha, "alpha", 0)
@@ -647,6 +712,11 @@ class Ordered(Sampler):
 
     asks_database: ClassVar[bool] = True
 
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """All columns that the settings name: `column`."""
+        return (self.column,)
+
     def __post_init__(self) -> None:
         if not isinstance(self.column, str):
             raise InvalidValue(
@@ -701,6 +771,11 @@ class Newest(Sampler):
     """
 
     k: int
+
+    @property
+    def is_independent(self) -> bool:
+        """Whether all draws of a batch are independent: True."""
+        return True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))

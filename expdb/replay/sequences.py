@@ -71,6 +71,8 @@ class Sequence(Unit):
     pad: bool = True
     gaps: Literal["end", "join"] = "end"
 
+    reads_zeros: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         checks.choice(self.gaps, "gaps", "end", "join")
         for name, least in (("length", 1), ("burn_in", 0), ("stride", 1)):

@@ -183,6 +183,8 @@ class Tokens(Unit):
     gaps: Literal["end", "join"] = "end"
 
     by_episode: ClassVar[bool] = True
+    pads_rows: ClassVar[bool] = True
+    reads_ragged: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.of) not in (Episode, Group, Pairs):
@@ -346,6 +348,16 @@ class Tokens(Unit):
                     "it from the turns; omit it"
                 )
         return list(dict.fromkeys((*needed, *(fields or ()))))
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether `budget` limits the tokens of a batch, a bool."""
+        return self.budget is not None
+
+    @property
+    def annotated_field(self) -> str | None:
+        """The field with the tokens that `Batch.annotate` aligns arrays with: `output`."""
+        return self.output
 
     def select_within_budget(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
         """Return which drawn items fit into the token budget.

@@ -5,7 +5,7 @@ from __future__ import annotations  # evaluating `np.random` would import that m
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class Stack(Unit):
     k: int
     stack_fields: tuple[str, ...] | None = None
     gaps: Literal["end", "join"] = "end"
+
+    reads_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
@@ -225,18 +227,12 @@ class NStep(Unit):
     stack_fields: tuple[str, ...] | None = None
     gaps: Literal["end", "join"] = "end"
 
+    makes_transitions: ClassVar[bool] = True
+    reads_zeros: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
-        bounds = tuple(self.n) if isinstance(self.n, (tuple, list)) else (self.n, self.n)
-        sound = len(bounds) == 2 and all(
-            isinstance(bound, (int, np.integer)) and not isinstance(bound, bool) for bound in bounds
-        )
-        if not sound or not 1 <= bounds[0] <= bounds[1] < 2**63:
-            raise InvalidValue(
-                "n must be a positive number of steps, or a range such as (1, 5) with inclusive "
-                f"bounds, got {self.n!r}"
-            )
-        whole = (int(bounds[0]), int(bounds[1]))
-        object.__setattr__(self, "n", whole if isinstance(self.n, (tuple, list)) else whole[0])
+        if type(self.n) is not int or not 1 <= self.n < 2**63:
+            object.__setattr__(self, "n", _checked_n(self.n))
         checks.number(self.gamma, "gamma", 0, 1)
         object.__setattr__(self, "gamma", checks.plain(self.gamma))
         checks.choice(self.end, "end", "shorten", "redraw", "drop")
@@ -321,6 +317,11 @@ class NStep(Unit):
                     f"next_fields=({name!r},) to derive next_{name} instead"
                 )
         return names
+
+    @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether all batches of one size have equal shapes: not with ``end="drop"``."""
+        return self.end != "drop"
 
     @property
     def takes_last_step(self) -> bool:
@@ -465,6 +466,21 @@ class NStep(Unit):
             "discount": np.where(terminated, 0.0, gammas.take(taken)),
             "n_steps": taken,
         }
+
+
+def _checked_n(n: Any) -> int | tuple[int, int]:
+    """Return a number of steps, or a range of numbers; raise InvalidValue if it is invalid."""
+    bounds = tuple(n) if isinstance(n, (tuple, list)) else (n, n)
+    sound = len(bounds) == 2 and all(
+        isinstance(bound, (int, np.integer)) and not isinstance(bound, bool) for bound in bounds
+    )
+    if not sound or not 1 <= bounds[0] <= bounds[1] < 2**63:
+        raise InvalidValue(
+            "n must be a positive number of steps, or a range such as (1, 5) with inclusive "
+            f"bounds, got {n!r}"
+        )
+    whole = (int(bounds[0]), int(bounds[1]))
+    return whole if isinstance(n, (tuple, list)) else whole[0]
 
 
 @lru_cache(maxsize=16)

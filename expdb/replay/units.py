@@ -30,16 +30,33 @@ class Unit:
     ----------
     by_episode : bool, default False
         Whether the unit draws complete episodes with at least one matching step, instead of steps.
+    makes_transitions : bool, default False
+        Whether the layout has the successors of steps as `next_rows`.
+    pads_rows : bool, default False
+        Whether `shard` can add empty rows, so that every rank gets the same number of rows.
+    reads_ragged : bool, default False
+        Whether `assemble` receives arrays of varying length as `RaggedArray`, and the policy
+        version of each step.
+    reads_zeros : bool, default False
+        Whether the columns of missing steps in `window` are zero instead of -1 or NaN, which is
+        faster. Their successor is -1 in both cases.
     """
 
     by_episode: ClassVar[bool] = False
+    makes_transitions: ClassVar[bool] = False
+    pads_rows: ClassVar[bool] = False
+    reads_ragged: ClassVar[bool] = False
+    reads_zeros: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        # If a subclass overrides `may_start` or `anchors`, the inherited cache hints do not apply.
-        if "may_start" in vars(cls) or "anchors" in vars(cls):
-            for name in ("anchor_key", "reach", "lookback"):
-                if name not in vars(cls):
-                    setattr(cls, name, vars(Unit)[name])
+        # The hints of a class do not apply to subclasses that override the methods they describe.
+        overrides_start = "may_start" in vars(cls) or "anchors" in vars(cls)
+        hints = ("anchor_key", "reach", "lookback") if overrides_start else ()
+        if overrides_start or "layout" in vars(cls):
+            hints = (*hints, "reads_zeros")
+        for name in hints:
+            if name not in vars(cls):
+                setattr(cls, name, vars(Unit)[name])
 
     @property
     def what(self) -> str:
@@ -126,6 +143,22 @@ class Unit:
         True if the unit has an attribute `gaps` with the value ``"join"``.
         """
         return vars(self).get("gaps") == "join"
+
+    @property
+    def follows_links(self) -> bool:
+        """Whether the unit reads neighbours of steps, so that missing step numbers matter, a bool.
+
+        By default, True unless the unit draws episodes or defines `anchors`.
+        """
+        return not self.lists_anchors
+
+    @property
+    def has_fixed_shapes(self) -> bool:
+        """Whether all batches of one size have arrays of equal shapes, a bool.
+
+        By default, True unless the unit draws episodes or defines `anchors` or `assemble`.
+        """
+        return not (self.lists_anchors or self.assembles)
 
     @property
     def takes_last_step(self) -> bool:
@@ -283,6 +316,60 @@ class Unit:
         """
         return batch
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether `select_within_budget` may leave out drawn items, a bool."""
+        return False
+
+    def select_within_budget(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
+        """Return which drawn items to keep; called before `assemble` if `has_budget` is True.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            The batch that `layout` produced, with B items.
+        positions : ndarray of int64, shape (B,)
+            Position of each item; the smallest is the oldest item.
+
+        Returns
+        -------
+        ndarray of bool, shape (B,)
+            True for the items to keep, by default all.
+        """
+        return np.ones(len(positions), np.bool_)
+
+    @property
+    def annotated_field(self) -> str | None:
+        """The field with the tokens that `Batch.annotate` aligns arrays with, a str or None."""
+        return None
+
+    def shard(
+        self, batch: Mapping[str, np.ndarray], rank: int, ranks: int, rows_multiple: int = 1
+    ) -> dict[str, np.ndarray]:
+        """Return the rows of a batch for one of several ranks.
+
+        All rows of an item belong to one rank.
+
+        Parameters
+        ----------
+        batch : mapping of str to ndarray
+            A whole batch of this unit.
+        rank : int
+            Number of the rank, from 0.
+        ranks : int
+            Number of ranks, at least 1.
+        rows_multiple : int, default 1
+            Not used; only a unit with `pads_rows` can return a multiple of a number of rows.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The keys of `batch`.
+        """
+        items = batch["drawn"] if self.assembles else np.arange(len(next(iter(batch.values()))))
+        in_shard = items % ranks == rank
+        return {name: array[in_shard] for name, array in batch.items()}
+
 
 @dataclass(frozen=True)
 class Step(Unit):
@@ -300,6 +387,11 @@ class Step(Unit):
     def reach(self) -> int | None:
         """The number of steps that a change of one step's successor affects: 1, the step itself."""
         return 1
+
+    @property
+    def follows_links(self) -> bool:
+        """Whether the unit reads neighbours of steps: False."""
+        return False
 
     @property
     def window(self) -> range | None:

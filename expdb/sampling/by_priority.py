@@ -24,11 +24,10 @@ from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
-from expdb.replay.samplers import Prioritized, PriorityTree
+from expdb.replay.samplers import Prioritized
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Candidates, get_or_create
 from expdb.sampling.drawing import surplus
-from expdb.sampling.extensions import is_builtin
 from expdb.sampling.request import SampleRequest
 from expdb.sql.session import Session
 from expdb.storage import priorities
@@ -88,14 +87,14 @@ class ByPriority:
         request: SampleRequest,
         sampler: Prioritized,
         rng: np.random.Generator,
-    ) -> PriorityTree:
+    ) -> TreeByPosition:
         """Return the up-to-date weights that a sampler gives to the steps."""
         r, self.is_used = self._resident, True
         if r.priorities is None:
             assert session is not None
             load_priorities(self._store, session, r, self._store.state(session))
-        if request.scores_drawn is not None:
-            self._candidates.scores(session, request.scores_drawn)
+        if request.priority_score is not None:
+            self._candidates.scores(session, request.priority_score)
         if r.started < r.high:
             row_priorities.start_new_steps(r)
         draws = get_or_create(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
@@ -150,7 +149,7 @@ class ByPriority:
 
             self._weigh(draws, r.rows(affected[r.held(affected)]), matching)
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
-        if request.scores_drawn is not None:
+        if request.priority_score is not None:
             again += [change.revised for change in changes or ()]
         if again:
             positions = np.unique(np.concatenate(again))
@@ -357,8 +356,7 @@ class ByPriority:
 
 def _name_of(request: SampleRequest, sampler: Prioritized) -> tuple[Any, ...]:
     """Return the key of a tree, without beta, which a caller may change at each sample."""
-    own: tuple[Any, ...] = () if is_builtin(type(sampler)) else (type(sampler),)
-    own = own if sampler.score is None else (*own, "score", sampler.score)
+    own: tuple[Any, ...] = (type(sampler), sampler.score)
     return (sampler.alpha, sampler.epsilon, sampler.initial, request.key, request.anchor_key, *own)
 
 
@@ -370,6 +368,7 @@ class TreeByPosition:
     ):
         self._tree, self._resident, self.total = tree, resident, tree.total
         self._usage, self._rng = usage, rng
+        self.drawn: np.ndarray | None = None  # the positions that `draw` returned last
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions that shares of the total select, and their weights.
@@ -379,8 +378,9 @@ class TreeByPosition:
         r, usage = self._resident, self._usage
         rows, weights = self._tree.find(shares, r.first_place % r.slots)
         if usage is not None and usage.most is not None:
-            return self._draw_within(usage, rows, weights)
-        return r.positions(rows), weights
+            rows, weights = self._draw_within(usage, rows, weights)
+        self.drawn = r.positions(rows)
+        return self.drawn, weights
 
     def _draw_within(
         self, usage: Usage, rows: np.ndarray, weights: np.ndarray
@@ -397,7 +397,7 @@ class TreeByPosition:
             rows[again], weights[again] = tree.find(self._rng.random(len(again)))
         for full, before in reversed(blocked):
             tree.set(full, before)
-        return r.positions(rows), weights
+        return rows, weights
 
     def minimum(self) -> float:
         """Return the lowest weight above 0."""

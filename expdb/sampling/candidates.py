@@ -101,7 +101,7 @@ class Candidates:
             if matches is None or not matches.is_current:
                 return False
         if request.sampler.uses_priorities:
-            score = request.scores_drawn
+            score = request.priority_score
             if r.priorities is None or (
                 score is not None and not self._scores_of(score).is_current
             ):
@@ -248,10 +248,7 @@ class Candidates:
         rows = r.rows(matching)
         if request.limits is not None:
             rows = rows[request.limits.allow(r, rows)]
-        if request.unit_is_checked:
-            anchors = check_anchors(unit, unit.anchors(r, read_only(rows)), rows)
-        else:
-            anchors = unit.anchors(r, rows)
+        anchors = check_anchors(unit, unit.anchors(r, read_only(rows)), rows)
         first = anchors if anchors.ndim == 1 else anchors[:, 0]
         is_own = request.in_shard(r, first, anchors.ndim > 1) if len(first) else slice(None)
         anchors = anchors[is_own]

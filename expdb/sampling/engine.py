@@ -20,23 +20,20 @@ from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
 from expdb.process.locks import locked
 from expdb.replay.population import check_size
-from expdb.replay.samplers import Uniform
-from expdb.replay.transitions import NStep
+from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.advice import warn_of_ends, warn_of_equal_lists
 from expdb.sampling.by_priority import ByPriority, Saved, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
-from expdb.sampling.extensions import check_sampler, check_unit
+from expdb.sampling.extensions import check_declarations
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.request import (
     Limits,
     SampleRequest,
     as_text,
-    check_instances,
     field_names,
     find_scores,
-    with_default_replacement,
 )
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.query import Where, key_of, plain_where
@@ -70,6 +67,7 @@ class SampleEngine:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
+        self._recent: SamplePlan | None = None  # the last plan, if it has no optional arguments
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
         # While this is False, a sample that needs no rows in memory does not wait until they are
@@ -127,8 +125,8 @@ class SampleEngine:
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If the draw raises an ExpDBError, the engine restores the state of `rng`, except after
-        TooFewRows of a draw from `MANY` or more steps in memory.
+        If the draw raises an ExpDBError, the engine restores the state of `rng`, except after a
+        draw of steps from `MANY` or more steps in memory.
         """
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
@@ -170,12 +168,11 @@ class SampleEngine:
         with self.resident.lock: request = self._plan(*asked).request  # fmt: skip
         text = as_text(request.where, request.sampler, request.unit, None, {})
         plain = json.loads(text)
-        shard = None if request.shard is None else list(request.shard)
         return {
             "buffer": self._store.name,
             "where": plain["where"],
             "unit": plain["unit"],
-            "shard": shard,
+            "shard": None if request.shard is None else list(request.shard),
         }
 
     def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
@@ -183,10 +180,7 @@ class SampleEngine:
         with self.resident.lock: return self._safely(self._list_items, asked)  # fmt: skip
 
     def _list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
-        plan = self._plan(*asked)
-        if self._by_priority.unsaved:
-            self._save_for(plan)
-        changed = self._look_for_changes()
+        plan, changed = self._begin(asked)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             if not state.size:
@@ -223,10 +217,7 @@ class SampleEngine:
         rng: np.random.Generator,
         empty: Empty,
     ) -> tuple[Batch | None, int, int]:
-        plan = self._plan(*asked)
-        if self._by_priority.unsaved:
-            self._save_for(plan)
-        changed = self._look_for_changes()
+        plan, changed = self._begin(asked)
         if changed is None and plan.is_in_memory:
             if version == (self.resident, self.resident.epoch):
                 stop = min(start + plan.request.size, len(order))
@@ -293,6 +284,14 @@ class SampleEngine:
         at_least: Any = None,
     ) -> SamplePlan:
         """Return the plan of a request; create it if `plans` has no plan for the request."""
+        has_defaults = where is fields is shard is limits is at_least is None
+        recent = self._recent if has_defaults and type(size) is int else None
+        if (
+            recent is not None
+            and (recent.unit is unit and recent.sampler is sampler)
+            and recent.request.size == size
+        ):
+            return recent
         if type(size) is not int:
             size = checks.rows(size, "the size of a sample")
         plans = self._plans if plans is None else plans
@@ -309,18 +308,14 @@ class SampleEngine:
             plan = plans.get(asked)
         except TypeError:  # an argument is not hashable
             plan = asked = None
-        if (
-            plan is None
-            or plan.resident is not self.resident
-            or (plan.is_checked and not plan.serves(sampler, unit))
-        ):
+        if plan is None or plan.resident is not self.resident or not plan.serves(sampler, unit):
             if limits is None:
                 checks.rows(size, "the size of a sample")
-            check_instances(sampler, unit)
-            sampler = with_default_replacement(sampler, unit)
+            arguments = checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()"), unit
+            checks.instance(unit, Unit, "unit", "expdb.Step()")
+            sampler = sampler.for_unit(unit.lists_anchors)
             names = None if names is None else field_names(names)
-            check_sampler(sampler, self._store.fields.types)
-            check_unit(unit, sampler, self._store.fields.types)
+            check_declarations(sampler, unit, self._store.fields.types)
             condition = None if key is None else self._candidates.condition(key, where)
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
@@ -329,12 +324,20 @@ class SampleEngine:
                     size, key, where, condition, sampler, unit, names, part, limits, at_least
                 )
             )
-            plan.scores = find_scores(sampler, unit, names)
+            (plan.sampler, plan.unit), plan.scores = arguments, find_scores(sampler, unit, names)
             if asked is not None:
                 remember(plans, asked, plan)
+        self._recent = plan if has_defaults and not plan.scores else None
         if plan.scores:  # again for a plan in use, because the first score may come later
             self._store.tags.warn_of_unknown(plan.scores)
         return plan
+
+    def _begin(self, asked: tuple[Any, ...]) -> tuple[SamplePlan, object | None]:
+        """Return the plan of a request, and the result of `_look_for_changes`."""
+        plan = self._plan(*asked)
+        if self._by_priority.unsaved:
+            self._save_for(plan)
+        return plan, self._look_for_changes()
 
     def _plan_due(self, request: SampleRequest) -> SamplePlan:
         return SamplePlan(
@@ -410,7 +413,7 @@ class SampleEngine:
         self._advised.add(plan.unit_type)
         if is_first and plan.request.fields is None:  # else the caller knows the types
             warn_of_equal_lists(batch, self._store.fields.types)
-        if plan.unit_type is NStep and plan.request.key is None:
+        if plan.request.unit.makes_transitions and plan.request.key is None:
             warn_of_ends(self._store, session)
 
     def _save_for(self, plan: SamplePlan) -> None:
@@ -432,18 +435,17 @@ class SampleEngine:
         session: Session | None,
         wants_least: bool,
     ) -> Recorded:
-        plan, store = self._plan(*asked), self._store
+        drawing = rng, layout_rng, number, empty
         if session is not None:
+            plan = self._plan(*asked)
             state = self._prepare_plan(session, plan, None)
-            return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
-        if self._by_priority.unsaved:
-            self._save_for(plan)
-        changed = self._look_for_changes()
+            return plan.draw_recorded(*drawing, session, state, wants_least)
+        plan, changed = self._begin(asked)
         if changed is None and plan.is_in_memory:
-            return plan.draw_recorded(rng, layout_rng, number, empty, None, None, wants_least)
-        with store.engine.reading() as session:
+            return plan.draw_recorded(*drawing, None, None, wants_least)
+        with self._store.engine.reading() as session:
             state = self._prepare_plan(session, plan, changed)
-            return plan.draw_recorded(rng, layout_rng, number, empty, session, state, wants_least)
+            return plan.draw_recorded(*drawing, session, state, wants_least)
 
     def _again(
         self,

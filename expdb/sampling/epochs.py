@@ -14,7 +14,6 @@ from expdb.errors import InvalidValue, TooFewRows
 from expdb.process.awaiting import AsyncIteration
 from expdb.process.locks import locked
 from expdb.replay.samplers import Uniform
-from expdb.replay.tokens import Tokens
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.request import check_empty
 from expdb.storage.reading.chunk_values import Empty
@@ -75,13 +74,13 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         self._drop_last = checks.flag(drop_last, "drop_last")
         self._refresh = checks.flag(refresh, "refresh")
         where, unit, fields, shard = request_args
-        if isinstance(unit, Tokens) and unit.budget is not None:
-            raise InvalidValue(
-                f"budget={unit.budget} cannot be used with epochs(), because an epoch must return "
-                "every item; omit budget, or lease batches from a consumer"
-            )
         self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)
+        if unit.has_budget:
+            raise InvalidValue(
+                f"{type(unit).__name__} with a budget cannot be used with epochs(), because an "
+                "epoch must return every item; omit budget, or lease batches from a consumer"
+            )
         self._lock = threading.RLock()  # threads may share the iterator
         self.epoch = 0
         self.items: np.ndarray | None = None

@@ -1,30 +1,25 @@
-"""Check the declarations and the return values of samplers and units that users wrote.
+"""Check the declarations of samplers and units, and the shapes of the arrays that they return.
 
-The samplers and units of expdb are trusted and not checked.
+The declarations are checked once per plan. The checks of each draw compare only shapes.
+`expdb.testing` checks the values.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
 
 from expdb.chunks.fields import SYSTEM
-from expdb.errors import InvalidValue
-from expdb.memory.resident import Resident
+from expdb.errors import InvalidValue, warn
 from expdb.names import EPISODE_COLUMNS, SCORE, nearest
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Drawn, Sampler
 from expdb.replay.units import Unit
 
-FIXED = ("position", "episode", *SYSTEM)  # keys that no sampler or unit may replace
-
-
-def is_builtin(kind: type) -> bool:
-    """Return whether a class of samplers or units belongs to expdb, whose tests check it."""
-    return kind.__module__.startswith("expdb.replay.")
+FIXED = ("position", "episode")  # keys that no sampler or unit may replace
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -34,41 +29,45 @@ def read_only(array: np.ndarray) -> np.ndarray:
     return view
 
 
-def check_sampler(sampler: Sampler, fields: dict[str, Any]) -> None:
-    """Raise InvalidValue if the declarations of a sampler are invalid."""
-    if not is_builtin(type(sampler)):
-        _check_names(sampler, fields)
+def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) -> None:
+    """Raise InvalidValue if the declarations of a sampler or a unit are invalid.
 
-
-def check_unit(unit: Unit, sampler: Sampler, fields: dict[str, Any]) -> None:
-    """Raise InvalidValue if the declarations of a unit are invalid or share a sampler's key."""
-    if not is_builtin(type(unit)):
-        if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
-            raise InvalidValue(
-                f"{_name(unit)} must be frozen, because expdb uses units as cache keys; decorate "
-                "the class with @dataclass(frozen=True)"
-            )
-        try:
-            hash(unit)
-        except TypeError as error:
-            raise InvalidValue(
-                f"{_name(unit)} must be hashable ({error}); use a tuple instead of a list"
-            ) from None
-        _check_names(unit, fields)
-        window: Any = unit.window
-        if window is not None and not (isinstance(window, range) and window.step == 1):
-            raise InvalidValue(
-                f"{_name(unit)}.window must be None or a range with step 1, such as range(-3, 1), "
-                f"got {window!r}"
-            )
+    Warn if a key replaces a field, which batches then lack.
+    """
+    if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
+        raise InvalidValue(
+            f"{_name(unit)} must be frozen, because expdb uses units as cache keys; decorate "
+            "the class with @dataclass(frozen=True)"
+        )
+    try:
+        hash(unit)
+    except TypeError as error:
+        raise InvalidValue(
+            f"{_name(unit)} must be hashable ({error}); use a tuple instead of a list"
+        ) from None
+    for extension in (sampler, unit):
+        _check_names(extension)
+    window: Any = unit.window
+    if window is not None and not (isinstance(window, range) and window.step == 1):
+        raise InvalidValue(
+            f"{_name(unit)}.window must be None or a range with step 1, such as range(-3, 1), "
+            f"got {window!r}"
+        )
     if both := set(unit.keys()) & set(sampler.keys()):
         raise InvalidValue(
             f"{_name(unit)} and {_name(sampler)} both have the key {min(both)!r}; rename one of "
             "them"
         )
+    for extension in (sampler, unit):
+        for key in extension.keys() if not unit.assembles else ():
+            if key in fields and key not in SYSTEM:
+                warn(
+                    f"batches lack the field {key!r}, because {_name(extension)} has a key of "
+                    "this name; store the field under another name"
+                )
 
 
-def _check_names(extension: Sampler | Unit, fields: dict[str, Any]) -> None:
+def _check_names(extension: Sampler | Unit) -> None:
     reads: Any = extension.reads
     if callable(reads) or isinstance(reads, str) or not _are_names(reads):
         raise InvalidValue(
@@ -85,14 +84,10 @@ def _check_names(extension: Sampler | Unit, fields: dict[str, Any]) -> None:
     keys: Any = extension.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
         raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names")
-    kinds: list[Any] = [kind for kind in type(extension).__mro__ if is_builtin(kind)]
-    builtin_keys = {key for kind in kinds for key in kind.keys(extension)}
-    if taken := [
-        key for key in keys if (key in FIXED or key in fields) and key not in builtin_keys
-    ]:
+    if taken := [key for key in FIXED if key in keys]:
         raise InvalidValue(
-            f"{_name(extension)} has the key {taken[0]!r}, which is also a column or a field; "
-            "rename the key"
+            f"{_name(extension)} has the key {taken[0]!r}, which expdb adds to every batch; rename "
+            "the key"
         )
 
 
@@ -111,126 +106,93 @@ def unknown_column(name: str) -> InvalidValue:
     return InvalidValue(f"{name!r} is not a column of episodes; {cure}")
 
 
-def check_draw(
-    sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
-) -> Drawn:
-    """Return a copy of the draw of a user's sampler; raise InvalidValue if the draw is invalid."""
+def check_draw(sampler: Sampler, size: int, drawn: Drawn, low: int, high: int) -> Drawn:
+    """Return a draw of positions from `low` up to `high`.
+
+    Raise InvalidValue if positions are outside of this range, or if arrays have other shapes or
+    keys.
+    """
+    keys = sampler.keys()
     try:
         positions, columns = drawn
-        positions = np.asarray(positions)
-        sound = positions.shape == (size,) and positions.dtype.kind in "iu"
-        sound = sound and columns.keys() == set(sampler.keys())
-        sound = sound and all(np.shape(array)[:1] == (size,) for array in columns.values())
-    except (TypeError, ValueError, AttributeError):
-        sound = False
-    if not sound:
-        keys = ", ".join(sampler.keys())
+        is_valid = positions.shape == (size,) and positions.dtype.kind == "i"
+        is_valid = is_valid and len(columns) == len(keys)
+        for name in keys:
+            is_valid = is_valid and name in columns and len(columns[name]) == size
+    except (AttributeError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
         raise InvalidValue(
-            f"{_name(sampler)}.draw must return positions as an integer array [{size}], and a "
-            "dict "
-            + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, like keys()")
+            f"{_name(sampler)}.draw must return positions as an array [{size}], and a dict "
+            + (
+                f"of arrays [{size}, ...] named {', '.join(keys)}"
+                if keys
+                else "that is empty, like keys()"
+            )
         )
-    if not holds(positions).all():
+    # `argmin` and `argmax` are faster than `min` and `max`.
+    if positions[positions.argmin()] < low or positions[positions.argmax()] >= high:
         raise InvalidValue(
             f"{_name(sampler)}.draw must return positions of the population; take them from "
             "population.positions or population.at()"
         )
-    # Copy the arrays, because a sampler may fill them again for the next sample.
-    return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
+    return drawn
 
 
-def check_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
-    """Check the result of `may_start` of a user's unit, and return it."""
-    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):
-        raise InvalidValue(
-            f"{_name(unit)}.may_start must return an array of bool with one value per row"
-        )
-    return mask
-
-
-def check_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
-    """Check the result of `anchors` of a user's unit, and return it as int64."""
-    if isinstance(anchors, np.ndarray) and not len(anchors.reshape(-1)):
-        return rows[:0]
-    sound = (
-        isinstance(anchors, np.ndarray) and anchors.ndim in (1, 2) and anchors.dtype.kind in "iu"
+def invalid_starts(unit: Unit) -> InvalidValue:
+    """Return the error for a result of `may_start` with another shape."""
+    return InvalidValue(
+        f"{_name(unit)}.may_start must return an array of bool with one value per row"
     )
-    if sound:
-        anchors = anchors.astype(np.int64)
-        first = anchors if anchors.ndim == 1 else anchors[:, 0]
-        sound = bool((first >= 0).all()) and len(np.unique(first)) == len(first)
-        sound = sound and bool(np.isin(anchors, (*rows, -1)).all())
-    if not sound:
+
+
+def check_anchors(unit: Unit, anchors: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the result of `anchors`; raise InvalidValue if its shape or type is wrong."""
+    if getattr(anchors, "ndim", 0) not in (1, 2) or (len(anchors) and anchors.dtype.kind != "i"):
         raise InvalidValue(
-            f"{_name(unit)}.anchors must return an integer array [A] or [A, n] of the passed "
-            "rows, and the first row of each anchor must be unique"
+            f"{_name(unit)}.anchors must return an integer array [A] or [A, n] of the passed rows"
         )
-    return anchors  # type: ignore[no-any-return]
+    return anchors if anchors.size else rows[:0]
 
 
-def check_layout(
-    unit: Unit, layout: Any, rows: np.ndarray, r: Resident, window: np.ndarray | None
-) -> Layout:
-    """Check the result of `layout` of a user's unit, and return it with copied arrays.
+def check_layout(unit: Unit, layout: Layout, count: int, keys: Set[str]) -> None:
+    """Raise InvalidValue if the layout of `count` items has arrays of other shapes or keys.
 
-    `window` has the rows around the drawn rows. expdb passed these rows to the unit, so they need
-    no check.
+    Add the mask to the columns.
     """
+    try:
+        count = count if layout.kept is None else int(np.count_nonzero(layout.kept))
+        is_sound = _are_sound(layout, count, keys)
+        for array in layout.columns.values():
+            is_sound = is_sound and len(array) == count
+        is_sound = is_sound and layout.columns.keys() >= keys
+    except (AttributeError, TypeError) as error:
+        raise _invalid_layout(unit, layout, count) from error
+    if not is_sound:
+        raise _invalid_layout(unit, layout, count)
+
+
+def _are_sound(layout: Layout, count: int, keys: Set[str]) -> bool:
+    """Return whether the rows, the mask and the keys of a layout fit together."""
+    mask = layout.mask
+    if mask is None:
+        return layout.rows.shape == (count,)
+    if not layout.ragged:
+        layout.columns.setdefault("mask", mask)
+        if "mask" not in keys:
+            return False
+    return len(layout.rows) == count and layout.rows.shape == mask.shape
+
+
+def _invalid_layout(unit: Unit, layout: Layout, count: int) -> InvalidValue:
     what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
-        raise InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
-    if layout.kept is not None:
-        rows = rows[layout.kept]
-    layout_rows, mask, count, keys = layout.rows, layout.mask, len(rows), tuple(unit.keys())
-    if (
-        not isinstance(layout_rows, np.ndarray)
-        or layout_rows.dtype.kind not in "iu"
-        or len(layout_rows) != count
-    ):
-        raise InvalidValue(f"{what} rows as an integer array of shape [{count}] or [{count}, ...]")
-    if mask is None:
-        first = rows if rows.ndim == 1 else rows[:, 0]
-        if layout_rows.ndim != 1 or not np.array_equal(layout_rows, first):
-            raise InvalidValue(
-                f"{what} the drawn rows [{count}] in their order; to return other rows "
-                f"[{count}, ..., T], also return a mask"
-            )
-    elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != layout_rows.shape:
-        raise InvalidValue(f"{what} a bool mask with the shape of its rows, {layout_rows.shape}")
-    elif not _are_steps(layout_rows, mask, r, window):
-        raise InvalidValue(f"{what} rows of stored steps wherever its mask is True")
-    elif "mask" not in tuple(unit.keys()) or not np.array_equal(
-        layout.columns.get("mask", mask), mask
-    ):
-        raise InvalidValue(
-            f"{_name(unit)}.layout returned a mask, which expdb adds to the batch as 'mask'; add "
-            "'mask' to keys(), and omit 'mask' from the columns"
-        )
-    else:
-        layout.columns.setdefault("mask", mask)
-    for name in ("next_rows", "last_rows"):
-        _check_rows(getattr(layout, name), f"{what} {name}", count, r)
-    if layout.columns.keys() != set(keys) or not all(
-        isinstance(array, np.ndarray) and array.shape[:1] == (count,)
-        for array in layout.columns.values()
-    ):
-        names = ", ".join(keys) or "nothing"
-        raise InvalidValue(
-            f"{what} one array of shape [{count}, ...] for each name in keys(): {names}"
-        )
-    # Copy the arrays, because a unit may fill them again for the next sample.
-    if layout_rows is not window:
-        layout.rows = layout_rows.copy()
-    layout.columns = {name: array.copy() for name, array in layout.columns.items()}
-    return layout
-
-
-def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarray | None) -> bool:
-    """Return whether every row with a True mask is the row of a stored step."""
-    if rows is window:
-        return not np.count_nonzero(mask & (rows < 0))
-    chosen = rows[mask]
-    return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
+        return InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
+    return InvalidValue(
+        f"{what} rows [{count}], or rows and a mask [{count}, ..., T], and an array [{count}, ...] "
+        "for each name in keys(), also 'mask' if there is a mask; keys() has "
+        f"{', '.join(unit.keys()) or 'no name'}"
+    )
 
 
 def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
@@ -284,16 +246,6 @@ def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.n
 def within(rows: np.ndarray, stop: int) -> bool:
     """Return whether all rows are at least 0 and less than `stop`."""
     return bool(((rows >= 0) & (rows < stop)).all())
-
-
-def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
-    if rows is not None and (
-        not isinstance(rows, np.ndarray)
-        or rows.shape != (count,)
-        or rows.dtype.kind not in "iu"
-        or not within(rows, r.total - 1)
-    ):
-        raise InvalidValue(f"{what} as an integer array [{count}] of rows of known steps")
 
 
 def _name(extension: Any) -> str:

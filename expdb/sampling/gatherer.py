@@ -125,7 +125,7 @@ class Gatherer:
     ) -> dict[str, dict[str, Any]]:
         """Read the columns that are not in memory, by source."""
         by_source: dict[str, dict[str, Any]] = {}
-        if keys.has_builtin_assembly:
+        if keys.reads_ragged:
             by_source["versions"] = self._read_versions(session, state, layout)
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
@@ -136,7 +136,7 @@ class Gatherer:
                 keys.stored,
                 flat,
                 layout.mask,
-                keys.has_builtin_assembly,
+                keys.reads_ragged,
                 is_last_read,
             )
             shape = layout.rows.shape

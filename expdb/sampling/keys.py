@@ -15,9 +15,7 @@ from expdb.errors import warn
 from expdb.memory.resident import Resident
 from expdb.names import COLUMN_KINDS, GIVEN_SUCCESSORS, nearest
 from expdb.replay.samplers import Sampler
-from expdb.replay.transitions import NStep
 from expdb.replay.units import Unit
-from expdb.sampling.extensions import is_builtin
 from expdb.sql.tables import ViewColumn
 from expdb.storage.reading.annotations import find_annotation
 from expdb.storage.reading.columns import table_column
@@ -39,15 +37,15 @@ class KeySources:
     packed: dict[str, list[tuple[str, str, np.dtype[Any] | None]]]
     alone: dict[str, list[tuple[str, str]]]
     others: list[tuple[str, str, str]]
-    # Whether a built-in unit assembles the batch. If so, fields whose first dimension varies are
-    # `RaggedArray`, and policy versions come from columns of episodes, which the unit must read.
-    has_builtin_assembly: bool
+    # Whether fields whose first dimension varies are `RaggedArray`, and policy versions come from
+    # columns of episodes, which the unit must read.
+    reads_ragged: bool
 
     @cached_property
     def in_memory(self) -> bool:
         """Whether a batch never needs the database."""
         database_keys = self.stored, self.of_episodes, self.following, self.last, self.frames
-        return not (any(database_keys) or self.has_builtin_assembly)
+        return not (any(database_keys) or self.reads_ragged)
 
 
 # For each source in memory, the source of its fields that must be read from the database.
@@ -73,8 +71,8 @@ def key_sources(
     own = dict.fromkeys(unit.keys(), "unit") | dict.fromkeys(sampler.keys(), "sampler")
     derived = unit.derived(list(types), r.final_fields)
     stacked = unit.stacked(list(types), derived)
-    if isinstance(unit, NStep):
-        _warn_of_missing_successors(store, unit, fields)
+    if unit.makes_transitions:
+        _warn_of_missing_successors(store, derived, fields)
     following = {f"next_{name}": name for name in derived}
     usual = dict.fromkeys(["position", "episode", *SYSTEM, *types, *following, *own])
     keys: list[tuple[str, str, str]] = []
@@ -93,14 +91,13 @@ def key_sources(
     # Without keys of the unit such as `mask`, padding looks like data in the other arrays.
     added = [key for key in own if own[key] == "unit" and key not in SYSTEM]
     wanted = usual if fields is None else dict.fromkeys([*fields, *added])
-    has_builtin_assembly = unit.assembles and is_builtin(type(unit))
     if unit.assembles:
         inputs = unit.inputs(fields, list(types))
         wanted = wanted if inputs is None else dict.fromkeys(inputs)
     for name in wanted:
         if name in own:
             keys.append((name, own[name], name))
-        elif name == "policy_version" and has_builtin_assembly:
+        elif name == "policy_version" and unit.reads_ragged:
             keys += [(name, "versions", name), (f"has_{name}", "versions", f"has_{name}")]
         elif name in following:
             add(name, "next_stack" if following[name] in stacked else "next", following[name])
@@ -138,15 +135,17 @@ def key_sources(
         packed,
         alone,
         others,
-        has_builtin_assembly,
+        unit.reads_ragged,
     )
 
 
-def _warn_of_missing_successors(store: Store, unit: NStep, fields: tuple[str, ...] | None) -> None:
+def _warn_of_missing_successors(
+    store: Store, derived: list[str], fields: tuple[str, ...] | None
+) -> None:
     """Warn if a batch contains a stored `next_<field>` that only some steps have."""
     for name in store.fields.types:
         following = f"next_{name}"
-        is_taken = unit.next_fields is None and (fields is None or following in fields)
+        is_taken = name not in derived and (fields is None or following in fields)
         if following in store.fields.optional and is_taken and name not in store.fields.optional:
             warn(
                 f"{following} was stored with only some steps, and is zero or NaN for all other "

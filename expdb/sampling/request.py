@@ -2,11 +2,10 @@
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +17,10 @@ from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
 from expdb.names import SCORE
 from expdb.replay.layout import Trajectories
-from expdb.replay.samplers import Ordered, Prioritized, Sampler, Uniform
-from expdb.replay.units import Step, Unit
-from expdb.sampling.extensions import check_starts, is_builtin, read_only
+from expdb.replay.samplers import Sampler
+from expdb.replay.settings import settings_of
+from expdb.replay.units import Unit
+from expdb.sampling.extensions import invalid_starts, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
 from expdb.storage.ledger.entries import DISCARDED
@@ -125,16 +125,6 @@ class SampleRequest:
     at_least: int | None = None  # smallest number of items in a batch; by default, `size`
 
     @cached_property
-    def unit_is_checked(self) -> bool:
-        """Whether the results of the unit are checked, because it is not part of expdb."""
-        return not is_builtin(type(self.unit))
-
-    @cached_property
-    def sampler_is_checked(self) -> bool:
-        """Whether the results of the sampler are checked, because it is not part of expdb."""
-        return not is_builtin(type(self.sampler))
-
-    @cached_property
     def anchor_key(self) -> tuple[Any, ...]:
         """Key of all restrictions on drawable steps except the query; `()` for none."""
         key = _anchor_key(self.unit)
@@ -169,9 +159,9 @@ class SampleRequest:
         return self.condition is not None and "priority" in self.condition.names
 
     @cached_property
-    def scores_drawn(self) -> str | None:
-        """The name of the score that the sampler uses as priority, or None."""
-        return self.sampler.score if isinstance(self.sampler, Prioritized) else None
+    def priority_score(self) -> str | None:
+        """The name of the score that replaces the priorities of steps, or None."""
+        return self.sampler.priority_score
 
     @cached_property
     def uses_time(self) -> bool:
@@ -207,11 +197,10 @@ class SampleRequest:
         `trajectories` may be a window that has already read the rows around the steps.
         """
         around = self.trajectories(resident) if trajectories is None else trajectories
-        if self.unit_is_checked:
-            returned = self.unit.may_start(around, read_only(rows) if around is resident else rows)
-            mask = check_starts(self.unit, returned, len(rows))
-        else:
-            mask = self.unit.may_start(around, rows)
+        given = read_only(rows) if around is resident else rows  # later draws use the rows
+        mask = self.unit.may_start(around, given)
+        if getattr(mask, "shape", None) != rows.shape or mask.dtype != bool:
+            raise invalid_starts(self.unit)
         if self.limits is not None:
             mask = mask & self.limits.allow(resident, rows)
         return mask if self.shard is None else mask & self.in_shard(resident, rows)
@@ -219,12 +208,12 @@ class SampleRequest:
     @cached_property
     def follows_links(self) -> bool:
         """Whether the unit follows links between steps."""
-        return follows_links(self.unit)
+        return self.unit.follows_links
 
     @cached_property
     def only_unit_decides(self) -> bool:
-        """Whether only the unit restricts the steps, and its results are not checked."""
-        return self.limits is None and self.shard is None and not self.unit_is_checked
+        """Whether only the unit restricts the steps."""
+        return self.limits is None and self.shard is None
 
     def epoch(self, resident: Resident) -> tuple[int, int]:
         """Return counters that change whenever the set of drawable steps may have changed."""
@@ -247,11 +236,6 @@ class SampleRequest:
             episodes = _hashed(episodes)
         mask: np.ndarray = episodes % count == index
         return mask
-
-
-def follows_links(unit: Unit) -> bool:
-    """Return whether a unit follows links between steps, and does not draw whole episodes."""
-    return not (unit.by_episode or unit.lists_anchors or isinstance(unit, Step))
 
 
 def _warn_of_gap(episode: int, before: int, after: int) -> None:
@@ -281,32 +265,7 @@ def _anchor_key(unit: Unit) -> tuple[Any, ...]:
         return key
     own = ("may_start", "anchors")
     owner = next(kind for kind in type(unit).__mro__ if any(name in vars(kind) for name in own))
-    return key if is_builtin(owner) else (owner, *key)
-
-
-def check_instances(sampler: Any, unit: Any) -> None:
-    """Raise InvalidValue unless the arguments are a Sampler and a Unit."""
-    if not isinstance(unit, Unit):
-        raise InvalidValue(
-            f"unit must be a Unit such as expdb.Step(), got {unit!r}{_advice_for_class(unit)}"
-        )
-    if not isinstance(sampler, Sampler):
-        raise InvalidValue(
-            f"sampler must be a Sampler such as expdb.Uniform(), got {sampler!r}"
-            f"{_advice_for_class(sampler)}"
-        )
-
-
-def _advice_for_class(value: Any) -> str:
-    """Return advice if the caller passed a class instead of an instance, else an empty text."""
-    return f"; pass an instance, {value.__name__}()" if isinstance(value, type) else ""
-
-
-def with_default_replacement(sampler: Sampler, unit: Unit) -> Sampler:
-    """Return the sampler; if it is `Uniform` without `replace`, set the default for the unit."""
-    if type(sampler) is Uniform and sampler.replace is None:
-        return dataclasses.replace(sampler, replace=not unit.lists_anchors)
-    return sampler
+    return (owner, *key)
 
 
 def check_empty(empty: Any) -> None:
@@ -319,11 +278,7 @@ def check_empty(empty: Any) -> None:
 
 def find_scores(sampler: Sampler, unit: Unit, names: tuple[str, ...] | None) -> list[str]:
     """Return the scores, such as "scores.judge", that a sampler, a unit or `fields` reads."""
-    read = [*unit.reads, *sampler.reads, *(names or ())]
-    if isinstance(sampler, Prioritized) and sampler.score is not None:
-        read.append(f"scores.{sampler.score}")
-    if isinstance(sampler, Ordered):
-        read.append(sampler.column)
+    read = [*unit.reads, *sampler.named_columns, *(names or ())]
     return [name for name in dict.fromkeys(read) if SCORE.fullmatch(name)]
 
 
@@ -373,50 +328,6 @@ def describe_query(where: Where) -> Any:
     if isinstance(plain, np.ndarray):
         return f"{len(plain)} positions"
     return plain.build() if isinstance(plain, QueryBuilder) else plain
-
-
-def settings_of(instance: Sampler | Unit) -> dict[str, Any]:
-    """Return the public name of the class and its settings, including those of nested units."""
-    settings: dict[str, Any] = {"name": public_name(type(instance))}
-    for name in _names_of_fields(instance):
-        value = getattr(instance, name)
-        settings[name] = settings_of(value) if isinstance(value, Unit) else value
-    return settings
-
-
-def _names_of_fields(instance: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(instance)] if is_dataclass(instance) else []
-
-
-def have_same_settings(instance: Sampler | Unit, other: Sampler | Unit) -> bool:
-    """Return whether all settings are identical, or equal and of the same type."""
-    if instance is other:
-        return True
-    if type(instance) is not type(other) or not is_dataclass(instance):
-        return False
-    pairs = [(getattr(instance, name), getattr(other, name)) for name in _names_of_fields(instance)]
-    return all(_are_same(left, right) for left, right in pairs)
-
-
-def _are_same(value: Any, other: Any) -> bool:
-    """Return whether two settings are identical, or plain values of the same type and repr.
-
-    0.0 and -0.0 are equal but have different reprs. Other objects may define `==` in any way.
-    """
-    if value is other:
-        return True
-    if type(value) is not type(other):
-        return False
-    if isinstance(value, tuple):
-        return len(value) == len(other) and all(map(_are_same, value, other))
-    if isinstance(value, (Sampler, Unit)):
-        return have_same_settings(value, other)
-    return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(other)
-
-
-def public_name(kind: type) -> str:
-    """Return the name of a class of expdb, or the module and name of any other class."""
-    return kind.__name__ if is_builtin(kind) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 REPR = "repr"  # the JSON key for the repr of a value that JSON cannot represent

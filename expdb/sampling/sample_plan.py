@@ -13,27 +13,28 @@ from expdb.batch import Batch
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
-from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.layout import Layout
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.ragged import RaggedArray
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
-from expdb.replay.tokens import Tokens
+from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Step, Unit
-from expdb.sampling.by_priority import ByPriority
+from expdb.sampling.by_priority import ByPriority, TreeByPosition
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.drawing import draw_at_least, draw_within
 from expdb.sampling.extensions import (
     check_assembly,
     check_draw,
     check_layout,
+    invalid_starts,
     read_only,
     unknown_column,
 )
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.keys import KeySources, key_sources
 from expdb.sampling.repeatable import least_position, rows_crc
-from expdb.sampling.request import SampleRequest, have_same_settings
+from expdb.sampling.request import SampleRequest
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.annotate import annotate_tokens
@@ -81,7 +82,11 @@ class SamplePlan:
         # Version and records of the resident for which `_keys` was built.
         self._version, self._packed = -1, resident.packed
         window = request.unit.window
-        self.is_checked = request.unit_is_checked or request.sampler_is_checked
+        # The sampler and the unit of the call that the plan was made for; see `serves`.
+        self.sampler, self.unit = request.sampler, request.unit
+        self._has_budget = request.unit.has_budget
+        self._unit_keys = frozenset(request.unit.keys())
+        self._key_count = len(request.sampler.keys())
         # The offsets always include 0, even if the unit's window does not.
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # Drawable positions, and the epoch for which they are valid.
@@ -102,7 +107,7 @@ class SamplePlan:
         self._assembles = request.unit.assembles
         # Whether a draw from memory can fail after it has drawn random numbers, even if there are
         # many steps. If it cannot, the engine does not save the state of the generator.
-        self.may_fail_after_drawing = request.unit.by_episode or self.is_checked
+        self.may_fail_after_drawing = request.unit.by_episode
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
@@ -115,13 +120,9 @@ class SamplePlan:
     def serves(self, sampler: Sampler, unit: Unit) -> bool:
         """Return whether the plan can serve a call with an equal sampler and an equal unit.
 
-        Users' classes may have settings that `==` does not compare, or equal settings of different
-        types.
+        They may have settings that `==` does not compare, or equal settings of different types.
         """
-        r = self.request
-        return (not r.unit_is_checked or have_same_settings(r.unit, unit)) and (
-            not r.sampler_is_checked or have_same_settings(r.sampler, sampler)
-        )
+        return have_same_settings(self.unit, unit) and have_same_settings(self.sampler, sampler)
 
     @property
     def keys(self) -> KeySources:
@@ -186,8 +187,8 @@ class SamplePlan:
         self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
     ) -> Recorded:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
-        r, unit = self.resident, self.request.unit
-        if isinstance(unit, Tokens) and drawn.kept is not None:  # the others exceeded the budget
+        r = self.resident
+        if drawn.kept is not None:  # the other items exceeded the budget of the unit
             columns = {name: array[drawn.kept] for name, array in drawn.columns.items()}
             drawn = Drawn(drawn.positions[drawn.kept], columns)
         items = drawn.items
@@ -274,10 +275,8 @@ class SamplePlan:
             positions, columns = draw_at_least(
                 lambda size: self._draw_from(population, size, rng), request.at_least, request.size
             )
-        elif request.sampler_is_checked:
-            positions, columns = self._draw_from(population, request.size, rng)
         else:
-            positions, columns = request.sampler.draw(population, request.size, rng)
+            positions, columns = self._draw_from(population, request.size, rng)
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
         return positions, r.rows(positions), columns
@@ -286,10 +285,18 @@ class SamplePlan:
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
     ) -> Draw:
         sampler = self.request.sampler
-        if not self.request.sampler_is_checked:
-            return sampler.draw(population, size, rng)
-        check_size(population.size, 1, self.request.unit.what, replace=True)
-        return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
+        try:
+            drawn = sampler.draw(population, size, rng)
+        except (IndexError, ValueError, ZeroDivisionError):
+            check_size(population.size, 1, self.request.unit.what, replace=True)
+            raise
+        given = population.drawn if population.tree is None else population.tree.drawn
+        is_usual = type(drawn) is tuple and given is not None and drawn[0] is given
+        is_usual = is_usual and len(drawn[0]) == size and len(drawn[1]) == self._key_count
+        for array in drawn[1].values() if is_usual else ():
+            is_usual = is_usual and len(array) == size
+        r = self.resident
+        return drawn if is_usual else check_draw(sampler, size, drawn, r.low, r.high)
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""
@@ -315,6 +322,8 @@ class SamplePlan:
         window = self._load(offsets, positions, rows)
         if request.only_unit_decides:
             fit = request.unit.may_start(window, window.drawn)
+            if getattr(fit, "shape", None) != rows.shape:
+                raise invalid_starts(request.unit)
         else:
             fit = request.may_start(r, window.drawn, window)
         self._loaded = window  # set last: a signal handler may draw while the unit reads the window
@@ -324,8 +333,8 @@ class SamplePlan:
         """Load the window around steps; a draw in a signal handler gets another window."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
-            window = Window(r, offsets, len(rows), self.request.unit_is_checked)
-        window.load(positions, read_only(rows) if self.request.unit_is_checked else rows)
+            window = Window(r, offsets, len(rows), not self.request.unit.reads_zeros)
+        window.load(positions, rows)
         return window
 
     # -- building the batch ------------------------------------------------------------------------
@@ -348,21 +357,28 @@ class SamplePlan:
                 self._window = window
             offsets = self._offsets if rows.ndim == 1 and trajectories is r else None
             window = None if offsets is None else self._load(offsets, positions, rows)
-        if self.request.unit_is_checked:
-            layout = self._checked(trajectories, rows, window, rng)
-        elif window is None:
+        if window is None:
             layout = unit.layout(trajectories, rows, rng)
         else:
-            layout = unit.layout(window, window.drawn, rng)
+            layout, rows = unit.layout(window, window.drawn, rng), window.drawn
+        mask = getattr(layout, "mask", None)
+        usual = rows if mask is None else None if window is None else window.rows
+        is_usual = getattr(layout, "rows", None) is usual and layout.kept is None
+        is_usual = is_usual and len(layout.columns) == len(self._unit_keys)
+        is_usual = is_usual and (mask is None or mask.shape == layout.rows.shape)
+        for array in layout.columns.values() if is_usual else ():
+            is_usual = is_usual and len(array) == len(rows)
+        if not is_usual:
+            check_layout(unit, layout, len(rows), self._unit_keys)
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
             layout.rows = np.where(layout.mask, layout.rows, r.zero)
-        if isinstance(unit, Tokens) and unit.budget is not None:
+        if self._has_budget:
             return self._limit_tokens(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
 
     def _limit_tokens(
         self,
-        unit: Tokens,
+        unit: Unit,
         layout: Layout,
         positions: np.ndarray,
         rows: np.ndarray,
@@ -383,21 +399,6 @@ class SamplePlan:
         limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
         limited.kept = is_kept
         return limited, None, {name: _select_items(array, is_kept) for name, array in batch.items()}
-
-    def _checked(
-        self,
-        trajectories: Trajectories,
-        rows: np.ndarray,
-        window: Window | None,
-        rng: np.random.Generator,
-    ) -> Layout:
-        """Return the layout of drawn rows from a user's unit, after checking the layout."""
-        r, unit = self.resident, self.request.unit
-        if window is None:
-            layout = unit.layout(trajectories, read_only(rows), rng)
-            return check_layout(unit, layout, rows, r, None)
-        layout = unit.layout(window, window.drawn, rng)
-        return check_layout(unit, layout, rows, r, window.rows)
 
     def _made(
         self,
@@ -442,10 +443,10 @@ class SamplePlan:
         for name, array in columns.items():
             arrays.setdefault(name, array[arrays["drawn"]])
         arrays["position"] = positions[arrays["drawn"]]
-        if not isinstance(unit, Tokens):
+        field, store = unit.annotated_field, self._store
+        if field is None:
             return Batch(arrays, size)
-        store = self._store
-        return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, unit.output))
+        return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, field))
 
 
 def _select_items(values: Any, is_selected: np.ndarray) -> Any:
@@ -465,7 +466,7 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 class MatchingPopulation:
     """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
-    __slots__ = ("_number", "_plan", "_rng", "_session")
+    __slots__ = ("_number", "_plan", "_rng", "_session", "drawn", "tree")
 
     def __init__(
         self,
@@ -475,6 +476,8 @@ class MatchingPopulation:
         number: int | None = None,
     ):
         self._plan, self._session, self._rng, self._number = plan, session, rng, number
+        self.drawn: np.ndarray | None = None  # the last result of `uniform`
+        self.tree: TreeByPosition | None = None  # the last result of `priorities`
 
     def _drawable(self) -> Positions:
         return self._plan.drawable(self._session)
@@ -505,7 +508,8 @@ class MatchingPopulation:
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
-        return self._plan.drawable(self._session).draw(size, replace, rng)
+        self.drawn = self._plan.drawable(self._session).draw(size, replace, rng)
+        return self.drawn
 
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
@@ -546,7 +550,10 @@ class MatchingPopulation:
                 "priorities() requires a sampler with uses_priorities = True; set "
                 "uses_priorities in the sampler class"
             )
-        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
+        plan = self._plan
+        tree = plan.by_priority.tree(self._session, plan.request, sampler, self._rng)
+        self.tree = tree
+        return tree
 
     def calls(self, sampler: Prioritized) -> int:
         """Count a call of a sampler, and return the number of earlier calls.

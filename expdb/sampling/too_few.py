@@ -4,7 +4,6 @@ from expdb import errors
 from expdb.memory.resident import Resident
 from expdb.names import nearest
 from expdb.replay.units import Unit
-from expdb.sampling.request import follows_links
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
 from expdb.storage.catalog import list_buffers
@@ -14,7 +13,7 @@ from expdb.storage.store import Store
 
 def explain_gap(error: errors.TooFewRows, resident: Resident, unit: Unit) -> errors.TooFewRows:
     """Return an error that also names missing step numbers if they end trajectories of the unit."""
-    if resident.number_gap is None or not follows_links(unit) or unit.joins_gaps:
+    if resident.number_gap is None or not unit.follows_links or unit.joins_gaps:
         return error
     episode, before, after = resident.number_gap
     return errors.TooFewRows(

@@ -760,7 +760,7 @@ def test_overlong_items_outside_the_budget_do_not_raise(train):
 
 def test_epochs_reject_a_budget(train):
     store(train, [turn([1], [2])])
-    with pytest.raises(expdb.InvalidValue, match=r"budget=5 cannot be used with epochs\(\)"):
+    with pytest.raises(expdb.InvalidValue, match="Tokens with a budget cannot be used"):
         train.epochs(1, unit=Tokens(budget=5))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb.testing import check_sampler, check_unit
 
 REPEATED = expdb.Uniform(replace=True)  # also for episodes
 
@@ -78,6 +79,8 @@ class Wrong(expdb.Sampler):
                 return positions.astype(float), {}
             case "no columns":
                 return positions
+            case "nothing":
+                return None
             case "unknown key":
                 return positions, {"weight": np.ones(size)}
         return positions, {"task": population.column("task_id")}
@@ -129,7 +132,7 @@ class Overwriting(expdb.Unit):
         return expdb.Layout(rows)
 
 
-def test_cached_positions_and_rows_are_read_only(buffer):
+def test_positions_and_rows_in_caches_are_read_only(buffer):
     where = {"task_id": "hard"}
     before = sample_positions(buffer, where)
     with pytest.raises(ValueError, match="read-only"):
@@ -172,22 +175,24 @@ class Makes(expdb.Unit):
             "mask": expdb.Layout(pairs, mask=np.ones(2, bool)),
             "unknown": expdb.Layout(pairs - 1000, mask=np.ones(pairs.shape, bool)),
             "length": expdb.Layout(rows, {"age": np.ones(len(rows) + 1)}),
-            "unnamed": expdb.Layout(rows, {"age": np.ones(len(rows))}),
         }.get(self.what_goes_wrong, expdb.Layout(rows))
 
 
 @pytest.mark.parametrize("where", [None, {"reward": 0.0}])
-def test_invalid_results_of_may_start_and_layout_are_rejected(buffer, where):
+def test_arrays_of_wrong_shapes_from_may_start_and_layout_are_rejected(buffer, where):
     for wrong in ("ints", "few", "list"):
         with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start must return an array"):
             buffer.sample(6, where, unit=Makes(wrong))
-    for wrong in (
-        "array", "no mask", "few rows", "other rows", "next rows", "mask", "unknown", "length",
-        "unnamed", "key", "a list", "unknown next", "far next", "few next",
-    ):  # fmt: skip
+    for wrong in ("array", "no mask", "few rows", "mask", "length", "key", "a list"):
         with pytest.raises(expdb.InvalidValue, match=r"Makes.layout must return"):
             buffer.sample(6, where, unit=Makes(wrong), rng=0)
     assert buffer.sample(6, where, unit=Makes("nothing")).size == 6
+
+
+@pytest.mark.parametrize("wrong", ["other rows", "next rows", "unknown next", "few next"])
+def test_check_unit_rejects_rows_that_were_not_drawn_and_unknown_successors(wrong):
+    with pytest.raises(AssertionError, match=r"Makes.layout must return"):
+        check_unit(Makes(wrong))
 
 
 @dataclass(frozen=True)
@@ -210,7 +215,7 @@ class Says(expdb.Sampler):
         (("task_id", ()), "reads must be a tuple"),
         ((("taskid",), ()), "did you mean 'task_id'"),
         (((), "age"), "must return a tuple of names"),
-        (((), ("obs",)), "which is also a column or a field"),
+        (((), ("position",)), "which expdb adds to every batch"),
         (((), ("discount",)), "both have the key 'discount'"),
     ],
 )
@@ -263,13 +268,12 @@ class Beside(expdb.Uniform):
 
 
 def test_invalid_samplers_and_units_are_rejected(buffer):
-    results = ("one too many", "floats", "no columns", "unknown key")
+    results = ("one too many", "floats", "no columns", "nothing", "unknown key")
     for options, message in (
         *(({"sampler": Wrong(result)}, "Wrong.draw must return positions") for result in results),
         ({"sampler": Wrong("undeclared")}, "is not in `reads`"),
         ({"sampler": Beside()}, "must return positions of the population"),
         ({"sampler": Unknown()}, "'reward' is not a column of episodes; remove this column of"),
-        ({"unit": Twice()}, "Twice.anchors must return an integer array"),
         ({"unit": Changing()}, "Changing must be frozen"),
         ({"unit": Listing([1])}, "use a tuple"),
     ):
@@ -278,6 +282,29 @@ def test_invalid_samplers_and_units_are_rejected(buffer):
     for options in ({"sampler": expdb.Sampler()}, {"unit": LostSteps()}):
         with pytest.raises(NotImplementedError, match=r"implement (draw|layout)\(\)"):
             buffer.sample(4, **options)
+
+
+def test_a_key_with_the_name_of_a_field_is_a_warning(buffer):
+    with pytest.warns(expdb.ExpDBWarning, match="batches lack the field 'obs', because Says"):
+        buffer.sample(2, sampler=Says(((), ("obs",))))
+
+
+@dataclass(frozen=True)
+class NotMatching(expdb.Sampler):
+    """Draw stored steps that the query may not match."""
+
+    def draw(self, population, size, rng):
+        return population.positions[:1].repeat(size) + 1, {}
+
+
+def test_check_sampler_rejects_positions_outside_of_the_population():
+    with pytest.raises(AssertionError, match="must return positions of the population"):
+        check_sampler(NotMatching())
+
+
+def test_check_unit_rejects_an_anchor_that_occurs_twice():
+    with pytest.raises(AssertionError, match=r"Twice.anchors must return rows that it received"):
+        check_unit(Twice())
 
 
 @dataclass(frozen=True)
@@ -323,39 +350,39 @@ def test_trajectory_methods_return_missing_values_for_row_minus_one(buffer):
     assert buffer.sample(5, unit=Asks(build_layout), rng=0).size == 5
 
 
-def test_layout_rows_without_a_stored_step_are_rejected(buffer):
+def every_row(trajectories, rows):
+    every = np.arange(trajectories.slots)  # some hold no step
+    return build_window_layout(trajectories, rows, np.tile(every, (len(rows), 1)))
+
+
+def other_mask(trajectories, rows):
+    pairs = np.column_stack((rows, trajectories.next_steps(rows)))
+    return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
+
+
+KEPT = np.zeros(8)
+
+
+def reuse_array(trajectories, rows):
+    one, mask = KEPT[: len(rows)], np.ones((len(rows), 1), bool)
+    one[:] = rows
+    return expdb.Layout(rows[:, None], {"mask": mask, "one": one}, mask)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (every_row, "rows of stored steps wherever its mask is True"),
+        (other_mask, "must return its mask as the column 'mask'"),
+        (reuse_array, "the batch before"),
+    ],
+)
+def test_check_unit_rejects_rows_without_a_step_other_masks_and_reused_arrays(
+    buffer, function, message
+):
     buffer.delete({"step": 1})
-
-    def build_layout(trajectories, rows):
-        every = np.arange(trajectories.slots)
-        return build_window_layout(trajectories, rows, np.tile(every, (len(rows), 1)))
-
-    buffer.sample(1)  # the second sample loads all rows
-    with pytest.raises(expdb.InvalidValue, match="rows of stored steps wherever its mask is True"):
-        buffer.sample(4, unit=Asks(build_layout))
-
-
-def test_the_mask_key_must_equal_the_mask_of_the_layout(buffer):
-    def other(trajectories, rows):
-        pairs = np.column_stack((rows, trajectories.next_steps(rows)))
-        return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
-
-    with pytest.raises(expdb.InvalidValue, match="layout returned a mask"):
-        buffer.sample(20, unit=Asks(other), rng=0)
-
-
-def test_reusing_an_array_in_layout_does_not_change_earlier_batches(buffer):
-    kept = np.zeros(4)
-
-    def build_layout(trajectories, rows):
-        kept[:] = rows
-        mask = np.ones((4, 1), bool)
-        return expdb.Layout(rows[:, None], {"mask": mask, "one": kept}, mask)
-
-    first = buffer.sample(4, unit=Asks(build_layout), rng=0)
-    before = first["one"].tolist()
-    buffer.sample(4, unit=Asks(build_layout), rng=1)
-    assert first["one"].tolist() == before
+    with pytest.raises(AssertionError, match=message):
+        check_unit(Asks(function), buffer, size=4)
 
 
 @dataclass(frozen=True)

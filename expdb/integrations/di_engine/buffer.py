@@ -324,7 +324,7 @@ class DequeBuffer(Buffer):
                     f"cannot sample {size} items, because {sample_range} selects only "
                     f"{len(places)} items; reduce size, or widen sample_range"
                 )
-            if not isinstance(sampler, expdb.Uniform):
+            if sampler.uses_priorities:
                 raise ValueError(
                     "sample_range cannot be combined with prioritized sampling; omit "
                     "sample_range, or sample uniformly"
