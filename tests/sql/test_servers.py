@@ -513,6 +513,21 @@ def test_operations_take_few_round_trips(url, proxy, monkeypatch):
         assert trips(lambda: other.shared(lease.id)) == 3
 
 
+def test_many_new_episodes_take_few_round_trips(url, proxy):
+    count = 5000  # more than one statement can write
+    ended, opened = (
+        {"episode_id": [f"{kind}{k}" for k in range(count)], "obs": np.zeros((count, 2)),
+         "terminated": np.full(count, kind == "e")}
+        for kind in "eo"
+    )  # fmt: skip
+    with expdb.open(proxy.url(url)) as db:
+        buffer = db.buffer("b")  # the first write also stores the fields
+        for columns in (ended, opened):
+            proxy.trips = 0
+            buffer.store_batch(columns)
+            assert proxy.trips < 200
+
+
 def test_a_corrupted_chunk_is_not_read_from_the_cache(url):
     with expdb.open(url) as db:
         buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)

@@ -180,9 +180,13 @@ class Dialect(Protocol):
         """Insert `count` steps from `columns`, which hold all written columns but `buffer_id`."""
 
     def insert_rows(
-        self, session: Session, table: sa.Table, rows: Sequence[tuple[Any, ...]]
+        self,
+        session: Session,
+        table: sa.Table,
+        rows: Sequence[tuple[Any, ...]],
+        names: tuple[str, ...] | None = None,
     ) -> None:
-        """Insert whole rows of a table, values in the order of its columns."""
+        """Insert rows of a table; by default, `names` are all columns of the table in order."""
 
     def set_texts(
         self,

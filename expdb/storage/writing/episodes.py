@@ -25,12 +25,12 @@ _VERSIONS = ("first_policy_version", "last_policy_version")
 _NAMES = ("buffer_id", "id", *BEGINNING, *_PROGRESS, *_VERSIONS)
 _COLUMNS = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered", "generation")
 _STORED = (*_COLUMNS, "uses_version", "gained")
-INSERT = f"INSERT INTO episodes ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"
 FIND = (
     f"SELECT {', '.join(_COLUMNS)}, policy_version IS NULL OR policy_version BETWEEN "
     "first_policy_version AND last_policy_version, episode_return, status FROM episodes "
     "WHERE buffer_id = ? AND episode_id IN ({})"
 )
+NAMED = "SELECT episode_id FROM episodes WHERE buffer_id = ? AND episode_id IN ({})"
 NO_VERSION = -(2**63)  # stands for NULL in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
@@ -40,39 +40,42 @@ ADVANCE = (
 )
 
 
-def put(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
-    """Insert or update an episode's row; return whether the stored state was as planned.
+def require_unused(session: Session, store: Store, records: Sequence[EpisodeRecord]) -> None:
+    """Raise EpisodeMismatch or EpisodeResumed if the name of a new episode is already stored."""
+    by_name = {record.episode_id: record for record in records}
+    for (name,) in _ask_by_name(session, store, NAMED, list(by_name)):
+        if by_name[name].may_resume:
+            raise resumed(name)
+        raise errors.EpisodeMismatch(f"episode {name!r} already exists; choose another episode_id")
 
-    Set the last position of `write.after` to the stored one.
-    """
-    before, after = write.before, write.after
-    ended = None if write.status == "open" else now
-    after.last_position = first + write.rows[-1]
-    if before.id is None:
-        if session.ask(
-            "SELECT 1 FROM episodes WHERE buffer_id = ? AND episode_id = ?",
-            store.id,
-            after.episode_id,
-        ):
-            if after.may_resume:
-                raise resumed(after.episode_id)
-            raise errors.EpisodeMismatch(
-                f"episode {after.episode_id!r} already exists; choose another episode_id"
-            )
+
+def insert(
+    session: Session, store: Store, writes: Sequence[EpisodeWrite], first: int, now: float
+) -> None:
+    """Insert the rows of new episodes."""
+    rows = []
+    for write in writes:
+        after = write.after
         beginning = {**after.columns(), "started": after.started or now}
         version = after.policy_version if after.uses_version else None
-        session.tell(
-            INSERT, store.id, after.id, *beginning.values(), write.status, after.length,
-            after.gained, ended, after.ordered, after.last_step, after.last_position,
-            version, version,
-        )  # fmt: skip
-        return True
+        rows.append((
+            store.id, after.id, *beginning.values(), write.status, after.length, after.gained,
+            None if write.status == "open" else now, after.ordered, after.last_step,
+            first + write.rows[-1], version, version,
+        ))  # fmt: skip
+    store.dialect.insert_rows(session, tables.episodes, rows, _NAMES)
+
+
+def advance(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
+    """Update a stored episode's row; return whether the stored state was as planned."""
+    before, after = write.before, write.after
+    ended = None if write.status == "open" else now
     if write.details:
         _add_details(session, store, write)
     return bool(
         session.ask(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
-            after.last_position, write.gained, write.gained, store.id, before.id, before.length,
+            first + write.rows[-1], write.gained, write.gained, store.id, before.id, before.length,
             before.generation,
             NO_VERSION if after.policy_version is None else after.policy_version,
         )
@@ -291,15 +294,22 @@ def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None
             f"AND id {store.dialect.AMONG} RETURNING id",
             status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
         )  # fmt: skip
-        # Most episodes have their steps in one chunk, so there is nothing to merge.
-        to_compact = session.ask(
-            f"SELECT id FROM episodes e WHERE buffer_id = ? AND id {store.dialect.AMONG} AND "
-            "(last_position < (SELECT low FROM buffers WHERE id = e.buffer_id) OR (SELECT count(*) "
-            "FROM segments WHERE buffer_id = e.buffer_id AND episode = e.id) > 1) ORDER BY id",
-            store.id, store.dialect.as_list(np.array([id for (id,) in ended], np.int64)),
-        )  # fmt: skip
-        for (id,) in to_compact:
+        for id in find_to_compact(session, store, [id for (id,) in ended]):
             compact.compact_episode(store, session, outcome, id, None, {})
+
+
+def find_to_compact(session: Session, store: Store, ids: Sequence[int]) -> list[int]:
+    """Return the episodes with steps in several segments, and those whose steps were evicted.
+
+    Most episodes have their steps in one chunk, so there is nothing to merge.
+    """
+    rows = session.ask(
+        f"SELECT id FROM episodes e WHERE buffer_id = ? AND id {store.dialect.AMONG} AND "
+        "(last_position < (SELECT low FROM buffers WHERE id = e.buffer_id) OR (SELECT count(*) "
+        "FROM segments WHERE buffer_id = e.buffer_id AND episode = e.id) > 1) ORDER BY id",
+        store.id, store.dialect.as_list(np.array(ids, np.int64)),
+    )  # fmt: skip
+    return [id for (id,) in rows]
 
 
 # -- abandoned episodes ----------------------------------------------------------------------------
@@ -358,14 +368,20 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
 
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
-    rows: list[Any] = []
     with store.engine.reading() as session:
-        for start in range(0, len(names), NAMES_AT_ONCE):
-            part = names[start : start + NAMES_AT_ONCE]
-            rows += session.ask(FIND.format(", ".join("?" * len(part))), store.id, *part)
+        rows = _ask_by_name(session, store, FIND, names)
     episodes = {}
     for *values, status in rows:
         episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
         episode.ordered = bool(episode.ordered)
         episodes[episode.episode_id] = episode, status
     return episodes
+
+
+def _ask_by_name(session: Session, store: Store, statement: str, names: Sequence[str]) -> list[Any]:
+    """Return the rows of a query for the episodes with these names."""
+    rows: list[Any] = []
+    for start in range(0, len(names), NAMES_AT_ONCE):
+        part = names[start : start + NAMES_AT_ONCE]
+        rows += session.ask(statement.format(", ".join("?" * len(part))), store.id, *part)
+    return rows

@@ -27,7 +27,6 @@ from expdb.storage.statements import (
     COUNT,
     COUNT_AND_TELL,
     COUNTERS,
-    INSERT_SEGMENT,
     KEEP_FINAL,
     TAKE,
     TAKE_EPISODE,
@@ -372,12 +371,10 @@ def _write(
         (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)
         for last, begin, place, ordinal, chunk_id, row in plan.segments
     ]
-    session.many(INSERT_SEGMENT, segments)
+    store.dialect.insert_rows(session, tables.segments, segments)
     counters = _count(store, session, count, nbytes)
 
-    for write in plan.episodes:
-        if write.status != "open":
-            _end(store, session, pending, plan, write, first, outcome)
+    _compact_ended(store, session, pending, plan, first, outcome)
     return np.arange(first, added, dtype=np.int64), plan, counters
 
 
@@ -423,6 +420,7 @@ def _put_episodes(
     """Insert and advance the episodes; return the plan, made again if an episode was outdated."""
     current: dict[EpisodeRecord, EpisodeRecord] = {}
     with_numbers: set[EpisodeRecord] = set()  # episodes whose stored numbers were read
+    unused: set[EpisodeRecord] = set()  # new episodes whose names are not stored
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
@@ -437,7 +435,10 @@ def _put_episodes(
             else:
                 id, next_id = next_id, next_id + 1
             write.after.id = id
-        if not episodes.put(session, store, write, first, now):
+            if write.record not in unused:
+                unused |= {new.record for new in plan.episodes if new.before.id is None}
+                episodes.require_unused(session, store, list(unused))
+        elif not episodes.advance(session, store, write, first, now):
             if write.record in current:
                 raise errors.EpisodeEnded(
                     f"episode {write.record.episode_id!r} was deleted; start another episode"
@@ -449,6 +450,9 @@ def _put_episodes(
         put += 1
     for write, id in zip(plan.episodes, ids, strict=True):
         write.after.id, write.after.last_position = id, first + write.rows[-1]
+    new = [write for write in plan.episodes if write.before.id is None]
+    if new:
+        episodes.insert(session, store, new, first, now)
     return plan
 
 
@@ -492,20 +496,26 @@ def _plan_with_numbers(
     return plan
 
 
-def _end(
+def _compact_ended(
     store: Store,
     session: Session,
     pending: EncodedSteps,
     plan: WritePlan,
-    write: EpisodeWrite,
     first: int,
     outcome: WriteOutcome,
 ) -> None:
-    """Merge the chunks of an episode that this write ends, and keep its final observation."""
-    id, final = write.after.id or 0, pending.final
+    """Merge the chunks of the episodes that this write ends, and keep the final observation."""
+    ids, final = (
+        [write.after.id or 0 for write in plan.episodes if write.status != "open"],
+        pending.final,
+    )
     if plan.final is not None:
         chunk, row, names = plan.final
-        session.tell(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, id)
+        session.tell(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, ids[0])
         final = None
-    types = pending.final_types if final else {}
-    compact.compact_episode(store, session, outcome, id, final, types)
+    if ids and not final:
+        ids = episodes.find_to_compact(session, store, ids)
+    for id in ids:
+        compact.compact_episode(
+            store, session, outcome, id, final, pending.final_types if final else {}
+        )

@@ -438,9 +438,14 @@ def insert_steps(
     _copy(session, tables.steps, tables.WRITTEN_STEP_COLUMNS, rows)
 
 
-def insert_rows(session: Any, table: sa.Table, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Insert whole rows of a table, values in the order of its columns."""
-    _copy(session, table, [column.name for column in table.columns], rows)
+def insert_rows(
+    session: Any,
+    table: sa.Table,
+    rows: Iterable[tuple[Any, ...]],
+    names: Sequence[str] | None = None,
+) -> None:
+    """Insert rows of a table; by default, `names` are all columns of the table in their order."""
+    _copy(session, table, names or [column.name for column in table.columns], rows)
 
 
 def set_texts(

@@ -271,13 +271,20 @@ def _insert_steps(buffer_id: int, columns: int) -> tuple[str, str]:
     return insert, f"({int(buffer_id)}{', ?' * columns})"
 
 
-def insert_rows(session: Any, table: sa.Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert whole rows of a table, values in the order of its columns."""
-    names = [column.name for column in table.columns]
-    session.many(
-        f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})",
-        rows,
-    )
+def insert_rows(
+    session: Any,
+    table: sa.Table,
+    rows: Sequence[tuple[Any, ...]],
+    names: tuple[str, ...] | None = None,
+) -> None:
+    """Insert rows of a table; by default, `names` are all columns of the table in their order."""
+    session.many(_insert(table, names), rows)
+
+
+@lru_cache(64)
+def _insert(table: sa.Table, names: tuple[str, ...] | None) -> str:
+    names = names or tuple(column.name for column in table.columns)
+    return f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
 
 
 def set_texts(
