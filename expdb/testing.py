@@ -128,7 +128,7 @@ def check_sampler(
     >>> check_sampler(expdb.Uniform(replace=False))
     """
     _check_value(sampler)
-    sampler, drawn_at_all = _checked_sampler(sampler), False
+    drawn_at_all = False
     with _filled(buffer) as filled:
         for name, where in QUERIES.items():
             matching = {row for batch in filled.scan(where) for row in batch["position"].tolist()}
@@ -297,25 +297,6 @@ def _operators() -> dict[str, Any]:
         "a priority": build().gt("priority", 2.0),
         "positions": np.array([3, 70, 71, 10_000]),
     }
-
-
-def _checked_sampler(sampler: Any) -> Any:
-    """Return a copy of a sampler that also checks what `draw` returns."""
-    kind: Any = type(sampler)
-
-    def draw(self: Any, population: Any, size: int, rng: np.random.Generator) -> Any:
-        positions, columns = kind.draw(self, population, size, rng)
-        assert population.holds(positions).all(), (
-            f"{kind.__name__}.draw must return positions of the population; take them from "
-            "population.positions or population.at()"
-        )
-        for name, array in columns.items():
-            assert len(array) == size, (
-                f"{kind.__name__}.draw must return {size} values of {name!r}, got {len(array)}"
-            )
-        return positions, columns
-
-    return _with_methods(sampler, draw=draw)
 
 
 def _stored_positions(buffer: expdb.ReplayBuffer) -> np.ndarray:

@@ -724,8 +724,8 @@ def _request(
         least = checks.rows(size, "the size of a lease")
     else:
         least = checks.rows(checks.whole(at_least, "at_least", 1, size), "at_least")
-    checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()")
     checks.instance(unit, Unit, "unit", "expdb.Step()")
+    checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()")
     check_empty(empty)
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")

@@ -55,7 +55,7 @@ def random_positions(low: int, high: int, count: int, rng: np.random.Generator) 
     return drawn
 
 
-@dataclass(frozen=True)
+@dataclass
 class Listed:
     """Represent a set of positions by an ascending array.
 
@@ -65,6 +65,8 @@ class Listed:
 
     positions: np.ndarray
     what: str = "steps"
+    # The last result of `draw`, which needs no check that it consists of these positions.
+    drawn: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return uniformly drawn positions.
@@ -91,8 +93,10 @@ class Listed:
         size = len(self.positions)
         check_size(size, count, self.what, replace)
         if replace:
-            return self.positions.take(_random_below(size, count, rng))
-        return self.positions[rng.choice(size, count, replace=False, shuffle=True)]
+            self.drawn = self.positions.take(_random_below(size, count, rng))
+        else:
+            self.drawn = self.positions[rng.choice(size, count, replace=False, shuffle=True)]
+        return self.drawn
 
     def newest(self, count: int) -> Listed:
         """Return the newest `count` positions, or all if there are fewer."""
@@ -236,6 +240,7 @@ class Grouped:
         # Shares that samplers have computed for `draw_weighted`, by sampler. They are valid as long
         # as this object: after a change of the steps or episodes, expdb makes another one.
         self.shares: dict[object, np.ndarray] = {}
+        self.drawn: np.ndarray | None = None  # the positions that were drawn last
 
     @property
     def nbytes(self) -> int:
@@ -309,6 +314,7 @@ class Grouped:
         runs = self._ends.searchsorted(sorted_indices, "right")
         indices = sorted_indices + self._shifts[runs]
         positions: np.ndarray = self._positions[indices]
+        self.drawn = positions
         return positions
 
 

@@ -311,8 +311,8 @@ class SampleEngine:
         if plan is None or plan.resident is not self.resident or not plan.serves(sampler, unit):
             if limits is None:
                 checks.rows(size, "the size of a sample")
-            arguments = checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()"), unit
             checks.instance(unit, Unit, "unit", "expdb.Step()")
+            arguments = checks.instance(sampler, Sampler, "sampler", "expdb.Uniform()"), unit
             sampler = sampler.for_unit(unit.lists_anchors)
             names = None if names is None else field_names(names)
             check_declarations(sampler, unit, self._store.fields.types)

@@ -7,7 +7,7 @@ The declarations are checked once per plan. The checks of each draw compare only
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -106,10 +106,12 @@ def unknown_column(name: str) -> InvalidValue:
     return InvalidValue(f"{name!r} is not a column of episodes; {cure}")
 
 
-def check_draw(sampler: Sampler, size: int, drawn: Drawn, low: int, high: int) -> Drawn:
-    """Return a draw of positions from `low` up to `high`.
+def check_draw(
+    sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
+) -> Drawn:
+    """Return a draw of positions that the sampler has computed.
 
-    Raise InvalidValue if positions are outside of this range, or if arrays have other shapes or
+    Raise InvalidValue if positions are not in the population, or if arrays have other shapes or
     keys.
     """
     keys = sampler.keys()
@@ -130,8 +132,7 @@ def check_draw(sampler: Sampler, size: int, drawn: Drawn, low: int, high: int) -
                 else "that is empty, like keys()"
             )
         )
-    # `argmin` and `argmax` are faster than `min` and `max`.
-    if positions[positions.argmin()] < low or positions[positions.argmax()] >= high:
+    if not holds(positions).all():
         raise InvalidValue(
             f"{_name(sampler)}.draw must return positions of the population; take them from "
             "population.positions or population.at()"

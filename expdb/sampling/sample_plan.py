@@ -290,13 +290,16 @@ class SamplePlan:
         except (IndexError, ValueError, ZeroDivisionError):
             check_size(population.size, 1, self.request.unit.what, replace=True)
             raise
-        given = population.drawn if population.tree is None else population.tree.drawn
-        is_usual = type(drawn) is tuple and given is not None and drawn[0] is given
-        is_usual = is_usual and len(drawn[0]) == size and len(drawn[1]) == self._key_count
-        for array in drawn[1].values() if is_usual else ():
-            is_usual = is_usual and len(array) == size
-        r = self.resident
-        return drawn if is_usual else check_draw(sampler, size, drawn, r.low, r.high)
+        given = population.drawn if population.source is None else population.source.drawn
+        is_usual = (
+            type(drawn) is tuple
+            and drawn[0] is given
+            and len(drawn[0]) == size
+            and len(drawn[1]) == self._key_count
+        )
+        if is_usual and self._key_count:
+            is_usual = {len(array) for array in drawn[1].values()} == {size}
+        return drawn if is_usual else check_draw(sampler, size, drawn, population.holds)
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""
@@ -466,7 +469,7 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 class MatchingPopulation:
     """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
-    __slots__ = ("_number", "_plan", "_rng", "_session", "drawn", "tree")
+    __slots__ = ("_number", "_plan", "_rng", "_session", "drawn", "source")
 
     def __init__(
         self,
@@ -476,8 +479,10 @@ class MatchingPopulation:
         number: int | None = None,
     ):
         self._plan, self._session, self._rng, self._number = plan, session, rng, number
-        self.drawn: np.ndarray | None = None  # the last result of `uniform`
-        self.tree: TreeByPosition | None = None  # the last result of `priorities`
+        # The positions that a method returned last need no check. If `source` is not None, it drew
+        # them.
+        self.drawn: np.ndarray | None = None
+        self.source: Listed | Grouped | TreeByPosition | None = None
 
     def _drawable(self) -> Positions:
         return self._plan.drawable(self._session)
@@ -500,7 +505,8 @@ class MatchingPopulation:
                 f"places must be from 0 to {positions.count() - 1}, got {places.min()} to "
                 f"{places.max()}"
             )
-        return positions.at(places)
+        self.source, self.drawn = None, positions.at(places)
+        return self.drawn
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of the positions that may be drawn."""
@@ -508,18 +514,22 @@ class MatchingPopulation:
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
-        self.drawn = self._plan.drawable(self._session).draw(size, replace, rng)
-        return self.drawn
+        self.source = None
+        self.drawn = drawn = self._plan.drawable(self._session).draw(size, replace, rng)
+        return drawn
 
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
         checks.whole(k, "k", 1)
-        return self._drawable().newest(k)
+        self.source = listed = self._drawable().newest(k)
+        return listed
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions, grouped by episode or task."""
         checks.choice(over, "over", "episode", "task")
-        return self._plan.candidates.grouped(self._session, self._plan.request, over)
+        grouped = self._plan.candidates.grouped(self._session, self._plan.request, over)
+        self.source = grouped
+        return grouped
 
     def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
         """Return a column of steps or episodes for all positions, or for those at `places`."""
@@ -539,9 +549,11 @@ class MatchingPopulation:
                 "the sampler class"
             )
         assert self._session is not None
-        return self._plan.candidates.ordered(
-            self._session, self._plan.request, column, descending, size
+        self.source, plan = None, self._plan
+        self.drawn = drawn = plan.candidates.ordered(
+            self._session, plan.request, column, descending, size
         )
+        return drawn
 
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""
@@ -552,7 +564,7 @@ class MatchingPopulation:
             )
         plan = self._plan
         tree = plan.by_priority.tree(self._session, plan.request, sampler, self._rng)
-        self.tree = tree
+        self.source = tree
         return tree
 
     def calls(self, sampler: Prioritized) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.testing import check_sampler, check_unit
+from expdb.testing import check_unit
 
 REPEATED = expdb.Uniform(replace=True)  # also for episodes
 
@@ -287,19 +287,6 @@ def test_invalid_samplers_and_units_are_rejected(buffer):
 def test_a_key_with_the_name_of_a_field_is_a_warning(buffer):
     with pytest.warns(expdb.ExpDBWarning, match="batches lack the field 'obs', because Says"):
         buffer.sample(2, sampler=Says(((), ("obs",))))
-
-
-@dataclass(frozen=True)
-class NotMatching(expdb.Sampler):
-    """Draw stored steps that the query may not match."""
-
-    def draw(self, population, size, rng):
-        return population.positions[:1].repeat(size) + 1, {}
-
-
-def test_check_sampler_rejects_positions_outside_of_the_population():
-    with pytest.raises(AssertionError, match="must return positions of the population"):
-        check_sampler(NotMatching())
 
 
 def test_check_unit_rejects_an_anchor_that_occurs_twice():
