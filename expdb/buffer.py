@@ -2192,9 +2192,9 @@ class ReplayBuffer(NotACollection):
         ----------
         consumer : str, optional
             Name of the consumer. By default, the leases of all consumers are returned.
-        status : {"leased", "acknowledged", "released"}, optional
-            Return only leases with this status. A lease that has expired keeps the status
-            ``"leased"`` until a learner of its consumer leases again.
+        status : {"leased", "acknowledged", "released", "expired"}, optional
+            Return only leases with this status. The next lease of a consumer releases its expired
+            leases.
         newest : int, default 100
             Maximum number of leases, at least 1.
 

@@ -183,7 +183,7 @@ def _consumer_row(buffer: expdb.ReplayBuffer, name: str) -> dict[str, Any]:
 @click.argument("location")
 @click.argument("buffer", required=False)
 @click.option("--consumer", help="Show only the leases of this consumer.")
-@click.option("--status", type=click.Choice(["leased", "acknowledged", "released"]),
+@click.option("--status", type=click.Choice(["leased", "acknowledged", "released", "expired"]),
               help="Show only leases with this status.")  # fmt: skip
 @click.option("--newest", default=20, show_default=True, type=click.IntRange(1),
               help="Maximum number of leases.")  # fmt: skip

@@ -84,7 +84,7 @@ _environment.globals.update(
 _environment.filters.update(
     number=render.number, count_of=render.count_of, nbytes=render.nbytes,
     duration=render.duration, time=render.time_text, value=render.value_text,
-    lease_status=render.lease_status, readable=lambda text: render.readable(str(text)),
+    readable=lambda text: render.readable(str(text)),
 )  # fmt: skip
 
 

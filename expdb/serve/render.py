@@ -4,9 +4,7 @@ import json
 import math
 import re
 import struct
-import time
 import zlib
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -106,12 +104,6 @@ def duration(seconds: float | None) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"
-
-
-def lease_status(lease: Mapping[str, Any]) -> str:
-    """Return the status of a lease; "expired" if the next lease releases it."""
-    is_expired = lease["status"] == "leased" and lease["expires_at"] <= time.time()
-    return "expired" if is_expired else str(lease["status"])
 
 
 def time_text(seconds: float | None) -> str:

@@ -198,3 +198,13 @@ evictions = sa.Table(
         comment="true if the steps are deleted and only the archive draft has them",
     ),
 )
+
+
+def active_lease(now: str) -> str:
+    """Return the condition for an active lease: it has not ended and expires after `now`."""
+    return f"status = 'leased' AND expires > {now}"
+
+
+def expired_lease(now: str) -> str:
+    """Return the condition for an expired lease, which the next lease of its consumer releases."""
+    return f"status = 'leased' AND expires <= {now}"

@@ -596,6 +596,13 @@ def test_leases_are_listed_with_their_status(buffer):
         buffer.leases(newest=0)
     assert buffer.leases(status="released").to_pylist() == rows[2:3]
     assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
+    with store_of(buffer).writing() as (session, _):
+        session.ask("UPDATE leases SET expires = leased WHERE status = 'leased' RETURNING id")
+    assert buffer.leases(status="leased").num_rows == 0
+    assert buffer.leases(status="expired")["lease"].to_pylist() == [0, 2]
+    statuses = buffer.leases()["status"].to_pylist()
+    assert statuses == ["acknowledged", "expired", "released", "expired"]
+    assert set(buffer.draws(consumer="b")["status"].to_pylist()) == {"expired"}
     with pytest.raises(expdb.InvalidValue, match="status"):
         buffer.leases(status="returned")
 

@@ -1,6 +1,5 @@
 """The ledger: leases, the items of a lease, the history of a step, and random transcripts."""
 
-import math
 import random
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +12,6 @@ from expdb.serve import transcript
 from expdb.serve.pages import buffer_of, integer, show, source_of
 
 LEASES = 100
-ACTIVE_LEASES = 1_000  # the newest active leases, whose expiry is read
 MAX_ITEMS = 2_000
 STEP_COLUMNS = ("position", "episode_id", "step", "task_id", "reward", "policy_version")
 RANDOM = 10
@@ -43,14 +41,9 @@ def lease(request: Request) -> Response:
     consumer, id = unquote(request.path_params["consumer"]), request.path_params["lease"]
     draws = buffer.draws(consumer=consumer, lease=id).to_pylist()
     rows = _with_steps(buffer, draws[:MAX_ITEMS])
-    expires: dict[int, float] = {}
-    if draws and draws[0]["status"] == "leased":
-        active = buffer.leases(consumer, status="leased", newest=ACTIVE_LEASES).to_pylist()
-        expires = {row["lease"]: row["expires_at"] for row in active}
     return show(
         request, "lease.html", title=f"Lease {id}", buffer=buffer.name, consumer=consumer,
-        lease=draws[0] | {"expires_at": expires.get(id, math.inf)} if draws else None,
-        id=id, rows=rows, count=len(draws),
+        lease=draws[0] if draws else None, id=id, rows=rows, count=len(draws),
     )  # fmt: skip
 
 

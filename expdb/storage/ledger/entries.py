@@ -39,6 +39,7 @@ class Entry:
     number: int
     status: str
     leased: float  # in Unix seconds
+    expires: float  # in Unix seconds
     trainer_step: int | None
     request: dict[str, Any]
     checksum: int
@@ -107,6 +108,7 @@ class _Row(NamedTuple):
     number: int
     status: str
     leased: float
+    expires: float
     trainer_step: int | None
     request: int
     rows: int
@@ -174,6 +176,6 @@ def _entry(row: Any, requests: dict[int, str]) -> Entry:
     if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
         raise ValueError("its rows, first and last do not match its positions")
     return Entry(
-        row.id, row.number, row.status, row.leased, row.trainer_step, asked, row.checksum,
-        replace(drawn, columns=columns),
+        row.id, row.number, row.status, row.leased, row.expires, row.trainer_step, asked,
+        row.checksum, replace(drawn, columns=columns),
     )  # fmt: skip

@@ -10,16 +10,18 @@ from expdb.errors import DatabaseDamaged
 from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
+from expdb.sql.ledger_tables import expired_lease
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, unknown_consumer
 from expdb.storage.ledger.entries import Entry, read_entries
 from expdb.storage.store import Store
 
-# Statuses as users see them, with those in the database.
-STATUSES = {
-    "leased": ("leased",), "acknowledged": ("acknowledged",), "released": ("returned", "repeated"),
-}  # fmt: skip
-NAMES = {stored: status for status, all_stored in STATUSES.items() for stored in all_stored}
+STATUSES = ("leased", "acknowledged", "released", "expired")
+# The status of a lease as users see it. Parameter: the condition of an expired lease.
+STATUS = (
+    "CASE WHEN {} THEN 'expired' WHEN status IN ('returned', 'repeated') THEN 'released' "
+    "ELSE status END"
+)
 # The columns of the list, with their types.
 COLUMNS = {
     "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
@@ -31,8 +33,9 @@ COLUMNS = {
 
 # By consumer, because only the primary key has the leases in order.
 NEWEST = (
-    "SELECT id, number, status, holder, leased, expires, ended, trainer_step, policy_version, "
-    "rows, first, last FROM leases WHERE buffer_id = ? AND consumer = ? {} ORDER BY id DESC LIMIT ?"
+    "SELECT id, number, {status}, holder, leased, expires, ended, trainer_step, policy_version, "
+    "rows, first, last FROM leases WHERE buffer_id = ? AND consumer = ? {condition} "
+    "ORDER BY id DESC LIMIT ?"
 )
 
 
@@ -44,9 +47,9 @@ def list_leases(
     Raise UnknownConsumer if there is no such consumer, and InvalidValue for an invalid argument.
     """
     newest, condition = checks.whole(newest, "newest", 1), ""
+    shown = STATUS.format(expired_lease(store.dialect.NOW))
     if status is not None:
-        checks.choice(status, "status", *STATUSES)
-        condition = f"AND status IN ({', '.join(map(repr, STATUSES[status]))})"
+        condition = f"AND {shown} = '{checks.choice(status, 'status', *STATUSES)}'"
     if consumer is None:
         consumers = session.ask("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
     else:
@@ -54,15 +57,15 @@ def list_leases(
         if record is None:
             raise unknown_consumer(session, store, consumer)
         consumers = [(record.id, record.name)]
-    statement = NEWEST.format(condition)
+    statement = NEWEST.format(status=shown, condition=condition)
     answers = session.ask_all(*[(statement, store.id, id, newest) for id, _ in consumers])
     leases = [
         (name, *row) for (_, name), rows in zip(consumers, answers, strict=True) for row in rows
     ]
     leases.sort(key=lambda lease: (lease[5], lease[0], lease[1]))
     return [
-        (name, id, number, NAMES[stored_status], describe_process(holder), *rest)
-        for name, id, number, stored_status, holder, *rest in leases[-newest:]
+        (name, id, number, status_shown, describe_process(holder), *rest)
+        for name, id, number, status_shown, holder, *rest in leases[-newest:]
     ]
 
 
@@ -88,7 +91,7 @@ def list_draws(
     """
     if positions is not None and not len(positions):
         return []
-    draws = []
+    draws, ((now,),) = [], session.ask(f"SELECT {store.dialect.NOW}")
     for name in list_consumers(session, store) if consumer is None else [consumer]:
         record = find_consumer(session, store, name)
         if record is None:
@@ -103,12 +106,19 @@ def list_draws(
             rows = np.arange(len(items))
             if positions is not None:
                 rows = rows[np.isin(items, positions)]
-            common = name, entry.id, entry.number, NAMES[entry.status], entry.leased
+            common = name, entry.id, entry.number, _status(entry, now), entry.leased
             draws += [
                 (*common, entry.trainer_step, int(items[row]), probabilities[row]) for row in rows
             ]
     draws.sort(key=lambda draw: (draw[4], draw[0], draw[1]))
     return draws
+
+
+def _status(entry: Entry, now: float) -> str:
+    """Return the status of a lease as users see it."""
+    if entry.status == "leased":
+        return "expired" if entry.expires <= now else "leased"
+    return "acknowledged" if entry.status == "acknowledged" else "released"
 
 
 def _items(entry: Entry) -> tuple[np.ndarray, list[float | None]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.process.liveness import has_ended
+from expdb.sql.ledger_tables import active_lease
 from expdb.sql.session import Session
 from expdb.storage.activity import ROLES
 from expdb.storage.ledger.encoding import unpack_positions
@@ -46,10 +47,7 @@ STEP_TIME = (
 )
 WORKERS = "SELECT holder, role, active, ended, counts, rates FROM workers WHERE buffer_id = ?"
 WAITERS = "SELECT holder, since, role FROM waiters WHERE buffer_id = ?"
-OPEN_LEASES = (
-    "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND status = 'leased' "
-    "AND expires > {}"
-)
+OPEN_LEASES = "SELECT count(*), min(leased) FROM leases WHERE buffer_id = ? AND {}"
 CONSUMERS = (
     "SELECT k.id, k.name, k.handed_out, k.acknowledged, l.last, l.policy_version, l.positions "
     "FROM consumers k LEFT JOIN leases l ON l.buffer_id = k.buffer_id AND l.consumer = k.id "
@@ -74,7 +72,7 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
         (STEP_TIME.format("DESC"), id, state.oldest),
         (WORKERS, id),
         (WAITERS, id),
-        (OPEN_LEASES.format(store.dialect.NOW), id),
+        (OPEN_LEASES.format(active_lease(store.dialect.NOW)), id),
         (CONSUMERS, id, MAX_CONSUMERS),
         (ROLLOUTS, id, GROUP_WINDOW_EPISODES, id),
     )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from expdb.sql.ledger_tables import active_lease
 from expdb.sql.session import Session
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
@@ -34,7 +35,7 @@ ROLLOUTS = (
 LEASES = (
     "SELECT l.positions, r.request FROM leases l JOIN requests r ON r.buffer_id = l.buffer_id "
     "AND r.id = l.request WHERE l.buffer_id = ? AND l.consumer = ? AND l.id >= ? "
-    "AND (l.status = 'acknowledged' OR l.status = 'leased' AND l.expires > {})"
+    "AND (status = 'acknowledged' OR {})"
 )
 GROUPS = (
     "SELECT s.position, e.group_id FROM steps s JOIN episodes e ON e.buffer_id = s.buffer_id "
@@ -132,7 +133,7 @@ def _leased_groups(
     store: Store, session: Session, first_leases: Mapping[int, int]
 ) -> tuple[set[str], set[str]]:
     """Return the leased and the discarded groups in the newest leases of whole episodes."""
-    statement = LEASES.format(store.dialect.NOW)
+    statement = LEASES.format(active_lease(store.dialect.NOW))
     answers = session.ask_all(
         *[(statement, store.id, consumer, first) for consumer, first in first_leases.items()]
     )
