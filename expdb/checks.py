@@ -270,6 +270,12 @@ def positions(values: Any) -> np.ndarray:
 
 def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return positions, int64, and their priorities, float64, both with one dimension."""
+    are_arrays = type(positions_) is type(values) is np.ndarray
+    are_arrays = are_arrays and positions_.ndim == 1 and positions_.shape == values.shape
+    if are_arrays and positions_.dtype == np.int64 and values.dtype.kind == "f":
+        numbers = values.astype(np.float64, copy=False)
+        _check_priorities(numbers)
+        return positions_, numbers  # the usual case
     try:
         wanted = positions(np.asarray(positions_).reshape(-1))
         numbers = np.asarray(values, np.float64).reshape(-1)
@@ -283,12 +289,17 @@ def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
             f"positions have shape {list(np.shape(positions_))} but priorities have shape "
             f"{list(np.shape(values))}; pass one priority for each position, in the same order"
         )
-    if len(numbers) and not (numbers.min() >= 0 and numbers.max() < np.inf):  # or NaN
+    _check_priorities(numbers)
+    return wanted, numbers
+
+
+def _check_priorities(values: np.ndarray) -> None:
+    # `argmin` and `argmax` take a third of the time of `min` and `max`, and find NaN, too.
+    if len(values) and not (values[values.argmin()] >= 0 and values[values.argmax()] < np.inf):
         raise InvalidValue(
             "priorities must be finite and at least 0, got a negative, NaN or infinite value; pass "
             "the absolute TD errors"
         )
-    return wanted, numbers
 
 
 def capacity(value: Any) -> int | None:

@@ -87,7 +87,7 @@ def set_priorities(r: Resident, rows: np.ndarray, values: np.ndarray) -> None:
     """Set the priorities of rows, and mark them as not yet saved."""
     r.columns[PRIORITY][rows] = values
     r.columns[UNSAVED][rows] = True
-    r.greatest = max(r.greatest, float(values.max()))
+    r.greatest = max(r.greatest, float(values[values.argmax()]))
 
 
 def restore(

@@ -56,7 +56,7 @@ class SumTree:
             self._least[blocks] = _least_of(self._levels[0].take(blocks, 0))
         for level, above in zip(self._levels, self._above, strict=True):
             rows = rows // WIDTH
-            above[rows] = level.take(rows, 0).sum(1)
+            above[rows] = np.add.reduce(level.take(rows, 0), 1)
         self._total = None
         if self._changes != change:
             self.sum_up()

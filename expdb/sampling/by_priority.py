@@ -236,7 +236,11 @@ class ByPriority:
         r = self._resident
         if not len(positions):
             return 0
-        if r.gaps or positions.min() < r.low or positions.max() >= r.high:
+        if (
+            r.gaps
+            or positions[positions.argmin()] < r.low
+            or positions[positions.argmax()] >= r.high
+        ):
             there = r.held(positions)
             positions, values = positions[there], values[there]
             if not len(positions):
@@ -250,12 +254,13 @@ class ByPriority:
                 continue
             if draws.epoch == r.epoch:
                 members = draws.member[rows]
+                are_members = members[members.argmin()]
                 member_rows, member_values = (
-                    (rows, values) if members.all() else (rows[members], values[members])
+                    (rows, values) if are_members else (rows[members], values[members])
                 )
                 draws.tree.set(member_rows, draws.sampler.mass_of(member_values))
             elif len(draws.again) < MANY_UPDATES:
-                draws.again.append(positions)
+                draws.again.append(positions.copy())  # the caller may change the array
             else:  # a sampler that is no longer used
                 draws.epoch, draws.again = -1, []
         # A signal handler may have updated the same or other steps in between.

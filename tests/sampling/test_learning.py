@@ -319,6 +319,16 @@ def test_prioritized_draws_in_proportion_and_weights_correct_the_bias(filled, un
         assert abs((strata == p).sum() - 1000 * chance) <= 2.0
 
 
+def test_changing_an_array_after_update_priorities_changes_no_priority(filled):
+    sampler, positions, values = Prioritized(), np.array([1]), np.array([1000.0])
+    filled.sample(4, sampler=sampler)
+    filled.store(task_id="t9", episode_id="open", obs=704.0, action=4, reward=4.0)
+    filled.update_priorities(positions, values)  # the weights of the sampler are not up to date
+    positions[:], values[:] = 2, 0.0
+    drawn = filled.sample(200, sampler=sampler, rng=0)["position"].tolist()
+    assert drawn.count(1) > 50
+
+
 def test_anneal_steps_increases_beta_with_every_call(filled):
     filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
     sampler = Prioritized(alpha=1.0, beta=0.2, anneal_steps=4, epsilon=0.0)
