@@ -2193,8 +2193,8 @@ class ReplayBuffer(NotACollection):
         consumer : str, optional
             Name of the consumer. By default, the leases of all consumers are returned.
         status : {"leased", "acknowledged", "released", "expired"}, optional
-            Return only leases with this status. The next lease of a consumer releases its expired
-            leases.
+            Return only leases with this status. A lease is ``"expired"`` from its expiry until its
+            consumer leases again, and then ``"released"``.
         newest : int, default 100
             Maximum number of leases, at least 1.
 

@@ -145,9 +145,10 @@ def flag(value: Any, name: str) -> bool:
 
 
 def instance(value: Any, kind: type[Kind], name: str, example: str) -> Kind:
-    """Return an instance of a class; `example` tells the user what to pass."""
+    """Return the value if it is an instance of `kind`; the error message names `example`."""
     if not isinstance(value, kind):
-        advice = f"; pass an instance, {value.__name__}()" if isinstance(value, type) else ""
+        is_class = isinstance(value, type) and issubclass(value, kind)
+        advice = f"; pass an instance, {value.__name__}()" if is_class else ""
         raise InvalidValue(
             f"{name} must be a {kind.__name__} such as {example}, got {value!r}{advice}"
         )

@@ -523,8 +523,9 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
 
         The view ``experience`` has one row per step and ``experience_episodes`` one row per
         episode. ``field(payload, 'name')`` returns a field of a step as a number, text, bytes or
-        JSON text, or NULL if the step does not have the field. In arithmetic, SQLite treats text
-        and JSON as the number at their beginning, or as 0.
+        JSON text, or NULL if the step does not have the field. In
+        arithmetic, SQLite converts text and JSON to the number at the start of the text, or to 0 if
+        there is none.
 
         Parameters
         ----------

@@ -151,11 +151,14 @@ def check_unit(
     """Check that a unit keeps its contract.
 
     The unit must be hashable and equal to its copies, return arrays of equal length, return each
-    of its keys, and return the same batch for the same seed. Where ``mask`` is False, ``position``
-    must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides `assemble`, the
-    check verifies ``drawn`` instead: all rows of a drawn item must have the position of one stored
-    step. Writing to a batch must not change the next batch. Without `buffer`, the check also
-    leases and replays batches, which must be equal bit for bit.
+    of its keys, and return the same batch for the same seed. Wherever the mask of a layout is True,
+    its row must be that of a stored step; without a mask, `layout` must return the drawn rows.
+    `anchors` must return rows that it received, or -1, and the first row of each anchor must be
+    unique. The arrays of rows that the methods receive are read-only. Where ``mask`` is False,
+    ``position`` must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides
+    `assemble`, the check verifies ``drawn`` instead: all rows of a drawn item must have the
+    position of one stored step. Writing to a batch must not change the next batch. Without
+    `buffer`, the check also leases and replays batches, which must be equal bit for bit.
 
     Parameters
     ----------
@@ -181,7 +184,7 @@ def check_unit(
     _check_value(unit)
     drawn_at_all = False
     with _filled(buffer) as filled:
-        unit = _checked_unit(unit, _stored_positions(filled))
+        unit = _with_checks(unit, _stored_positions(filled))
         for name, where in QUERIES.items():
             for sampler in OTHERS:
                 label = f"{unit}, {type(sampler).__name__}, {name}"
@@ -304,15 +307,18 @@ def _stored_positions(buffer: expdb.ReplayBuffer) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
-    """Return a copy of a unit that also checks the rows that its methods receive and return.
+def _with_checks(unit: Any, stored: np.ndarray) -> Any:
+    """Return a copy of a unit that checks the rows that its methods return.
 
-    `stored` contains the positions of all stored steps.
+    Its methods receive read-only rows. `stored` contains the positions of all stored steps.
     """
     kind: Any = type(unit)
 
     def call(method: str, self: Any, trajectories: Any, rows: np.ndarray, *arguments: Any) -> Any:
-        is_writeable, rows.flags.writeable = rows.flags.writeable, False  # later draws use them
+        is_writeable, rows.flags.writeable = (
+            rows.flags.writeable,
+            False,
+        )  # later draws use these rows
         try:
             return getattr(kind, method)(self, trajectories, rows, *arguments)
         finally:
@@ -320,12 +326,15 @@ def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
 
     def anchors(self: Any, trajectories: Any, rows: np.ndarray) -> Any:
         anchors = call("anchors", self, trajectories, rows)
+        assert isinstance(anchors, np.ndarray), (
+            f"{kind.__name__}.anchors must return an array, got {type(anchors).__name__}"
+        )
         first = anchors if anchors.ndim == 1 else anchors[:, 0]
         is_sound = len(np.unique(first)) == len(first) and bool((first >= 0).all())
         is_sound = is_sound and bool(np.isin(anchors, (*rows, -1)).all())
         assert is_sound, (
-            f"{kind.__name__}.anchors must return rows that it received, and the first row of each "
-            "anchor must be unique"
+            f"{kind.__name__}.anchors must return rows that it received, or -1, and the first row "
+            "of each anchor must be unique"
         )
         return anchors
 
@@ -336,6 +345,9 @@ def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
         self: Any, trajectories: Any, rows: np.ndarray, rng: np.random.Generator
     ) -> expdb.Layout:
         layout: expdb.Layout = call("layout", self, trajectories, rows, rng)
+        assert isinstance(layout, expdb.Layout), (
+            f"{kind.__name__}.layout must return an expdb.Layout, got {type(layout).__name__}"
+        )
         if layout.mask is None:
             kept = rows if rows.ndim == 1 else rows[:, 0]
             kept = kept if layout.kept is None else kept[layout.kept]
@@ -357,7 +369,10 @@ def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
             others = getattr(layout, name)
             assert others is None or (
                 others.shape == layout.rows.shape and bool((others >= 0).all())
-            ), f"{kind.__name__}.layout must return one known row for each step in {name}"
+            ), (
+                f"{kind.__name__}.layout must return {name} with the shape of its rows and without "
+                "negative rows"
+            )
         return layout
 
     methods = {"layout": layout, "anchors": anchors, "may_start": may_start}
@@ -372,10 +387,10 @@ def _checked_unit(unit: Any, stored: np.ndarray) -> Any:
 
 
 def _with_methods(extension: Any, **methods: Any) -> Any:
-    """Return a copy of a sampler or unit whose class has other methods."""
+    """Return a copy of a sampler or unit whose class overrides these methods."""
     base = type(extension)
     kind: Any = type(base.__name__, (base,), {"__module__": __name__})
-    for name, method in methods.items():  # set later, so that the class keeps the hints of `base`
+    for name, method in methods.items():  # later, so `__init_subclass__` resets no hints
         setattr(kind, name, method)
     copied = copy.copy(extension)
     object.__setattr__(copied, "__class__", kind)

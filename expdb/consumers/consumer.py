@@ -116,7 +116,7 @@ class Consumer:
                     "stats() with where= requires unit=; pass unit=expdb.Group(size)"
                 )
             return figures
-        checks.instance(unit, Group, "unit", "expdb.Group(8) or the attribute `of` of Tokens")
+        checks.instance(unit, Group, "unit", "expdb.Group(8), or the `of` of a unit Tokens")
         groups, discarded = count_groups(self._buffer, self._leasing, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 

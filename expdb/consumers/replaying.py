@@ -99,8 +99,8 @@ def check_rows_multiple(unit: Unit, rows_multiple: int) -> None:
     """Raise InvalidValue if `rows_multiple` is not 1 and the unit cannot add empty rows."""
     if rows_multiple != 1 and not unit.pads_rows:
         raise errors.InvalidValue(
-            f"rows_multiple={rows_multiple} requires the unit Tokens, which can add empty rows; "
-            "omit rows_multiple, or lease with unit=expdb.Tokens(...)"
+            f"rows_multiple={rows_multiple} requires a unit that can add empty rows, such as "
+            "Tokens; omit rows_multiple, or lease with unit=expdb.Tokens(...)"
         )
 
 

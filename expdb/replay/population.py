@@ -65,7 +65,7 @@ class Listed:
 
     positions: np.ndarray
     what: str = "steps"
-    # The last result of `draw`, which needs no check that it consists of these positions.
+    # The last result of `draw`. expdb does not check it if a sampler returns it.
     drawn: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:

@@ -293,7 +293,8 @@ class Sampler:
     def named_columns(self) -> tuple[str, ...]:
         """All columns that the settings name, such as ``"scores.judge"``, a tuple of str.
 
-        expdb warns if a score has another name. By default, these are the columns in `reads`.
+        If one of them is a score that is not stored, and a stored score has a similar name, expdb
+        warns. By default, these are the columns in `reads`.
         """
         return self.reads
 
@@ -308,7 +309,7 @@ class Sampler:
         return False
 
     def for_unit(self, lists_anchors: bool) -> Sampler:
-        """Return the sampler with the default settings for a unit.
+        """Return this sampler with its unset settings filled in for a unit.
 
         Parameters
         ----------
@@ -403,11 +404,11 @@ class Uniform(Sampler):
 
     @property
     def is_independent(self) -> bool:
-        """Whether all draws of a batch are independent: unless `replace` is False."""
+        """Whether the draws of a batch are independent: True unless `replace` is False."""
         return self.replace is not False
 
     def for_unit(self, lists_anchors: bool) -> Sampler:
-        """Return the sampler; if `replace` is None, with the default for a unit.
+        """Return this sampler with the default `replace` for a unit if it is None.
 
         Parameters
         ----------
@@ -448,7 +449,7 @@ class Uniform(Sampler):
             If the population is empty, or has too few steps, episodes or tasks to draw without
             replacement.
         """
-        # Before a sample calls this method, it replaces None by the default of its unit.
+        # `for_unit` has already replaced None with the default of the unit.
         if self.over == "step":
             return population.uniform(size, rng, self.replace is not False), {}
         return population.by(self.over).draw(size, self.replace is not False, rng), {}
@@ -518,8 +519,8 @@ class Prioritized(Sampler):
 
     @property
     def named_columns(self) -> tuple[str, ...]:
-        """All columns that the settings name: ``"scores.<score>"`` if `score` is set."""
-        return () if self.score is None else (f"scores.{self.score}",)
+        """All columns that the settings name, also ``"scores.<score>"`` if `score` is set."""
+        return self.reads if self.score is None else (*self.reads, f"scores.{self.score}")
 
     @property
     def priority_score(self) -> str | None:
@@ -714,8 +715,8 @@ class Ordered(Sampler):
 
     @property
     def named_columns(self) -> tuple[str, ...]:
-        """All columns that the settings name: `column`."""
-        return (self.column,)
+        """All columns that the settings name, also `column`."""
+        return (*self.reads, self.column)
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str):
@@ -774,7 +775,7 @@ class Newest(Sampler):
 
     @property
     def is_independent(self) -> bool:
-        """Whether all draws of a batch are independent: True."""
+        """Whether the draws of a batch are independent: always True."""
         return True
 
     def __post_init__(self) -> None:

@@ -71,7 +71,7 @@ class Sequence(Unit):
     pad: bool = True
     gaps: Literal["end", "join"] = "end"
 
-    reads_zeros: ClassVar[bool] = True
+    fills_with_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.choice(self.gaps, "gaps", "end", "join")

@@ -56,7 +56,7 @@ class Stack(Unit):
     stack_fields: tuple[str, ...] | None = None
     gaps: Literal["end", "join"] = "end"
 
-    reads_zeros: ClassVar[bool] = True
+    fills_with_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
@@ -228,11 +228,11 @@ class NStep(Unit):
     gaps: Literal["end", "join"] = "end"
 
     makes_transitions: ClassVar[bool] = True
-    reads_zeros: ClassVar[bool] = True
+    fills_with_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.n) is not int or not 1 <= self.n < 2**63:
-            object.__setattr__(self, "n", _checked_n(self.n))
+            object.__setattr__(self, "n", _validate_n(self.n))
         checks.number(self.gamma, "gamma", 0, 1)
         object.__setattr__(self, "gamma", checks.plain(self.gamma))
         checks.choice(self.end, "end", "shorten", "redraw", "drop")
@@ -320,7 +320,7 @@ class NStep(Unit):
 
     @property
     def has_fixed_shapes(self) -> bool:
-        """Whether all batches of one size have equal shapes: not with ``end="drop"``."""
+        """Whether all batches of one size have equal shapes: False with ``end="drop"``."""
         return self.end != "drop"
 
     @property
@@ -468,8 +468,8 @@ class NStep(Unit):
         }
 
 
-def _checked_n(n: Any) -> int | tuple[int, int]:
-    """Return a number of steps, or a range of numbers; raise InvalidValue if it is invalid."""
+def _validate_n(n: Any) -> int | tuple[int, int]:
+    """Return `n` as an int or a tuple of two ints; raise InvalidValue if it is invalid."""
     bounds = tuple(n) if isinstance(n, (tuple, list)) else (n, n)
     sound = len(bounds) == 2 and all(
         isinstance(bound, (int, np.integer)) and not isinstance(bound, bool) for bound in bounds

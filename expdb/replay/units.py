@@ -31,14 +31,15 @@ class Unit:
     by_episode : bool, default False
         Whether the unit draws complete episodes with at least one matching step, instead of steps.
     makes_transitions : bool, default False
-        Whether the layout has the successors of steps as `next_rows`.
+        Whether each item is a transition with `next_rows`. If True, expdb warns about episodes
+        without a usable end, and about a stored ``next_<field>`` that only some steps have.
     pads_rows : bool, default False
         Whether `shard` can add empty rows, so that every rank gets the same number of rows.
     reads_ragged : bool, default False
         Whether `assemble` receives arrays of varying length as `RaggedArray`, and the policy
         version of each step.
-    reads_zeros : bool, default False
-        Whether the columns of missing steps in `window` are zero instead of -1 or NaN, which is
+    fills_with_zeros : bool, default False
+        Whether missing steps in `window` have columns of 0 instead of -1, NaN or False, which is
         faster. Their successor is -1 in both cases.
     """
 
@@ -46,14 +47,14 @@ class Unit:
     makes_transitions: ClassVar[bool] = False
     pads_rows: ClassVar[bool] = False
     reads_ragged: ClassVar[bool] = False
-    reads_zeros: ClassVar[bool] = False
+    fills_with_zeros: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        # The hints of a class do not apply to subclasses that override the methods they describe.
+        # A subclass that overrides a method does not inherit the hints about this method.
         overrides_start = "may_start" in vars(cls) or "anchors" in vars(cls)
         hints = ("anchor_key", "reach", "lookback") if overrides_start else ()
         if overrides_start or "layout" in vars(cls):
-            hints = (*hints, "reads_zeros")
+            hints = (*hints, "fills_with_zeros")
         for name in hints:
             if name not in vars(cls):
                 setattr(cls, name, vars(Unit)[name])
@@ -322,7 +323,9 @@ class Unit:
         return False
 
     def select_within_budget(self, batch: Mapping[str, Any], positions: np.ndarray) -> np.ndarray:
-        """Return which drawn items to keep; called before `assemble` if `has_budget` is True.
+        """Return a mask of the drawn items to keep.
+
+        If `has_budget` is True, expdb calls this method before `assemble`.
 
         Parameters
         ----------
@@ -359,12 +362,13 @@ class Unit:
         ranks : int
             Number of ranks, at least 1.
         rows_multiple : int, default 1
-            Not used; only a unit with `pads_rows` can return a multiple of a number of rows.
+            Ignored by default. A unit with `pads_rows` adds empty rows until the number of rows is
+            a multiple of this number.
 
         Returns
         -------
         dict of str to ndarray
-            The keys of `batch`.
+            The arrays of `batch`, with the rows of this rank.
         """
         items = batch["drawn"] if self.assembles else np.arange(len(next(iter(batch.values()))))
         in_shard = items % ranks == rank

@@ -15,10 +15,10 @@ from expdb.storage.store import Store
 
 
 def warn_of_ends(store: Store, session: Session) -> None:
-    """Warn about ends of complete episodes that NStep cannot use.
+    """Warn about ends of complete episodes that transitions cannot use.
 
     Warn if most of the newest episodes end without a flag and without a final observation, and if
-    NStep draws last steps without a reward.
+    last steps lack a reward.
     """
     count, missing, unrewarded = count_ends(store, session)
     if unrewarded:
@@ -30,9 +30,9 @@ def warn_of_ends(store: Store, session: Session) -> None:
     if missing:
         warn(
             f"{missing} of the newest {count} complete episodes of buffer {store.name!r} end "
-            "without terminated=True, truncated=True or a final observation, so NStep never draws "
-            "their last steps, and their discount is never 0; pass terminated=True with the last "
-            "step, or call end(obs=...)"
+            "without terminated=True, truncated=True or a final observation, so units such as "
+            "NStep never draw their last steps, and their discount is never 0; pass "
+            "terminated=True with the last step, or call end(obs=...)"
         )
 
 

@@ -67,7 +67,7 @@ class SampleEngine:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
-        self._recent: SamplePlan | None = None  # the last plan, if it has no optional arguments
+        self._recent: SamplePlan | None = None  # the last plan, if it has no options and no scores
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
         # While this is False, a sample that needs no rows in memory does not wait until they are
@@ -125,8 +125,8 @@ class SampleEngine:
     ) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If the draw raises an ExpDBError, the engine restores the state of `rng`, except after a
-        draw of steps from `MANY` or more steps in memory.
+        If the draw raises an ExpDBError, the engine restores the state of `rng`. The exception is a
+        unit that draws steps, not episodes, from `MANY` or more steps in memory.
         """
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
@@ -368,7 +368,7 @@ class SampleEngine:
             if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
-                    if plan.may_fail_after_drawing or self.resident.size < MANY:
+                    if plan.saves_generator or self.resident.size < MANY:
                         rng_state = rng.bit_generator.state
                     batch = plan.draw(rng, empty)
                     self.batches += 1

@@ -78,8 +78,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         self._request = sampling.describe(*self._request_args)
         if unit.has_budget:
             raise InvalidValue(
-                f"{type(unit).__name__} with a budget cannot be used with epochs(), because an "
-                "epoch must return every item; omit budget, or lease batches from a consumer"
+                "the unit of epochs() must not have a budget, because an epoch must return every "
+                f"item, got {unit!r}; omit budget, or lease batches from a consumer"
             )
         self._lock = threading.RLock()  # threads may share the iterator
         self.epoch = 0

@@ -1,7 +1,7 @@
-"""Check the declarations of samplers and units, and the shapes of the arrays that they return.
+"""Check the declarations and the results of samplers and units.
 
-The declarations are checked once per plan. The checks of each draw compare only shapes.
-`expdb.testing` checks the values.
+The declarations are checked once per plan. Each draw checks shapes, types of indices, and that
+positions belong to the population. `expdb.testing` also checks the rows of layouts and anchors.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -32,7 +32,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) -> None:
     """Raise InvalidValue if the declarations of a sampler or a unit are invalid.
 
-    Warn if a key replaces a field, which batches then lack.
+    Warn if a key replaces a field, unless the unit assembles its batches.
     """
     if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
         raise InvalidValue(
@@ -86,8 +86,7 @@ def _check_names(extension: Sampler | Unit) -> None:
         raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names")
     if taken := [key for key in FIXED if key in keys]:
         raise InvalidValue(
-            f"{_name(extension)} has the key {taken[0]!r}, which expdb adds to every batch; rename "
-            "the key"
+            f"{_name(extension)} has the key {taken[0]!r}, which is reserved; rename the key"
         )
 
 
@@ -109,11 +108,7 @@ def unknown_column(name: str) -> InvalidValue:
 def check_draw(
     sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
-    """Return a draw of positions that the sampler has computed.
-
-    Raise InvalidValue if positions are not in the population, or if arrays have other shapes or
-    keys.
-    """
+    """Return the result of `draw`; raise InvalidValue if it is invalid."""
     keys = sampler.keys()
     try:
         positions, columns = drawn
@@ -125,11 +120,11 @@ def check_draw(
         is_valid = False
     if not is_valid:
         raise InvalidValue(
-            f"{_name(sampler)}.draw must return positions as an array [{size}], and a dict "
+            f"{_name(sampler)}.draw must return positions as an int64 array [{size}], and "
             + (
-                f"of arrays [{size}, ...] named {', '.join(keys)}"
+                f"a dict of arrays [{size}, ...] named {', '.join(keys)}"
                 if keys
-                else "that is empty, like keys()"
+                else "an empty dict, because keys() is empty"
             )
         )
     if not holds(positions).all():
@@ -141,7 +136,7 @@ def check_draw(
 
 
 def invalid_starts(unit: Unit) -> InvalidValue:
-    """Return the error for a result of `may_start` with another shape."""
+    """Return the error for an invalid result of `may_start`."""
     return InvalidValue(
         f"{_name(unit)}.may_start must return an array of bool with one value per row"
     )
@@ -151,30 +146,30 @@ def check_anchors(unit: Unit, anchors: np.ndarray, rows: np.ndarray) -> np.ndarr
     """Return the result of `anchors`; raise InvalidValue if its shape or type is wrong."""
     if getattr(anchors, "ndim", 0) not in (1, 2) or (len(anchors) and anchors.dtype.kind != "i"):
         raise InvalidValue(
-            f"{_name(unit)}.anchors must return an integer array [A] or [A, n] of the passed rows"
+            f"{_name(unit)}.anchors must return an int64 array [A] or [A, n] of the passed rows"
         )
     return anchors if anchors.size else rows[:0]
 
 
 def check_layout(unit: Unit, layout: Layout, count: int, keys: Set[str]) -> None:
-    """Raise InvalidValue if the layout of `count` items has arrays of other shapes or keys.
+    """Raise InvalidValue if a layout of `count` items has a wrong shape or lacks a key.
 
-    Add the mask to the columns.
+    Also add the mask to the columns, unless the layout is ragged.
     """
     try:
         count = count if layout.kept is None else int(np.count_nonzero(layout.kept))
-        is_sound = _are_sound(layout, count, keys)
+        is_valid = _match_shapes(layout, count, keys)
         for array in layout.columns.values():
-            is_sound = is_sound and len(array) == count
-        is_sound = is_sound and layout.columns.keys() >= keys
+            is_valid = is_valid and len(array) == count
+        is_valid = is_valid and layout.columns.keys() >= keys
     except (AttributeError, TypeError) as error:
         raise _invalid_layout(unit, layout, count) from error
-    if not is_sound:
+    if not is_valid:
         raise _invalid_layout(unit, layout, count)
 
 
-def _are_sound(layout: Layout, count: int, keys: Set[str]) -> bool:
-    """Return whether the rows, the mask and the keys of a layout fit together."""
+def _match_shapes(layout: Layout, count: int, keys: Set[str]) -> bool:
+    """Add the mask to the columns; return whether rows, mask and keys are consistent."""
     mask = layout.mask
     if mask is None:
         return layout.rows.shape == (count,)
@@ -190,9 +185,9 @@ def _invalid_layout(unit: Unit, layout: Layout, count: int) -> InvalidValue:
     if not isinstance(layout, Layout):
         return InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
     return InvalidValue(
-        f"{what} rows [{count}], or rows and a mask [{count}, ..., T], and an array [{count}, ...] "
-        "for each name in keys(), also 'mask' if there is a mask; keys() has "
-        f"{', '.join(unit.keys()) or 'no name'}"
+        f"{what} rows of shape [{count}], or rows and a mask of one shape [{count}, ..., T]; "
+        f"columns must have an array [{count}, ...] for each of the keys "
+        f"({', '.join(unit.keys()) or 'none'}), and keys() must contain 'mask' if there is a mask"
     )
 
 

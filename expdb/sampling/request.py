@@ -197,8 +197,8 @@ class SampleRequest:
         `trajectories` may be a window that has already read the rows around the steps.
         """
         around = self.trajectories(resident) if trajectories is None else trajectories
-        given = read_only(rows) if around is resident else rows  # later draws use the rows
-        mask = self.unit.may_start(around, given)
+        unit_rows = read_only(rows) if around is resident else rows  # later draws use the rows
+        mask = self.unit.may_start(around, unit_rows)
         if getattr(mask, "shape", None) != rows.shape or mask.dtype != bool:
             raise invalid_starts(self.unit)
         if self.limits is not None:
@@ -212,7 +212,7 @@ class SampleRequest:
 
     @cached_property
     def only_unit_decides(self) -> bool:
-        """Whether only the unit restricts the steps."""
+        """Whether neither limits nor a shard restrict the steps that the unit may start from."""
         return self.limits is None and self.shard is None
 
     def epoch(self, resident: Resident) -> tuple[int, int]:

@@ -105,9 +105,9 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
-        # Whether a draw from memory can fail after it has drawn random numbers, even if there are
-        # many steps. If it cannot, the engine does not save the state of the generator.
-        self.may_fail_after_drawing = request.unit.by_episode
+        # Whether a draw from many steps in memory often fails after it has drawn random numbers. If
+        # False, the engine does not save the state of the generator, because saving takes time.
+        self.saves_generator = request.unit.by_episode
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
@@ -290,10 +290,10 @@ class SamplePlan:
         except (IndexError, ValueError, ZeroDivisionError):
             check_size(population.size, 1, self.request.unit.what, replace=True)
             raise
-        given = population.drawn if population.source is None else population.source.drawn
+        last_drawn = population.drawn if population.source is None else population.source.drawn
         is_usual = (
             type(drawn) is tuple
-            and drawn[0] is given
+            and drawn[0] is last_drawn
             and len(drawn[0]) == size
             and len(drawn[1]) == self._key_count
         )
@@ -336,7 +336,7 @@ class SamplePlan:
         """Load the window around steps; a draw in a signal handler gets another window."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
-            window = Window(r, offsets, len(rows), not self.request.unit.reads_zeros)
+            window = Window(r, offsets, len(rows), not self.request.unit.fills_with_zeros)
         window.load(positions, rows)
         return window
 
@@ -365,8 +365,8 @@ class SamplePlan:
         else:
             layout, rows = unit.layout(window, window.drawn, rng), window.drawn
         mask = getattr(layout, "mask", None)
-        usual = rows if mask is None else None if window is None else window.rows
-        is_usual = getattr(layout, "rows", None) is usual and layout.kept is None
+        expected_rows = rows if mask is None else None if window is None else window.rows
+        is_usual = getattr(layout, "rows", None) is expected_rows and layout.kept is None
         is_usual = is_usual and len(layout.columns) == len(self._unit_keys)
         is_usual = is_usual and (mask is None or mask.shape == layout.rows.shape)
         for array in layout.columns.values() if is_usual else ():
@@ -376,10 +376,10 @@ class SamplePlan:
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
             layout.rows = np.where(layout.mask, layout.rows, r.zero)
         if self._has_budget:
-            return self._limit_tokens(unit, layout, positions, rows, columns, rng, session, state)
+            return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
 
-    def _limit_tokens(
+    def _apply_budget(
         self,
         unit: Unit,
         layout: Layout,
@@ -479,8 +479,8 @@ class MatchingPopulation:
         number: int | None = None,
     ):
         self._plan, self._session, self._rng, self._number = plan, session, rng, number
-        # The positions that a method returned last need no check. If `source` is not None, it drew
-        # them.
+        # `draw` may return the last positions from the population without a check. If `source` is
+        # not None, they are `source.drawn`, else `drawn`.
         self.drawn: np.ndarray | None = None
         self.source: Listed | Grouped | TreeByPosition | None = None
 

@@ -20,9 +20,9 @@ class Window(RowColumns):
     Steps of an episode are usually adjacent in memory. `load` reads adjacent records first and
     checks their successor links. If a link does not lead to the adjacent row, `load` follows the
     links one by one. Later draws reuse the arrays, which are read-only for units. Where an episode
-    has no step, a user's unit (`is_exact`) gets -1, NaN or False; a built-in unit gets the values
-    of the zero row and UNKNOWN as successor. `argmax` and `count_nonzero` replace `max` and `any`,
-    which NumPy implements in Python.
+    has no step, the columns are -1, NaN or False if `is_exact` is True. Otherwise, they are the
+    values of the zero row, with UNKNOWN as successor. `argmax` and `count_nonzero` replace `max`
+    and `any`, which NumPy implements in Python.
     """
 
     def __init__(self, resident: Resident, offsets: range, size: int, is_exact: bool):

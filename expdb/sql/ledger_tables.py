@@ -200,11 +200,11 @@ evictions = sa.Table(
 )
 
 
-def active_lease(now: str) -> str:
-    """Return the condition for an active lease: it has not ended and expires after `now`."""
+def active_lease_condition(now: str) -> str:
+    """Return the SQL condition for a lease that has not ended and expires after `now`."""
     return f"status = 'leased' AND expires > {now}"
 
 
-def expired_lease(now: str) -> str:
-    """Return the condition for an expired lease, which the next lease of its consumer releases."""
+def expired_lease_condition(now: str) -> str:
+    """Return the SQL condition for a lease that has not ended but expired before `now`."""
     return f"status = 'leased' AND expires <= {now}"

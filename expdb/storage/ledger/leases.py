@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.sql.ledger_tables import active_lease
+from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord, is_dropped
 from expdb.storage.ledger.encoding import (
@@ -282,7 +282,7 @@ def acknowledge(
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
         "WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer) "
         "WHERE buffer_id = ? AND consumer = ? AND id = ? AND holder = ? "
-        f"AND {active_lease(now)} RETURNING pinned",
+        f"AND {active_lease_condition(now)} RETURNING pinned",
         step, store.id, consumer.id, id, holder,
     )  # fmt: skip
     if not rows:
@@ -333,7 +333,7 @@ def renew(
     _hold(session, store, consumer)
     rows = session.ask(
         f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
-        f"AND holder = ? AND {active_lease(now)} RETURNING id",
+        f"AND holder = ? AND {active_lease_condition(now)} RETURNING id",
         seconds, store.id, consumer.id, id, holder,
     )  # fmt: skip
     return _count_change(session, store, consumer) if rows else None

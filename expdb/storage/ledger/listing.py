@@ -10,15 +10,15 @@ from expdb.errors import DatabaseDamaged
 from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
-from expdb.sql.ledger_tables import expired_lease
+from expdb.sql.ledger_tables import expired_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, unknown_consumer
 from expdb.storage.ledger.entries import Entry, read_entries
 from expdb.storage.store import Store
 
 STATUSES = ("leased", "acknowledged", "released", "expired")
-# The status of a lease as users see it. Parameter: the condition of an expired lease.
-STATUS = (
+# SQL expression of the status as users see it; `{}` is the condition of an expired lease.
+SHOWN_STATUS = (
     "CASE WHEN {} THEN 'expired' WHEN status IN ('returned', 'repeated') THEN 'released' "
     "ELSE status END"
 )
@@ -47,9 +47,9 @@ def list_leases(
     Raise UnknownConsumer if there is no such consumer, and InvalidValue for an invalid argument.
     """
     newest, condition = checks.whole(newest, "newest", 1), ""
-    shown = STATUS.format(expired_lease(store.dialect.NOW))
+    status_expression = SHOWN_STATUS.format(expired_lease_condition(store.dialect.NOW))
     if status is not None:
-        condition = f"AND {shown} = '{checks.choice(status, 'status', *STATUSES)}'"
+        condition = f"AND {status_expression} = '{checks.choice(status, 'status', *STATUSES)}'"
     if consumer is None:
         consumers = session.ask("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
     else:
@@ -57,15 +57,15 @@ def list_leases(
         if record is None:
             raise unknown_consumer(session, store, consumer)
         consumers = [(record.id, record.name)]
-    statement = NEWEST.format(status=shown, condition=condition)
+    statement = NEWEST.format(status=status_expression, condition=condition)
     answers = session.ask_all(*[(statement, store.id, id, newest) for id, _ in consumers])
     leases = [
         (name, *row) for (_, name), rows in zip(consumers, answers, strict=True) for row in rows
     ]
     leases.sort(key=lambda lease: (lease[5], lease[0], lease[1]))
     return [
-        (name, id, number, status_shown, describe_process(holder), *rest)
-        for name, id, number, status_shown, holder, *rest in leases[-newest:]
+        (name, id, number, shown_status, describe_process(holder), *rest)
+        for name, id, number, shown_status, holder, *rest in leases[-newest:]
     ]
 
 

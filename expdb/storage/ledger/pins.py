@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from expdb.sql.ledger_tables import active_lease
+from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.store import Store
@@ -17,7 +17,7 @@ def settle_pins(session: Session, store: Store) -> int:
     session.ask(store.dialect.LOCK, store.id)
     ((low,),) = session.ask(
         "UPDATE buffers SET pinned = (SELECT min(pinned) FROM leases WHERE buffer_id = ? "
-        f"AND {active_lease(store.dialect.NOW)} AND pinned >= buffers.low) "
+        f"AND {active_lease_condition(store.dialect.NOW)} AND pinned >= buffers.low) "
         "WHERE id = ? RETURNING low",
         store.id, store.id,
     )  # fmt: skip
@@ -31,7 +31,7 @@ def pinned_positions(session: Session, store: Store) -> np.ndarray:
     """
     rows = session.ask(
         "SELECT positions FROM leases WHERE buffer_id = ? AND pinned IS NOT NULL "
-        f"AND {active_lease(store.dialect.NOW)}",
+        f"AND {active_lease_condition(store.dialect.NOW)}",
         store.id,
     )
     if not rows:

@@ -16,7 +16,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.process.liveness import has_ended
-from expdb.sql.ledger_tables import active_lease
+from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.activity import ROLES
 from expdb.storage.ledger.encoding import unpack_positions
@@ -72,7 +72,7 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
         (STEP_TIME.format("DESC"), id, state.oldest),
         (WORKERS, id),
         (WAITERS, id),
-        (OPEN_LEASES.format(active_lease(store.dialect.NOW)), id),
+        (OPEN_LEASES.format(active_lease_condition(store.dialect.NOW)), id),
         (CONSUMERS, id, MAX_CONSUMERS),
         (ROLLOUTS, id, GROUP_WINDOW_EPISODES, id),
     )

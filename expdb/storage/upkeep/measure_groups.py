@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expdb.sql.ledger_tables import active_lease
+from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
@@ -133,7 +133,7 @@ def _leased_groups(
     store: Store, session: Session, first_leases: Mapping[int, int]
 ) -> tuple[set[str], set[str]]:
     """Return the leased and the discarded groups in the newest leases of whole episodes."""
-    statement = LEASES.format(active_lease(store.dialect.NOW))
+    statement = LEASES.format(active_lease_condition(store.dialect.NOW))
     answers = session.ask_all(
         *[(statement, store.id, consumer, first) for consumer, first in first_leases.items()]
     )

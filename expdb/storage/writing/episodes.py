@@ -30,7 +30,7 @@ FIND = (
     "first_policy_version AND last_policy_version, episode_return, status FROM episodes "
     "WHERE buffer_id = ? AND episode_id IN ({})"
 )
-NAMED = "SELECT episode_id FROM episodes WHERE buffer_id = ? AND episode_id IN ({})"
+FIND_NAMES = "SELECT episode_id FROM episodes WHERE buffer_id = ? AND episode_id IN ({})"
 NO_VERSION = -(2**63)  # stands for NULL in comparisons
 ADVANCE = (
     "UPDATE episodes SET length = length + ?, status = ?, ended = ?, ordered = ?, last_step = ?, "
@@ -43,7 +43,7 @@ ADVANCE = (
 def require_unused(session: Session, store: Store, records: Sequence[EpisodeRecord]) -> None:
     """Raise EpisodeMismatch or EpisodeResumed if the name of a new episode is already stored."""
     by_name = {record.episode_id: record for record in records}
-    for (name,) in _ask_by_name(session, store, NAMED, list(by_name)):
+    for (name,) in _ask_by_name(session, store, FIND_NAMES, list(by_name)):
         if by_name[name].may_resume:
             raise resumed(name)
         raise errors.EpisodeMismatch(f"episode {name!r} already exists; choose another episode_id")
@@ -294,14 +294,14 @@ def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None
             f"AND id {store.dialect.AMONG} RETURNING id",
             status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
         )  # fmt: skip
-        for id in find_to_compact(session, store, [id for (id,) in ended]):
+        for id in find_episodes_to_compact(session, store, [id for (id,) in ended]):
             compact.compact_episode(store, session, outcome, id, None, {})
 
 
-def find_to_compact(session: Session, store: Store, ids: Sequence[int]) -> list[int]:
-    """Return the episodes with steps in several segments, and those whose steps were evicted.
+def find_episodes_to_compact(session: Session, store: Store, ids: Sequence[int]) -> list[int]:
+    """Return the ids of episodes that have several segments, or whose steps are all evicted.
 
-    Most episodes have their steps in one chunk, so there is nothing to merge.
+    Most episodes have one segment, so there is nothing to merge.
     """
     rows = session.ask(
         f"SELECT id FROM episodes e WHERE buffer_id = ? AND id {store.dialect.AMONG} AND "

@@ -514,7 +514,7 @@ def _compact_ended(
         session.tell(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, ids[0])
         final = None
     if ids and not final:
-        ids = episodes.find_to_compact(session, store, ids)
+        ids = episodes.find_episodes_to_compact(session, store, ids)
     for id in ids:
         compact.compact_episode(
             store, session, outcome, id, final, pending.final_types if final else {}

@@ -16,7 +16,7 @@ from expdb import errors
 from expdb.sql import schema, tables
 from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.postgresql.adhoc import run_sql as run_sql
-from expdb.sql.ledger_tables import active_lease
+from expdb.sql.ledger_tables import active_lease_condition
 
 MINIMUM_VERSION = 150_000
 
@@ -236,8 +236,8 @@ WITH done AS (
     UPDATE leases SET status = 'acknowledged', ended = {NOW}, trainer_step = ?::bigint,
            acknowledged = (SELECT c.acknowledged FROM consumers c
                             WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer)
-     WHERE buffer_id = ? AND consumer = ? AND id = ? AND holder = ? AND {active_lease(NOW)}
-       AND pinned IS NULL RETURNING id)
+     WHERE buffer_id = ? AND consumer = ? AND id = ? AND holder = ? AND pinned IS NULL
+       AND {active_lease_condition(NOW)} RETURNING id)
 UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1,
        last_step = coalesce(?::bigint, last_step)
  WHERE buffer_id = ? AND id = ? AND EXISTS (SELECT 1 FROM done) RETURNING version
