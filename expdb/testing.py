@@ -128,11 +128,13 @@ def check_sampler(
     >>> check_sampler(expdb.Uniform(replace=False))
     """
     _check_value(sampler)
-    drawn_at_all = False
+    checked, drawn_at_all = _with_checks(sampler), False
     with _filled(buffer) as filled:
         for name, where in QUERIES.items():
             matching = {row for batch in filled.scan(where) for row in batch["position"].tolist()}
             label = f"{sampler}, {name}"
+            if checked is not sampler:
+                _sample(filled, size, where, sampler=checked, unit=expdb.Step())
             sampled = _sample(filled, size, where, sampler=sampler, unit=expdb.Step())
             if sampled is None:
                 continue
@@ -151,14 +153,12 @@ def check_unit(
     """Check that a unit keeps its contract.
 
     The unit must be hashable and equal to its copies, return arrays of equal length, return each
-    of its keys, and return the same batch for the same seed. Wherever the mask of a layout is True,
-    its row must be that of a stored step; without a mask, `layout` must return the drawn rows.
-    `anchors` must return rows that it received, or -1, and the first row of each anchor must be
-    unique. The arrays of rows that the methods receive are read-only. Where ``mask`` is False,
-    ``position`` must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides
-    `assemble`, the check verifies ``drawn`` instead: all rows of a drawn item must have the
-    position of one stored step. Writing to a batch must not change the next batch. Without
-    `buffer`, the check also leases and replays batches, which must be equal bit for bit.
+    of its keys, and return the same batch for the same seed. Where ``mask`` is False, ``position``
+    must be -1, and ``obs`` and ``action`` must be zero. If the unit overrides `assemble`, the
+    check verifies ``drawn`` instead: all rows of a drawn item must have the position of one stored
+    step. Writing to a batch must not change the next batch. Without `buffer`, the check also
+    leases and replays batches, which must be equal bit for bit. The results of the methods are
+    checked even if `checks_results` is False.
 
     Parameters
     ----------
@@ -182,12 +182,13 @@ def check_unit(
     >>> check_unit(expdb.NStep(3))
     """
     _check_value(unit)
-    drawn_at_all = False
+    checked, drawn_at_all = _with_checks(unit), False
     with _filled(buffer) as filled:
-        unit = _with_checks(unit, _stored_positions(filled))
         for name, where in QUERIES.items():
             for sampler in OTHERS:
                 label = f"{unit}, {type(sampler).__name__}, {name}"
+                if checked is not unit:
+                    _sample(filled, size, where, sampler=sampler, unit=checked)
                 sampled = _sample(filled, size, where, sampler=sampler, unit=unit)
                 if sampled is None:
                     continue
@@ -307,91 +308,12 @@ def _stored_positions(buffer: expdb.ReplayBuffer) -> np.ndarray:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _with_checks(unit: Any, stored: np.ndarray) -> Any:
-    """Return a copy of a unit that checks the rows that its methods return.
-
-    Its methods receive read-only rows. `stored` contains the positions of all stored steps.
-    """
-    kind: Any = type(unit)
-
-    def call(method: str, self: Any, trajectories: Any, rows: np.ndarray, *arguments: Any) -> Any:
-        is_writeable, rows.flags.writeable = (
-            rows.flags.writeable,
-            False,
-        )  # later draws use these rows
-        try:
-            return getattr(kind, method)(self, trajectories, rows, *arguments)
-        finally:
-            rows.flags.writeable = is_writeable
-
-    def anchors(self: Any, trajectories: Any, rows: np.ndarray) -> Any:
-        anchors = call("anchors", self, trajectories, rows)
-        assert isinstance(anchors, np.ndarray), (
-            f"{kind.__name__}.anchors must return an array, got {type(anchors).__name__}"
-        )
-        first = anchors if anchors.ndim == 1 else anchors[:, 0]
-        is_sound = len(np.unique(first)) == len(first) and bool((first >= 0).all())
-        is_sound = is_sound and bool(np.isin(anchors, (*rows, -1)).all())
-        assert is_sound, (
-            f"{kind.__name__}.anchors must return rows that it received, or -1, and the first row "
-            "of each anchor must be unique"
-        )
-        return anchors
-
-    def may_start(self: Any, trajectories: Any, rows: np.ndarray) -> Any:
-        return call("may_start", self, trajectories, rows)
-
-    def layout(
-        self: Any, trajectories: Any, rows: np.ndarray, rng: np.random.Generator
-    ) -> expdb.Layout:
-        layout: expdb.Layout = call("layout", self, trajectories, rows, rng)
-        assert isinstance(layout, expdb.Layout), (
-            f"{kind.__name__}.layout must return an expdb.Layout, got {type(layout).__name__}"
-        )
-        if layout.mask is None:
-            kept = rows if rows.ndim == 1 else rows[:, 0]
-            kept = kept if layout.kept is None else kept[layout.kept]
-            assert np.array_equal(layout.rows, kept), (
-                f"{kind.__name__}.layout must return the drawn rows in their order; to return "
-                "other rows, also return a mask"
-            )
-        else:
-            chosen = layout.rows[layout.mask]
-            is_step = (chosen >= 0) & (chosen < trajectories.slots)
-            is_step = is_step.all() and np.isin(trajectories.positions(chosen), stored).all()
-            assert is_step, (
-                f"{kind.__name__}.layout must return rows of stored steps wherever its mask is True"
-            )
-            assert np.array_equal(layout.columns.get("mask", layout.mask), layout.mask), (
-                f"{kind.__name__}.layout must return its mask as the column 'mask', or omit it"
-            )
-        for name in ("next_rows", "last_rows"):
-            others = getattr(layout, name)
-            assert others is None or (
-                others.shape == layout.rows.shape and bool((others >= 0).all())
-            ), (
-                f"{kind.__name__}.layout must return {name} with the shape of its rows and without "
-                "negative rows"
-            )
-        return layout
-
-    methods = {"layout": layout, "anchors": anchors, "may_start": may_start}
-    return _with_methods(
-        unit,
-        **{
-            name: method
-            for name, method in methods.items()
-            if getattr(kind, name) is not getattr(expdb.Unit, name)
-        },
-    )
-
-
-def _with_methods(extension: Any, **methods: Any) -> Any:
-    """Return a copy of a sampler or unit whose class overrides these methods."""
+def _with_checks(extension: Any) -> Any:
+    """Return a sampler or unit whose results are checked: itself, or a copy of another class."""
+    if extension.checks_results:
+        return extension
     base = type(extension)
-    kind: Any = type(base.__name__, (base,), {"__module__": __name__})
-    for name, method in methods.items():  # later, so `__init_subclass__` resets no hints
-        setattr(kind, name, method)
+    kind: Any = type(base.__name__, (base,), {"__module__": __name__, "checks_results": True})
     copied = copy.copy(extension)
     object.__setattr__(copied, "__class__", kind)
     return copied
@@ -449,6 +371,8 @@ def _check_again(
         if batch[key].flags.writeable:
             batch[key][...] = None if batch[key].dtype == object else 0
     spoilt = {key: np.array(batch[key]) for key in batch}
+    buffer.sample(size, where, rng=SEED + 1, **options)  # may write to arrays of the batch
+    _same_batch(batch, spoilt, f"{label}: the batch before")
     again = buffer.sample(size, where, rng=SEED, **options)
     _same_batch(again, kept, f"{label}: the same seed")
     _same_batch(batch, spoilt, f"{label}: the batch before")

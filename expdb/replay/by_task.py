@@ -4,7 +4,7 @@ from __future__ import annotations  # evaluating `np.random` would import that m
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -56,6 +56,8 @@ class ByTask(Sampler):
     success: float = 1.0
     score: str | None = None
     least: float = 0.05
+
+    checks_results: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not callable(self.weight):

@@ -67,6 +67,7 @@ class Pairs(Unit):
     per: Literal["group", "task"] = "group"
     max_length: int | None = None
 
+    checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -55,7 +55,7 @@ def random_positions(low: int, high: int, count: int, rng: np.random.Generator) 
     return drawn
 
 
-@dataclass
+@dataclass(frozen=True)
 class Listed:
     """Represent a set of positions by an ascending array.
 
@@ -65,8 +65,6 @@ class Listed:
 
     positions: np.ndarray
     what: str = "steps"
-    # The last result of `draw`. expdb does not check it if a sampler returns it.
-    drawn: np.ndarray | None = field(default=None, init=False, repr=False, compare=False)
 
     def draw(self, count: int, replace: bool, rng: np.random.Generator) -> np.ndarray:
         """Return uniformly drawn positions.
@@ -93,10 +91,8 @@ class Listed:
         size = len(self.positions)
         check_size(size, count, self.what, replace)
         if replace:
-            self.drawn = self.positions.take(_random_below(size, count, rng))
-        else:
-            self.drawn = self.positions[rng.choice(size, count, replace=False, shuffle=True)]
-        return self.drawn
+            return self.positions.take(_random_below(size, count, rng))
+        return self.positions[rng.choice(size, count, replace=False, shuffle=True)]
 
     def newest(self, count: int) -> Listed:
         """Return the newest `count` positions, or all if there are fewer."""
@@ -154,7 +150,7 @@ class Interval:
         if allowed is None:
             return drawn
         fit = allowed(drawn)
-        return drawn if fit[fit.argmin()] else self._redraw(drawn, fit, rng)
+        return drawn if np.count_nonzero(fit) == count else self._redraw(drawn, fit, rng)
 
     def _redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Replace the drawn positions where `fit` is False; `drawn` is changed in place."""
@@ -240,7 +236,6 @@ class Grouped:
         # Shares that samplers have computed for `draw_weighted`, by sampler. They are valid as long
         # as this object: after a change of the steps or episodes, expdb makes another one.
         self.shares: dict[object, np.ndarray] = {}
-        self.drawn: np.ndarray | None = None  # the positions that were drawn last
 
     @property
     def nbytes(self) -> int:
@@ -314,7 +309,6 @@ class Grouped:
         runs = self._ends.searchsorted(sorted_indices, "right")
         indices = sorted_indices + self._shifts[runs]
         positions: np.ndarray = self._positions[indices]
-        self.drawn = positions
         return positions
 
 

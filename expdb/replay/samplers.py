@@ -275,14 +275,23 @@ class Sampler:
 
     Attributes
     ----------
+    checks_results : bool, default True
+        Whether expdb checks the positions and arrays that `draw` returns. Set it to False after
+        `expdb.testing.check_sampler` has checked the class, to sample faster. Subclasses do not
+        inherit the value.
     asks_database : bool, default False
         Whether `draw` queries the database, as `Population.ordered` does.
     uses_priorities : bool, default False
         Whether `draw` calls `Population.priorities`.
     """
 
+    checks_results: ClassVar[bool] = True
     asks_database: ClassVar[bool] = False
     uses_priorities: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "checks_results" not in vars(cls):
+            cls.checks_results = True
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -392,6 +401,8 @@ class Uniform(Sampler):
     replace: bool | None = None
     over: Literal["step", "episode", "task"] = "step"
 
+    checks_results: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         if self.replace is not None:
             checks.flag(self.replace, "replace")
@@ -420,7 +431,7 @@ class Uniform(Sampler):
         Uniform
             This sampler, or a sampler that sets `replace`.
         """
-        if self.replace is not None:
+        if self.replace is not None or type(self) is not Uniform:  # a subclass may not be copied
             return self
         return dataclasses.replace(self, replace=not lists_anchors)
 
@@ -515,6 +526,7 @@ class Prioritized(Sampler):
     normalise: Literal["batch", "buffer"] = "batch"
     score: str | None = None
 
+    checks_results: ClassVar[bool] = False
     uses_priorities: ClassVar[bool] = True
 
     @property
@@ -711,6 +723,7 @@ class Ordered(Sampler):
     column: str
     descending: bool = False
 
+    checks_results: ClassVar[bool] = False
     asks_database: ClassVar[bool] = True
 
     @property
@@ -772,6 +785,8 @@ class Newest(Sampler):
     """
 
     k: int
+
+    checks_results: ClassVar[bool] = False
 
     @property
     def is_independent(self) -> bool:

@@ -71,6 +71,7 @@ class Sequence(Unit):
     pad: bool = True
     gaps: Literal["end", "join"] = "end"
 
+    checks_results: ClassVar[bool] = False
     fills_with_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -196,6 +197,7 @@ class Episode(Unit):
     max_length: int | None = None
     pad: bool = True
 
+    checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -314,6 +316,7 @@ class Group(Unit):
     missing: Literal["drop", "wait", "ignore"] | float = "drop"
     deadline: float | None = None
 
+    checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -30,11 +30,14 @@ def have_same_settings(instance: Sampler | Unit, other: Sampler | Unit) -> bool:
     if instance is other:
         return True
     kind: Any = type(instance)
+    has_no_slots = _has_no_slots(kind)
     if kind is not type(other):
         return False
-    values, others = getattr(instance, "__dict__", None), getattr(other, "__dict__", None)
-    if values and others and all(map(operator.is_, values.values(), others.values())):
-        return True  # the usual case, compared without a loop in Python
+    if has_no_slots:
+        values, others = vars(instance), vars(other)
+        are_identical = all(map(operator.is_, values.values(), others.values()))
+        if values and are_identical and list(values) == list(others):
+            return True  # the usual case, compared without a loop in Python
     if not is_dataclass(kind):
         return False
     for name in _names(kind):
@@ -42,6 +45,11 @@ def have_same_settings(instance: Sampler | Unit, other: Sampler | Unit) -> bool:
         if value is not other_value and not _are_same(value, other_value):
             return False
     return True
+
+
+@lru_cache
+def _has_no_slots(kind: Any) -> bool:
+    return not any(vars(base).get("__slots__") for base in kind.__mro__)
 
 
 @lru_cache

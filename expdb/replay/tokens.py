@@ -182,6 +182,7 @@ class Tokens(Unit):
     names: Literal["expdb", "trl", "verl", "skyrl"] = "expdb"
     gaps: Literal["end", "join"] = "end"
 
+    checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
     pads_rows: ClassVar[bool] = True
     reads_ragged: ClassVar[bool] = True

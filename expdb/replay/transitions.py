@@ -56,6 +56,7 @@ class Stack(Unit):
     stack_fields: tuple[str, ...] | None = None
     gaps: Literal["end", "join"] = "end"
 
+    checks_results: ClassVar[bool] = False
     fills_with_zeros: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -227,6 +228,7 @@ class NStep(Unit):
     stack_fields: tuple[str, ...] | None = None
     gaps: Literal["end", "join"] = "end"
 
+    checks_results: ClassVar[bool] = False
     makes_transitions: ClassVar[bool] = True
     fills_with_zeros: ClassVar[bool] = True
 

@@ -30,6 +30,10 @@ class Unit:
     ----------
     by_episode : bool, default False
         Whether the unit draws complete episodes with at least one matching step, instead of steps.
+    checks_results : bool, default True
+        Whether expdb checks the rows and arrays that the methods return. Set it to False after
+        `expdb.testing.check_unit` has checked the class, to sample faster. Then the methods must
+        return new arrays. Subclasses do not inherit the value.
     makes_transitions : bool, default False
         Whether each item is a transition with `next_rows`. If True, expdb warns about episodes
         without a usable end, and about a stored ``next_<field>`` that only some steps have.
@@ -44,12 +48,15 @@ class Unit:
     """
 
     by_episode: ClassVar[bool] = False
+    checks_results: ClassVar[bool] = True
     makes_transitions: ClassVar[bool] = False
     pads_rows: ClassVar[bool] = False
     reads_ragged: ClassVar[bool] = False
     fills_with_zeros: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        if "checks_results" not in vars(cls):
+            cls.checks_results = True
         # A subclass that overrides a method does not inherit the hints about this method.
         overrides_start = "may_start" in vars(cls) or "anchors" in vars(cls)
         hints = ("anchor_key", "reach", "lookback") if overrides_start else ()
@@ -381,6 +388,8 @@ class Step(Unit):
 
     This is the default unit.
     """
+
+    checks_results: ClassVar[bool] = False
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:

@@ -373,7 +373,6 @@ class TreeByPosition:
     ):
         self._tree, self._resident, self.total = tree, resident, tree.total
         self._usage, self._rng = usage, rng
-        self.drawn: np.ndarray | None = None  # the positions that `draw` returned last
 
     def draw(self, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions that shares of the total select, and their weights.
@@ -383,9 +382,8 @@ class TreeByPosition:
         r, usage = self._resident, self._usage
         rows, weights = self._tree.find(shares, r.first_place % r.slots)
         if usage is not None and usage.most is not None:
-            rows, weights = self._draw_within(usage, rows, weights)
-        self.drawn = r.positions(rows)
-        return self.drawn, weights
+            return self._draw_within(usage, rows, weights)
+        return r.positions(rows), weights
 
     def _draw_within(
         self, usage: Usage, rows: np.ndarray, weights: np.ndarray
@@ -402,7 +400,7 @@ class TreeByPosition:
             rows[again], weights[again] = tree.find(self._rng.random(len(again)))
         for full, before in reversed(blocked):
             tree.set(full, before)
-        return rows, weights
+        return r.positions(rows), weights
 
     def minimum(self) -> float:
         """Return the lowest weight above 0."""

@@ -248,7 +248,10 @@ class Candidates:
         rows = r.rows(matching)
         if request.limits is not None:
             rows = rows[request.limits.allow(r, rows)]
-        anchors = check_anchors(unit, unit.anchors(r, read_only(rows)), rows)
+        if unit.checks_results:
+            anchors = check_anchors(unit, unit.anchors(r, read_only(rows)), rows)
+        else:
+            anchors = unit.anchors(r, rows)
         first = anchors if anchors.ndim == 1 else anchors[:, 0]
         is_own = request.in_shard(r, first, anchors.ndim > 1) if len(first) else slice(None)
         anchors = anchors[is_own]

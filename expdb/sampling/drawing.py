@@ -4,6 +4,7 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ class Given(Sampler):
     """A placeholder for the sampler that drew a recorded batch, used when the batch is rebuilt."""
 
     named: tuple[str, ...] = ()
+
+    checks_results: ClassVar[bool] = False
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the sampler's columns in the batch."""

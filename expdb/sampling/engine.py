@@ -327,7 +327,7 @@ class SampleEngine:
             (plan.sampler, plan.unit), plan.scores = arguments, find_scores(sampler, unit, names)
             if asked is not None:
                 remember(plans, asked, plan)
-        self._recent = plan if has_defaults and not plan.scores else None
+        self._recent = plan if has_defaults and asked is not None and not plan.scores else None
         if plan.scores:  # again for a plan in use, because the first score may come later
             self._store.tags.warn_of_unknown(plan.scores)
         return plan

@@ -1,19 +1,20 @@
 """Check the declarations and the results of samplers and units.
 
-The declarations are checked once per plan. Each draw checks shapes, types of indices, and that
-positions belong to the population. `expdb.testing` also checks the rows of layouts and anchors.
+The declarations are checked once per plan, and the results of each call if the class sets
+`checks_results`.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import dataclasses
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from expdb.chunks.fields import SYSTEM
 from expdb.errors import InvalidValue, warn
+from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, nearest
 from expdb.replay.layout import Layout
 from expdb.replay.samplers import Drawn, Sampler
@@ -108,91 +109,140 @@ def unknown_column(name: str) -> InvalidValue:
 def check_draw(
     sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
 ) -> Drawn:
-    """Return the result of `draw`; raise InvalidValue if it is invalid."""
-    keys = sampler.keys()
+    """Return a copy of the draw of a sampler; raise InvalidValue if the draw is invalid."""
     try:
         positions, columns = drawn
-        is_valid = positions.shape == (size,) and positions.dtype.kind == "i"
-        is_valid = is_valid and len(columns) == len(keys)
-        for name in keys:
-            is_valid = is_valid and name in columns and len(columns[name]) == size
-    except (AttributeError, TypeError, ValueError):
-        is_valid = False
-    if not is_valid:
+        positions = np.asarray(positions)
+        sound = positions.shape == (size,) and positions.dtype.kind in "iu"
+        sound = sound and columns.keys() == set(sampler.keys())
+        sound = sound and all(np.shape(array)[:1] == (size,) for array in columns.values())
+    except (TypeError, ValueError, AttributeError):
+        sound = False
+    if not sound:
+        keys = ", ".join(sampler.keys())
         raise InvalidValue(
-            f"{_name(sampler)}.draw must return positions as an int64 array [{size}], and "
-            + (
-                f"a dict of arrays [{size}, ...] named {', '.join(keys)}"
-                if keys
-                else "an empty dict, because keys() is empty"
-            )
+            f"{_name(sampler)}.draw must return positions as an integer array [{size}], and a "
+            "dict "
+            + (f"of arrays [{size}, ...] named {keys}" if keys else "that is empty, like keys()")
         )
     if not holds(positions).all():
         raise InvalidValue(
             f"{_name(sampler)}.draw must return positions of the population; take them from "
             "population.positions or population.at()"
         )
-    return drawn
+    # Copy the arrays, because a sampler may fill them again for the next sample.
+    return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
-def invalid_starts(unit: Unit) -> InvalidValue:
-    """Return the error for an invalid result of `may_start`."""
-    return InvalidValue(
-        f"{_name(unit)}.may_start must return an array of bool with one value per row"
-    )
-
-
-def check_anchors(unit: Unit, anchors: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the result of `anchors`; raise InvalidValue if its shape or type is wrong."""
-    if getattr(anchors, "ndim", 0) not in (1, 2) or (len(anchors) and anchors.dtype.kind != "i"):
+def check_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
+    """Check the result of `may_start` of a unit, and return it."""
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):
         raise InvalidValue(
-            f"{_name(unit)}.anchors must return an int64 array [A] or [A, n] of the passed rows"
+            f"{_name(unit)}.may_start must return an array of bool with one value per row"
         )
-    return anchors if anchors.size else rows[:0]
+    return mask
 
 
-def check_layout(unit: Unit, layout: Layout, count: int, keys: Set[str]) -> None:
-    """Raise InvalidValue if a layout of `count` items has a wrong shape or lacks a key.
+def check_anchors(unit: Unit, anchors: Any, rows: np.ndarray) -> np.ndarray:
+    """Check the result of `anchors` of a unit, and return it as int64."""
+    if isinstance(anchors, np.ndarray) and not len(anchors.reshape(-1)):
+        return rows[:0]
+    sound = (
+        isinstance(anchors, np.ndarray) and anchors.ndim in (1, 2) and anchors.dtype.kind in "iu"
+    )
+    if sound:
+        anchors = anchors.astype(np.int64)
+        first = anchors if anchors.ndim == 1 else anchors[:, 0]
+        sound = bool((first >= 0).all()) and len(np.unique(first)) == len(first)
+        sound = sound and bool(np.isin(anchors, (*rows, -1)).all())
+    if not sound:
+        raise InvalidValue(
+            f"{_name(unit)}.anchors must return an integer array [A] or [A, n] of the passed "
+            "rows, and the first row of each anchor must be unique"
+        )
+    return anchors  # type: ignore[no-any-return]
 
-    Also add the mask to the columns, unless the layout is ragged.
+
+def check_layout(
+    unit: Unit, layout: Any, rows: np.ndarray, r: Resident, window: np.ndarray | None
+) -> Layout:
+    """Check the result of `layout` of a unit, and return it with copied arrays.
+
+    `window` has the rows around the drawn rows. expdb passed these rows to the unit, so they need
+    no check.
     """
-    try:
-        count = count if layout.kept is None else int(np.count_nonzero(layout.kept))
-        is_valid = _match_shapes(layout, count, keys)
-        for array in layout.columns.values():
-            is_valid = is_valid and len(array) == count
-        is_valid = is_valid and layout.columns.keys() >= keys
-    except (AttributeError, TypeError) as error:
-        raise _invalid_layout(unit, layout, count) from error
-    if not is_valid:
-        raise _invalid_layout(unit, layout, count)
-
-
-def _match_shapes(layout: Layout, count: int, keys: Set[str]) -> bool:
-    """Add the mask to the columns; return whether rows, mask and keys are consistent."""
-    mask = layout.mask
-    if mask is None:
-        return layout.rows.shape == (count,)
-    if not layout.ragged:
-        layout.columns.setdefault("mask", mask)
-        if "mask" not in keys:
-            return False
-    return len(layout.rows) == count and layout.rows.shape == mask.shape
-
-
-def _invalid_layout(unit: Unit, layout: Layout, count: int) -> InvalidValue:
     what = f"{_name(unit)}.layout must return"
     if not isinstance(layout, Layout):
-        return InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
-    return InvalidValue(
-        f"{what} rows of shape [{count}], or rows and a mask of one shape [{count}, ..., T]; "
-        f"columns must have an array [{count}, ...] for each of the keys "
-        f"({', '.join(unit.keys()) or 'none'}), and keys() must contain 'mask' if there is a mask"
-    )
+        raise InvalidValue(f"{what} an expdb.Layout, got {type(layout).__name__}")
+    if layout.mask is None and (unit.has_budget or unit.reads_ragged):
+        raise InvalidValue(f"{what} a mask, because the unit has a budget or reads ragged arrays")
+    if layout.kept is not None:
+        rows = rows[layout.kept]
+    layout_rows, mask, count, keys = layout.rows, layout.mask, len(rows), tuple(unit.keys())
+    if (
+        not isinstance(layout_rows, np.ndarray)
+        or layout_rows.dtype.kind not in "iu"
+        or len(layout_rows) != count
+    ):
+        raise InvalidValue(f"{what} rows as an integer array of shape [{count}] or [{count}, ...]")
+    if mask is None:
+        first = rows if rows.ndim == 1 else rows[:, 0]
+        if layout_rows.ndim != 1 or not np.array_equal(layout_rows, first):
+            raise InvalidValue(
+                f"{what} the drawn rows [{count}] in their order; to return other rows "
+                f"[{count}, ..., T], also return a mask"
+            )
+    elif not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != layout_rows.shape:
+        raise InvalidValue(f"{what} a bool mask with the shape of its rows, {layout_rows.shape}")
+    elif not _are_steps(layout_rows, mask, r, window):
+        raise InvalidValue(f"{what} rows of stored steps wherever its mask is True")
+    elif "mask" not in tuple(unit.keys()) or not np.array_equal(
+        layout.columns.get("mask", mask), mask
+    ):
+        raise InvalidValue(
+            f"{_name(unit)}.layout returned a mask, which expdb adds to the batch as 'mask'; add "
+            "'mask' to keys(), and omit 'mask' from the columns"
+        )
+    else:
+        layout.columns.setdefault("mask", mask)
+    for name in ("next_rows", "last_rows"):
+        _check_rows(getattr(layout, name), f"{what} {name}", count, r)
+    if layout.columns.keys() != set(keys) or not all(
+        isinstance(array, np.ndarray) and array.shape[:1] == (count,)
+        for array in layout.columns.values()
+    ):
+        names = ", ".join(keys) or "nothing"
+        raise InvalidValue(
+            f"{what} one array of shape [{count}, ...] for each name in keys(): {names}"
+        )
+    # Copy the arrays, because a unit may fill them again for the next sample.
+    if layout_rows is not window:
+        layout.rows = layout_rows.copy()
+    layout.columns = {name: array.copy() for name, array in layout.columns.items()}
+    return layout
+
+
+def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarray | None) -> bool:
+    """Return whether every row with a True mask is the row of a stored step."""
+    if rows is window:
+        return not np.count_nonzero(mask & (rows < 0))
+    chosen = rows[mask]
+    return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
+
+
+def check_selection(unit: Unit, is_kept: Any, count: int) -> np.ndarray:
+    """Return the result of `select_within_budget`; raise InvalidValue if it is invalid."""
+    is_mask = isinstance(is_kept, np.ndarray) and is_kept.dtype == bool
+    if not is_mask or is_kept.shape != (count,) or not is_kept.any():
+        raise InvalidValue(
+            f"{_name(unit)}.select_within_budget must return an array of bool with one value per "
+            "item, and keep at least one item"
+        )
+    return is_kept  # type: ignore[no-any-return]
 
 
 def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.ndarray], int]:
-    """Check the result of `assemble` of a user's unit; return its arrays and their length.
+    """Check the result of `assemble` of a unit; return its arrays and their length.
 
     The returned arrays always include `drawn`. Raise InvalidValue if the lengths differ, if `drawn`
     is out of range, or if `drawn` is missing although the number of rows changes.
@@ -242,6 +292,16 @@ def check_assembly(unit: Unit, columns: Any, count: int) -> tuple[dict[str, np.n
 def within(rows: np.ndarray, stop: int) -> bool:
     """Return whether all rows are at least 0 and less than `stop`."""
     return bool(((rows >= 0) & (rows < stop)).all())
+
+
+def _check_rows(rows: Any, what: str, count: int, r: Resident) -> None:
+    if rows is not None and (
+        not isinstance(rows, np.ndarray)
+        or rows.shape != (count,)
+        or rows.dtype.kind not in "iu"
+        or not within(rows, r.total - 1)
+    ):
+        raise InvalidValue(f"{what} as an integer array [{count}] of rows of known steps")
 
 
 def _name(extension: Any) -> str:

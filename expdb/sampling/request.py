@@ -20,7 +20,7 @@ from expdb.replay.layout import Trajectories
 from expdb.replay.samplers import Sampler
 from expdb.replay.settings import settings_of
 from expdb.replay.units import Unit
-from expdb.sampling.extensions import invalid_starts, read_only
+from expdb.sampling.extensions import check_starts, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
 from expdb.storage.ledger.entries import DISCARDED
@@ -197,10 +197,11 @@ class SampleRequest:
         `trajectories` may be a window that has already read the rows around the steps.
         """
         around = self.trajectories(resident) if trajectories is None else trajectories
-        unit_rows = read_only(rows) if around is resident else rows  # later draws use the rows
-        mask = self.unit.may_start(around, unit_rows)
-        if getattr(mask, "shape", None) != rows.shape or mask.dtype != bool:
-            raise invalid_starts(self.unit)
+        if self.unit.checks_results:
+            returned = self.unit.may_start(around, read_only(rows) if around is resident else rows)
+            mask = check_starts(self.unit, returned, len(rows))
+        else:
+            mask = self.unit.may_start(around, rows)
         if self.limits is not None:
             mask = mask & self.limits.allow(resident, rows)
         return mask if self.shard is None else mask & self.in_shard(resident, rows)
@@ -212,8 +213,8 @@ class SampleRequest:
 
     @cached_property
     def only_unit_decides(self) -> bool:
-        """Whether neither limits nor a shard restrict the steps that the unit may start from."""
-        return self.limits is None and self.shard is None
+        """Whether only the unit restricts the steps, and its results are not checked."""
+        return self.limits is None and self.shard is None and not self.unit.checks_results
 
     def epoch(self, resident: Resident) -> tuple[int, int]:
         """Return counters that change whenever the set of drawable steps may have changed."""

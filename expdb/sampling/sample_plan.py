@@ -13,21 +13,21 @@ from expdb.batch import Batch
 from expdb.errors import InvalidValue
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
-from expdb.replay.layout import Layout
+from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.ragged import RaggedArray
 from expdb.replay.samplers import Drawn as Draw
 from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
 from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Step, Unit
-from expdb.sampling.by_priority import ByPriority, TreeByPosition
+from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.drawing import draw_at_least, draw_within
 from expdb.sampling.extensions import (
     check_assembly,
     check_draw,
     check_layout,
-    invalid_starts,
+    check_selection,
     read_only,
     unknown_column,
 )
@@ -84,9 +84,8 @@ class SamplePlan:
         window = request.unit.window
         # The sampler and the unit of the call that the plan was made for; see `serves`.
         self.sampler, self.unit = request.sampler, request.unit
-        self._has_budget = request.unit.has_budget
-        self._unit_keys = frozenset(request.unit.keys())
-        self._key_count = len(request.sampler.keys())
+        self._checks_unit = request.unit.checks_results
+        self._checks_sampler = request.sampler.checks_results
         # The offsets always include 0, even if the unit's window does not.
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # Drawable positions, and the epoch for which they are valid.
@@ -105,9 +104,9 @@ class SamplePlan:
             and request.limits is None
         )
         self._assembles = request.unit.assembles
-        # Whether a draw from many steps in memory often fails after it has drawn random numbers. If
-        # False, the engine does not save the state of the generator, because saving takes time.
-        self.saves_generator = request.unit.by_episode
+        # Whether a draw from memory can fail after it has drawn random numbers, even if there are
+        # many steps. If it cannot, the engine does not save the state of the generator.
+        self.saves_generator = request.unit.by_episode or self._checks_unit or self._checks_sampler
         self.scores: list[str] = []  # names of the scores that the request reads
         # Uniform samples of single steps can be read without loading the rows.
         self.needs_no_rows = (
@@ -275,8 +274,10 @@ class SamplePlan:
             positions, columns = draw_at_least(
                 lambda size: self._draw_from(population, size, rng), request.at_least, request.size
             )
-        else:
+        elif self._checks_sampler:
             positions, columns = self._draw_from(population, request.size, rng)
+        else:
+            positions, columns = request.sampler.draw(population, request.size, rng)
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
         return positions, r.rows(positions), columns
@@ -285,21 +286,10 @@ class SamplePlan:
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
     ) -> Draw:
         sampler = self.request.sampler
-        try:
-            drawn = sampler.draw(population, size, rng)
-        except (IndexError, ValueError, ZeroDivisionError):
-            check_size(population.size, 1, self.request.unit.what, replace=True)
-            raise
-        last_drawn = population.drawn if population.source is None else population.source.drawn
-        is_usual = (
-            type(drawn) is tuple
-            and drawn[0] is last_drawn
-            and len(drawn[0]) == size
-            and len(drawn[1]) == self._key_count
-        )
-        if is_usual and self._key_count:
-            is_usual = {len(array) for array in drawn[1].values()} == {size}
-        return drawn if is_usual else check_draw(sampler, size, drawn, population.holds)
+        if not self._checks_sampler:
+            return sampler.draw(population, size, rng)
+        check_size(population.size, 1, self.request.unit.what, replace=True)
+        return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""
@@ -325,8 +315,6 @@ class SamplePlan:
         window = self._load(offsets, positions, rows)
         if request.only_unit_decides:
             fit = request.unit.may_start(window, window.drawn)
-            if getattr(fit, "shape", None) != rows.shape:
-                raise invalid_starts(request.unit)
         else:
             fit = request.may_start(r, window.drawn, window)
         self._loaded = window  # set last: a signal handler may draw while the unit reads the window
@@ -337,7 +325,7 @@ class SamplePlan:
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
             window = Window(r, offsets, len(rows), not self.request.unit.fills_with_zeros)
-        window.load(positions, rows)
+        window.load(positions, read_only(rows) if self._checks_unit else rows)
         return window
 
     # -- building the batch ------------------------------------------------------------------------
@@ -360,22 +348,17 @@ class SamplePlan:
                 self._window = window
             offsets = self._offsets if rows.ndim == 1 and trajectories is r else None
             window = None if offsets is None else self._load(offsets, positions, rows)
-        if window is None:
+        if self._checks_unit:
+            layout = self._checked(trajectories, rows, window, rng)
+        elif window is None:
             layout = unit.layout(trajectories, rows, rng)
         else:
-            layout, rows = unit.layout(window, window.drawn, rng), window.drawn
-        mask = getattr(layout, "mask", None)
-        expected_rows = rows if mask is None else None if window is None else window.rows
-        is_usual = getattr(layout, "rows", None) is expected_rows and layout.kept is None
-        is_usual = is_usual and len(layout.columns) == len(self._unit_keys)
-        is_usual = is_usual and (mask is None or mask.shape == layout.rows.shape)
-        for array in layout.columns.values() if is_usual else ():
-            is_usual = is_usual and len(array) == len(rows)
-        if not is_usual:
-            check_layout(unit, layout, len(rows), self._unit_keys)
+            layout = unit.layout(window, window.drawn, rng)
+        if layout.mask is not None:
+            layout.columns.setdefault("mask", layout.mask)
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
             layout.rows = np.where(layout.mask, layout.rows, r.zero)
-        if self._has_budget:
+        if unit.has_budget:
             return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
 
@@ -395,6 +378,8 @@ class SamplePlan:
             self._keys, None, positions, layout, columns, session, state, np.empty
         )
         is_kept = unit.select_within_budget(batch, positions)
+        if self._checks_unit:
+            is_kept = check_selection(unit, is_kept, len(positions))
         if is_kept.all():
             return layout, None, batch
         limited = unit.layout(self.resident, rows[is_kept], rng)
@@ -402,6 +387,21 @@ class SamplePlan:
         limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
         limited.kept = is_kept
         return limited, None, {name: _select_items(array, is_kept) for name, array in batch.items()}
+
+    def _checked(
+        self,
+        trajectories: Trajectories,
+        rows: np.ndarray,
+        window: Window | None,
+        rng: np.random.Generator,
+    ) -> Layout:
+        """Return the layout of drawn rows, after checking the layout."""
+        r, unit = self.resident, self.request.unit
+        if window is None:
+            layout = unit.layout(trajectories, read_only(rows), rng)
+            return check_layout(unit, layout, rows, r, None)
+        layout = unit.layout(window, window.drawn, rng)
+        return check_layout(unit, layout, rows, r, window.rows)
 
     def _made(
         self,
@@ -469,7 +469,7 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 class MatchingPopulation:
     """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
-    __slots__ = ("_number", "_plan", "_rng", "_session", "drawn", "source")
+    __slots__ = ("_number", "_plan", "_rng", "_session")
 
     def __init__(
         self,
@@ -479,10 +479,6 @@ class MatchingPopulation:
         number: int | None = None,
     ):
         self._plan, self._session, self._rng, self._number = plan, session, rng, number
-        # `draw` may return the last positions from the population without a check. If `source` is
-        # not None, they are `source.drawn`, else `drawn`.
-        self.drawn: np.ndarray | None = None
-        self.source: Listed | Grouped | TreeByPosition | None = None
 
     def _drawable(self) -> Positions:
         return self._plan.drawable(self._session)
@@ -505,8 +501,7 @@ class MatchingPopulation:
                 f"places must be from 0 to {positions.count() - 1}, got {places.min()} to "
                 f"{places.max()}"
             )
-        self.source, self.drawn = None, positions.at(places)
-        return self.drawn
+        return positions.at(places)
 
     def holds(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of the positions that may be drawn."""
@@ -514,22 +509,17 @@ class MatchingPopulation:
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
-        self.source = None
-        self.drawn = drawn = self._plan.drawable(self._session).draw(size, replace, rng)
-        return drawn
+        return self._plan.drawable(self._session).draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
         checks.whole(k, "k", 1)
-        self.source = listed = self._drawable().newest(k)
-        return listed
+        return self._drawable().newest(k)
 
     def by(self, over: Literal["episode", "task"]) -> Grouped:
         """Return the positions, grouped by episode or task."""
         checks.choice(over, "over", "episode", "task")
-        grouped = self._plan.candidates.grouped(self._session, self._plan.request, over)
-        self.source = grouped
-        return grouped
+        return self._plan.candidates.grouped(self._session, self._plan.request, over)
 
     def column(self, name: str, places: np.ndarray | None = None) -> np.ndarray:
         """Return a column of steps or episodes for all positions, or for those at `places`."""
@@ -549,11 +539,9 @@ class MatchingPopulation:
                 "the sampler class"
             )
         assert self._session is not None
-        self.source, plan = None, self._plan
-        self.drawn = drawn = plan.candidates.ordered(
-            self._session, plan.request, column, descending, size
+        return self._plan.candidates.ordered(
+            self._session, self._plan.request, column, descending, size
         )
-        return drawn
 
     def priorities(self, sampler: Prioritized) -> PriorityTree:
         """Return the weights that a sampler gives to the steps."""
@@ -562,10 +550,7 @@ class MatchingPopulation:
                 "priorities() requires a sampler with uses_priorities = True; set "
                 "uses_priorities in the sampler class"
             )
-        plan = self._plan
-        tree = plan.by_priority.tree(self._session, plan.request, sampler, self._rng)
-        self.source = tree
-        return tree
+        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
 
     def calls(self, sampler: Prioritized) -> int:
         """Count a call of a sampler, and return the number of earlier calls.

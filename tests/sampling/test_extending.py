@@ -132,7 +132,7 @@ class Overwriting(expdb.Unit):
         return expdb.Layout(rows)
 
 
-def test_positions_and_rows_in_caches_are_read_only(buffer):
+def test_cached_positions_and_rows_are_read_only(buffer):
     where = {"task_id": "hard"}
     before = sample_positions(buffer, where)
     with pytest.raises(ValueError, match="read-only"):
@@ -170,9 +170,12 @@ class Makes(expdb.Unit):
             "next rows": expdb.Layout(trajectories.next_steps(rows)),
             "a list": expdb.Layout(rows.tolist()),
             "unknown next": expdb.Layout(rows, next_rows=np.full(len(rows), -1)),
+            "far next": expdb.Layout(rows, next_rows=np.full(len(rows), 10**9)),
             "few next": expdb.Layout(rows, next_rows=rows[:2]),
             "mask": expdb.Layout(pairs, mask=np.ones(2, bool)),
+            "unknown": expdb.Layout(pairs - 1000, mask=np.ones(pairs.shape, bool)),
             "length": expdb.Layout(rows, {"age": np.ones(len(rows) + 1)}),
+            "unnamed": expdb.Layout(rows, {"age": np.ones(len(rows))}),
         }.get(self.what_goes_wrong, expdb.Layout(rows))
 
 
@@ -181,16 +184,13 @@ def test_invalid_results_of_may_start_and_layout_are_rejected(buffer, where):
     for wrong in ("ints", "few", "list"):
         with pytest.raises(expdb.InvalidValue, match=r"Makes.may_start must return an array"):
             buffer.sample(6, where, unit=Makes(wrong))
-    for wrong in ("array", "no mask", "few rows", "mask", "length", "key", "a list"):
+    for wrong in (
+        "array", "no mask", "few rows", "other rows", "next rows", "mask", "unknown", "length",
+        "unnamed", "key", "a list", "unknown next", "far next", "few next",
+    ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match=r"Makes.layout must return"):
             buffer.sample(6, where, unit=Makes(wrong), rng=0)
     assert buffer.sample(6, where, unit=Makes("nothing")).size == 6
-
-
-@pytest.mark.parametrize("wrong", ["other rows", "next rows", "unknown next", "few next"])
-def test_check_unit_rejects_undrawn_rows_and_invalid_successors(wrong):
-    with pytest.raises(AssertionError, match=r"Makes.layout must return"):
-        check_unit(Makes(wrong))
 
 
 @dataclass(frozen=True)
@@ -272,6 +272,7 @@ def test_invalid_samplers_and_units_are_rejected(buffer):
         ({"sampler": Wrong("undeclared")}, "is not in `reads`"),
         ({"sampler": Beside()}, "must return positions of the population"),
         ({"sampler": Unknown()}, "'reward' is not a column of episodes; remove this column of"),
+        ({"unit": Twice()}, "Twice.anchors must return an integer array"),
         ({"unit": Changing()}, "Changing must be frozen"),
         ({"unit": Listing([1])}, "use a tuple"),
     ):
@@ -287,9 +288,84 @@ def test_a_key_with_the_name_of_a_field_warns(buffer):
         buffer.sample(2, sampler=Says(((), ("obs",))))
 
 
-def test_check_unit_rejects_an_anchor_that_occurs_twice():
-    with pytest.raises(AssertionError, match=r"Twice.anchors must return rows that it received"):
-        check_unit(Twice())
+@dataclass(frozen=True)
+class Unchecked(expdb.Unit):
+    """Return the number of each step, without checks of expdb."""
+
+    copies: bool
+
+    checks_results = False
+    window = range(1)
+
+    def keys(self):
+        return ("number",)
+
+    def layout(self, trajectories, rows, rng):
+        numbers = trajectories.numbers(rows)
+        return expdb.Layout(rows, {"number": numbers.copy() if self.copies else numbers})
+
+
+def test_a_class_can_turn_off_the_checks_of_its_results():
+    check_unit(Unchecked(True))
+    with pytest.raises(AssertionError, match="the batch before"):
+        check_unit(Unchecked(False))  # later draws overwrite the array
+
+
+def test_subclasses_do_not_inherit_that_results_are_not_checked(buffer):
+    assert not expdb.NStep.checks_results
+    assert RewardedStep.checks_results
+    assert Beside.checks_results
+    with pytest.raises(expdb.InvalidValue, match=r"Trusted.layout must return"):
+        check_unit(dataclass(frozen=True)(type("Trusted", (Makes,), TRUSTED))("next rows"))
+
+
+TRUSTED = {"checks_results": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Slotted(expdb.Unit):
+    scale: float = field(default=1.0, compare=False)
+
+    def keys(self):
+        return ("scaled",)
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows, {"scaled": np.full(len(rows), self.scale)})
+
+
+class Latest(expdb.Uniform):
+    """A subclass whose constructor has other parameters."""
+
+    def __init__(self, k):
+        super().__init__()
+        object.__setattr__(self, "k", k)
+
+    def draw(self, population, size, rng):
+        return population.newest(self.k).draw(size, True, rng), {}
+
+
+@dataclass
+class Mutable(expdb.Sampler):
+    column: str
+
+    @property
+    def reads(self):
+        return (self.column,)
+
+    def draw(self, population, size, rng):
+        population.column(self.column)
+        return population.uniform(size, rng), {}
+
+
+def test_settings_that_equality_does_not_compare_take_effect(buffer):
+    scaled = [buffer.sample(2, unit=Slotted(scale))["scaled"][0] for scale in (1.0, 2.0)]
+    assert scaled == [1.0, 2.0]
+    newest = int(buffer.sample(1, sampler=expdb.Newest(1))["position"][0])
+    assert set(buffer.sample(4, sampler=Latest(1))["position"].tolist()) == {newest}
+    sampler = Mutable("task_id")
+    buffer.sample(2, sampler=sampler)
+    sampler.column = "agent_id"
+    assert buffer.sample(2, sampler=sampler).size == 2
 
 
 @dataclass(frozen=True)
@@ -335,37 +411,39 @@ def test_trajectory_methods_return_missing_values_for_row_minus_one(buffer):
     assert buffer.sample(5, unit=Asks(build_layout), rng=0).size == 5
 
 
-def lay_out_every_slot(trajectories, rows):
-    every = np.arange(trajectories.slots)  # some slots are empty
-    return build_window_layout(trajectories, rows, np.tile(every, (len(rows), 1)))
-
-
-def return_two_masks(trajectories, rows):
-    pairs = np.column_stack((rows, trajectories.next_steps(rows)))
-    return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
-
-
-REUSED = np.zeros(8)
-
-
-def lay_out_reused_array(trajectories, rows):
-    one, mask = REUSED[: len(rows)], np.ones((len(rows), 1), bool)
-    one[:] = rows
-    return expdb.Layout(rows[:, None], {"mask": mask, "one": one}, mask)
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lay_out_every_slot, "rows of stored steps wherever its mask is True"),
-        (return_two_masks, "must return its mask as the column 'mask'"),
-        (lay_out_reused_array, "the batch before"),
-    ],
-)
-def test_check_unit_rejects_invalid_masks_and_reused_arrays(buffer, function, message):
+def test_layout_rows_without_a_stored_step_are_rejected(buffer):
     buffer.delete({"step": 1})
-    with pytest.raises(AssertionError, match=message):
-        check_unit(Asks(function), buffer, size=4)
+
+    def build_layout(trajectories, rows):
+        every = np.arange(trajectories.slots)
+        return build_window_layout(trajectories, rows, np.tile(every, (len(rows), 1)))
+
+    buffer.sample(1)  # the second sample loads all rows
+    with pytest.raises(expdb.InvalidValue, match="rows of stored steps wherever its mask is True"):
+        buffer.sample(4, unit=Asks(build_layout))
+
+
+def test_the_mask_key_must_equal_the_mask_of_the_layout(buffer):
+    def other(trajectories, rows):
+        pairs = np.column_stack((rows, trajectories.next_steps(rows)))
+        return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
+
+    with pytest.raises(expdb.InvalidValue, match="layout returned a mask"):
+        buffer.sample(20, unit=Asks(other), rng=0)
+
+
+def test_reusing_an_array_in_layout_does_not_change_earlier_batches(buffer):
+    kept = np.zeros(4)
+
+    def build_layout(trajectories, rows):
+        kept[:] = rows
+        mask = np.ones((4, 1), bool)
+        return expdb.Layout(rows[:, None], {"mask": mask, "one": kept}, mask)
+
+    first = buffer.sample(4, unit=Asks(build_layout), rng=0)
+    before = first["one"].tolist()
+    buffer.sample(4, unit=Asks(build_layout), rng=1)
+    assert first["one"].tolist() == before
 
 
 @dataclass(frozen=True)
