@@ -6,7 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from expdb.memory.new_steps import apply_commit
 from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
-from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -44,10 +44,36 @@ from expdb.storage.ledger.encoding import Drawn
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store
 
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 MANY = 4096  # with fewer steps in memory, a unit may find none to start from
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
+
+
+def _under_lock(
+    method: Callable[Concatenate[SampleEngine, Arguments], Result],
+) -> Callable[Concatenate[SampleEngine, Arguments], Result]:
+    """Let a method hold the lock of the rows in memory, which it reads or changes.
+
+    An interrupt or a bug may leave the rows inconsistent. In that case, discard them, so that the
+    next call reads them again.
+    """
+
+    def safely(engine: SampleEngine, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return method(engine, *args, **kwargs)
+        except errors.ExpDBError:
+            raise
+        except BaseException:
+            engine.resident.forget()
+            raise
+
+    @wraps(method)
+    def call(engine: SampleEngine, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with engine.resident.lock: return safely(engine, *args, **kwargs)  # fmt: skip
+
+    return call
 
 
 class SampleEngine:
@@ -131,6 +157,7 @@ class SampleEngine:
         asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
 
+    @_under_lock
     def sample_for(
         self,
         asked: tuple[Any, ...],
@@ -146,9 +173,19 @@ class SampleEngine:
         `asked` has the arguments of `_plan`. If `session` is not None, its snapshot is used instead
         of a new session.
         """
-        arguments = asked, rng, layout_rng, number, empty, session, wants_least
-        with self.resident.lock: return self._safely(self._sample_for, *arguments)  # fmt: skip
+        drawing = rng, layout_rng, number, empty
+        if session is not None:
+            plan = self._plan(*asked)
+            state = self._prepare_plan(session, plan, None)
+            return plan.draw_recorded(*drawing, session, state, wants_least)
+        plan, changed = self._begin(asked)
+        if changed is None and plan.is_in_memory:
+            return plan.draw_recorded(*drawing, None, None, wants_least)
+        with self._store.engine.reading() as session:
+            state = self._prepare_plan(session, plan, changed)
+            return plan.draw_recorded(*drawing, session, state, wants_least)
 
+    @_under_lock
     def again(
         self,
         drawn: Drawn,
@@ -157,8 +194,14 @@ class SampleEngine:
         rng: np.random.Generator,
     ) -> Recorded:
         """Rebuild the batch of a recorded draw; raise Evicted if a step is no longer stored."""
-        asked = drawn, unit, fields, rng
-        with self.resident.lock: return self._safely(self._again, *asked)  # fmt: skip
+        plan = self._plan_due(
+            SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
+        )
+        # Look for changes first: a later look could report commits that the session does not see.
+        changed = self._look_for_changes()
+        with self._store.engine.reading() as session:
+            state = self._prepare_plan(session, plan, changed)
+            return plan.draw_given(drawn, rng, session, state)
 
     def describe(self, *asked: Any) -> dict[str, Any]:
         """Return buffer, query, unit and shard of a request as plain JSON values.
@@ -175,11 +218,9 @@ class SampleEngine:
             "shard": None if request.shard is None else list(request.shard),
         }
 
+    @_under_lock
     def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
         """Return the positions that can be sampled, ascending, and the version of the rows."""
-        with self.resident.lock: return self._safely(self._list_items, asked)  # fmt: skip
-
-    def _list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
         plan, changed = self._begin(asked)
         with self._store.engine.reading() as session:
             state = self._store.state(session)
@@ -190,6 +231,7 @@ class SampleEngine:
             positions = plan.drawable(session).listed().copy()
         return positions, (self.resident, self.resident.epoch)
 
+    @_under_lock
     def draw_in_order(
         self,
         asked: tuple[Any, ...],
@@ -205,18 +247,6 @@ class SampleEngine:
         batch (None if no position is left), the start of the next batch, and the number of skipped
         positions.
         """
-        arguments = asked, order, start, version, rng, empty
-        with self.resident.lock: return self._safely(self._draw_in_order, *arguments)  # fmt: skip
-
-    def _draw_in_order(
-        self,
-        asked: tuple[Any, ...],
-        order: np.ndarray,
-        start: int,
-        version: object,
-        rng: np.random.Generator,
-        empty: Empty,
-    ) -> tuple[Batch | None, int, int]:
         plan, changed = self._begin(asked)
         if changed is None and plan.is_in_memory:
             if version == (self.resident, self.resident.epoch):
@@ -252,13 +282,11 @@ class SampleEngine:
             return None, stop, skipped
         return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, skipped
 
+    @_under_lock
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
         """Return steps by position from memory, or None if the database must be read."""
         if not self._loads_rows or not len(positions):
             return None
-        with self.resident.lock: return self._safely(self._get, positions, fields)  # fmt: skip
-
-    def _get(self, positions: np.ndarray, fields: Any) -> Batch | None:
         is_final_observation = self._store.fields.is_final_observation
         if fields is not None and any(map(is_final_observation, field_names(fields))):
             return None
@@ -344,20 +372,6 @@ class SampleEngine:
             request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
         )
 
-    def _safely(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        """Call `work`, which reads or changes the rows in memory.
-
-        An interrupt or a bug may leave the rows inconsistent. In that case, discard them, so that
-        the next call reads them again.
-        """
-        try:
-            return work(*arguments)
-        except errors.ExpDBError:
-            raise
-        except BaseException:
-            self.resident.forget()
-            raise
-
     def _sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
         rng_state = None
         try:
@@ -382,7 +396,7 @@ class SampleEngine:
                 rng.bit_generator.state = rng_state
             raise
         except BaseException:
-            self.resident.forget()  # see _safely
+            self.resident.forget()  # see _under_lock
             raise
 
     def _sample_from(
@@ -424,44 +438,6 @@ class SampleEngine:
             self._by_priority.save()
         else:
             self._by_priority.save_if_due()
-
-    def _sample_for(
-        self,
-        asked: tuple[Any, ...],
-        rng: np.random.Generator,
-        layout_rng: np.random.Generator,
-        number: int,
-        empty: Empty,
-        session: Session | None,
-        wants_least: bool,
-    ) -> Recorded:
-        drawing = rng, layout_rng, number, empty
-        if session is not None:
-            plan = self._plan(*asked)
-            state = self._prepare_plan(session, plan, None)
-            return plan.draw_recorded(*drawing, session, state, wants_least)
-        plan, changed = self._begin(asked)
-        if changed is None and plan.is_in_memory:
-            return plan.draw_recorded(*drawing, None, None, wants_least)
-        with self._store.engine.reading() as session:
-            state = self._prepare_plan(session, plan, changed)
-            return plan.draw_recorded(*drawing, session, state, wants_least)
-
-    def _again(
-        self,
-        drawn: Drawn,
-        unit: Unit,
-        fields: tuple[str, ...] | None,
-        rng: np.random.Generator,
-    ) -> Recorded:
-        plan = self._plan_due(
-            SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
-        )
-        # Look for changes first: a later look could report commits that the session does not see.
-        changed = self._look_for_changes()
-        with self._store.engine.reading() as session:
-            state = self._prepare_plan(session, plan, changed)
-            return plan.draw_given(drawn, rng, session, state)
 
     def _prepare_plan(self, session: Session, plan: SamplePlan, changed: object) -> State:
         """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
@@ -509,21 +485,17 @@ class SampleEngine:
             if commit.commit_versions is not None:
                 self._seen = advanced(self._seen, commit.commit_versions) or self._seen
 
+    @_under_lock
     def revision(self) -> int:
         """Return the revision of the buffer, from memory if the rows are loaded and current."""
-        with self.resident.lock: return self._safely(self._revision)  # fmt: skip
-
-    def _revision(self) -> int:
         if self._look_for_changes() is None and self.resident.complete:
             return self.resident.revision
         with self._store.engine.reading() as session:
             return self._store.state(session).revision
 
+    @_under_lock
     def load(self) -> None:
         """Load the rows into memory, for a caller that will need them while it holds a lock."""
-        locked(self.resident.lock, self._safely, self._load)
-
-    def _load(self) -> None:
         changed = self._look_for_changes()
         if changed is not None or not self.resident.complete:
             with self._store.engine.reading() as session:
@@ -531,13 +503,9 @@ class SampleEngine:
 
     # -- priorities --------------------------------------------------------------------------------
 
+    @_under_lock
     def update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         """Set the priority of steps; return the number of updates of stored steps."""
-        update = self._update_priorities
-        count: int = locked(self.resident.lock, self._safely, update, positions, values)
-        return count
-
-    def _update_priorities(self, positions: np.ndarray, values: np.ndarray) -> int:
         r, store = self.resident, self._store
         if r.priorities is not None:
             if store.engine.read_only:
@@ -563,9 +531,10 @@ class SampleEngine:
         """
         self._by_priority.save(wait=wait)
 
+    @_under_lock
     def state(self) -> dict[str, Any]:
         """Return priorities and call counts as plain JSON values."""
-        return locked(self.resident.lock, self._safely, self._by_priority.state)
+        return self._by_priority.state()
 
     def restore(self, state: Mapping[str, Any]) -> np.random.Generator:
         """Restore priorities and call counts from `sampling_state`; return the generator.
@@ -574,13 +543,14 @@ class SampleEngine:
         """
         try:
             generator, saved = parse_state(state, self._store.name)
-            locked(self.resident.lock, self._safely, self._restore, saved)
+            self._restore(saved)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise errors.InvalidValue(
                 f"state is invalid ({error!r}); pass the result of sampling_state() of this buffer"
             ) from error
         return generator
 
+    @_under_lock
     def _restore(self, saved: Saved) -> None:
         if not saved.has_priorities:
             self._by_priority.restore(saved, None)
