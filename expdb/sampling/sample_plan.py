@@ -86,6 +86,7 @@ class SamplePlan:
         self.sampler, self.unit = request.sampler, request.unit
         self._checks_unit = request.unit.checks_results
         self._checks_sampler = request.sampler.checks_results
+        self._has_budget = request.unit.has_budget
         # The offsets always include 0, even if the unit's window does not.
         self._offsets = None if window is None else range(min(window.start, 0), max(window.stop, 1))
         # Drawable positions, and the epoch for which they are valid.
@@ -358,7 +359,7 @@ class SamplePlan:
             layout.columns.setdefault("mask", layout.mask)
         if layout.mask is not None and (window is None or layout.rows is not window.rows):
             layout.rows = np.where(layout.mask, layout.rows, r.zero)
-        if unit.has_budget:
+        if self._has_budget:
             return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
 
