@@ -321,9 +321,13 @@ def _with_checks(extension: Any) -> Any:
 
 def _check_value(extension: Any) -> None:
     """Check that a sampler or unit is hashable and equal to its copies."""
-    assert hash(extension) == hash(extension), (
-        f"{extension} has no hash; make it a @dataclass(frozen=True)"
-    )
+    try:
+        hash(extension)
+    except TypeError as error:
+        raise AssertionError(
+            f"{type(extension).__name__} must be hashable ({error}); decorate the class with "
+            "@dataclass(frozen=True), and use tuples instead of lists"
+        ) from None
     again = copy.deepcopy(extension)
     assert again == extension, (
         f"{extension} is not equal to a copy of itself; make it a @dataclass(frozen=True)"

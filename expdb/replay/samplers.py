@@ -290,6 +290,7 @@ class Sampler:
     uses_priorities: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "checks_results" not in vars(cls):
             cls.checks_results = True
 

@@ -55,6 +55,7 @@ class Unit:
     fills_with_zeros: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         if "checks_results" not in vars(cls):
             cls.checks_results = True
         # A subclass that overrides a method does not inherit the hints about this method.

@@ -21,6 +21,7 @@ from expdb.replay.samplers import Drawn, Sampler
 from expdb.replay.units import Unit
 
 FIXED = ("position", "episode")  # keys that no sampler or unit may replace
+RESERVED = {Sampler: (*FIXED, *SYSTEM), Unit: FIXED}
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -46,8 +47,8 @@ def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) 
         raise InvalidValue(
             f"{_name(unit)} must be hashable ({error}); use a tuple instead of a list"
         ) from None
-    for extension in (sampler, unit):
-        _check_names(extension)
+    for extension, kind in ((sampler, Sampler), (unit, Unit)):
+        _check_names(extension, RESERVED[kind])
     window: Any = unit.window
     if window is not None and not (isinstance(window, range) and window.step == 1):
         raise InvalidValue(
@@ -61,14 +62,20 @@ def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) 
         )
     for extension in (sampler, unit):
         for key in extension.keys() if not unit.assembles else ():
-            if key in fields and key not in SYSTEM:
+            if (key in fields and key not in SYSTEM) or _is_derived(key, unit, fields):
                 warn(
                     f"batches lack the field {key!r}, because {_name(extension)} has a key of "
                     "this name; store the field under another name"
                 )
 
 
-def _check_names(extension: Sampler | Unit) -> None:
+def _is_derived(key: str, unit: Unit, fields: Mapping[str, Any]) -> bool:
+    """Return whether a key has the name of a ``next_<field>`` that the unit derives."""
+    field = key.removeprefix("next_")
+    return field != key and field in fields and field in unit.derived(list(fields), {field})
+
+
+def _check_names(extension: Sampler | Unit, reserved: tuple[str, ...]) -> None:
     reads: Any = extension.reads
     if callable(reads) or isinstance(reads, str) or not _are_names(reads):
         raise InvalidValue(
@@ -85,7 +92,7 @@ def _check_names(extension: Sampler | Unit) -> None:
     keys: Any = extension.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
         raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names")
-    if taken := [key for key in FIXED if key in keys]:
+    if taken := [key for key in reserved if key in keys]:
         raise InvalidValue(
             f"{_name(extension)} has the key {taken[0]!r}, which is reserved; rename the key"
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb.testing import check_unit
+from expdb.testing import check_sampler, check_unit
 
 REPEATED = expdb.Uniform(replace=True)  # also for episodes
 
@@ -214,6 +214,7 @@ class Says(expdb.Sampler):
         ((("taskid",), ()), "did you mean 'task_id'"),
         (((), "age"), "must return a tuple of names"),
         (((), ("position",)), "which is reserved"),
+        (((), ("reward",)), "Says has the key 'reward', which is reserved"),
         (((), ("discount",)), "both have the key 'discount'"),
     ],
 )
@@ -284,8 +285,68 @@ def test_invalid_samplers_and_units_are_rejected(buffer):
 
 
 def test_a_key_with_the_name_of_a_field_warns(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match="batches lack the field 'obs', because Says"):
-        buffer.sample(2, sampler=Says(((), ("obs",))))
+    for key in ("obs", "next_obs"):
+        with pytest.warns(expdb.ExpDBWarning, match=f"lack the field '{key}', because Says"):
+            buffer.sample(2, sampler=Says(((), (key,))), unit=expdb.NStep(1))
+    buffer.sample(2, sampler=Says(((), ("next_obs",))))  # Step has no next_obs
+
+
+@dataclass(frozen=True)
+class Labelled(expdb.Sampler):
+    """Add an array of a dtype."""
+
+    dtype: str
+
+    def keys(self):
+        return ("label",)
+
+    def draw(self, population, size, rng):
+        return population.uniform(size, rng), {"label": np.ones(size).astype(self.dtype)}
+
+
+def test_a_lease_rejects_arrays_of_samplers_that_it_cannot_store(buffer):
+    consumer = buffer.consumer("trainer")
+    for dtype in ("U8", "O", "M8[s]"):
+        with pytest.raises(expdb.InvalidValue, match="cannot store the sampler's array 'label'"):
+            consumer.lease(2, sampler=Labelled(dtype))
+    consumer.lease(2, sampler=Labelled("f4")).acknowledge()
+    assert next(buffer.replay("trainer"))["label"].tolist() == [1.0, 1.0]
+
+
+@dataclass
+class Unhashable(expdb.Sampler):
+    """A sampler that is not frozen."""
+
+
+def test_checks_of_unhashable_samplers_and_units_name_the_remedy():
+    for check, extension in ((check_sampler, Unhashable()), (check_unit, Listing([1]))):
+        with pytest.raises(AssertionError, match=r"must be hashable .*, and use tuples"):
+            check(extension)
+
+
+@dataclass(frozen=True)
+class Budgeted(expdb.Step):
+    """Select items with a function of the test."""
+
+    function: Callable
+
+    has_budget = True
+
+    def keys(self):
+        return ("mask",)
+
+    def layout(self, trajectories, rows, rng):
+        return expdb.Layout(rows[:, None], mask=np.ones((len(rows), 1), bool))
+
+    def select_within_budget(self, *arguments):
+        return self.function()
+
+
+def test_invalid_results_of_select_within_budget_are_rejected(buffer):
+    for result in (None, [True, True], np.ones(2), np.ones(3, bool), np.zeros(2, bool)):
+        with pytest.raises(expdb.InvalidValue, match=r"Budgeted.select_within_budget must return"):
+            buffer.sample(2, unit=Budgeted(lambda result=result: result))
+    assert buffer.sample(2, unit=Budgeted(lambda: np.array([True, False]))).size == 1
 
 
 @dataclass(frozen=True)

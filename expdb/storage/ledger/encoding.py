@@ -18,6 +18,8 @@ from expdb.names import UNKNOWN
 _HEAD = struct.Struct("<BIBIq")
 _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
+_KINDS = "biuf"  # kinds of dtypes that can be stored
+
 Columns = dict[str, np.ndarray]
 
 
@@ -80,7 +82,16 @@ def unpack_positions(data: bytes) -> Drawn:
 
 
 def described(columns: Columns) -> dict[str, Any]:
-    """Return the dtype and shape of each column as JSON; the packed bytes do not contain them."""
+    """Return the dtype and shape of each column as JSON; the packed bytes do not contain them.
+
+    Raise InvalidValue if a column has another dtype than a boolean or a number.
+    """
+    for name, array in columns.items():
+        if array.dtype.kind not in _KINDS:
+            raise errors.InvalidValue(
+                f"a lease cannot store the sampler's array {name!r} of dtype {array.dtype}; "
+                "return an array of booleans or numbers from draw()"
+            )
     return {name: [array.dtype.str, *array.shape[1:]] for name, array in columns.items()}
 
 
@@ -106,7 +117,7 @@ def pack_columns(columns: Columns) -> bytes:
 def unpack_columns(data: bytes, described: dict[str, Any], count: int) -> Columns:
     """Return the columns of `count` anchors; raise ValueError if the bytes do not match."""
     dtypes = {name: np.dtype(dtype) for name, (dtype, *_) in described.items()}
-    if any(dtype.kind not in "biuf" for dtype in dtypes.values()):
+    if any(dtype.kind not in _KINDS for dtype in dtypes.values()):
         raise ValueError("columns of a kind that is never stored")
     shapes = {name: (count, *shape) for name, (_, *shape) in described.items()}
     sizes = {name: int(np.prod(shapes[name])) * dtypes[name].itemsize for name in described}
