@@ -150,7 +150,8 @@ class Interval:
         if allowed is None:
             return drawn
         fit = allowed(drawn)
-        return drawn if np.count_nonzero(fit) == count else self._redraw(drawn, fit, rng)
+        # NumPy implements `all` and `count_nonzero` in Python, but not `argmin`.
+        return drawn if count and fit[fit.argmin()] else self._redraw(drawn, fit, rng)
 
     def _redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Replace the drawn positions where `fit` is False; `drawn` is changed in place."""

@@ -412,7 +412,7 @@ class NStep(Unit):
         if self.n == 1 or self.n == (1, 1):
             taken = np.empty(len(rows), np.int64)
             taken.fill(1)
-            discount = np.where(trajectories.terminated(rows), 0.0, self.gamma)
+            discount = _discounts(self.gamma).take(trajectories.terminated(rows))
             columns = {"discount": discount, "n_steps": taken}
             layout = Layout(rows, columns, next_rows=trajectories.successors(rows))
             if self.stack > 1:
@@ -483,6 +483,12 @@ def _validate_n(n: Any) -> int | tuple[int, int]:
         )
     whole = (int(bounds[0]), int(bounds[1]))
     return whole if isinstance(n, (tuple, list)) else whole[0]
+
+
+@lru_cache(maxsize=16)
+def _discounts(gamma: float) -> np.ndarray:
+    """Return the discount of a step that does not terminate its episode, and of one that does."""
+    return np.array([gamma, 0.0])
 
 
 @lru_cache(maxsize=16)

@@ -48,6 +48,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 MANY = 4096  # with fewer steps in memory, a unit may find none to start from
+RECENT_PLANS = 4
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
 
@@ -93,7 +94,8 @@ class SampleEngine:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
-        self._recent: SamplePlan | None = None  # the last plan, if it has no options and no scores
+        # The last plans. Most calls pass the same objects, which are compared faster than hashed.
+        self._recent: list[SamplePlan] = []
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
         # While this is False, a sample that needs no rows in memory does not wait until they are
@@ -312,14 +314,6 @@ class SampleEngine:
         at_least: Any = None,
     ) -> SamplePlan:
         """Return the plan of a request; create it if `plans` has no plan for the request."""
-        has_defaults = where is fields is shard is limits is at_least is None
-        recent = self._recent if has_defaults and type(size) is int else None
-        if (
-            recent is not None
-            and (recent.unit is unit and recent.sampler is sampler)
-            and recent.request.size == size
-        ):
-            return recent
         if type(size) is not int:
             size = checks.rows(size, "the size of a sample")
         plans = self._plans if plans is None else plans
@@ -331,10 +325,15 @@ class SampleEngine:
             at_least = checks.whole(at_least, "at_least", 1, size)
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) is list else fields
-        asked: Any = size, key, sampler, unit, names, part, limits, at_least
+        options = size, key, names, part, limits, at_least
+        asked: Any = None
         try:
+            for recent in self._recent:
+                if recent.unit is unit and recent.sampler is sampler and recent.options == options:
+                    return recent
+            asked = sampler, unit, *options
             plan = plans.get(asked)
-        except TypeError:  # an argument is not hashable
+        except (TypeError, ValueError):  # an argument cannot be hashed or compared
             plan = asked = None
         if plan is None or plan.resident is not self.resident or not plan.serves(sampler, unit):
             if limits is None:
@@ -353,9 +352,11 @@ class SampleEngine:
                 )
             )
             (plan.sampler, plan.unit), plan.scores = arguments, find_scores(sampler, unit, names)
+            plan.options = options
             if asked is not None:
                 remember(plans, asked, plan)
-        self._recent = plan if has_defaults and asked is not None and not plan.scores else None
+                if limits is None and not plan.scores:
+                    self._recent = [plan, *self._recent][:RECENT_PLANS]
         if plan.scores:  # again for a plan in use, because the first score may come later
             self._store.tags.warn_of_unknown(plan.scores)
         return plan

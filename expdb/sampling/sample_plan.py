@@ -84,6 +84,7 @@ class SamplePlan:
         window = request.unit.window
         # The sampler and the unit of the call that the plan was made for; see `serves`.
         self.sampler, self.unit = request.sampler, request.unit
+        self.options: tuple[Any, ...] = ()  # the other arguments of this call
         self._checks_unit = request.unit.checks_results
         self._checks_sampler = request.sampler.checks_results
         self._has_budget = request.unit.has_budget
@@ -357,8 +358,8 @@ class SamplePlan:
             layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None:
             layout.columns.setdefault("mask", layout.mask)
-        if layout.mask is not None and (window is None or layout.rows is not window.rows):
-            layout.rows = np.where(layout.mask, layout.rows, r.zero)
+            if window is None or layout.rows is not window.rows:
+                layout.rows = np.where(layout.mask, layout.rows, r.zero)
         if self._has_budget:
             return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
