@@ -54,7 +54,7 @@ from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match
-from expdb.storage.writing.write_groups import begin_run
+from expdb.storage.writing.write_queue import WriteQueue
 from expdb.writers.open_writers import OpenWriters
 from expdb.writers.sinks import EpisodeSink, StepSink
 from expdb.writers.writers import EpisodeWriter, StepWriter
@@ -106,7 +106,7 @@ class ReplayBuffer(NotACollection):
         # that a loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
         self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
         self._latest: deque[Leasing] = deque(maxlen=16)
-        self._open_episodes = begin_run(store, run)
+        self._writes = WriteQueue(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
         self._task_reminder = TaskReminder()
@@ -260,7 +260,7 @@ class ReplayBuffer(NotACollection):
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
-        position = int(self._open_episodes.write([(row, fields)])[0])
+        position = int(self._writes.write([(row, fields)])[0])
         self._evict_and_report()
         return position
 
@@ -312,7 +312,7 @@ class ReplayBuffer(NotACollection):
         """
         columns = columns_of(rows)
         steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
-        positions = self._open_episodes.write(steps)
+        positions = self._writes.write(steps)
         self._evict_and_report()
         return positions
 
@@ -400,7 +400,7 @@ class ReplayBuffer(NotACollection):
 
     async def _write_async(self, rows: list[Any]) -> np.ndarray:
         exits.watch_worker()
-        positions = await self._open_episodes.write_async(rows)
+        positions = await self._writes.write_async(rows)
         if time.monotonic() >= min(self._retention.next_look, self._reporter.next_report):
             in_thread(self._evict_and_report)
         return positions
@@ -492,7 +492,7 @@ class ReplayBuffer(NotACollection):
             "task_name": task_name, "group_id": group_id, "policy_version": policy_version,
             "episode_tags": episode_tags,
         }  # fmt: skip
-        episode = self._open_episodes.new(task_id, agent_id, episode_id, details)
+        episode = self._writes.episodes.new(task_id, agent_id, episode_id, details)
         resume = checks.flag(resume, "resume")
         episode = episodes.begin(self._store, episode, episode_id is not None, resume)
         return self._writers.add(
@@ -567,7 +567,7 @@ class ReplayBuffer(NotACollection):
             If the episode has ended already.
         """
         checks.choice(status, "status", "complete", "aborted")
-        self._open_episodes.end(episode_id, status)
+        self._writes.run(self._writes.episodes.end, episode_id, status)
 
     def _evict_and_report(self) -> None:
         """Evict due steps and report the activity of this process, if it is time."""
@@ -580,7 +580,7 @@ class ReplayBuffer(NotACollection):
 
     def _complete_open_episodes(self) -> None:
         with suppress(errors.UnknownBuffer):  # another process dropped the buffer
-            self._open_episodes.end_all("complete")
+            self._writes.run(self._writes.episodes.end_all, "complete")
 
     def _before_fork(self, deadline: float) -> None:
         self._sampling.before_fork(deadline)
@@ -590,8 +590,8 @@ class ReplayBuffer(NotACollection):
 
     def _reset_after_fork(self, run: str) -> None:
         """Start a new run in a forked child, because the open episodes belong to the parent."""
-        self._open_episodes, self._rng, self._writers = (
-            begin_run(self._store, run),
+        self._writes, self._rng, self._writers = (
+            WriteQueue(self._store, run),
             None,
             OpenWriters(self._store),
         )
@@ -1388,7 +1388,7 @@ class ReplayBuffer(NotACollection):
         int
             Number of deleted steps.
         """
-        self._open_episodes.forget()
+        self._writes.run(self._writes.episodes.forget)
         self._writers.forget_episodes()
         return self._engine.retry(change.clear, self._store, at_most_once=True)
 

@@ -18,10 +18,9 @@ from expdb.storage.writing.batches import (
     split_step,
 )
 from expdb.storage.writing.columnar import columnar
-from expdb.storage.writing.encoded_steps import EncodedSteps, make_encoded_steps
-from expdb.storage.writing.group_commit import EncodedWrite
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending_steps import PendingSteps, step_columns
+from expdb.storage.writing.pending_steps import PendingSteps, new_steps, step_columns
+from expdb.storage.writing.submissions import EncodedWrite
 
 
 class EpisodeSink:
@@ -38,11 +37,11 @@ class EpisodeSink:
         with self._store.engine.reading():
             return
 
-    def gathering(self) -> EncodedSteps:
+    def new_steps(self) -> PendingSteps:
         """Return an empty collection of steps."""
-        return make_encoded_steps(self._store.fields, self._store.replacements)
+        return new_steps(self._store.fields, self._store.replacements)
 
-    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: EncodedSteps) -> bool:
+    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: PendingSteps) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""
         columns = columns_of(batch)
         at_once = columns is not None and steps.rows.takes_arrays
@@ -68,7 +67,7 @@ class EpisodeSink:
         return bool(ends) and ends[-1]
 
     def _add(
-        self, episode: EpisodeRecord, row: Mapping[str, Any], steps: EncodedSteps, index: int
+        self, episode: EpisodeRecord, row: Mapping[str, Any], steps: PendingSteps, index: int
     ) -> bool:
         fields = {name: value for name, value in row.items() if name not in STEP_NAMES}
         try:
@@ -77,13 +76,13 @@ class EpisodeSink:
             errors.name_row(error, index)
             raise
 
-    def write(self, steps: EncodedSteps) -> np.ndarray:
+    def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         steps.close()  # before the write has the lock, so that several threads can encode
         write = partial(transaction.write, self._store, steps)
         # Only this writer continues its episode, so no cached episode changes.
         payload = EncodedWrite(steps, write, cache_episodes=lambda: None)
-        positions: np.ndarray = self._buffer._open_episodes.group_commit.write(payload)
+        positions: np.ndarray = self._buffer._writes.write(payload)
         self._buffer._evict_and_report()
         return positions
 
@@ -99,12 +98,12 @@ class StepSink:
     """
 
     def __init__(self, buffer: Any):
-        self._buffer, shared = buffer, buffer._open_episodes
-        self._episodes = OpenEpisodes(buffer._store, shared.run, shared.group_commit)
+        self._buffer, self._writes = buffer, buffer._writes
+        self._episodes = OpenEpisodes(buffer._store, self._writes.episodes.run)
 
-    def gathering(self) -> PendingSteps:
+    def new_steps(self) -> PendingSteps:
         """Return an empty collection of steps."""
-        return self._episodes.gathering()
+        return self._episodes.new_steps()
 
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: PendingSteps
@@ -121,18 +120,20 @@ class StepSink:
 
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
-        positions = self._episodes.write_gathered(steps)
+        write = partial(self._episodes.write_gathered, steps)
+        cache_episodes = partial(self._episodes.cache_episodes, steps)
+        positions: np.ndarray = self._writes.write(EncodedWrite(steps, write, cache_episodes))
         self._buffer._evict_and_report()
         return positions
 
     def forget_episodes(self) -> None:
         """Start new episodes with the next steps, because the buffer was cleared."""
-        self._episodes.forget()
+        self._writes.run(self._episodes.forget)
 
     def end_all(self, status: str) -> None:
         """End the episodes that were begun without an `episode_id`."""
         with suppress(errors.UnknownBuffer):  # another handle has dropped the buffer
-            self._episodes.end_all(status)
+            self._writes.run(self._episodes.end_all, status)
 
     def collected(self, writer: Any) -> None:
         """End an open writer that is being garbage-collected; safe to call at any moment."""

@@ -597,7 +597,7 @@ def test_leases_are_listed_with_their_status(buffer):
     assert buffer.leases(status="released").to_pylist() == rows[2:3]
     assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
     with store_of(buffer).writing() as (session, _):
-        session.ask("UPDATE leases SET expires = leased WHERE status = 'leased' RETURNING id")
+        session.ask("UPDATE leases SET expires = leased - 1 WHERE status = 'leased' RETURNING id")
     assert buffer.leases(status="leased").num_rows == 0
     assert buffer.leases(status="expired")["lease"].to_pylist() == [0, 2]
     statuses = buffer.leases()["status"].to_pylist()

@@ -215,11 +215,11 @@ def test_an_interrupted_extend_adds_all_steps_or_none(buffer, at, monkeypatch):
         writer.extend({"obs": obs[:1], "reward": np.ones(1)})
         with monkeypatch.context() as patch:
             from expdb.chunks.codec import Rows
-            from expdb.storage.writing.encoded_steps import EncodedSteps
+            from expdb.storage.writing.pending_steps import PendingSteps
 
             patch.setattr(Rows, "extend", interrupting(Rows.extend))
             patch.setattr(Rows, "block", interrupting(Rows.block))
-            patch.setattr(EncodedSteps, "cut", interrupting(EncodedSteps.cut))
+            patch.setattr(PendingSteps, "cut", interrupting(PendingSteps.cut))
             try:
                 writer.extend({"obs": obs, "agent_id": ["a", "b"] * 200})
             except KeyboardInterrupt:

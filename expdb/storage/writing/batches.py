@@ -23,7 +23,7 @@ def split_step(step: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     return columns, fields
 
 
-def columns_of(batch: Any) -> Mapping[str, Sequence[Any]] | None:
+def columns_of(batch: Any) -> dict[str, Sequence[Any]] | None:
     """Return a batch as columns of one length, with scalars broadcast.
 
     Return None if the batch is already a sequence of rows.

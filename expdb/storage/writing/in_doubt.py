@@ -5,11 +5,11 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.pending_steps import PendingSteps
 from expdb.storage.writing.plan import make_plan
 
 
-def commit_unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnknown:
+def commit_unknown(error: Exception, pending: PendingSteps) -> errors.CommitUnknown:
     """Return the error for a write whose outcome is unknown because of `error`."""
     return errors.CommitUnknown(
         f"{error}; look for chunks with write_id {pending.write_id!r} to find out whether this "
@@ -17,7 +17,7 @@ def commit_unknown(error: Exception, pending: EncodedSteps) -> errors.CommitUnkn
     )
 
 
-def find_written(store: Store, session: Session, pending: EncodedSteps) -> np.ndarray | None:
+def find_written(store: Store, session: Session, pending: PendingSteps) -> np.ndarray | None:
     """Return the positions of a write with an unknown outcome, or None if it was not committed."""
     ((last,),) = session.ask(
         "SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?",
@@ -46,7 +46,7 @@ def find_written(store: Store, session: Session, pending: EncodedSteps) -> np.nd
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 
-def _find_evicted_write(store: Store, session: Session, pending: EncodedSteps) -> int | None:
+def _find_evicted_write(store: Store, session: Session, pending: PendingSteps) -> int | None:
     """Return the last position of a committed write whose steps were evicted, or None.
 
     Such a write is recognised only if it began an episode. Steps that continue an episode may

@@ -5,7 +5,6 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,15 @@ from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
 from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.columnar import Columnar, columnar
-from expdb.storage.writing.encoded_steps import EncodedSteps, Progress, make_encoded_steps
-from expdb.storage.writing.group_commit import Columns, EncodedWrite, GroupCommit, Payload, Row
-from expdb.storage.writing.pending_steps import Key, PendingSteps, key_of, step_columns
+from expdb.storage.writing.pending_steps import (
+    Key,
+    PendingSteps,
+    Progress,
+    key_of,
+    new_steps,
+    step_columns,
+)
+from expdb.storage.writing.submissions import EncodedWrite, Payload, Row
 
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
@@ -41,11 +46,12 @@ class _OwnAgents(Exception):
 class OpenEpisodes:
     """Write steps to the episodes that a process has open in a buffer. Threads may share it.
 
-    Episodes that this process wrote are known by task and agent, or by name.
+    Episodes that this process wrote are known by task and agent, or by name. Only one thread may
+    call the methods at a time; see `WriteQueue.run`.
     """
 
-    def __init__(self, store: Store, run: str, group_commit: GroupCommit):
-        self._store, self.run, self.group_commit = store, run, group_commit
+    def __init__(self, store: Store, run: str):
+        self._store, self.run = store, run
         self._open: OrderedDict[Key, EpisodeRecord] = OrderedDict()
         self._named: OrderedDict[str, EpisodeRecord] = OrderedDict()
         # The thread and asyncio task that stored steps of each open episode without a name.
@@ -58,87 +64,62 @@ class OpenEpisodes:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def write(self, steps: Sequence[Row] | Columns) -> np.ndarray:
-        """Write steps in one transaction and return their positions, int64 in order.
-
-        The transaction may include steps that other threads and coroutines write at the same time.
-        """
-        if not steps:
-            return np.empty(0, np.int64)
-        return self.group_commit.write(steps)
-
-    async def write_async(self, rows: Sequence[Row]) -> np.ndarray:
-        """Write steps as `write` does, while other coroutines run."""
-        if not rows:
-            return np.empty(0, np.int64)
-        return await self.group_commit.write_async(rows)
-
     def write_alone(self, payload: Payload) -> np.ndarray:
-        """Write the steps of one call in a transaction of their own.
-
-        The caller must prevent concurrent calls.
-        """
+        """Write the steps of one call in one transaction; return their positions, in order."""
         if isinstance(payload, EncodedWrite):
             return payload.write()
-        gathering = self.gathering()
-        if not isinstance(payload, Mapping):
-            return self._write_gathered(gathering, payload)
+        pending = self.new_steps()
+        if not isinstance(payload, dict):
+            return self.write_gathered(pending, payload)
         are_gathered = False
         # After these errors, the steps are gathered row by row below: this looks up the episodes
         # again, and an error names its row.
         with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
-            are_gathered = self.gather_columns(payload, gathering)
+            are_gathered = self.gather_columns(payload, pending)
         if are_gathered:
-            return self._write_gathered(gathering)
-        return self._write_gathered(gathering, [split_step(row) for row in rows_of(payload)])
+            return self.write_gathered(pending)
+        return self.write_gathered(pending, [split_step(row) for row in rows_of(payload)])
 
-    def gathering(self) -> PendingSteps:
+    def new_steps(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
-        return PendingSteps(make_encoded_steps(self._store.fields, self._store.replacements))
+        return new_steps(self._store.fields, self._store.replacements)
 
     def gather(
         self,
         whose: Any,
         fields: Mapping[str, Any],
         columns: tuple[Any, ...],
-        gathering: PendingSteps,
+        pending: PendingSteps,
     ) -> None:
         """Add a step to the pending steps, or raise and change nothing.
 
-        `whose` holds the episode columns of the step. The caller must prevent concurrent calls.
+        `whose` holds the episode columns of the step.
         """
-        if (
-            gathering.pending.fields.version != self._store.fields.version
-        ):  # other fields were declared
-            gathering.pending.cut()
-            gathering.pending.retype(self._store.fields, None)
-        episode = gathering.open_episode(whose)
+        if pending.fields.version != self._store.fields.version:  # other fields were declared
+            pending.cut()
+            pending.retype(self._store.fields, None)
+        episode = pending.open_episode(whose)
         step = columns[0]
         is_own_number = step is not None and whose.episode_id is None
-        if episode is not None and is_own_number and not gathering.is_above(step, episode):
+        if episode is not None and is_own_number and not pending.is_above(step, episode):
             episode = None  # the number may begin another episode
         if episode is not None:  # the usual case, without a lookup
-            if gathering.pending.add(episode, fields, columns):
-                gathering.complete(episode, whose.key, whose.episode_id)
+            if pending.add(episode, fields, columns):
+                pending.complete(episode, whose.key, whose.episode_id)
             return
         row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
         row["task_id"] = whose.key[0]
-        pending = gathering.pending
-        before = dict(gathering.opened), dict(gathering.named), list(gathering.replaced)
+        before = dict(pending.opened), dict(pending.named), list(pending.replaced)
         details, ended = dict(pending.details), dict(pending.ended)
         try:
-            self._gather([(row, fields)], gathering)
+            self._gather([(row, fields)], pending)
         except BaseException:
-            gathering.opened, gathering.named, gathering.replaced = before
+            pending.opened, pending.named, pending.replaced = before
             pending.details, pending.ended = details, ended
             raise
 
-    def gather_columns(self, columns: Mapping[str, Sequence[Any]], gathering: PendingSteps) -> bool:
-        """Add steps given as columns, all or none; return whether they could be added at once.
-
-        The caller must prevent concurrent calls.
-        """
-        pending = gathering.pending
+    def gather_columns(self, columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> bool:
+        """Add steps given as columns, all or none; return whether they could be added at once."""
         if pending.fields.version != self._store.fields.version:
             if len(pending):
                 return False
@@ -147,12 +128,12 @@ class OpenEpisodes:
         if many is None:
             return False
         mark = pending.mark()
-        before = dict(gathering.opened), dict(gathering.named), list(gathering.replaced)
+        before = dict(pending.opened), dict(pending.named), list(pending.replaced)
         try:
-            pending.extend(self._episodes_of(many, gathering), many)
+            pending.extend(self._episodes_of(many, pending), many)
         except BaseException as error:
             pending.back_to(mark)
-            gathering.opened, gathering.named, gathering.replaced = before
+            pending.opened, pending.named, pending.replaced = before
             if isinstance(error, _OwnAgents):
                 return False
             raise
@@ -161,24 +142,23 @@ class OpenEpisodes:
     def gather_rows(
         self,
         rows: Sequence[Row],
-        gathering: PendingSteps,
+        pending: PendingSteps,
         stored: dict[str, tuple[EpisodeRecord, str]] | None = None,
     ) -> None:
         """Add steps one by one; if one is refused, add none.
 
         `stored` holds the stored episodes that the steps name, if the caller has looked them up.
         """
-        pending = gathering.pending
         if pending.fields.version != self._store.fields.version:
             pending.cut()
             pending.retype(self._store.fields, None)
-        mark, before = pending.mark(), list(_open_episodes_of(rows, gathering))
-        replaced = list(gathering.replaced)
+        mark, before = pending.mark(), list(_open_episodes_of(rows, pending))
+        replaced = list(pending.replaced)
         try:
-            self._gather(rows, gathering, stored)
+            self._gather(rows, pending, stored)
         except BaseException:
             pending.back_to(mark)
-            gathering.replaced = replaced
+            pending.replaced = replaced
             for episodes_by, key, episode in before:
                 if episode is _ABSENT:
                     episodes_by.pop(key, None)
@@ -186,13 +166,13 @@ class OpenEpisodes:
                     episodes_by[key] = episode
             raise
 
-    def _episodes_of(self, many: Columnar, gathering: PendingSteps) -> list[EpisodeRecord]:
+    def _episodes_of(self, many: Columnar, pending: PendingSteps) -> list[EpisodeRecord]:
         """Return the episode of each step, and record which episodes they open and complete."""
         row_of = {
             key: dict(zip(("task_id", "agent_id", "episode_id"), key, strict=True))
             for key in dict.fromkeys(many.episode_keys())
         }
-        gathering.stored = self.find_stored([(row, {}) for row in row_of.values()])
+        pending.found = self.find_stored([(row, {}) for row in row_of.values()])
         records = []
         open_records: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
         progress: dict[EpisodeRecord, Progress] = {}
@@ -200,35 +180,29 @@ class OpenEpisodes:
         for episode_key, ends, step in zip(many.episode_keys(), many.ends, many.steps, strict=True):
             record = open_records.get(episode_key)
             if record is None:
-                record = gathering.open_episode((episode_key[:2], episode_key[2], None))
-                record = record or self._open_episode_of(row_of[episode_key], gathering)
+                record = pending.open_episode((episode_key[:2], episode_key[2], None))
+                record = record or self._open_episode_of(row_of[episode_key], pending)
                 if record.agent_id != episode_key[1]:
                     raise _OwnAgents
                 open_records[episode_key] = record
             if has_numbers and episode_key[2] is None:
-                before = progress.get(record) or gathering.pending.progress(record)
+                before = progress.get(record) or pending.progress(record)
                 if step is not None and not before.is_above(step):
-                    self._replace(record, before, gathering)
+                    self._replace(record, before, pending)
                     record = self.new(episode_key[0], episode_key[1], None, {})
-                    open_records[episode_key] = gathering.opened[episode_key[:2]] = record
+                    open_records[episode_key] = pending.opened[episode_key[:2]] = record
                     before = Progress(0, None)
                 progress[record] = before.add(step)
             records.append(record)
             if ends:
-                gathering.complete(record, episode_key[:2], episode_key[2])
+                pending.complete(record, episode_key[:2], episode_key[2])
                 del open_records[episode_key]
         return records
 
-    def write_gathered(self, gathering: PendingSteps) -> np.ndarray:
-        """Write gathered steps as `write` does, and return their positions, int64 in order."""
-        write = partial(self._write_gathered, gathering)
-        cache_episodes = partial(self.cache_episodes, gathering)
-        return self.group_commit.write(EncodedWrite(gathering, write, cache_episodes))
-
-    def _write_gathered(
-        self, gathering: PendingSteps, rows: Sequence[Row] | None = None
+    def write_gathered(
+        self, pending: PendingSteps, rows: Sequence[Row] | None = None
     ) -> np.ndarray:
-        """Write gathered steps, or `rows` that are not gathered yet.
+        """Write gathered steps, or `rows` that are not gathered yet; return their positions.
 
         If another process has ended, deleted or evicted an episode that this handle knew as open,
         or has begun an episode of the same name, the steps are gathered again.
@@ -236,31 +210,33 @@ class OpenEpisodes:
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
-                    anew = self.gathering()
-                    self._gather(rows, anew)  # may raise, but only before `gathering` changes
-                    gathering.pending, gathering.opened = anew.pending, anew.opened
-                    gathering.named, gathering.replaced = anew.named, anew.replaced
-                return self.commit(gathering)
+                    if attempt or len(pending):
+                        steps = self.new_steps()
+                        self._gather(rows, steps)  # may raise, but only before `pending` changes
+                        pending.become(steps)
+                    else:
+                        self._gather(rows, pending)
+                return self.commit(pending)
             except errors.EpisodeResumed:
                 raise
             except (errors.EpisodeEnded, errors.EpisodeMismatch):
-                if attempt + 1 == ATTEMPTS or gathering.is_stored or gathering.is_in_doubt:
+                if attempt + 1 == ATTEMPTS or pending.is_stored or pending.is_in_doubt:
                     raise
-                rows = list(gathering.rows()) if rows is None else rows
+                rows = list(pending.as_rows()) if rows is None else rows
                 self._look_again(rows)
         raise AssertionError("the last attempt returns or raises")
 
-    def commit(self, gathering: PendingSteps) -> np.ndarray:
+    def commit(self, pending: PendingSteps) -> np.ndarray:
         """Write gathered steps in one transaction, cache their episodes and return the positions.
 
         Raise EpisodeEnded or EpisodeMismatch instead of gathering the steps again.
         """
         try:
-            positions = transaction.write(self._store, gathering.pending)
+            positions = transaction.write(self._store, pending)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
-            if gathering.is_stored or gathering.is_in_doubt:
-                self.cache_episodes(gathering)
+            if pending.is_stored or pending.is_in_doubt:
+                self.cache_episodes(pending)
         if self._replaced:
             self._complete_replaced()
         return positions
@@ -285,17 +261,16 @@ class OpenEpisodes:
     def _gather(
         self,
         rows: Sequence[Row],
-        gathering: PendingSteps,
+        pending: PendingSteps,
         stored: dict[str, tuple[EpisodeRecord, str]] | None = None,
     ) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
-        pending = gathering.pending
-        gathering.stored = self.find_stored(rows) if stored is None else stored
+        pending.found = self.find_stored(rows) if stored is None else stored
         for index, (row, fields) in enumerate(rows):
             try:
-                episode = self._open_episode_of(row, gathering)
+                episode = self._open_episode_of(row, pending)
                 if pending.add(episode, fields, step_columns(row)):
-                    gathering.complete(episode, key_of(row), row.get("episode_id"))
+                    pending.complete(episode, key_of(row), row.get("episode_id"))
             except (errors.InvalidValue, errors.FieldMismatch) as error:
                 if len(rows) > 1:
                     errors.name_row(error, index)
@@ -306,9 +281,6 @@ class OpenEpisodes:
 
         Raise UnknownEpisode if the buffer has no such episode, and EpisodeEnded if it has ended.
         """
-        self.group_commit.run(self._end, episode_id, status)
-
-    def _end(self, episode_id: Any, status: str) -> None:
         stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
         if stored is None:
             raise errors.UnknownEpisode(
@@ -332,9 +304,6 @@ class OpenEpisodes:
 
     def end_all(self, status: str) -> None:
         """End the episodes that began without a name; no other process can continue them."""
-        self.group_commit.run(self._end_all, status)
-
-    def _end_all(self, status: str) -> None:
         self._end_episodes([*self._replaced, *self._open.values()], status)
         self._replaced.clear()
         self._open.clear()
@@ -342,9 +311,9 @@ class OpenEpisodes:
 
     # -- the episode that a step continues or begins -----------------------------------------------
 
-    def cache_episodes(self, gathering: PendingSteps) -> None:
+    def cache_episodes(self, pending: PendingSteps) -> None:
         """Cache the open episodes of stored steps, and remove the ended ones from the cache."""
-        for key, episode in gathering.opened.items():
+        for key, episode in pending.opened.items():
             if episode is None:
                 self._open.pop(key, None)
                 self._callers.pop(key, None)
@@ -352,10 +321,10 @@ class OpenEpisodes:
                 # Do not remove the episode and add it again: an interrupt in between would lose it.
                 self._open[key] = episode
                 self._open.move_to_end(key)  # keep the episodes in the order of their last steps
-        self._replaced |= dict.fromkeys(gathering.replaced)
-        gathering.replaced = []  # this method may be called again after the episodes are completed
-        for name, episode in gathering.named.items():
-            if episode in gathering.pending.ended:
+        self._replaced |= dict.fromkeys(pending.replaced)
+        pending.replaced = []  # this method may be called again after the episodes are completed
+        for name, episode in pending.named.items():
+            if episode in pending.ended:
                 self._named.pop(name, None)
             else:
                 self._named[name] = episode
@@ -392,13 +361,13 @@ class OpenEpisodes:
                 return
             self._forget(key)
 
-    def _open_episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
+    def _open_episode_of(self, row: Mapping[str, Any], pending: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored; raise EpisodeEnded if it has ended."""
-        episode, step = self._episode_of(row, gathering), row.get("step")
-        if episode in gathering.pending.ended and not (
+        episode, step = self._episode_of(row, pending), row.get("step")
+        if episode in pending.ended and not (
             row.get("episode_id") is not None
             and isinstance(step, (int, np.integer))
-            and not gathering.pending.progress(episode).is_above(int(step))
+            and not pending.progress(episode).is_above(int(step))
         ):
             raise errors.EpisodeEnded(
                 f"episode {episode.episode_id!r} has ended; pass another episode_id with the next "
@@ -406,21 +375,21 @@ class OpenEpisodes:
             )
         return episode
 
-    def _episode_of(self, row: Mapping[str, Any], gathering: PendingSteps) -> EpisodeRecord:
+    def _episode_of(self, row: Mapping[str, Any], pending: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored, and record its details."""
         details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
-            episode = self._find_open_episode(key, gathering, details, row.get("step"))
-            gathering.opened[key] = episode
+            episode = self._find_open_episode(key, pending, details, row.get("step"))
+            pending.opened[key] = episode
         else:
-            episode = self._by_name(row, gathering, details)
+            episode = self._by_name(row, pending, details)
         if details:
-            self._add_details(episode, details, gathering.pending)
+            self._add_details(episode, details, pending)
         return episode
 
     def _find_open_episode(
-        self, key: Key, gathering: PendingSteps, details: dict[str, Any], step: Any
+        self, key: Key, pending: PendingSteps, details: dict[str, Any], step: Any
     ) -> EpisodeRecord:
         """Return the open episode of a task and an agent, or a new one.
 
@@ -428,13 +397,13 @@ class OpenEpisodes:
         """
         task_id, agent_id = key
         try:
-            episode = gathering.opened[key] if key in gathering.opened else self._open.get(key)
+            episode = pending.opened[key] if key in pending.opened else self._open.get(key)
         except TypeError:
             episode = None  # an id is not text, so `new` raises
         if episode is not None and isinstance(step, (int, np.integer)):
-            progress = gathering.pending.progress(episode)
+            progress = pending.progress(episode)
             if not progress.is_above(int(step)):
-                self._replace(episode, progress, gathering)
+                self._replace(episode, progress, pending)
                 episode = None
         caller = current_caller()
         if episode is None:
@@ -449,9 +418,9 @@ class OpenEpisodes:
             )
         return episode
 
-    def _replace(self, episode: EpisodeRecord, progress: Progress, gathering: PendingSteps) -> None:
+    def _replace(self, episode: EpisodeRecord, progress: Progress, pending: PendingSteps) -> None:
         """Record that another episode replaces an open one; warn about episodes with one step."""
-        gathering.replace(episode, progress)
+        pending.replace(episode, progress)
         self._single_step_episodes += progress.length == 1
         if self._single_step_episodes == MANY_SINGLE_STEPS:
             errors.warn(
@@ -462,13 +431,13 @@ class OpenEpisodes:
             )
 
     def _by_name(
-        self, row: Mapping[str, Any], gathering: PendingSteps, details: dict[str, Any]
+        self, row: Mapping[str, Any], pending: PendingSteps, details: dict[str, Any]
     ) -> EpisodeRecord:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
-        episode = gathering.named.get(episode_id) or self._named.get(episode_id)
-        if episode is None and episode_id in gathering.stored:
-            episode, status = gathering.stored[episode_id]
+        episode = pending.named.get(episode_id) or self._named.get(episode_id)
+        if episode is None and episode_id in pending.found:
+            episode, status = pending.found[episode_id]
             step, last = row.get("step"), episode.last_step
             may_repeat = isinstance(step, (int, np.integer)) and last is not None and step <= last
             if status != "open" and not may_repeat:
@@ -477,7 +446,7 @@ class OpenEpisodes:
                 )
         if episode is None:
             episode = self.new(*key_of(row), episode_id, details)
-        gathering.named[episode_id] = episode
+        pending.named[episode_id] = episode
         if row.get("task_id", episode.task_id) != episode.task_id:
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} belongs to task {episode.task_id!r}; pass that task_id, "
@@ -524,7 +493,7 @@ class OpenEpisodes:
         return episode
 
     def _add_details(
-        self, episode: EpisodeRecord, details: Mapping[str, Any], pending: EncodedSteps
+        self, episode: EpisodeRecord, details: Mapping[str, Any], pending: PendingSteps
     ) -> None:
         """Record episode details that a step adds.
 
@@ -548,9 +517,6 @@ class OpenEpisodes:
 
     def forget(self) -> None:
         """Forget all open episodes, because the buffer was cleared."""
-        self.group_commit.run(self._forget_all)
-
-    def _forget_all(self) -> None:
         self._open.clear()
         self._callers.clear()
         self._named.clear()
@@ -561,12 +527,12 @@ _ABSENT: Any = object()
 
 
 def _open_episodes_of(
-    rows: Sequence[Row], gathering: PendingSteps
+    rows: Sequence[Row], pending: PendingSteps
 ) -> Iterator[tuple[dict[Any, Any], Any, Any]]:
     """Yield the entries of `opened` and `named` that the rows may change."""
     for row, _ in rows:
-        opened: dict[Any, Any] = gathering.opened
-        named: dict[Any, Any] = gathering.named
+        opened: dict[Any, Any] = pending.opened
+        named: dict[Any, Any] = pending.named
         key, name = key_of(row), row.get("episode_id")
         with suppress(TypeError):  # an id that is not text is refused
             yield opened, key, opened.get(key, _ABSENT)

@@ -1,14 +1,25 @@
 """Plan what a write stores, without a database."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
+from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, Segment, WritePlan
-from expdb.storage.writing.encoded_steps import EncodedSteps, PlannedSteps
+from expdb.storage.writing.pending_steps import PendingSteps, PlannedSteps
+
+
+class Numbering(NamedTuple):
+    """The step numbers of an episode with the steps of a write."""
+
+    last_step: int  # the greatest number
+    greatest: dict[str | None, int] | None  # the greatest number of each agent; None if unknown
+    late: list[int]  # indices of steps whose number does not exceed all earlier ones of their agent
+    is_certain: bool  # whether the numbers of all steps except `late` are unused
 
 
 def make_plan(
-    pending: EncodedSteps, current: Mapping[EpisodeRecord, EpisodeRecord] | None = None
+    pending: PendingSteps, current: Mapping[EpisodeRecord, EpisodeRecord] | None = None
 ) -> WritePlan:
     """Return the plan of a write; `current` maps outdated records to the stored episodes.
 
@@ -21,13 +32,14 @@ def make_plan(
     episodes: list[EpisodeWrite] = []
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        last_step, greatest, late, is_certain = pending.number(before, rows, numbers)
+        last_step, greatest, late, is_certain = _number(steps, before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
             for ordinal, row in enumerate(rows, before.length):
                 place_of[row], ordinals[row] = place, ordinal
-        gained = pending.gained(rows)
+        rewards = [reward for row in rows if (reward := steps.reward[row]) is not None]
+        gained = sum(rewards) if rewards else None
         after = before.changed(
             length=before.length + len(rows),
             last_step=last_step,
@@ -64,6 +76,54 @@ def make_plan(
     if count and (steps.has_versions or any(r.step_version is not None for r in indices)):
         others = (*others[:-3], *_own_versions(steps, episodes), others[-1])
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
+
+
+def _number(
+    steps: PlannedSteps, episode: EpisodeRecord, indices: list[int], step: list[int]
+) -> Numbering:
+    """Assign step numbers to the steps `indices` of an episode, in `step`.
+
+    The steps of each agent are numbered separately.
+    """
+    numbers, late, agents = steps.step, list[int](), steps.agent_id
+    is_known = is_certain = episode.greatest is not None or not episode.length
+    greatest = dict(episode.greatest or ())
+    last_step = episode.last_step
+    if not is_known and last_step is not None:
+        greatest[None] = last_step  # no agent has a greater number
+    has_agents = agents.count(None) < len(agents)
+    if not is_known:
+        is_certain = not has_agents and all(numbers[index] is not None for index in indices)
+    for agent, rows in _by_agent(steps, indices) if has_agents else ((None, indices),):
+        last = greatest.get(agent, episode.unknown_greatest)
+        for index in rows:
+            number = numbers[index]
+            if number is None:
+                number = 0 if last is None else last + 1
+            step[index] = number
+            if last is not None and number <= last:
+                late.append(index)
+            else:
+                last = number
+        assert last is not None
+        greatest[agent] = last
+        if last_step is None or last > last_step:
+            last_step = last
+    assert last_step is not None
+    if last_step >= 2**63:
+        raise errors.InvalidValue(
+            f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
+            "bits; begin another episode"
+        )
+    return Numbering(last_step, greatest if is_known else None, late, is_certain)
+
+
+def _by_agent(steps: PlannedSteps, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:
+    """Return the indices of steps by agent, None for the agent of the episode."""
+    rows: dict[str | None, list[int]] = {}
+    for index in indices:
+        rows.setdefault(steps.agent_id[index], []).append(index)
+    return rows.items()
 
 
 def _own_versions(

@@ -23,11 +23,11 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
-from expdb.storage.writing.encoded_steps import EncodedSteps, PlannedSteps
+from expdb.storage.writing.pending_steps import PendingSteps, PlannedSteps
 from expdb.storage.writing.plan import make_plan
 
 
-def fits_one_statement(store: Store, pending: EncodedSteps) -> bool:
+def fits_one_statement(store: Store, pending: PendingSteps) -> bool:
     """Return False if the steps certainly take several statements; the caller checks the rest."""
     return (
         len(pending) <= (store.dialect.ROUND_TRIP_STEPS or 0)
@@ -36,7 +36,7 @@ def fits_one_statement(store: Store, pending: EncodedSteps) -> bool:
     )
 
 
-def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | None:
+def write_at_once(store: Store, pending: PendingSteps, again: bool) -> Commit | None:
     """Write the pending steps, and set `pending.stored`.
 
     Return None if the write takes more than one statement. With `again`, an earlier call with this
@@ -62,7 +62,7 @@ def write_at_once(store: Store, pending: EncodedSteps, again: bool) -> Commit | 
 def append_all(
     store: Store,
     session: Session,
-    group: Sequence[EncodedSteps],
+    group: Sequence[PendingSteps],
     outcome: WriteOutcome,
     last: bool,
 ) -> list[tuple[np.ndarray, WritePlan, BufferCounters]]:
@@ -85,7 +85,7 @@ def append_all(
 
 
 def _prepare_statement(
-    store: Store, pending: EncodedSteps, again: bool
+    store: Store, pending: PendingSteps, again: bool
 ) -> tuple[WritePlan, tuple[Any, ...]]:
     """Return the plan of a write, and the parameters of its statement.
 
@@ -113,7 +113,7 @@ def _read_answer(answer: Any, plan: WritePlan) -> tuple[int, BufferCounters]:
     return first, BufferCounters(low, size, revision, deleted)
 
 
-def find_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
+def find_decoders(store: Store, pending: PendingSteps) -> list[Decoder] | None:
     """Return the decoder of each chunk, or None if fields or signatures must be stored first."""
     stored = store.fields
     fields, lacking = pending.collect_fields(stored)
@@ -129,7 +129,7 @@ def find_decoders(store: Store, pending: EncodedSteps) -> list[Decoder] | None:
 
 
 def _parameters(
-    store: Store, pending: EncodedSteps, plan: WritePlan, decoders: list[Decoder], again: bool
+    store: Store, pending: PendingSteps, plan: WritePlan, decoders: list[Decoder], again: bool
 ) -> tuple[Any, ...]:
     """Return the parameters of the server's function `append`, in its order."""
     several = len(plan.episodes) > 1

@@ -17,7 +17,7 @@ from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
-from expdb.storage.writing.encoded_steps import EncodedSteps
+from expdb.storage.writing.pending_steps import PendingSteps
 
 # Columns that `update` can change. If it did, they are not compared with those of a repeated step.
 _UPDATED = ("reward", "terminated", "truncated", "tags")
@@ -87,7 +87,7 @@ def with_greatest(numbers: Numbers | None, state: EpisodeRecord) -> EpisodeRecor
 
 
 def find_conflicts(
-    pending: EncodedSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers | None
+    pending: PendingSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers | None
 ) -> list[NumberConflict]:
     """Return the steps of an episode whose numbers are taken, or were taken by evicted steps."""
     taken, seen, late = list[NumberConflict](), dict[Any, int](), set(write.late)
@@ -114,7 +114,7 @@ def find_conflicts(
     return taken
 
 
-def require_equal(store: Store, pending: EncodedSteps, taken: list[NumberConflict]) -> None:
+def require_equal(store: Store, pending: PendingSteps, taken: list[NumberConflict]) -> None:
     """Raise if a step is not equal to the stored step with its number.
 
     Raise Evicted if the stored step was evicted, and InvalidValue if a value differs.
@@ -161,7 +161,7 @@ def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[st
             )
 
 
-def _values(pending: EncodedSteps, rows: list[dict[str, Any]], index: int) -> dict[str, Any]:
+def _values(pending: PendingSteps, rows: list[dict[str, Any]], index: int) -> dict[str, Any]:
     """Return the values of a step that its caller passed, by name."""
     columns = dict(zip(STEP_KEYS, pending.taken[index][1:], strict=True))
     passed = {name: columns[name] for name in _COMPARED if columns[name] is not None}

@@ -2,7 +2,7 @@
 
 A write reserves positions (which locks out other writers), resolves the episodes, inserts steps,
 segments and chunks, and updates the counters (which evicts). Checking and encoding the fields is
-slow and needs no lock, so `encoded_steps.py` does both beforehand.
+slow and needs no lock, so `pending_steps.py` does both beforehand.
 """
 
 import json
@@ -34,8 +34,8 @@ from expdb.storage.statements import (
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes, step_numbers
-from expdb.storage.writing.encoded_steps import EncodedSteps
 from expdb.storage.writing.in_doubt import commit_unknown, find_written
+from expdb.storage.writing.pending_steps import PendingSteps
 from expdb.storage.writing.plan import make_plan
 from expdb.storage.writing.round_trip import (
     append_all,
@@ -50,7 +50,7 @@ E, B = tables.episodes.c, tables.buffers.c
 RETRY_SECONDS = 0.1
 
 
-def write(store: Store, pending: EncodedSteps) -> np.ndarray:
+def write(store: Store, pending: PendingSteps) -> np.ndarray:
     """Write the pending steps in one transaction and return their positions, int64 in order.
 
     Raise RateLimited if the rate limiter does not allow the steps yet. Raise EpisodeEnded,
@@ -113,7 +113,7 @@ class _Repeats:
         self._count, self._taken = count, dict[int, step_numbers.NumberConflict]()
 
     def discard(
-        self, store: Store, pending: EncodedSteps, taken: list[step_numbers.NumberConflict]
+        self, store: Store, pending: PendingSteps, taken: list[step_numbers.NumberConflict]
     ) -> None:
         """Discard steps whose numbers are taken; raise if one is not equal to the stored step."""
         rest = [index for index in range(self._count) if index not in self._taken]
@@ -144,7 +144,7 @@ class _Repeats:
         return np.array(positions, np.int64)
 
 
-def can_share_transaction(store: Store, pending: EncodedSteps) -> bool:
+def can_share_transaction(store: Store, pending: PendingSteps) -> bool:
     """Close the pending steps; return whether they can share a transaction with other steps.
 
     They cannot if an earlier write of them has an unknown outcome, if fields or signatures must
@@ -161,7 +161,7 @@ def can_share_transaction(store: Store, pending: EncodedSteps) -> bool:
     return find_decoders(store, pending) is not None
 
 
-def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
+def write_together(store: Store, group: Sequence[PendingSteps]) -> None:
     """Write the steps of several calls in one transaction, all or nothing, and set their positions.
 
     `can_share_transaction` must be true for each call. Raise OutOfDate and store nothing if each
@@ -186,7 +186,7 @@ def write_together(store: Store, group: Sequence[EncodedSteps]) -> None:
         episodes.sweep_if_due(store, new_episodes)
 
 
-def _commit_together(store: Store, group: Sequence[EncodedSteps]) -> None:
+def _commit_together(store: Store, group: Sequence[PendingSteps]) -> None:
     added = [steps for steps in group if len(steps)]
     endings = [(steps, steps.ending) for steps in group if not len(steps)]
     uses_append = bool(store.dialect.ROUND_TRIP_STEPS)
@@ -233,7 +233,7 @@ def _refuse_new_fields(outcome: WriteOutcome) -> None:
         raise errors.OutOfDate("the fields of the buffer have changed")
 
 
-def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) -> None:
+def _enqueue_commit(store: Store, pending: PendingSteps, commit: Commit | None) -> None:
     """Queue a commit for the rows in memory, unless its final observation is in a separate chunk.
 
     If the commit changed columns of an episode, its revision differs from that of the rows in
@@ -251,7 +251,7 @@ def _enqueue_commit(store: Store, pending: EncodedSteps, commit: Commit | None) 
     store.commit_queue.put(commit, pending.nbytes + nbytes)
 
 
-def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit | None:
+def _in_transaction(store: Store, pending: PendingSteps, again: bool) -> Commit | None:
     """Write the pending steps statement by statement.
 
     Fields, signatures and episodes may differ from the cached ones. Return None if the write added
@@ -277,7 +277,7 @@ def _in_transaction(store: Store, pending: EncodedSteps, again: bool) -> Commit 
         raise
 
 
-def _end_only(store: Store, pending: EncodedSteps, again: bool) -> None:
+def _end_only(store: Store, pending: PendingSteps, again: bool) -> None:
     """End an episode without steps to write; do nothing if none of its steps are stored."""
     episode, nothing = pending.ending, np.empty(0, np.int64)
     if episode is None or episode.id is None:
@@ -299,7 +299,7 @@ def _end_stored(
     store: Store,
     session: Session,
     outcome: WriteOutcome,
-    pending: EncodedSteps,
+    pending: PendingSteps,
     episode: EpisodeRecord,
     again: bool,
 ) -> None:
@@ -330,10 +330,10 @@ class _Draft:
     fields: Fields
     fields_of_steps: tuple[
         dict[str, Field], set[str]
-    ]  # returned by `EncodedSteps.collect_fields` for `fields`
+    ]  # returned by `PendingSteps.collect_fields` for `fields`
 
 
-def _build_draft(store: Store, pending: EncodedSteps) -> _Draft:
+def _build_draft(store: Store, pending: PendingSteps) -> _Draft:
     fields, plan = store.fields, make_plan(pending)
     for chunk in plan.chunks:
         decoder = store.signatures.of_fields(chunk.block.fields)
@@ -343,7 +343,7 @@ def _build_draft(store: Store, pending: EncodedSteps) -> _Draft:
 
 
 def _write(
-    store: Store, session: Session, pending: EncodedSteps, draft: _Draft, outcome: WriteOutcome
+    store: Store, session: Session, pending: PendingSteps, draft: _Draft, outcome: WriteOutcome
 ) -> tuple[np.ndarray, WritePlan, BufferCounters | None]:
     count, now = len(pending), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
@@ -411,7 +411,7 @@ def _insert_chunk(
 def _put_episodes(
     store: Store,
     session: Session,
-    pending: EncodedSteps,
+    pending: PendingSteps,
     plan: WritePlan,
     first: int,
     next_id: int,
@@ -457,7 +457,7 @@ def _put_episodes(
 
 
 def _write_of(
-    pending: EncodedSteps, current: dict[EpisodeRecord, EpisodeRecord], record: EpisodeRecord
+    pending: PendingSteps, current: dict[EpisodeRecord, EpisodeRecord], record: EpisodeRecord
 ) -> EpisodeWrite:
     """Return the planned write of an episode, given the current states of episodes."""
     (write,) = [other for other in make_plan(pending, current).episodes if other.record is record]
@@ -467,7 +467,7 @@ def _write_of(
 def _plan_with_numbers(
     session: Session,
     store: Store,
-    pending: EncodedSteps,
+    pending: PendingSteps,
     write: EpisodeWrite,
     current: dict[EpisodeRecord, EpisodeRecord],
 ) -> WritePlan:
@@ -499,7 +499,7 @@ def _plan_with_numbers(
 def _compact_ended(
     store: Store,
     session: Session,
-    pending: EncodedSteps,
+    pending: PendingSteps,
     plan: WritePlan,
     first: int,
     outcome: WriteOutcome,

@@ -1,9 +1,8 @@
-"""Write groups of submissions, in shared transactions if possible."""
+"""Write a group of submissions, in a shared transaction if possible."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -13,10 +12,10 @@ from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import transaction
-from expdb.storage.writing.group_commit import EncodedWrite, GroupCommit, Payload, Submission
 from expdb.storage.writing.in_doubt import commit_unknown
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps
+from expdb.storage.writing.submissions import EncodedWrite, Submission
 
 # If fields vary in size, a chunk larger than this gets no steps of later submissions. When its
 # episode ends, it is merged with the other chunks of the episode.
@@ -39,145 +38,134 @@ _DATABASE_ERRORS = (errors.ConnectionLost, errors.DatabaseBusy)
 Member = tuple[Submission, int, int | None]
 
 
-def begin_run(store: Store, run: str) -> OpenEpisodes:
-    """Return the open episodes of a new run, whose writes share transactions."""
-    episodes = OpenEpisodes(store, run, GroupCommit(store))
-    episodes.group_commit.writer = GroupWriter(store, episodes)
-    return episodes
+def write_group(store: Store, episodes: OpenEpisodes, group: list[Submission]) -> None:
+    """Write a group of submissions, in one transaction if possible, and set their results.
+
+    If a submission is refused, only its call fails. The others are written without it. Until
+    its deadline, a submission gets no result and is written again later in two cases: the
+    database is locked or unreachable, or the rate limiter refuses the steps of a coroutine.
+    Later submissions of the same episodes are then also written later.
+    """
+    database_error: errors.ExpDBError | None = None
+    if len(group) > 1:
+        with store.engine.until(min(submission.deadline for submission in group)):
+            database_error = _write_shared(store, episodes, group)
+    postponed: set[str] = set()  # episodes with steps that are written later
+    for submission in group:
+        if not submission.has_result and postponed.isdisjoint(submission.episodes):
+            if database_error is None:
+                database_error = _write_alone(episodes, submission)
+            elif submission.deadline <= time.monotonic():
+                submission.fail(_error_after_deadline(submission, database_error))
+        if not submission.has_result:
+            postponed |= submission.episodes
 
 
-class GroupWriter:
-    """Write groups of submissions to a buffer; rows and columns continue the open `episodes`."""
-
-    def __init__(self, store: Store, episodes: OpenEpisodes):
-        self._store, self._episodes = store, episodes
-
-    def write_alone(self, payload: Payload) -> np.ndarray:
-        """Write the steps of one call and return their positions."""
-        return self._episodes.write_alone(payload)
-
-    def write_group(self, group: list[Submission]) -> None:
-        """Write a group of submissions, in one transaction if possible, and set their results.
-
-        If a submission is refused, only its call fails. The others are written without it. Until
-        its deadline, a submission gets no result and is written again later in two cases: the
-        database is locked or unreachable, or the rate limiter refuses the steps of a coroutine.
-        Later submissions of the same episodes are then also written later.
-        """
-        database_error: errors.ExpDBError | None = None
-        if len(group) > 1:
-            with self._store.engine.until(min(submission.deadline for submission in group)):
-                database_error = self._write_shared(group)
-        postponed: set[str] = set()  # episodes with steps that are written later
-        for submission in group:
-            if not submission.has_result and postponed.isdisjoint(submission.episodes):
-                if database_error is None:
-                    database_error = self._write_alone(submission)
-                elif submission.deadline <= time.monotonic():
-                    submission.fail(_error_after_deadline(submission, database_error))
-            if not submission.has_result:
-                postponed |= submission.episodes
-
-    def _write_alone(self, submission: Submission) -> errors.ExpDBError | None:
-        """Write one submission; return the error if the database was unreachable or locked."""
-        try:
-            with submission.as_caller():
-                submission.positions = self._episodes.write_alone(submission.payload)
-        except errors.RateLimited as error:
-            # A thread waits in `GroupCommit.write`; the steps of a coroutine are written later.
-            if submission.loop is None or time.monotonic() >= submission.deadline:
-                submission.fail(error)
-        except BaseException as error:
+def _write_alone(episodes: OpenEpisodes, submission: Submission) -> errors.ExpDBError | None:
+    """Write one submission; return the error if the database was unreachable or locked."""
+    try:
+        with submission.as_caller():
+            submission.positions = episodes.write_alone(submission.payload)
+    except errors.RateLimited as error:
+        # A thread waits in `WriteQueue.write`; the steps of a coroutine are written later.
+        if submission.loop is None or time.monotonic() >= submission.deadline:
             submission.fail(error)
-            return error if isinstance(error, _DATABASE_ERRORS) else None
-        return None
+    except BaseException as error:
+        submission.fail(error)
+        return error if isinstance(error, _DATABASE_ERRORS) else None
+    return None
 
-    def _write_shared(self, group: list[Submission]) -> errors.ExpDBError | None:
-        """Write the submissions that can share a transaction, and set their results.
 
-        After a refusal, the caller must write the submissions without a result one by one. Return
-        the error if the database was unreachable or locked.
-        """
-        episodes, gathering = self._episodes, self._episodes.gathering()
-        members: dict[EncodedWrite, list[Member]] = {
-            submission.payload: [(submission, 0, None)]
-            for submission in group
-            if isinstance(submission.payload, EncodedWrite)
-        }
-        if gathered := self._gather(group, gathering):
-            commit = partial(episodes.commit, gathering)
-            cache_episodes = partial(episodes.cache_episodes, gathering)
-            members[EncodedWrite(gathering, commit, cache_episodes)] = gathered
-        can_share = transaction.can_share_transaction
-        shared = [write for write in members if can_share(self._store, write.steps)]
+def _write_shared(
+    store: Store, episodes: OpenEpisodes, group: list[Submission]
+) -> errors.ExpDBError | None:
+    """Write the submissions that can share a transaction, and set their results.
+
+    After a refusal, the caller must write the submissions without a result one by one. Return
+    the error if the database was unreachable or locked.
+    """
+    pending = episodes.new_steps()
+    members: dict[EncodedWrite, list[Member]] = {
+        submission.payload: [(submission, 0, None)]
+        for submission in group
+        if isinstance(submission.payload, EncodedWrite)
+    }
+    if gathered := _gather(episodes, group, pending):
+        commit = partial(episodes.commit, pending)
+        cache_episodes = partial(episodes.cache_episodes, pending)
+        members[EncodedWrite(pending, commit, cache_episodes)] = gathered
+    can_share = transaction.can_share_transaction
+    shared = [write for write in members if can_share(store, write.steps)]
+    try:
+        if len(shared) > 1:
+            # After any of these errors, the remaining submissions are written one by one.
+            with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
+                transaction.write_together(store, [write.steps for write in shared])
+    except errors.DatabaseBusy as error:
+        return error
+    finally:  # an error may also come after the commit
+        for write in members:
+            if write.steps.is_stored or write.steps.is_in_doubt:
+                write.cache_episodes()
+            if write.steps.is_stored:
+                _set_positions(members[write], write.steps.positions)
+    if gathered and not pending.is_stored:
         try:
-            if len(shared) > 1:
-                # After any of these errors, the remaining submissions are written one by one.
-                with suppress(*_ERRORS_OF_ONE_WRITE, errors.ConnectionLost):
-                    transaction.write_together(self._store, [write.steps for write in shared])
-        except errors.DatabaseBusy as error:
-            return error
-        finally:  # an error may also come after the commit
-            for write in members:
-                if write.steps.is_stored or write.steps.is_in_doubt:
-                    write.cache_episodes()
-                if write.steps.is_stored:
-                    _set_positions(members[write], write.steps.positions)
-        if gathered and not gathering.is_stored:
-            try:
-                _set_positions(gathered, episodes.commit(gathering))
-            except _ERRORS_OF_ONE_WRITE:
-                return None
-            except BaseException as error:
-                database_error = error if isinstance(error, _DATABASE_ERRORS) else None
-                for submission, _, _ in gathered:
-                    if database_error is None or isinstance(error, errors.CommitUnknown):
-                        submission.fail(error)
-                return database_error
-        return None
+            _set_positions(gathered, episodes.commit(pending))
+        except _ERRORS_OF_ONE_WRITE:
+            return None
+        except BaseException as error:
+            database_error = error if isinstance(error, _DATABASE_ERRORS) else None
+            for submission, _, _ in gathered:
+                if database_error is None or isinstance(error, errors.CommitUnknown):
+                    submission.fail(error)
+            return database_error
+    return None
 
-    def _gather(self, group: list[Submission], gathering: PendingSteps) -> list[Member]:
-        """Gather all rows and columns of the group; return the submissions that were added."""
-        payloads = [submission.payload for submission in group]
-        rows_by_call = [rows for rows in payloads if not isinstance(rows, (EncodedWrite, Mapping))]
-        rows = [row for rows in rows_by_call for row in rows]
-        stored = self._episodes.find_stored(rows, strict=False)
-        members: list[Member] = []
-        waiting: set[str] = set()  # episodes with steps that a later, separate write stores
-        for submission in group:
-            begin = len(gathering)
-            if isinstance(submission.payload, EncodedWrite):
-                continue
-            is_next = waiting.isdisjoint(submission.episodes)
-            if is_next and self._add(submission, gathering, stored):
-                members.append((submission, begin, len(gathering)))
-            elif not submission.has_result:
-                waiting |= submission.episodes
-        return members
 
-    def _add(
-        self,
-        submission: Submission,
-        gathering: PendingSteps,
-        stored: dict[str, tuple[EpisodeRecord, str]],
-    ) -> bool:
-        """Add the steps of a submission, all or none; return whether they were added."""
-        payload, rows = submission.payload, gathering.pending.rows
-        if not rows.takes_arrays and rows.nbytes > OWN_CHUNK_BYTES:
-            gathering.pending.cut()
-        assert not isinstance(payload, EncodedWrite)
-        try:
-            with submission.as_caller():
-                if isinstance(payload, Mapping):
-                    return self._episodes.gather_columns(payload, gathering)
-                self._episodes.gather_rows(payload, gathering, stored)
-                return True
-        except (errors.InvalidValue, errors.ReservedName) as error:
-            if not isinstance(payload, Mapping):  # columns are written alone later, row by row
-                submission.fail(error)
-        except Exception:
-            return False  # another submission may be the cause, so this one is written alone later
-        return False
+def _gather(episodes: OpenEpisodes, group: list[Submission], pending: PendingSteps) -> list[Member]:
+    """Gather all rows and columns of the group; return the submissions that were added."""
+    payloads = [submission.payload for submission in group]
+    rows_by_call = [rows for rows in payloads if not isinstance(rows, (EncodedWrite, dict))]
+    rows = [row for rows in rows_by_call for row in rows]
+    stored = episodes.find_stored(rows, strict=False)
+    members: list[Member] = []
+    waiting: set[str] = set()  # episodes with steps that a later, separate write stores
+    for submission in group:
+        begin = len(pending)
+        if isinstance(submission.payload, EncodedWrite):
+            continue
+        is_next = waiting.isdisjoint(submission.episodes)
+        if is_next and _add(episodes, submission, pending, stored):
+            members.append((submission, begin, len(pending)))
+        elif not submission.has_result:
+            waiting |= submission.episodes
+    return members
+
+
+def _add(
+    episodes: OpenEpisodes,
+    submission: Submission,
+    pending: PendingSteps,
+    stored: dict[str, tuple[EpisodeRecord, str]],
+) -> bool:
+    """Add the steps of a submission, all or none; return whether they were added."""
+    payload, rows = submission.payload, pending.rows
+    if not rows.takes_arrays and rows.nbytes > OWN_CHUNK_BYTES:
+        pending.cut()
+    assert not isinstance(payload, EncodedWrite)
+    try:
+        with submission.as_caller():
+            if isinstance(payload, dict):
+                return episodes.gather_columns(payload, pending)
+            episodes.gather_rows(payload, pending, stored)
+            return True
+    except (errors.InvalidValue, errors.ReservedName) as error:
+        if not isinstance(payload, dict):  # columns are written alone later, row by row
+            submission.fail(error)
+    except Exception:
+        return False  # another submission may be the cause, so this one is written alone later
+    return False
 
 
 def _set_positions(members: list[Member], positions: np.ndarray) -> None:

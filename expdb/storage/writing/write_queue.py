@@ -6,29 +6,24 @@ the queue runs these transactions. A write that finds no other write under way r
 """
 
 import asyncio
-import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 import numpy as np
 
 from expdb import errors
-from expdb.process.awaiting import current_caller, on_behalf_of
 from expdb.process.locks import locked
-from expdb.sql.engine import Engine
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
-from expdb.storage.writing.encoded_steps import EncodedSteps
-from expdb.storage.writing.pending_steps import PendingSteps
+from expdb.storage.writing.open_episodes import OpenEpisodes
+from expdb.storage.writing.submissions import EncodedWrite, Payload, Submission, count_steps
+from expdb.storage.writing.write_groups import write_group
 
 Result = TypeVar("Result")
-Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
-Columns = Mapping[str, Sequence[Any]]
 
 # Larger submissions wait in a queue of their own, so that they do not delay the others.
 LARGE_BYTES = 256 << 10
@@ -43,109 +38,16 @@ IDLE_SECONDS = 0.2
 PAUSE_SECONDS = 0.02
 # Pause of a cancelled call between two looks for its outcome.
 POLL_SECONDS = 0.001
-# Deeper values are not measured.
-MAX_SIZE_DEPTH = 8
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedWrite:
-    """Encoded steps, and functions that write them and cache their episodes."""
-
-    source: EncodedSteps | PendingSteps
-    write: Callable[[], np.ndarray]  # writes the steps in a transaction of their own
-    # Caches the episodes after a shared transaction has stored the steps.
-    cache_episodes: Callable[[], None]
-
-    @property
-    def steps(self) -> EncodedSteps:
-        """The steps, which `write` may have encoded again."""
-        return self.source.pending if isinstance(self.source, PendingSteps) else self.source
-
-
-# The steps of one call: rows, columns or encoded steps.
-Payload: TypeAlias = Sequence[Row] | Columns | EncodedWrite
-
-
-class Submission:
-    """The steps of one call, and the positions or the error of its write."""
-
-    def __init__(self, payload: Payload, deadline: float, engine: Engine):
-        self.payload, self.deadline, self._engine = payload, deadline, engine
-        self.caller, self.line = current_caller(), errors.WarningLocation()
-        self.nbytes = _size_of_payload(payload)
-        self.positions: np.ndarray | None = None
-        self.error: BaseException | None = None
-        self.is_taken = False  # by the thread of the queue
-        self.loop: asyncio.AbstractEventLoop | None = None  # the loop of the coroutine
-        self.done: Any = None  # the future of the coroutine, or a lock that the thread waits for
-
-    @property
-    def has_result(self) -> bool:
-        """Whether the steps are stored or refused."""
-        return self.positions is not None or self.error is not None
-
-    @property
-    def episodes(self) -> set[str]:
-        """Keys of the episodes of this submission, whose later steps must be written after it."""
-        if not isinstance(self.payload, Sequence):
-            # Only threads submit these, and a thread waits before it submits more steps.
-            return set()
-        return {
-            repr(row.get("episode_id") or (row.get("task_id"), row.get("agent_id")))
-            for row, _ in self.payload
-        }
-
-    @contextmanager
-    def as_caller(self) -> Iterator[None]:
-        """Act as the caller inside the block.
-
-        Warnings point at the caller's line, and `current_caller` returns its thread and task.
-        Writes wait for the database no longer than the deadline of the call.
-        """
-        with self.line, on_behalf_of(self.caller), self._engine.until(self.deadline):
-            yield
-
-    def fail(self, error: BaseException) -> None:
-        """Set the error of the call.
-
-        Each call gets a copy, because raising an error adds a traceback to it.
-        """
-        own = error
-        with suppress(Exception):  # an error whose class cannot be copied
-            own = copy.copy(error)
-            own.__cause__, own.__traceback__ = error.__cause__, error.__traceback__
-        self.error = own
-
-    def result(self) -> np.ndarray:
-        """Return the positions, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        assert self.positions is not None
-        return self.positions
-
-
-class Writer(Protocol):
-    """Write the steps of one call, or of a group of submissions."""
-
-    def write_alone(self, payload: Payload) -> np.ndarray:
-        """Write the steps of one call and return their positions."""
-
-    def write_group(self, group: list[Submission]) -> None:
-        """Write the steps of some submissions, and set their results."""
-
-
-class GroupCommit:
+class WriteQueue:
     """The writes of one buffer by the threads and coroutines of this process.
 
-    The `writer` writes the steps of one call, or of a group of submissions, whose results it sets.
-    It is called with the lock held, and does not wait for the rate limiter. A submission without a
-    result is passed to it again.
+    Rows and columns continue the open `episodes` of this process.
     """
 
-    writer: Writer
-
-    def __init__(self, store: Store):
-        self._store = store
+    def __init__(self, store: Store, run: str):
+        self._store, self.episodes = store, OpenEpisodes(store, run)
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that holds the lock
         self._small: deque[Submission] = deque()
@@ -177,21 +79,27 @@ class GroupCommit:
 
         If the rate limiter refuses the steps, wait up to the timeout of the handle.
         """
-        engine, limit = self._store.engine, cast("AbstractContextManager[None]", nullcontext())
+        if not payload:
+            return np.empty(0, np.int64)
+        engine = self._store.engine
         deadline = time.monotonic() + engine.timeout
+        try:
+            return self._write(payload, deadline)
+        except errors.RateLimited as error:
+            refusal = error
         while True:
+            wait_to_insert(self._store, count_steps(payload), deadline, refusal)
             try:
-                with limit:
+                with engine.until(deadline):  # the call has waited for a part of its timeout
                     return self._write(payload, deadline)
             except errors.RateLimited as error:
-                wait_to_insert(self._store, _count_steps(payload), deadline, error)
-                limit = engine.until(deadline)  # the call has waited for a part of its timeout
+                refusal = error
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            return self.run(self.writer.write_alone, payload)
+            return self.run(self.episodes.write_alone, payload)
         own = Submission(payload, deadline, self._store.engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
@@ -200,7 +108,7 @@ class GroupCommit:
             try:
                 locked(self._queue_lock, self._append, own)
             except RuntimeError:  # the program ends, or has too many threads
-                return self.run(self.writer.write_alone, payload)
+                return self.run(self.episodes.write_alone, payload)
             own.done.acquire()
             return own.result()
         except BaseException:
@@ -232,6 +140,8 @@ class GroupCommit:
         A cancelled call has stored all of its steps or none. The message of the CancelledError says
         which.
         """
+        if not payload:
+            return np.empty(0, np.int64)
         deadline = time.monotonic() + self._store.engine.timeout
         own, is_submitted = Submission(payload, deadline, self._store.engine), False
         own.loop = asyncio.get_running_loop()
@@ -297,7 +207,7 @@ class GroupCommit:
         while locked(self._queue_lock, self._is_needed):
             group = self.run(self._write_next)
             postponed = [own for own in group if not own.has_result]
-            if postponed:  # `GroupWriter.write_group` could not write them yet
+            if postponed:  # `write_group` could not write them yet
                 locked(self._queue_lock, self._put_back, postponed)
                 if len(postponed) == len(group):
                     time.sleep(PAUSE_SECONDS)
@@ -315,7 +225,7 @@ class GroupCommit:
     def _write_next(self) -> list[Submission]:
         group = locked(self._queue_lock, self._take_group)
         try:
-            self.writer.write_group(group)
+            write_group(self._store, self.episodes, group)
         except BaseException as error:  # otherwise the callers would wait forever
             for own in group:
                 if not own.has_result:
@@ -371,37 +281,3 @@ def _set_results(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
-
-
-def _count_steps(payload: Payload) -> int:
-    """Return the number of steps."""
-    if isinstance(payload, EncodedWrite):
-        return len(payload.steps)
-    return len(next(iter(payload.values()))) if isinstance(payload, Mapping) else len(payload)
-
-
-def _size_of_payload(payload: Payload) -> int:
-    """Return the approximate size of the steps in bytes."""
-    if isinstance(payload, EncodedWrite):
-        return payload.steps.nbytes + payload.steps.rows.nbytes
-    if isinstance(payload, Mapping):
-        return sum([_size_of(column) for column in payload.values()])
-    return sum([_size_of(fields) for _, fields in payload])
-
-
-def _size_of(value: Any, depth: int = 0) -> int:
-    """Return the approximate size of a value in bytes."""
-    if isinstance(value, (float, int)):
-        return 8
-    if depth < MAX_SIZE_DEPTH and isinstance(value, dict):
-        return sum([_size_of(inner, depth + 1) for inner in value.values()]) + 16 * len(value)
-    nbytes = getattr(value, "nbytes", None)
-    if isinstance(nbytes, int):
-        return nbytes
-    if isinstance(value, (str, bytes, bytearray)):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        if value and depth < MAX_SIZE_DEPTH and not isinstance(value[0], (int, float)):
-            return sum([_size_of(inner, depth + 1) for inner in value])
-        return 8 * len(value)
-    return 64
