@@ -571,8 +571,9 @@ class ReplayBuffer(NotACollection):
 
     def _evict_and_report(self) -> None:
         """Evict due steps and report the activity of this process, if it is time."""
-        self._retention.look()
-        self._store.report_if_due()
+        if time.monotonic() >= min(self._retention.next_look, self._reporter.next_report):
+            self._retention.look()
+            self._store.report_if_due()
 
     def _end_writers(self, messages: list[str]) -> None:
         """Flush the open writers and end their episodes; append the warnings to `messages`."""
@@ -590,11 +591,8 @@ class ReplayBuffer(NotACollection):
 
     def _reset_after_fork(self, run: str) -> None:
         """Start a new run in a forked child, because the open episodes belong to the parent."""
-        self._writes, self._rng, self._writers = (
-            WriteQueue(self._store, run),
-            None,
-            OpenWriters(self._store),
-        )
+        self._writes, self._writers = WriteQueue(self._store, run), OpenWriters(self._store)
+        self._rng = None
         self._retention = Retention(self._store, self._scan_at, self._sampling.save)
         self._reporter = Reporter(self._store, run, self._sampling)
         self._sampling.reset_after_fork()

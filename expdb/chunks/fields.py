@@ -121,12 +121,12 @@ class Field:
                 f"aligned_with must be the name of a field, got {self.aligned_with!r}"
             )
 
-    @property
+    @functools.cached_property
     def varies(self) -> bool:
         """Whether the number of bytes of a value may differ from step to step."""
         return self.dtype in OTHER or None in self.shape
 
-    @property
+    @functools.cached_property
     def has_prefixes(self) -> bool:
         """Whether expdb stores the common prefix of consecutive values only once."""
         return (

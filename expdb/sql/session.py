@@ -68,7 +68,7 @@ class Session:
 
         An open cursor would block other connections.
         """
-        return self._run(statement, params)
+        return self._driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
 
     def each(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; the caller must read all of them."""
@@ -87,7 +87,7 @@ class Session:
 
         On a server, the statement may be sent only with the next query.
         """
-        self._run(statement, params)
+        self._driver.execute(statement, params).fetchall()
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
         """Run a plain statement; if it returns no row, raise the error from `missing()`.
@@ -99,10 +99,10 @@ class Session:
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a plain statement once per row of parameters; return the number of affected rows."""
-        return int(self.driver.executemany(statement, rows).rowcount)
+        return int(self._driver.executemany(statement, rows).rowcount)
 
     def _run(self, statement: str, params: Any) -> list[Any]:
-        return self.driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
+        return self._driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
 
 
 _dialects: dict[object, tuple[sa.Dialect, LRUCache[Any, Any]]] = {}

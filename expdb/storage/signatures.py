@@ -20,6 +20,7 @@ class Signatures:
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
         self._decoders: dict[int, Decoder] = {}
+        self._last: tuple[Any, Decoder | None] = ((), None)  # the last result of `of_fields`
         self._ids: dict[tuple[tuple[str, Field], ...], int] = {}
 
     def learn(self, outcome: WriteOutcome) -> None:
@@ -74,16 +75,23 @@ class Signatures:
 
     def of_fields(self, fields: Mapping[str, Field]) -> Decoder | None:
         """Return the decoder of the signature for these fields, or None if it is not known yet."""
-        id = self._ids.get(tuple(fields.items()))
-        return None if id is None else self._decoders.get(id)
+        key = tuple(fields.items())
+        if key == self._last[0]:  # the usual case: compared faster than hashed
+            return self._last[1]
+        id = self._ids.get(key)
+        decoder = None if id is None else self._decoders.get(id)
+        if decoder is not None:
+            self._last = key, decoder
+        return decoder
 
     def settle(
         self, session: Session, fields: Mapping[str, Field], outcome: WriteOutcome
     ) -> Decoder:
         """Return the decoder of the signature for these fields; store a signature if it is new."""
+        if (decoder := self.of_fields(fields)) is not None:
+            return decoder
         key = tuple(fields.items())
-        id = self._ids.get(key)
-        id = outcome.signatures.get(key) if id is None else id
+        id = self._ids.get(key, outcome.signatures.get(key))
         if id is not None:
             return self.decoder(session, id, outcome)
         wanted = Signature(fields)

@@ -1,5 +1,6 @@
 """The state of one buffer in this process: its fields, and the decoders of its chunks."""
 
+import operator
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -90,11 +91,13 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     ) -> None:
         try:
             self._transaction.__exit__(kind, error, traceback)
-            self._learn()
+            if self._transaction.committed:
+                self._store.learn(self._news)
         except BaseException as failure:
             # An interrupt may come just before the transaction ends, or just after its commit.
             self._transaction.__exit__(type(failure), failure, None)
-            self._learn()
+            if self._transaction.committed:
+                self._store.learn(self._news)
             raise
 
     @property
@@ -106,10 +109,6 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     def commit_versions(self) -> Any:
         """The versions before and after the commit; see `Transaction`."""
         return self._transaction.commit_versions
-
-    def _learn(self) -> None:
-        if self.committed:
-            self._store.learn(self._news)
 
 
 class Store:
@@ -243,6 +242,9 @@ class Store:
 
         Raise FieldMismatch if a type differs, or if a name is both a field and a mapping.
         """
+        known = map(stored.types.get, written)
+        if all(map(operator.is_, known, written.values())) and lacking <= stored.optional:
+            return  # the usual case
         new = {name: field for name, field in written.items() if name not in stored.types}
         aligned = {  # declared after their first values
             name: field

@@ -70,6 +70,5 @@ class WritePlan:
     @property
     def is_current(self) -> bool:
         """Whether the lengths of the episodes still equal those that the plan assumes."""
-        return all(
-            write.before.length + len(write.rows) == write.after.length for write in self.episodes
-        )
+        lengths = [write.after.length - len(write.rows) for write in self.episodes]
+        return lengths == [write.before.length for write in self.episodes]

@@ -116,7 +116,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
     A trigger on steps would cost time for every step, and few steps have their own version.
     """
     columns = plan.columns[-3:-1]
-    have_versions = any(column.count(None) < len(column) for column in columns)
+    have_versions = columns[0].count(None) + columns[1].count(None) < 2 * plan.count
     for write in plan.episodes:
         if not have_versions and not write.changes_version_use:
             continue

@@ -68,7 +68,7 @@ class OpenEpisodes:
         """Write the steps of one call in one transaction; return their positions, in order."""
         if isinstance(payload, EncodedWrite):
             return payload.write()
-        pending = self.new_steps()
+        pending = new_steps(self._store.fields, self._store.replacements)
         if not isinstance(payload, dict):
             return self.write_gathered(pending, payload)
         are_gathered = False
@@ -210,7 +210,7 @@ class OpenEpisodes:
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
-                    if attempt or len(pending):
+                    if attempt or pending.taken:
                         steps = self.new_steps()
                         self._gather(rows, steps)  # may raise, but only before `pending` changes
                         pending.become(steps)
@@ -235,7 +235,7 @@ class OpenEpisodes:
             positions = transaction.write(self._store, pending)
         finally:
             # Run this also if an interrupt came just after the commit, or the outcome is unknown.
-            if pending.is_stored or pending.is_in_doubt:
+            if pending.stored is not None or pending.is_in_doubt:
                 self.cache_episodes(pending)
         if self._replaced:
             self._complete_replaced()
@@ -331,7 +331,8 @@ class OpenEpisodes:
                 self._named.move_to_end(name)
         while len(self._named) > MANY_NAMED:
             del self._named[next(iter(self._named))]
-        self._forget_swept()
+        if len(self._open) > MANY_OPEN:
+            self._forget_swept()
 
     def _look_again(self, rows: Sequence[Row]) -> None:
         """Look up the current state of the episodes of these rows that this handle knew as open."""
@@ -469,6 +470,8 @@ class OpenEpisodes:
             except errors.InvalidValue:
                 if strict:
                     raise
+        if not named:
+            return {}
         unknown = [name for name in named if name not in self._named]
         return episodes.find(self._store, unknown) if unknown else {}
 

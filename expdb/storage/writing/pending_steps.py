@@ -25,13 +25,13 @@ from expdb.storage.writing.mappings import flatten_step, new_types
 Key = tuple[str, str]  # task and agent
 
 _NONE = [None, None]
-# The default values of the columns of a step.
-_USUAL = dict.fromkeys(STEP_KEYS) | {"terminated": False, "truncated": False}
+# The default values of the columns in `STEP_KEYS`.
+_DEFAULTS = [False if name in ("terminated", "truncated") else None for name in STEP_KEYS]
 
 
 def step_columns(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the columns of `STEP_KEYS` of a row."""
-    return tuple([row.get(name, usual) for name, usual in _USUAL.items()])
+    return tuple(map(row.get, STEP_KEYS, _DEFAULTS))
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -58,8 +58,8 @@ class PlannedSteps(NamedTuple):
     @property
     def has_versions(self) -> bool:
         """Whether any step has its own policy version."""
-        columns = self.policy_version, self.policy_version_end
-        return any(column.count(None) < len(column) for column in columns)
+        count, first, last = len(self.episode), self.policy_version, self.policy_version_end
+        return first.count(None) < count or last.count(None) < count
 
 
 class Progress(NamedTuple):
@@ -380,7 +380,10 @@ class PendingSteps:
         if self.final and self.rows.count and not self.rows.has_final:
             self.rows.append_final(self.final, self._types)
         self.cut()
-        if len(self.taken) != (encoded := sum([block.steps for block in self.blocks])):
+        encoded = 0
+        for block in self.blocks:
+            encoded += block.steps
+        if len(self.taken) != encoded:
             raise RuntimeError(
                 f"cannot store {len(self.taken)} steps, because the encoded fields belong to "
                 f"{encoded} steps; please report this error"
@@ -404,7 +407,8 @@ class PendingSteps:
             if block.fields.keys() != stored.types.keys() or block.nullable:
                 lacking |= block.nullable | (stored.types.keys() - block.fields.keys())
             fields.update(block.fields)
-        fields.update(self.final_types)
+        if self.final:
+            fields.update(self.final_types)
         for block in self.blocks:
             if len(block.fields) < len(fields):
                 lacking |= fields.keys() - block.fields.keys()
@@ -416,11 +420,14 @@ class PendingSteps:
 
     def indices_by_episode(self) -> dict[EpisodeRecord, list[int]]:
         """Map each episode to the indices of its steps, in the order of `episodes()`."""
-        indices: dict[EpisodeRecord, list[int]] = {record: [] for record in self.episodes()}
-        if len(indices) == 1:
-            return {record: list(range(len(self))) for record in indices}
-        for index, record in enumerate(self.steps.episode if indices else ()):
-            indices[record].append(index)
+        if not self.taken:
+            return {}
+        records = self.steps.episode
+        if records.count(records[0]) == len(records):
+            return {records[0]: list(range(len(records)))}
+        indices: dict[EpisodeRecord, list[int]] = {}
+        for index, record in enumerate(records):
+            indices.setdefault(record, []).append(index)
         return indices
 
     def discard(self, indices: Collection[int]) -> None:

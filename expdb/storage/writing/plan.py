@@ -30,6 +30,7 @@ def make_plan(
     alone = len(indices) == 1  # the usual case, with a third of the work
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
+    has_versions = False  # whether the steps of a writer have another version than their episode
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
         last_step, greatest, late, is_certain = _number(steps, before, rows, numbers)
@@ -50,6 +51,7 @@ def make_plan(
             uses_version=True,
             **details,
         )
+        has_versions |= record.step_version is not None
         status = pending.ended.get(record, "open")
         needs_numbers = bool(late) or not is_certain
         episodes.append(
@@ -62,7 +64,7 @@ def make_plan(
         stop = row + block.steps
         is_single = alone or len(set(place_of[row:stop])) == 1
         columns = numbers, steps.reward, steps.terminated, steps.truncated
-        system = tuple(column[row:stop] for column in columns)
+        system = tuple([column[row:stop] for column in columns])
         chunks.append(ChunkWrite(stop - 1, row, place_of[row] if is_single else 0, block, system))
         if alone:
             segments.append((stop - 1, row, 1, ordinals[row], stop - 1, 0))
@@ -73,7 +75,7 @@ def make_plan(
     if pending.final and pending.final_is_in_block:
         final = (row - 1, pending.blocks[-1].steps, sorted(pending.final))
     others = tuple(steps[2:]) if count else ()
-    if count and (steps.has_versions or any(r.step_version is not None for r in indices)):
+    if count and (has_versions or steps.has_versions):
         others = (*others[:-3], *_own_versions(steps, episodes), others[-1])
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
 

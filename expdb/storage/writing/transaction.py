@@ -32,7 +32,7 @@ from expdb.storage.statements import (
     TAKE_EPISODE,
 )
 from expdb.storage.store import Store, Writing
-from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, WritePlan
+from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact, episodes, step_numbers
 from expdb.storage.writing.in_doubt import commit_unknown, find_written
 from expdb.storage.writing.pending_steps import PendingSteps
@@ -63,15 +63,16 @@ def write(store: Store, pending: PendingSteps) -> np.ndarray:
     # The id is needed only if a connection can be lost.
     if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex
-    new_episodes = sum(record.id is None for record in pending.episodes())
+    new_episodes = len([record for record in pending.episodes() if record.id is None])
     repeats: _Repeats | None = None
     try:
         while pending.stored is None:
             try:
-                if not len(pending):
+                if not pending.taken:
                     _end_only(store, pending, again)
                 else:
-                    commit = write_at_once(store, pending, again)
+                    at_once = store.dialect.ROUND_TRIP_STEPS
+                    commit = write_at_once(store, pending, again) if at_once else None
                     commit = commit or _in_transaction(store, pending, again)
                     if not again:
                         _enqueue_commit(store, pending, commit)
@@ -345,9 +346,9 @@ def _build_draft(store: Store, pending: PendingSteps) -> _Draft:
 def _write(
     store: Store, session: Session, pending: PendingSteps, draft: _Draft, outcome: WriteOutcome
 ) -> tuple[np.ndarray, WritePlan, BufferCounters | None]:
-    count, now = len(pending), time.time()
+    count, now = len(pending.taken), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
-    new = sum(write.before.id is None for write in plan.episodes)
+    new = len([write for write in plan.episodes if write.before.id is None])
     taken = session.ask(TAKE, count, new, store.id)
     if not taken:
         raise store.dropped()
@@ -359,22 +360,28 @@ def _write(
     )
     store.settle_fields(session, fields, *fields_of_steps, first == 0, outcome)
     plan = _put_episodes(store, session, pending, plan, first, episodes_added - new, now)
-    outcome.episodes += [(write.record, write.after) for write in plan.episodes]
-    ids = [0, *[write.after.id or 0 for write in plan.episodes]]
-
-    owners = [ids[place] for place in plan.place]
+    ids = [0]
+    for write in plan.episodes:
+        outcome.episodes.append((write.record, write.after))
+        ids.append(write.after.id or 0)
+    owners = list(map(ids.__getitem__, plan.place))
     columns = (range(first, added), owners, plan.step, *plan.columns)
     store.dialect.insert_steps(session, store.id, columns, count)
     episodes.widen_versions(session, store, plan)
-    nbytes = sum(_insert_chunk(store, session, outcome, chunk, first, ids) for chunk in plan.chunks)
+    nbytes = 0
+    for chunk in plan.chunks:
+        nbytes += store.insert_chunk(
+            session, outcome, chunk.block, chunk.message, id=first + chunk.last,
+            first=first + chunk.first, episode=ids[chunk.episode] if chunk.episode else None,
+        )  # fmt: skip
     segments = [
         (store.id, first + last, first + begin, ids[place], ordinal, first + chunk_id, row)
         for last, begin, place, ordinal, chunk_id, row in plan.segments
     ]
     store.dialect.insert_rows(session, tables.segments, segments)
     counters = _count(store, session, count, nbytes)
-
-    _compact_ended(store, session, pending, plan, first, outcome)
+    if pending.ended:
+        _compact_ended(store, session, pending, plan, first, outcome)
     return np.arange(first, added, dtype=np.int64), plan, counters
 
 
@@ -387,25 +394,6 @@ def _count(store: Store, session: Session, count: int, nbytes: int) -> BufferCou
     if capacity is not None and counters[1] > capacity:
         (counters,) = session.ask(COUNTERS, store.id)
     return BufferCounters(*counters)
-
-
-def _insert_chunk(
-    store: Store,
-    session: Session,
-    outcome: WriteOutcome,
-    chunk: ChunkWrite,
-    first: int,
-    ids: list[int],
-) -> int:
-    return store.insert_chunk(
-        session,
-        outcome,
-        chunk.block,
-        chunk.message,
-        id=first + chunk.last,
-        first=first + chunk.first,
-        episode=ids[chunk.episode] if chunk.episode else None,
-    )
 
 
 def _put_episodes(

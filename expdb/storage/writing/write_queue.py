@@ -99,7 +99,8 @@ class WriteQueue:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            return self.run(self.episodes.write_alone, payload)
+            # As `run` does, without a call.
+            return locked(self._lock, self._run_as_owner, self.episodes.write_alone, payload)
         own = Submission(payload, deadline, self._store.engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()

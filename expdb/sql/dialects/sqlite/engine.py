@@ -80,30 +80,27 @@ class SqliteTransaction(Transaction):
             except session.driver.Error:
                 self._ending = False
                 raise
-        self._let_go(None)
+        self._let_go(None, session)
         if self._writes:
             self._engine.checkpoint_if_due()
 
     def _undo(self, error: BaseException | None) -> None:
         if self._is_over:  # the object is garbage collected, maybe during another transaction
             return
-        self._let_go(error)
+        if self._session is not None:
+            self._let_go(error, self._session)
         if self._writes:
             self._engine.end_turn(self)
         self._is_over = True
 
-    def _let_go(self, error: BaseException | None) -> None:
-        session = self._session
-        if session is None:
-            return
+    def _let_go(self, error: BaseException | None, session: SqliteSession) -> None:
+        is_sound = error is None or isinstance(error, errors.ExpDBError)
         if not session.in_transaction:
             self.committed = self._ending
         else:
             with suppress(Exception):  # the first error is the one to raise
                 session.driver.execute("ROLLBACK")
-        usable = (
-            error is None or isinstance(error, errors.ExpDBError)
-        ) and not session.in_transaction
+            is_sound &= not session.in_transaction
         if self.committed and self._writes:
             own = open_files.note_commit(self._engine.path)
             if self._wal_index_header is not None:
@@ -111,7 +108,7 @@ class SqliteTransaction(Transaction):
                 if after is not None and is_next_commit(self._wal_index_header, after):
                     self.commit_versions = self._wal_index_header, after, own
         self._session = None  # before the session is given back, which must happen only once
-        self._engine.give_back(self._kind, session, usable)
+        self._engine.give_back(self._kind, session, is_sound)
 
     def _translate_errors(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)

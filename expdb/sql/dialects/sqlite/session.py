@@ -33,8 +33,8 @@ class SqliteSession(Session):
     def in_transaction(self) -> bool:
         """Whether a transaction has begun and not ended."""
         try:
-            return bool(self.driver.in_transaction)
-        except self.driver.ProgrammingError:
+            return bool(self._driver.in_transaction)
+        except self._driver.ProgrammingError:
             # The connection is closed: SQLAlchemy closes it after an interrupt.
             return False
 

@@ -249,6 +249,9 @@ def insert_steps(
     while used_columns[-1].count(None) == count:  # omit trailing columns without values
         used_columns.pop()
     insert, row = _insert_steps(buffer_id, len(used_columns))
+    if count < STEPS_AT_ONCE:
+        session.many(insert + row, zip(*used_columns, strict=True))
+        return
 
     def slice_rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
         return zip(*[column[start:stop] for column in used_columns], strict=True)
