@@ -263,4 +263,4 @@ def steady(folder: Path, quick: bool) -> Iterator[Row]:
 
 def _pragma(db: expdb.ExperienceDB, name: str) -> int:
     with db._engine.reading() as session:
-        return int(session.ask(f"PRAGMA {name}")[0][0])
+        return int(session.query(f"PRAGMA {name}")[0][0])

@@ -19,7 +19,7 @@ from expdb.batch import Batch, table_of_rows
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, AdmissionRequest, admit
 from expdb.consumers.consumer import Consumer, checked_settings
-from expdb.consumers.leasing import Leasing
+from expdb.consumers.ledger import ConsumerLedger
 from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
 from expdb.memory.budget import Budget
@@ -102,10 +102,10 @@ class ReplayBuffer(NotACollection):
 
     def __init__(self, store: Store, run: str, database: Any, budget: Budget):
         self._store, self._sampling, self._database = store, SampleEngine(store, budget), database
-        # A `Leasing` is kept while a `Consumer` refers to it. The latest 16 are kept longer, so
-        # that a loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
-        self._consumers: WeakValueDictionary[int, Leasing] = WeakValueDictionary()
-        self._latest: deque[Leasing] = deque(maxlen=16)
+        # A ledger is kept while a `Consumer` refers to it. The latest 16 are kept longer, so that a
+        # loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
+        self._consumers: WeakValueDictionary[int, ConsumerLedger] = WeakValueDictionary()
+        self._latest: deque[ConsumerLedger] = deque(maxlen=16)
         self._writes = WriteQueue(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
@@ -1537,7 +1537,7 @@ class ReplayBuffer(NotACollection):
         """
         with self._store.engine.reading() as session:
             nbytes = self._sampling.nbytes + sum(
-                leasing.nbytes for leasing in list(self._consumers.values())
+                ledger.nbytes for ledger in list(self._consumers.values())
             )
             return {**buffer_stats(self._store, session), "resident_bytes": nbytes}
 
@@ -1939,12 +1939,14 @@ class ReplayBuffer(NotACollection):
         new_seed = int(np.random.default_rng().integers(2**63))
         name = checks.name(name, "a consumer")
         record = consumers.open_consumer(self._store, name, settings, new_seed)
-        leasing = self._consumers.get(record.id)
-        if leasing is None or leasing.name != record.name:
-            leasing = self._consumers[record.id] = Leasing(self._store, self._sampling, record)
-        if not self._latest or self._latest[-1] is not leasing:
-            self._latest.append(leasing)
-        return Consumer(leasing, record.name, self)
+        ledger = self._consumers.get(record.id)
+        if ledger is None or ledger.name != record.name:
+            ledger = self._consumers[record.id] = ConsumerLedger(
+                self._store, self._sampling, record
+            )
+        if not self._latest or self._latest[-1] is not ledger:
+            self._latest.append(ledger)
+        return Consumer(ledger, record.name, self)
 
     @property
     @retry_on_restart

@@ -726,7 +726,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         self._engine.close()
         log.debug("closed %s", self.location)
         for buffer in self._buffers.values():
-            buffer._sampling.start_anew()  # a closed handle keeps no rows in memory
+            buffer._sampling.reset()  # a closed handle keeps no rows in memory
         if self._temporary is not None:
             self._temporary.remove()
         self._closed = True

@@ -178,7 +178,7 @@ def fast_migrations(empty_file: Path) -> Iterator[None]:
 
     def run_migrations(session: Session, revision: str = "head", *, down: bool = False) -> None:
         is_new = (revision, down) == ("head", False) and isinstance(session, SqliteSession)
-        if not is_new or session.ask("SELECT 1 FROM sqlite_schema LIMIT 1"):
+        if not is_new or session.query("SELECT 1 FROM sqlite_schema LIMIT 1"):
             return original(session, revision, down=down)
         for statement in script:
             session.driver.execute(statement)

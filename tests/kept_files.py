@@ -232,11 +232,11 @@ def _measured(buffer: expdb.ReplayBuffer) -> None:
     store = buffer._store
     with store.writing() as (session, _):
         for id, added in enumerate((10, 30)):
-            session.ask(
+            session.query(
                 "INSERT INTO metrics VALUES (?, ?, ?, ?) RETURNING id",
                 store.id, id, 1e9 + 10 * id, json.dumps({"steps_added": added, "actors": 1}),
             )  # fmt: skip
-        session.ask(
+        session.query(
             "INSERT INTO workers VALUES (?, 7, 'host 12 34 0', 'run', 'actor', 1e9, 1e9, 1e9, ?, ?)"
             " RETURNING id",
             store.id, '{"steps": 30}', '{"steps": 1.5}',

@@ -60,7 +60,7 @@ class Actor:
         """Delete a step with SQL only, as in a database shell."""
         statement = "DELETE FROM steps WHERE buffer_id = ? AND position = ?"
         with writing(self.db) as session:
-            session.tell(statement, store_of(self.buffer).id, position)
+            session.execute(statement, store_of(self.buffer).id, position)
 
     def begin(self, key, task, **options):
         """Begin an episode, and register its writer under a key."""

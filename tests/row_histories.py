@@ -56,7 +56,7 @@ def rows_of(buffer, final_fields):
 
 def assert_matches_new_reader(buffer, reader, seed):
     """Assert that the rows in memory and a sample equal those of a newly loaded handle."""
-    reader._sampling.start_anew()
+    reader._sampling.reset()
     for source in (buffer, reader):
         with contextlib.suppress(expdb.TooFewRows):
             source.sample(1, unit=UNIT, rng=np.random.default_rng(seed))

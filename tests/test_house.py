@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 704, "chunks": 2_039, "cli": 1_617, "consumers": 1_438,
+    "archive": 704, "chunks": 2_039, "cli": 1_617, "consumers": 1_445,
     "integrations": 8_216, "memory": 2_080, "process": 312, "replay": 2_378,
-    "root": 2_587, "sampling": 3_207, "serve": 1_528, "sql": 4_446,
-    "storage": 9_812, "text": 322, "writers": 626,
+    "root": 2_589, "sampling": 3_214, "serve": 1_528, "sql": 4_449,
+    "storage": 9_816, "text": 322, "writers": 626,
 }  # fmt: skip
 
 

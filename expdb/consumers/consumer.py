@@ -15,7 +15,7 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
-from expdb.consumers.leasing import LeaseRequest, Leasing
+from expdb.consumers.ledger import ConsumerLedger, LeaseRequest
 from expdb.consumers.replaying import check_rows_multiple, select_shard
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
@@ -46,8 +46,8 @@ class Consumer:
     ...     train(batch)
     """
 
-    def __init__(self, leasing: Leasing, name: str, buffer: Any):
-        self._leasing, self.name, self._buffer = leasing, name, buffer
+    def __init__(self, ledger: ConsumerLedger, name: str, buffer: Any):
+        self._ledger, self.name, self._buffer = ledger, name, buffer
 
     def __reduce__(self) -> Any:
         return _reopened, (self._buffer, self.name)
@@ -58,7 +58,7 @@ class Consumer:
     @property
     def last_step(self) -> int | None:
         """The latest trainer step that a lease was acknowledged with, an int, or None."""
-        return self._leasing.record().last_step
+        return self._ledger.record().last_step
 
     def stats(self, *, unit: Group | None = None, where: Where = None) -> dict[str, Any]:
         """Return the settings and counters of the consumer, and counts of its groups.
@@ -102,7 +102,7 @@ class Consumer:
         >>> consumer.stats(unit=expdb.Group(8, min_spread=1e-6))["groups"]  # doctest: +SKIP
         {'ready': 12, 'leased': 2, 'incomplete': 3, 'no_spread': 40, 'too_stale': 0}
         """
-        record = self._leasing.record()
+        record = self._ledger.record()
         settings = record.settings
         figures = {
             "name": self.name, "max_times_sampled": settings.max_times_sampled,
@@ -117,7 +117,7 @@ class Consumer:
                 )
             return figures
         checks.instance(unit, Group, "unit", "expdb.Group(8), or the `of` of a unit Tokens")
-        groups, discarded = count_groups(self._buffer, self._leasing, record, unit, where)
+        groups, discarded = count_groups(self._buffer, self._ledger, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 
     def lease(
@@ -267,7 +267,7 @@ class Consumer:
                 f"unit must be a Group with min_spread above 0, got {unit!r}; pass the unit of the "
                 "trainer, such as expdb.Group(8, min_spread=1e-6)"
             )
-        if self._leasing.record().settings.max_times_sampled is None:
+        if self._ledger.record().settings.max_times_sampled is None:
             raise errors.InvalidValue(
                 f"consumer {self.name!r} has no max_times_sampled, so it never uses up a group; "
                 "create another consumer with max_times_sampled=1"
@@ -326,7 +326,7 @@ class Consumer:
         >>> consumer.rewind(checkpoint["step"])  # doctest: +SKIP
         {'leases': 40, 'items': 2560, 'evicted': 0, 'archived': 0}
         """
-        figures, gone = self._leasing.rewind(checks.whole(step, "step"))
+        figures, gone = self._ledger.rewind(checks.whole(step, "step"))
         figures["archived"] = self._buffer._retention.count_archived(gone)
         if figures["evicted"]:
             errors.warn(
@@ -454,13 +454,13 @@ class Consumer:
     ) -> Lease:
         """Acknowledge `done`, then lease a batch; wait for enough items until the deadline."""
         deadline, seen = time.monotonic() + how.wait, None
-        attempts = self._leasing.attempts()
-        self._leasing.store.report_if_due()  # not later, because an interrupt would lose the lease
-        with self._leasing.waiter() as waiter:
+        attempts = self._ledger.attempts()
+        self._ledger.store.report_if_due()  # not later, because an interrupt would lose the lease
+        with self._ledger.waiter() as waiter:
             while True:
                 acknowledge = None if done is None else (done.id, done.step)
                 try:
-                    leased = self._leasing.lease(request, how.seconds, acknowledge)
+                    leased = self._ledger.lease(request, how.seconds, acknowledge)
                     if done is not None:
                         done.end()
                         done = None
@@ -470,11 +470,11 @@ class Consumer:
                         shard = how.shard or (0, 1)
                         part = select_shard(leased.batch, request.unit, shard, how.rows_multiple)
                         leased = replace(leased, batch=part)
-                    return Lease(self._leasing, leased, how.seconds, step, how.renew)
+                    return Lease(self._ledger, leased, how.seconds, step, how.renew)
                 except errors.ConnectionLost as error:
                     if not attempts.again(error):
                         raise
-                    if done is not None and self._leasing.is_acknowledged(done.id):
+                    if done is not None and self._ledger.is_acknowledged(done.id):
                         done.end()
                         done = None
                 except errors.TooFewRows as error:
@@ -484,7 +484,7 @@ class Consumer:
                     if time.monotonic() >= deadline:
                         raise
                     waiter.wait_for(f"consumer {self.name!r}: {error}")
-                    seen = self._leasing.wait_for_change(seen, deadline, cancelled)
+                    seen = self._ledger.wait_for_change(seen, deadline, cancelled)
                     if cancelled is not None and cancelled.is_set():
                         raise
                 except (MemoryError, ValueError) as error:
@@ -597,7 +597,7 @@ class Consumer:
         id = checks.whole(lease.id if isinstance(lease, Lease) else lease, "lease", 0)
         part = None if shard is None else checks.shard(shard)
         multiple = checks.whole(rows_multiple, "rows_multiple", 1)
-        batch, used, ranks = self._leasing.shared(id, () if unit is None else unit)
+        batch, used, ranks = self._ledger.shared(id, () if unit is None else unit)
         check_rows_multiple(used, multiple)
         if part is None and multiple == 1:
             return batch

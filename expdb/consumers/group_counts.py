@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.consumers.leasing import Leasing
+from expdb.consumers.ledger import ConsumerLedger
 from expdb.names import SCORE
 from expdb.replay.sequences import Group
 from expdb.sql.query import Where
@@ -19,10 +19,10 @@ from expdb.storage.store import Store
 
 
 def count_groups(
-    buffer: Any, leasing: Leasing, record: ConsumerRecord, unit: Group, where: Where
+    buffer: Any, ledger: ConsumerLedger, record: ConsumerRecord, unit: Group, where: Where
 ) -> tuple[dict[str, int], int]:
     """Return the counts of `Group.count`, and the number of groups that were discarded."""
-    store, most = leasing.store, record.settings.max_staleness
+    store, most = ledger.store, record.settings.max_staleness
     oldest, version, of_agents = np.nan, buffer.policy_version, dict(buffer.policy_versions)
     if most is not None and version is not None:
         oldest = version - most
@@ -45,7 +45,7 @@ def count_groups(
     returns[is_partial] = np.nan
     if waiting is not None:
         waiting = waiting & ~is_partial
-    left = leasing.left(first_positions)
+    left = ledger.left(first_positions)
     return unit.count(groups, returns, versions, left, oldest, waiting), discarded
 
 
@@ -68,7 +68,7 @@ def _find_stored_parts(
     # Segments also cover deleted steps, so read `steps` if positions are missing.
     source, first = ("steps", "position") if state.gaps else ("segments", "first")
     last = "position" if state.gaps else "last"
-    rows = session.ask(
+    rows = session.query(
         f"SELECT episode, {first}, {last} FROM {source} WHERE buffer_id = ? AND {last} >= ? "
         f"ORDER BY {last}",
         store.id, state.oldest,

@@ -13,7 +13,7 @@ from typing import Any
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.consumers.leasing import Leased, Leasing
+from expdb.consumers.ledger import ConsumerLedger, DrawnLease
 from expdb.process.awaiting import AsyncExit, async_form
 from expdb.storage.scores.requested import scores_of
 
@@ -44,16 +44,21 @@ class Lease(AsyncExit[Batch]):
     _is_over = True  # in case an interrupt stops the constructor
 
     def __init__(
-        self, leasing: Leasing, leased: Leased, seconds: float, step: int | None, renew: bool
+        self,
+        ledger: ConsumerLedger,
+        leased: DrawnLease,
+        seconds: float,
+        step: int | None,
+        renew: bool,
     ):
-        self._leasing, self._leased = leasing, leased
+        self._ledger, self._leased = ledger, leased
         self._seconds, self.step = seconds, step
         self._ended, self._renews = threading.Event(), renew
         self._expires, self._begun_at = time.monotonic() + seconds, errors.current_line()
         self._is_over, self._pid = False, os.getpid()
         if renew:
             threading.Thread(
-                target=_renew, args=(leasing, leased.id, seconds, self._ended), daemon=True
+                target=_renew, args=(ledger, leased.id, seconds, self._ended), daemon=True
             ).start()
             weakref.finalize(self, self._ended.set).atexit = False
 
@@ -137,7 +142,7 @@ class Lease(AsyncExit[Batch]):
         step = self.step if step is None else checks.whole(step, "step")
         rows = None if scores is None else scores_of(scores)
         try:
-            self._leasing.acknowledge(self.id, step, rows)
+            self._ledger.acknowledge(self.id, step, rows)
         except (errors.LeaseLost, errors.UnknownConsumer):
             self._renews, self._expires = False, 0.0  # the items are no longer leased
             raise
@@ -155,7 +160,7 @@ class Lease(AsyncExit[Batch]):
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        self._leasing.give_back(self.id)
+        self._ledger.give_back(self.id)
         self.end()
 
     @property
@@ -196,7 +201,7 @@ class Lease(AsyncExit[Batch]):
             If another process locks the database for longer than the handle's `timeout`.
         """
         seconds = self._seconds if seconds is None else checks.seconds(seconds)
-        self._leasing.renew(self.id, seconds)
+        self._ledger.renew(self.id, seconds)
         self._expires = time.monotonic() + seconds
 
     acknowledge_async = async_form(acknowledge)
@@ -223,11 +228,11 @@ class Lease(AsyncExit[Batch]):
                 self.give_back()
 
 
-def _renew(leasing: Leasing, id: int, seconds: float, ended: threading.Event) -> None:
+def _renew(ledger: ConsumerLedger, id: int, seconds: float, ended: threading.Event) -> None:
     """Renew a lease until it has ended or is lost."""
     while not ended.wait(seconds / RENEWALS):
         try:
-            leasing.renew(id, seconds)
+            ledger.renew(id, seconds)
         except errors.DatabaseBusy:
             continue
         except errors.ExpDBError:  # acknowledge() will raise it in the learner

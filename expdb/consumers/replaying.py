@@ -10,8 +10,9 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.replay.settings import public_name
 from expdb.replay.units import Unit
+from expdb.sampling.checksums import matches
 from expdb.sampling.engine import SampleEngine
-from expdb.sampling.repeatable import Philox, matches
+from expdb.sampling.philox import Philox
 from expdb.sampling.request import REPR
 from expdb.storage.ledger import entries, leases
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer

@@ -69,7 +69,7 @@ class EpisodeStarts(Follower):
             changed = np.concatenate((*new, *relinked))
             unchanged = self._positions[~np.isin(self._positions, changed, kind="sort")]
             positions = np.sort(np.concatenate((unchanged, np.unique(changed))), kind="stable")
-            positions = positions[r.held(positions)]
+            positions = positions[r.are_stored(positions)]
             self._positions = positions[r.episode_lengths(r.rows(positions)) > 0]
         self.epoch = r.epoch
         return self._positions
@@ -146,7 +146,7 @@ class Matches(Follower):
         resident = self._resident
         self._begin += int(self.positions.searchsorted(resident.low))
         if any(change.deleted for change in changes):
-            self._set(self.positions[resident.held(self.positions)])
+            self._set(self.positions[resident.are_stored(self.positions)])
         first_new = min(
             [change.begin for change in changes if change.end > change.begin], default=resident.high
         )
@@ -177,7 +177,7 @@ class Matches(Follower):
         if len(ids) and self.condition.of_episodes:
             candidates.append(select.positions_of_episodes(store, session, ids, first_new))
         again = np.unique(np.concatenate(candidates)) if candidates else np.empty(0, np.int64)
-        return again[self._resident.held(again) & (again < first_new)]
+        return again[self._resident.are_stored(again) & (again < first_new)]
 
     def _append(self, positions: np.ndarray) -> None:
         if self._end + len(positions) > len(self._storage):
@@ -302,7 +302,7 @@ class SparseColumn(Follower):
             first_new = max(resident.low, min(begun, default=resident.high))
             again = np.unique(np.concatenate([NONE, *[change.revised for change in changes]]))
             again = again[(again >= resident.low) & (again < first_new)]
-        kept = resident.held(self._positions) & (self._positions < first_new)
+        kept = resident.are_stored(self._positions) & (self._positions < first_new)
         kept &= ~np.isin(self._positions, again)
         new_positions, new_values = self._read(store, session, first_new, again)
         positions = np.concatenate((self._positions[kept], new_positions))

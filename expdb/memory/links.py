@@ -111,7 +111,7 @@ class Details:
 
         Raise DatabaseDamaged if an episode does not exist, unless `missing` allows it.
         """
-        rows = session.ask(
+        rows = session.query(
             "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
             "WHERE buffer_id = ? AND id "
             f"{store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
@@ -199,7 +199,7 @@ def _link_to_open(r: Resident, ends: "Ends", ordinal: np.ndarray, rows: np.ndarr
             continue
         ends.count[k] += older.count
         ends.first[k] = older.first if older.first >= r.low else -1
-        if older.ordinal == ordinal[k] and r.holds(older.last):
+        if older.ordinal == ordinal[k] and r.is_stored(older.last):
             previous = r.row(older.last)
             r.columns[AFTER][previous], r.columns[BEFORE][rows[k]] = rows[k], previous
             relinked.append(older.last)
@@ -324,7 +324,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
             continue
         # Not a join: see `_Steps.read` in storage/writing/compact.py.
         covered, _ = Segments.read(session, store.id, "AND episode = ?", id).positions(0)
-        rows = session.ask(
+        rows = session.query(
             "SELECT position FROM steps WHERE buffer_id = ? AND position "
             f"{store.dialect.AMONG} ORDER BY step, position",
             store.id, store.dialect.as_list(covered),
@@ -374,7 +374,7 @@ def _number_what_is_left(
 
     Ordinal 0 marks the first step of an episode, which may be missing here.
     """
-    written = session.ask(
+    written = session.query(
         "SELECT first, last, ordinal FROM segments WHERE buffer_id = ? AND episode = ?",
         store.id,
         id,

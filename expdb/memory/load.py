@@ -113,7 +113,7 @@ def _copy_each(
     narrow = {name: list[Buffer]() for name in fields if name not in wide}
     there = {name: list[bytes]() for name in fields if f"has_{name}" in r.columns}
     order: list[np.ndarray] = []
-    for id, count, signature, crc, data in session.each(
+    for id, count, signature, crc, data in session.iterate(
         store.dialect.READ_CHUNKS, listed, store.id
     ):
         chunk, chunk_spans = (
@@ -158,7 +158,7 @@ def read_steps(
     store: Store, session: Session, condition: str, *params: int
 ) -> tuple[np.ndarray, ...]:
     """Return positions, step numbers, rewards and flags from the table `steps`."""
-    rows = session.ask(
+    rows = session.query(
         "SELECT position, step, reward, terminated, truncated FROM steps WHERE buffer_id = ? AND "
         f"{condition}",
         store.id,

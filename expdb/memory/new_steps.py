@@ -134,7 +134,7 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
         return None
     if state.gaps and _count_steps(store, session, first) < count:
         return None
-    rows = session.ask(READ, first, store.id, first, MAX_RANGES + 1)
+    rows = session.query(READ, first, store.id, first, MAX_RANGES + 1)
     if len(rows) > MAX_RANGES:
         return None
     chunks: dict[int, Chunk] = {}
@@ -173,7 +173,7 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
 
 def _count_steps(store: Store, session: Session, first: int) -> int:
     sql = "SELECT count(*) FROM steps WHERE buffer_id = ? AND position >= ?"
-    ((count,),) = session.ask(sql, store.id, first)
+    ((count,),) = session.query(sql, store.id, first)
     return int(count)
 
 
@@ -303,7 +303,7 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
         after[end] = r.zero if terminated[end] else UNKNOWN
         earlier, head = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
         if earlier is not None:
-            if earlier.ordinal == ordinal and r.holds(earlier.last):
+            if earlier.ordinal == ordinal and r.is_stored(earlier.last):
                 previous = r.row(earlier.last)
                 after[previous], before[row] = row, previous
                 if numbers[row] - numbers[previous] > 1:
@@ -325,7 +325,7 @@ def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
     if episode is None or episode.ordinal != end.length:
         return []
     del r.open[end.episode]
-    if end.final is not None and r.holds(episode.last):
+    if end.final is not None and r.is_stored(episode.last):
         _keep_final(r, episode.last, *end.final)
     if not end.is_complete or episode.count != end.length or episode.first < r.low:
         return []

@@ -22,7 +22,7 @@ def load_priorities(store: Store, session: Session, r: Resident, state: State) -
     for block, values in priorities.changed(store, session, r.priorities or 0).items():
         first = block << priorities.BLOCK_BITS
         positions = np.arange(first, first + priorities.BLOCK)
-        wanted = r.held(positions) & ~np.isnan(values)
+        wanted = r.are_stored(positions) & ~np.isnan(values)
         wanted[wanted] &= ~r.columns[UNSAVED][r.rows(positions[wanted])]
         r.columns[PRIORITY][r.rows(positions[wanted])] = values[wanted]
         changed.append(positions[wanted])
@@ -41,7 +41,7 @@ def _hold(r: Resident) -> None:
     r.columns[UNSAVED] = np.zeros(total, np.bool_)
     r.started, r.version, kept = 0, r.version + 1, r.kept
     if kept is not None:
-        is_stored = r.held(kept.positions)
+        is_stored = r.are_stored(kept.positions)
         if is_stored.any():
             rows, unsaved, priority = (
                 r.rows(kept.positions[is_stored]),
@@ -97,7 +97,7 @@ def restore(
 
     With `unsaved`, mark the changed priorities as not yet saved.
     """
-    is_stored = r.held(positions)
+    is_stored = r.are_stored(positions)
     rows = r.rows(positions[is_stored]) if is_stored.any() else positions[:0]
     values, starts = values[is_stored], starts[is_stored]
     old, _ = of_rows(r, rows)

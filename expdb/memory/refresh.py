@@ -110,7 +110,7 @@ def _unlink_deleted(store: Store, session: Session, r: Resident) -> None:
         if id in r.unordered or r.has_agents:  # the steps of the other agents remain neighbours
             r.unordered[id] = NONE
     if len(r.open) > MANY_OPEN:
-        r.open = {id: episode for id, episode in r.open.items() if r.holds(episode.last)}
+        r.open = {id: episode for id, episode in r.open.items() if r.is_stored(episode.last)}
 
 
 def _revise(
@@ -122,7 +122,7 @@ def _revise(
     successor or episode status changed.
     """
     changed = read_steps(store, session, "revision > ?", r.revision)
-    loaded = r.held(changed[0])
+    loaded = r.are_stored(changed[0])
     changed = tuple(values[loaded] for values in changed)
     positions, relinked = changed[0], NONE
     if len(positions):
@@ -130,7 +130,7 @@ def _revise(
         overwrite(r, *changed)
         terminate(store, session, r, turned)
         relinked = turned
-    rows = session.ask(
+    rows = session.query(
         "SELECT id FROM episodes WHERE buffer_id = ? AND revision > ?", store.id, r.revision
     )
     ids = np.array(sorted(row[0] for row in rows), np.int64)
@@ -143,7 +143,7 @@ def _revise(
             np.array([getattr(episode, name) for episode in open_episodes], np.int64)
             for name in ("first", "last", "ordinal", "count")
         ]
-        is_stored = r.held(columns[1])
+        is_stored = r.are_stored(columns[1])
         ends = Ends(*[column[is_stored] for column in (np.array(open_ids, np.int64), *columns)])
         relinked = np.concatenate((relinked, settle_ends(r, ends, details, r.high)))
         settle_loose_ends(r, r.rows(ends.last))

@@ -262,7 +262,7 @@ class Resident(RowColumns):
             positions = np.where(positions < self.base, early, positions)
         return np.where(rows < 0, UNKNOWN, positions)
 
-    def held(self, positions: np.ndarray) -> np.ndarray:
+    def are_stored(self, positions: np.ndarray) -> np.ndarray:
         """Return a bool array: whether each position holds a step."""
         is_stored = (positions >= self.low) & (positions < self.high)
         if not self.gaps:
@@ -275,12 +275,12 @@ class Resident(RowColumns):
         is_stored[is_stored] = self.columns[PRESENT][self.rows(positions[is_stored])]
         return is_stored
 
-    def holds(self, position: int) -> bool:
+    def is_stored(self, position: int) -> bool:
         """Return whether a position holds a step."""
         if not self.low <= position < self.high:
             return False
         if self.gaps and position < self.base:
-            return bool(self.held(np.array([position]))[0])
+            return bool(self.are_stored(np.array([position]))[0])
         return not self.gaps or bool(self.columns[PRESENT][self.row(position)])
 
     def positions_and_rows(self) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
-from expdb.storage.ledger.leases import LeaseRecord
+from expdb.storage.ledger.leases import LeaseRow
 
 UNLIMITED = 2**31  # number of leases of a step that stands for "no limit"
 LEAST = 1024  # minimum number of entries
@@ -36,9 +36,9 @@ class Usage:
         self.rewinds = 0  # of the consumer at this version
         self.last = -1  # greatest lease id that was read
         self.begun = 0
-        self.held: dict[int, LeaseRecord] = {}
+        self.held: dict[int, LeaseRow] = {}
         self.returned: dict[
-            int, LeaseRecord
+            int, LeaseRow
         ] = {}  # returned and not leased again yet, by batch number
         self._first, self._sparse = 0, NONE
         self._lease_counts = np.zeros(1, np.int32)  # leases of each step, including open ones
@@ -108,12 +108,12 @@ class Usage:
         self.forget()
         self._first = oldest
 
-    def take_in(self, lease: LeaseRecord) -> None:
+    def take_in(self, lease: LeaseRow) -> None:
         """Apply a lease that is new or has changed."""
         with self._forgetting_on_error():
             self._take_in(lease)
 
-    def _take_in(self, lease: LeaseRecord) -> None:
+    def _take_in(self, lease: LeaseRow) -> None:
         before, items = self.held.pop(lease.id, None), lease.drawn.items
         counts, counted = lease.status in ("leased", "acknowledged"), before is not None
         if counts != counted:

@@ -30,7 +30,7 @@ _origin = threading.local()
 def current_caller() -> tuple[object, object]:
     """Return the current thread and the current asyncio task.
 
-    In a thread of `in_thread`, or in a block of `on_behalf_of`, return the original caller. The
+    In a thread of `in_thread`, or in a block of `as_caller`, return the original caller. The
     result holds objects, because ids of ended threads and tasks are reused.
     """
     caller: tuple[object, object] | None = getattr(_origin, "caller", None)
@@ -42,7 +42,7 @@ def current_caller() -> tuple[object, object]:
 
 
 @contextmanager
-def on_behalf_of(caller: tuple[object, object]) -> Iterator[None]:
+def as_caller(caller: tuple[object, object]) -> Iterator[None]:
     """Make `current_caller` return `caller` in this thread until the block ends."""
     before = getattr(_origin, "caller", None)
     _origin.caller = caller
@@ -74,7 +74,7 @@ def in_thread(work: Callable[..., Result], *arguments: Any) -> asyncio.Future[Re
     def run() -> None:
         result, failed = None, None
         try:
-            with line, on_behalf_of(caller):
+            with line, as_caller(caller):
                 result = work(*arguments)
         except BaseException as error:
             failed = error

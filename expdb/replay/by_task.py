@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue
-from expdb.replay.samplers import Drawn, Population, Sampler
+from expdb.replay.samplers import Draw, Population, Sampler
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class ByTask(Sampler):
         """
         return ("probability",)
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Draw positions by the success rates of their tasks.
 
         Parameters

@@ -18,7 +18,7 @@ from expdb.replay.population import Grouped, Listed
 
 MOST_MASS = 1e200  # greatest weight of a step, so that sums of weights are finite
 
-Drawn = tuple[np.ndarray, dict[str, np.ndarray]]  # positions, and the arrays of `Sampler.keys`
+Draw = tuple[np.ndarray, dict[str, np.ndarray]]  # positions, and the arrays of `Sampler.keys`
 
 
 class PriorityTree(Protocol):
@@ -343,7 +343,7 @@ class Sampler:
         """
         return ()
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Draw positions from the population.
 
         Every subclass must implement this method.
@@ -436,7 +436,7 @@ class Uniform(Sampler):
             return self
         return dataclasses.replace(self, replace=not lists_anchors)
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Draw positions uniformly.
 
         Parameters
@@ -564,7 +564,7 @@ class Prioritized(Sampler):
         """
         return ("probability", "weight")
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Draw positions in proportion to their weights.
 
         Parameters
@@ -739,7 +739,7 @@ class Ordered(Sampler):
             )
         checks.flag(self.descending, "descending")
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Return the first positions in the order of the column.
 
         Parameters
@@ -797,7 +797,7 @@ class Newest(Sampler):
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checks.whole(self.k, "k", 1))
 
-    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Drawn:
+    def draw(self, population: Population, size: int, rng: np.random.Generator) -> Draw:
         """Draw positions uniformly from the newest `k`.
 
         Parameters

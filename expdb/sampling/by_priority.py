@@ -37,8 +37,8 @@ MANY_UPDATES = 1000  # pending updates of a sum tree, above which it is rebuilt
 SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
-class Draws(Follower):
-    """The sum tree of a prioritized sampler for one population.
+class Weights(Follower):
+    """The weights of a prioritized sampler for one population, in a sum tree.
 
     The tree depends only on the rows in memory and their column `:priority`, so it can be
     discarded and rebuilt at any time.
@@ -69,7 +69,7 @@ class ByPriority:
 
     def __init__(self, store: Store, resident: Resident, candidates: Candidates):
         self._store, self._resident, self._candidates = store, resident, candidates
-        self._draws: dict[Any, Draws] = {}
+        self._draws: dict[Any, Weights] = {}
         self._calls: dict[str, int] = {}  # calls of samplers that anneal beta, by schedule
         self._updates = 0  # number of updates so far
         self.is_used = False  # whether priorities were used for a draw, or restored
@@ -97,7 +97,7 @@ class ByPriority:
             self._candidates.scores(session, request.priority_score)
         if r.started < r.high:
             row_priorities.start_new_steps(r)
-        draws = get_or_create(self._draws, _name_of(request, sampler), lambda: Draws(r, sampler))
+        draws = get_or_create(self._draws, _name_of(request, sampler), lambda: Weights(r, sampler))
         if request.asks_priorities:
             draws.epoch = -1  # a changed priority may change whether a step matches
         if (draws.epoch, draws.used) != request.epoch(r) or draws.again or request.uses_time:
@@ -116,12 +116,12 @@ class ByPriority:
         self._calls[schedule] = call + 1
         return call
 
-    def _follow(self, session: Session | None, request: SampleRequest, draws: Draws) -> None:
+    def _follow(self, session: Session | None, request: SampleRequest, draws: Weights) -> None:
         """Bring a sum tree up to date with the rows."""
         r = self._resident
         changes = draws.changes()
         must_rebuild = self._match_tree(draws, changes is None)
-        looked = self._looked_at(session, request, draws.epoch)
+        looked = self._examine(session, request, draws.epoch)
         used = NONE if request.limits is None else request.limits.usage.since(draws.used)
         reach = request.unit.reach
         if request.limits is not None and request.limits.reads:
@@ -139,7 +139,7 @@ class ByPriority:
             self._weigh(draws, rows, lambda rows: chosen[rows])
         else:
             new = r.positions_from(draws.high)
-            near = self._near(request.trajectories(r), changes, new, reach, request.unit.lookback)
+            near = self._around(request.trajectories(r), changes, new, reach, request.unit.lookback)
             affected = np.unique(np.concatenate([new, looked, used, *near]))
             matches = None if request.key is None else self._candidates.matches(session, request)
 
@@ -147,19 +147,19 @@ class ByPriority:
                 starts = request.may_start(r, rows)
                 return starts if matches is None else starts & matches.contain(r.positions(rows))
 
-            self._weigh(draws, r.rows(affected[r.held(affected)]), matching)
+            self._weigh(draws, r.rows(affected[r.are_stored(affected)]), matching)
         again = [*draws.again, *[change.prioritised for change in changes or ()]]
         if request.priority_score is not None:
             again += [change.revised for change in changes or ()]
         if again:
             positions = np.unique(np.concatenate(again))
-            rows = r.rows(positions[r.held(positions)])
+            rows = r.rows(positions[r.are_stored(positions)])
             rows = rows[draws.member[rows]]
             draws.tree.set(rows, self._mass(draws, rows))
         draws.epoch, draws.used = request.epoch(r)
         draws.first_place, draws.high, draws.again = r.first_place, r.high, []
 
-    def _match_tree(self, draws: Draws, must_rebuild: bool) -> bool:
+    def _match_tree(self, draws: Weights, must_rebuild: bool) -> bool:
         """Match the sum tree to the ring; return True if it is new and all its weights are 0."""
         r = self._resident
         if not must_rebuild and draws.layout_version == r.layout_version:
@@ -171,7 +171,7 @@ class ByPriority:
         draws.layout_version = r.layout_version
         return True
 
-    def _near(
+    def _around(
         self,
         trajectories: Resident | AgentTrajectories,
         changes: list[Change],
@@ -186,12 +186,12 @@ class ByPriority:
         """
         r = self._resident
         relinked = np.unique(np.concatenate([NONE, *[change.relinked for change in changes]]))
-        relinked = relinked[r.held(relinked)]
+        relinked = relinked[r.are_stored(relinked)]
         if r.has_agents:  # the step before a new step may have another agent
             before = trajectories.previous_steps(r.rows(new))
             relinked = np.union1d(relinked, r.positions(before[before >= 0]))
         orphaned = np.unique(np.concatenate([relinked, *[change.orphaned for change in changes]]))
-        orphaned = orphaned[r.held(orphaned)]
+        orphaned = orphaned[r.are_stored(orphaned)]
         for _ in range(reach):
             yield relinked
             before = trajectories.previous_steps(r.rows(relinked))
@@ -201,7 +201,7 @@ class ByPriority:
             after = trajectories.next_steps(r.rows(orphaned))
             orphaned = r.positions(after[after >= 0])
 
-    def _looked_at(
+    def _examine(
         self, session: Session | None, request: SampleRequest, epoch: int
     ) -> np.ndarray | None:
         """Return the positions whose match may have changed since an epoch; None if unknown."""
@@ -212,7 +212,7 @@ class ByPriority:
         return self._candidates.matches(session, request).find_changed_matches(epoch)
 
     def _weigh(
-        self, draws: Draws, rows: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
+        self, draws: Weights, rows: np.ndarray, chosen: Callable[[np.ndarray], np.ndarray]
     ) -> None:
         """Set the weights of steps that may be drawn, and set the weights of other steps to 0."""
         if not len(rows):
@@ -223,7 +223,7 @@ class ByPriority:
         draws.tree.set(lost, 0.0)
         draws.tree.set(rows[gained], self._mass(draws, rows[gained]))
 
-    def _mass(self, draws: Draws, rows: np.ndarray) -> np.ndarray:
+    def _mass(self, draws: Weights, rows: np.ndarray) -> np.ndarray:
         """Return the sampling weights of rows."""
         r, sampler = self._resident, draws.sampler
         if sampler.score is None:
@@ -241,7 +241,7 @@ class ByPriority:
             or positions[positions.argmin()] < r.low
             or positions[positions.argmax()] >= r.high
         ):
-            there = r.held(positions)
+            there = r.are_stored(positions)
             positions, values = positions[there], values[there]
             if not len(positions):
                 return 0
@@ -333,7 +333,7 @@ class ByPriority:
             "ends": sorted(r.final_fields),
         }
 
-    def restore(self, saved: Saved, session: Session | None) -> None:
+    def restore(self, saved: SavedState, session: Session | None) -> None:
         """Restore priorities and call counts from a state.
 
         If the state has priorities, `session` is required and the rows must be up to date.
@@ -408,7 +408,7 @@ class TreeByPosition:
 
 
 @dataclass
-class Saved:
+class SavedState:
     """The parsed result of `ByPriority.state`."""
 
     greatest: float
@@ -422,7 +422,7 @@ class Saved:
     slots: int = 0
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Saved:
+    def of(cls, state: Mapping[str, Any]) -> SavedState:
         """Parse a state; raise KeyError, TypeError or ValueError if it is invalid."""
         saved = cls(
             float(state["greatest"]),
@@ -471,7 +471,7 @@ def decoded(text: str, dtype: str = "<f8") -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def parse_state(state: Mapping[str, Any], buffer: str) -> tuple[np.random.Generator, Saved]:
+def parse_state(state: Mapping[str, Any], buffer: str) -> tuple[np.random.Generator, SavedState]:
     """Parse a result of `ReplayBuffer.sampling_state`.
 
     Raise KeyError, TypeError, ValueError or AttributeError if it is invalid.
@@ -482,4 +482,4 @@ def parse_state(state: Mapping[str, Any], buffer: str) -> tuple[np.random.Genera
         raise ValueError(f"it belongs to buffer {state['buffer']!r}, not to {buffer!r}")
     generator = np.random.default_rng()
     generator.bit_generator.state = state["generator"]
-    return generator, Saved.of(state)
+    return generator, SavedState.of(state)

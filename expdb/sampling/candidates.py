@@ -208,7 +208,7 @@ class Candidates:
             return self._starts.positions() if request.unit.by_episode else r.all_positions()
         if isinstance(request.where, np.ndarray):
             positions = np.unique(request.where.astype(np.int64))
-            matching: np.ndarray = positions[r.held(positions)]
+            matching: np.ndarray = positions[r.are_stored(positions)]
         else:
             matching = self.matches(session, request).positions
         if not request.unit.by_episode:

@@ -23,7 +23,7 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.advice import warn_of_ends, warn_of_equal_lists
-from expdb.sampling.by_priority import ByPriority, Saved, parse_state
+from expdb.sampling.by_priority import ByPriority, SavedState, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_declarations
@@ -40,7 +40,7 @@ from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.commits import Commit
-from expdb.storage.ledger.encoding import Drawn
+from expdb.storage.ledger.encoding import LeasedItems
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store
 
@@ -85,9 +85,9 @@ class SampleEngine:
         self._held: threading.RLock | None = None  # the lock that the forking thread holds
         self.batches = 0  # number of batches that `sample` has returned
         self._advised: set[type[Unit]] = set()  # units whose first batch was examined
-        self.start_anew()
+        self.reset()
 
-    def start_anew(self) -> None:
+    def reset(self) -> None:
         """Discard the rows in memory and all derived data."""
         self.resident = Resident(self._budget)
         self._candidates = Candidates(self._store, self.resident)
@@ -119,7 +119,7 @@ class SampleEngine:
     def reset_after_fork(self) -> None:
         """Prepare the child process: keep the rows if `before_fork` took their lock."""
         if self._held is not self.resident.lock:
-            self.start_anew()
+            self.reset()
             return
         self.resident.lock = threading.RLock()
         self._seen = None  # the child opens its own connections
@@ -190,13 +190,13 @@ class SampleEngine:
     @_under_lock
     def again(
         self,
-        drawn: Drawn,
+        drawn: LeasedItems,
         unit: Unit,
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
     ) -> Recorded:
         """Rebuild the batch of a recorded draw; raise Evicted if a step is no longer stored."""
-        plan = self._plan_due(
+        plan = self._new_plan(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
         )
         # Look for changes first: a later look could report commits that the session does not see.
@@ -295,7 +295,7 @@ class SampleEngine:
         plan, r = self._plan(1, None, Uniform(), Step(), fields, None), self.resident
         if self._look_for_changes() is not None or not plan.is_in_memory:
             return None
-        if not self._store.engine.is_unchanged(self._seen) or not r.held(positions).all():
+        if not self._store.engine.is_unchanged(self._seen) or not r.are_stored(positions).all():
             return None
         if fields is None and (r.columns[AFTER][r.rows(positions)] > r.slots).any():
             return None  # the batch includes final observations
@@ -346,7 +346,7 @@ class SampleEngine:
             condition = None if key is None else self._candidates.condition(key, where)
             if isinstance(where, np.ndarray):
                 where = where.copy()  # the caller may write to it
-            plan = self._plan_due(
+            plan = self._new_plan(
                 SampleRequest(
                     size, key, where, condition, sampler, unit, names, part, limits, at_least
                 )
@@ -368,7 +368,7 @@ class SampleEngine:
             self._save_for(plan)
         return plan, self._look_for_changes()
 
-    def _plan_due(self, request: SampleRequest) -> SamplePlan:
+    def _new_plan(self, request: SampleRequest) -> SamplePlan:
         return SamplePlan(
             request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
         )
@@ -552,7 +552,7 @@ class SampleEngine:
         return generator
 
     @_under_lock
-    def _restore(self, saved: Saved) -> None:
+    def _restore(self, saved: SavedState) -> None:
         if not saved.has_priorities:
             self._by_priority.restore(saved, None)
             return

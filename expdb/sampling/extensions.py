@@ -17,7 +17,7 @@ from expdb.errors import InvalidValue, warn
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, nearest
 from expdb.replay.layout import Layout
-from expdb.replay.samplers import Drawn, Sampler
+from expdb.replay.samplers import Draw, Sampler
 from expdb.replay.units import Unit
 
 FIXED = ("position", "episode")  # keys that no sampler or unit may replace
@@ -114,8 +114,8 @@ def unknown_column(name: str) -> InvalidValue:
 
 
 def check_draw(
-    sampler: Sampler, size: int, drawn: Drawn, holds: Callable[[np.ndarray], np.ndarray]
-) -> Drawn:
+    sampler: Sampler, size: int, drawn: Draw, holds: Callable[[np.ndarray], np.ndarray]
+) -> Draw:
     """Return a copy of the draw of a sampler; raise InvalidValue if the draw is invalid."""
     try:
         positions, columns = drawn
@@ -234,7 +234,7 @@ def _are_steps(rows: np.ndarray, mask: np.ndarray, r: Resident, window: np.ndarr
     if rows is window:
         return not np.count_nonzero(mask & (rows < 0))
     chosen = rows[mask]
-    return within(chosen, r.slots) and bool(r.held(r.positions(chosen)).all())
+    return within(chosen, r.slots) and bool(r.are_stored(r.positions(chosen)).all())
 
 
 def check_selection(unit: Unit, is_kept: Any, count: int) -> np.ndarray:

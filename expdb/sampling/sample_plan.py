@@ -16,12 +16,12 @@ from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
 from expdb.replay.ragged import RaggedArray
-from expdb.replay.samplers import Drawn as Draw
-from expdb.replay.samplers import Prioritized, PriorityTree, Sampler, Uniform
+from expdb.replay.samplers import Draw, Prioritized, PriorityTree, Sampler, Uniform
 from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Step, Unit
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
+from expdb.sampling.checksums import least_position, rows_crc
 from expdb.sampling.drawing import draw_at_least, draw_within
 from expdb.sampling.extensions import (
     check_assembly,
@@ -33,12 +33,11 @@ from expdb.sampling.extensions import (
 )
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.keys import KeySources, key_sources
-from expdb.sampling.repeatable import least_position, rows_crc
 from expdb.sampling.request import SampleRequest
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
 from expdb.storage.annotate import annotate_tokens
-from expdb.storage.ledger.encoding import Drawn
+from expdb.storage.ledger.encoding import LeasedItems
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
@@ -55,7 +54,7 @@ class Recorded:
     """A batch with the data that the ledger records about it."""
 
     batch: Batch
-    drawn: Drawn
+    drawn: LeasedItems
     rows_crc: int  # checksum of the rows that make up the batch
     least: int | None  # lowest position of these rows; None if it was not requested
 
@@ -166,7 +165,7 @@ class SamplePlan:
             return self._draw_stored(rng, session, state)
         positions, rows, columns = self._choose(rng, session)
         laid_out = self._lay_out(positions, rows, columns, rng, session, state)
-        return self._made(positions, columns, laid_out, rng, empty, session, state)
+        return self._build_batch(positions, columns, laid_out, rng, empty, session, state)
 
     def draw_recorded(
         self,
@@ -185,15 +184,15 @@ class SamplePlan:
         )
 
     def draw_given(
-        self, drawn: Drawn, layout_rng: np.random.Generator, session: Session, state: State
+        self, drawn: LeasedItems, layout_rng: np.random.Generator, session: Session, state: State
     ) -> Recorded:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
         r = self.resident
         if drawn.kept is not None:  # the other items exceeded the budget of the unit
             columns = {name: array[drawn.kept] for name, array in drawn.columns.items()}
-            drawn = Drawn(drawn.positions[drawn.kept], columns)
+            drawn = LeasedItems(drawn.positions[drawn.kept], columns)
         items = drawn.items
-        if not (is_stored := r.held(items)).all():
+        if not (is_stored := r.are_stored(items)).all():
             raise evicted(np.unique(items[~is_stored]))
         self.candidates.read_owners(session, self.request)
         there = drawn.positions >= 0
@@ -216,7 +215,7 @@ class SamplePlan:
             self.candidates.read_owners(session, request)
         rows = self.candidates.rows(session, request, positions)
         laid_out = self._lay_out(positions, rows, {}, rng, session, state)
-        return self._made(positions, {}, laid_out, rng, empty, session, state)
+        return self._build_batch(positions, {}, laid_out, rng, empty, session, state)
 
     def _record(
         self,
@@ -237,9 +236,9 @@ class SamplePlan:
             whole = replace(layout, rows=window.filled)
         crc = rows_crc(r, whole)
         least = least_position(r, whole) if wants_least else None
-        batch = self._made(positions, columns, laid_out, layout_rng, empty, session, state)
+        batch = self._build_batch(positions, columns, laid_out, layout_rng, empty, session, state)
         items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
-        return Recorded(batch, Drawn(items, columns, layout.kept), crc, least)
+        return Recorded(batch, LeasedItems(items, columns, layout.kept), crc, least)
 
     def _draw_stored(self, rng: np.random.Generator, session: Session, state: State) -> Batch:
         """Draw single steps from the database; positions must have no gaps.
@@ -405,7 +404,7 @@ class SamplePlan:
         layout = unit.layout(window, window.drawn, rng)
         return check_layout(unit, layout, rows, r, window.rows)
 
-    def _made(
+    def _build_batch(
         self,
         positions: np.ndarray,
         columns: dict[str, np.ndarray],

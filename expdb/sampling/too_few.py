@@ -46,7 +46,7 @@ def explain_too_few(
         whose, are = "its" if state.size == 1 else "their", "is" if open_ones == 1 else "are"
         summary += f", and {open_ones:,} of {whose} episodes {are} open"
     if state.capacity is not None:
-        ((long_episodes,),) = session.ask(
+        ((long_episodes,),) = session.query(
             "SELECT count(*) FROM episodes WHERE buffer_id = ? AND length > ?",
             store.id, state.capacity,
         )  # fmt: skip

@@ -298,8 +298,8 @@ def _provide_schema(engine: Engine, create: bool) -> None:
     Raise NotAnExperienceDatabase if another application has a schema of that name.
     """
     with engine.reading() as session:
-        ours = bool(session.ask(engine.dialect.HAS_TABLE, "expdb_version"))
-        foreign = not ours and bool(session.ask(engine.dialect.HAS_ANY))
+        ours = bool(session.query(engine.dialect.HAS_TABLE, "expdb_version"))
+        foreign = not ours and bool(session.query(engine.dialect.HAS_ANY))
     if foreign:
         raise errors.NotAnExperienceDatabase(
             f"{engine.location} has a schema named expdb that belongs to another application; "

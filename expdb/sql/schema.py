@@ -72,9 +72,9 @@ def _run_migrations(session: Session, revision: str, down: bool) -> None:
 
 def read_revision(session: Session, dialect: Dialect) -> str | None:
     """Return the revision of the schema, or None if there is no schema."""
-    if not session.ask(dialect.HAS_TABLE, "expdb_version"):
+    if not session.query(dialect.HAS_TABLE, "expdb_version"):
         return None
-    rows = session.ask(dialect.VERSION)
+    rows = session.query(dialect.VERSION)
     return str(rows[0][0]) if rows else None
 
 
@@ -123,7 +123,7 @@ def upgrade(engine: Engine) -> tuple[str | None, str]:
         before, revisions = read_revision(session, dialect), list_revisions()
         if before is not None and before not in revisions:
             check_revision(session, engine)
-        if before is None and session.ask(dialect.HAS_TABLE, "buffers"):
+        if before is None and session.query(dialect.HAS_TABLE, "buffers"):
             raise errors.DatabaseDamaged(
                 f"{engine.location} has tables but no schema version; restore a backup"
             )

@@ -40,17 +40,6 @@ class Session:
         """The connection of the driver."""
         return self._driver
 
-    def rows(self, statement: sa.Executable) -> list[Any]:
-        """Run a SQLAlchemy statement and return its rows."""
-        return list(self.connection.execute(statement).fetchall())
-
-    def execute(self, statement: sa.Executable) -> None:
-        """Run a SQLAlchemy statement that returns no rows.
-
-        On PostgreSQL, the statement is sent with the next one or at the end of the transaction.
-        """
-        self.connection.execute(statement)
-
     def fetch(self, statement: sa.Select[Any]) -> list[Any]:
         """Run a SELECT and return the driver's rows, without SQLAlchemy's cost per row."""
         return self._run(*self._compile(statement))
@@ -63,41 +52,43 @@ class Session:
         names, params = getattr(compiled, "positiontup", None), compiled.params
         return str(compiled), params if names is None else [params[name] for name in names]
 
-    def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a plain statement and fetch all rows at once.
-
-        An open cursor would block other connections.
-        """
+    def query(self, statement: str | sa.Executable, *params: Any) -> list[Any]:
+        """Run a statement and return all of its rows, because an open cursor blocks connections."""
+        if not isinstance(statement, str):
+            return list(self.connection.execute(statement).fetchall())
         return self._driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
 
-    def each(self, statement: str, *params: Any) -> Iterator[Any]:
+    def iterate(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; the caller must read all of them."""
-        return iter(self.ask(statement, *params))
+        return iter(self.query(statement, *params))
 
-    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
+    def query_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements, each given with its parameters.
 
         On a server, all statements take one round trip. `last` also ends the transaction in this
         trip.
         """
-        return [self.ask(*question) for question in questions]
+        return [self.query(*question) for question in questions]
 
-    def tell(self, statement: str, *params: Any) -> None:
-        """Run a plain statement without a result.
+    def execute(self, statement: str | sa.Executable, *params: Any) -> None:
+        """Run a statement without a result.
 
-        On a server, the statement may be sent only with the next query.
+        On PostgreSQL, the statement is sent with the next one or at the end of the transaction.
         """
-        self._driver.execute(statement, params).fetchall()
+        if isinstance(statement, str):
+            self._driver.execute(statement, params).fetchall()
+        else:
+            self.connection.execute(statement)
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
         """Run a plain statement; if it returns no row, raise the error from `missing()`.
 
         On PostgreSQL, the statement is sent and checked with the next one.
         """
-        if not self.ask(statement, *params):
+        if not self.query(statement, *params):
             raise missing()
 
-    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+    def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a plain statement once per row of parameters; return the number of affected rows."""
         return int(self._driver.executemany(statement, rows).rowcount)
 

@@ -151,7 +151,7 @@ def annotate(
     if not len(positions):
         return 0
     with store.writing() as (session, outcome):
-        ((fields_version,),) = session.rows(sa.select(B.fields_version).where(B.id == store.id))
+        ((fields_version,),) = session.query(sa.select(B.fields_version).where(B.id == store.id))
         stored = store.fields_at(session, fields_version)
         is_stored = fetch.alive(store, session, positions)
         if not is_stored.all():
@@ -167,7 +167,7 @@ def annotate(
             for name, own in by_name.items()
             for position, array in zip(positions.tolist(), own, strict=True)
         ]  # fmt: skip
-        session.many(_PUT, rows)
+        session.execute_many(_PUT, rows)
     return len(rows)
 
 

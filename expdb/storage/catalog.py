@@ -90,12 +90,12 @@ def unknown_buffer(session: Session, name: str) -> errors.UnknownBuffer:
 
 def list_buffers(session: Session) -> list[str]:
     """Return the names of all buffers, oldest first."""
-    return [name for (name,) in session.rows(sa.select(B.name).order_by(B.id))]
+    return [name for (name,) in session.query(sa.select(B.name).order_by(B.id))]
 
 
 def find_buffer(session: Session, name: str) -> tuple[int, int | None, Fields] | None:
     """Return the id, capacity and fields of a buffer, or None if no buffer has this name."""
-    rows = session.rows(
+    rows = session.query(
         sa.select(B.id, B.capacity, B.fields, B.fields_version).where(B.name == name)
     )
     if not rows:
@@ -163,7 +163,7 @@ def create_buffer(
 ) -> None:
     """Insert a buffer; do nothing if another process has just inserted the same name."""
     text = Fields(fields, set(), 0).as_text()
-    session.ask(
+    session.query(
         "INSERT INTO buffers (name, capacity, fields) VALUES (?, ?, ?) ON CONFLICT (name) DO "
         "NOTHING",
         name,

@@ -33,7 +33,7 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
     If a position occurs more than once, the last value wins. Evicted positions are skipped, because
     their blocks are deleted.
     """
-    ((version, low),) = session.ask(
+    ((version, low),) = session.query(
         "UPDATE buffers SET priorities = priorities + 1 WHERE id = ? RETURNING priorities, low",
         store.id,
     )
@@ -52,7 +52,7 @@ def write(store: Store, session: Session, positions: np.ndarray, priorities: np.
         values = stored[block] if block in stored else np.full(BLOCK, np.nan)
         values[positions[start:stop] & (BLOCK - 1)] = priorities[start:stop]
         rows.append((store.id, block, version, store.dialect.as_block(values)))
-    session.many(PUT_PRIORITIES, rows)
+    session.execute_many(PUT_PRIORITIES, rows)
     return int(version)
 
 
@@ -64,7 +64,7 @@ def changed(store: Store, session: Session, version: int) -> dict[int, np.ndarra
 def _blocks(
     store: Store, session: Session, condition: str, *params: object
 ) -> dict[int, np.ndarray]:
-    rows = session.ask(
+    rows = session.query(
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND {condition}", store.id, *params
     )
     return {block: priorities_of(store, block, data) for block, data in rows}

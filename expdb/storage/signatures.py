@@ -32,7 +32,7 @@ class Signatures:
         """Return the decoder of a stored signature."""
         decoder = self._decoders.get(id) or (outcome.decoders.get(id) if outcome else None)
         if decoder is None:
-            rows = session.ask(f"{SIGNATURES} AND id = ?", self._buffer_id, id)
+            rows = session.query(f"{SIGNATURES} AND id = ?", self._buffer_id, id)
             if not rows:
                 raise errors.ChunkDamaged(
                     f"signature {id} of buffer {self._buffer!r} is missing; restore a backup"
@@ -54,7 +54,7 @@ class Signatures:
     def read(self) -> None:
         """Read all signatures of the buffer, so that writes need not look them up."""
         with self._engine.reading() as session:
-            self.take(session.ask(SIGNATURES, self._buffer_id))
+            self.take(session.query(SIGNATURES, self._buffer_id))
 
     def list_known_ids(self) -> Any:
         """Return the ids of the known signatures as one parameter."""
@@ -96,11 +96,11 @@ class Signatures:
             return self.decoder(session, id, outcome)
         wanted = Signature(fields)
         columns = wanted.stored()
-        stored_rows = session.ask(f"{SIGNATURES} ORDER BY id", self._buffer_id)
+        stored_rows = session.query(f"{SIGNATURES} ORDER BY id", self._buffer_id)
         id = next((id for id, _, text, _ in stored_rows if text == columns[1]), None)
         if id is None:
             id = wanted.id = len(stored_rows)
-            session.ask(INSERT_SIGNATURE, self._buffer_id, id, *columns)
+            session.query(INSERT_SIGNATURE, self._buffer_id, id, *columns)
             outcome.decoders[id] = Decoder(wanted, self._buffer_id)
         outcome.signatures[key] = id
         return self.decoder(session, id, outcome)

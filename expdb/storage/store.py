@@ -169,7 +169,7 @@ class Store:
 
         If the buffer's fields have changed, read them again.
         """
-        rows = session.ask(
+        rows = session.query(
             "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
             "fields_version, pinned, trigger_evicts, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL), "
@@ -311,7 +311,7 @@ class Store:
             outcome.write_id,
             data,
         )
-        session.ask(INSERT_CHUNK, *values)
+        session.query(INSERT_CHUNK, *values)
         return len(data)
 
 

@@ -23,7 +23,7 @@ class Tags:
 
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
-        self._looked_at: set[str] = set()  # tags that exist, or that a warning has named
+        self._settled: set[str] = set()  # tags that exist, or that a warning has named
         self._next_look: dict[str, float] = {}  # times, for scores that do not exist
 
     def warn_of_unknown(self, names: Iterable[str]) -> None:
@@ -37,25 +37,25 @@ class Tags:
         fresh = [
             name
             for name in names
-            if name not in self._looked_at and now >= self._next_look.get(name, now)
+            if name not in self._settled and now >= self._next_look.get(name, now)
         ]
         if not fresh:
             return
         statement = sa.select(sa.literal(1)).where(tables.episodes.c.buffer_id == self._buffer_id)
         with self._engine.reading() as session:
-            if not session.rows(statement.limit(1)):
+            if not session.query(statement.limit(1)):
                 return  # nothing was stored yet
             messages = {name: self._unknown_tag(session, *name.split(".")) for name in fresh}
         for name, message in messages.items():
             if message == NOT_YET:
                 self._next_look[name] = now + LOOK_SECONDS
             else:
-                self._looked_at.add(name)
+                self._settled.add(name)
         for message in filter(None, messages.values()):
             errors.warn(message)
 
     def _unknown_score(self, session: Session, name: str) -> str | None:
-        rows = session.ask(
+        rows = session.query(
             "SELECT DISTINCT name FROM (SELECT name FROM scores WHERE buffer_id = ? ORDER BY id "
             "DESC LIMIT ?) AS recent",
             self._buffer_id, RECENT,
@@ -75,12 +75,12 @@ class Tags:
             (tables.steps, "episode_tags") if column == "tags" else (tables.episodes, "tags")
         )
         has_tag = self._engine.dialect.tag_value(table.c[column], key).is_not(None)
-        if session.rows(
+        if session.query(
             sa.select(sa.literal(1)).where(table.c.buffer_id == self._buffer_id, has_tag).limit(1)
         ):
             return None
         keys = {
-            name: {str(stored_key) for (stored_key,) in session.ask(statement, self._buffer_id)}
+            name: {str(stored_key) for (stored_key,) in session.query(statement, self._buffer_id)}
             for name, statement in self._engine.dialect.TAG_KEYS.items()
         }
         if key in keys[column]:  # the key exists, but every value is null

@@ -98,7 +98,7 @@ def test_an_archiver_renews_its_eviction_while_it_writes(filled, tmp_path, monke
         for start in range(0, len(positions), 10):
             with writing(first._database) as session:
                 now = store.dialect.NOW
-                session.ask(f"UPDATE evictions SET renewed = {now} - 500 RETURNING id")
+                session.query(f"UPDATE evictions SET renewed = {now} - 500 RETURNING id")
             yield from scan(positions[start : start + 10], names)
             with store.engine.reading() as session:
                 idle.append(evictions.under_way(session, store).idle)
@@ -212,7 +212,7 @@ def test_evict_rejects_a_stored_path_outside_the_archive(filled, tmp_path, name,
     with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of the policy"):
         second.evict()
     with writing(second._database) as session:
-        session.ask("DELETE FROM evictions RETURNING id")
+        session.query("DELETE FROM evictions RETURNING id")
 
 
 def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeypatch):

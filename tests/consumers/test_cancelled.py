@@ -83,7 +83,7 @@ def held_back(request, monkeypatch):
 def test_a_lease_obtained_after_a_cancellation_is_released(buffer, held_back, ending):
     buffer.store_batch([{"task_id": "t", "n": k, "truncated": True} for k in range(4)])
     consumer = buffer.consumer("trainer", max_times_sampled=1)
-    leasing = consumer._leasing
+    leasing = consumer._ledger
     gate = held_back(leasing, "lease")
     ENDINGS[ending](gate, consumer.lease_async(4))
     wait_until(lambda: not leasing._usage.held and leasing._usage.returned)
@@ -115,7 +115,7 @@ def test_a_lease_is_released_if_its_coroutine_is_cancelled_before_delivery(buffe
         task = asyncio.create_task(consumer.lease_async(4))
         await asyncio.sleep(0)
         deadline = time.monotonic() + 100
-        while not consumer._leasing._issued and time.monotonic() < deadline:
+        while not consumer._ledger._issued and time.monotonic() < deadline:
             time.sleep(0.01)  # blocks the loop, which cannot deliver the result
         time.sleep(0.1)
         task.cancel()
@@ -123,5 +123,5 @@ def test_a_lease_is_released_if_its_coroutine_is_cancelled_before_delivery(buffe
             await task
 
     asyncio.run(run())
-    wait_until(lambda: not consumer._leasing._usage.held)
+    wait_until(lambda: not consumer._ledger._usage.held)
     assert consumer.lease(4).batch.size == 4

@@ -24,7 +24,7 @@ from processes import FORKSERVER
 
 import expdb
 from expdb.consumers import lease as lease_module
-from expdb.consumers import leasing
+from expdb.consumers import ledger
 
 FORK = multiprocessing.get_context("fork")
 
@@ -176,7 +176,7 @@ def test_the_seed_determines_the_drawn_batches(db):
 def expiry(db):
     """Return when the newest lease expires, in Unix seconds."""
     with reading(db) as session:
-        return session.ask("SELECT expires FROM leases ORDER BY id DESC LIMIT 1")[0][0]
+        return session.query("SELECT expires FROM leases ORDER BY id DESC LIMIT 1")[0][0]
 
 
 @pytest.mark.both_databases
@@ -195,8 +195,8 @@ def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
     with writing(db) as session:
-        session.tell("UPDATE leases SET expires = expires - 1000")
-        session.tell("UPDATE consumers SET version = version + 1")
+        session.execute("UPDATE leases SET expires = expires - 1000")
+        session.execute("UPDATE consumers SET version = version + 1")
     with pytest.raises(expdb.LeaseLost, match="expired"):
         late.acknowledge()
     with theirs.lease(200, sampler=expdb.Uniform(replace=False), step=1) as batch:
@@ -511,13 +511,13 @@ def test_a_pinned_batch_is_drawn_again_if_it_is_evicted_during_the_draw(buffer, 
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     batches = consumer.batches(10, pin=True)
     next(batches)
-    settle, calls = leasing.settle_pins, []
+    settle, calls = ledger.settle_pins, []
 
     def settle_past_all(*arguments):
         calls.append(settle(*arguments))
         return calls[0] if len(calls) > 1 else 2**60
 
-    monkeypatch.setattr(leasing, "settle_pins", settle_past_all)
+    monkeypatch.setattr(ledger, "settle_pins", settle_past_all)
     next(batches)
     assert len(calls) == 2
     assert consumer.stats()["acknowledged"] == 1
@@ -778,7 +778,7 @@ def test_check_finds_corruption_of_the_ledger(tmp_path, damage):
             pass
         assert db.check() == []
         with writing(db) as session:
-            session.ask(damage)
+            session.query(damage)
         (problem,) = db.check()
         assert "trainer" in problem
 

@@ -287,7 +287,7 @@ def test_a_stale_pace_state_does_not_admit_beside_an_older_group(paced, db):
     state = admissions.read_pace_state(store, others)
     assert state.refused is None
     with writing(db) as session:  # a group that began at version 5
-        session.tell(
+        session.execute(
             "INSERT INTO admissions (buffer_id, id, holder, policy_version, since, expires) "
             "VALUES (?, 1, 'other', 5, ?, ?)",
             store.id, state.now, state.now + 600,
@@ -370,6 +370,6 @@ def test_a_refused_group_does_not_wait_for_other_writers(paced, open_db):
         paced.admit(wait=0).finish()
     other, began = open_db().buffer("train"), time.monotonic()
     with store_of(other).writing() as (session, _):
-        session.rows(sa.select(sa.literal(1)))  # sends the request for the lock
+        session.query(sa.select(sa.literal(1)))  # sends the request for the lock
         assert paced.admit(wait=0, required=False) is None
     assert time.monotonic() - began < 20.0  # a wait for the lock would take 30 s

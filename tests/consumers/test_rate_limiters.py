@@ -22,7 +22,7 @@ def store(buffer, count):
 
 def counts(db, buffer):
     with reading(db) as session:
-        ((added, sampled),) = session.ask(
+        ((added, sampled),) = session.query(
             "SELECT added, sampled FROM buffers WHERE name = ?", buffer.name
         )
     return added, sampled
@@ -154,7 +154,7 @@ def test_a_wait_succeeds_if_it_cannot_be_recorded(tmp_path):
     with expdb.open(tmp_path / "runs.db", timeout=0.2) as db:
         buffer = db.buffer("train")
         consumer = buffer.consumer("trainer", max_times_sampled=1)
-        waiter = consumer._leasing.waiter()
+        waiter = consumer._ledger.waiter()
         waiter._began -= 10.0
         other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -366,13 +366,13 @@ def test_a_lease_does_not_restore_a_limiter_replaced_during_the_draw(postgresql_
         first.rate_limiter = expdb.Queue(100)
         store(first, 10)
         consumer = first.consumer("trainer", max_times_sampled=1)
-        draw = consumer._leasing._draw
+        draw = consumer._ledger._draw
 
         def replaced(*arguments):
             second.rate_limiter = None
             return draw(*arguments)
 
-        monkeypatch.setattr(consumer._leasing, "_draw", replaced)
+        monkeypatch.setattr(consumer._ledger, "_draw", replaced)
         assert consumer.lease(2).batch.size == 2
         assert second.rate_limiter is None
         store(second, 200)

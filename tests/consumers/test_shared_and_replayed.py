@@ -10,7 +10,7 @@ from processes import FORKSERVER
 
 import expdb
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
-from expdb.sampling import repeatable
+from expdb.sampling import checksums
 
 pytestmark = pytest.mark.both_databases
 
@@ -135,4 +135,4 @@ def test_replay_verifies_checksums_of_an_older_ledger_where_possible(tmp_path, m
         buffer.update({"step": 1}, reward=-5.0)
         with pytest.raises(expdb.ReplayMismatch):
             list(buffer.replay("flat"))
-    assert repeatable.OF_VALUES > zlib.crc32(b"") >= 0
+    assert checksums.OF_VALUES > zlib.crc32(b"") >= 0

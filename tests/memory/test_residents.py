@@ -169,7 +169,7 @@ def test_multi_step_samples_ignore_rows_in_memory_without_a_step(db, unit):
         buffer.clear()
         buffer.store_batch([{"obs": float(i), "terminated": i % 30 == 29} for i in range(60)])
         buffer.delete(QueryBuilder().in_("step", list(range(10, 20, 2))))
-        buffer._sampling.start_anew()
+        buffer._sampling.reset()
         assert buffer.sample(200, unit=unit, rng=0).size == 200
 
 
@@ -183,13 +183,13 @@ def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
         buffer.sample(2, sampler=sampler)
         other.store(x=5.0)
         with writing(other_db) as session:
-            ((id, data),) = session.ask("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
-            session.ask("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
+            ((id, data),) = session.query("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
+            session.query("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
         with pytest.raises(expdb.ChunkDamaged):
             buffer.sample(2, sampler=sampler)
         other.update_priorities([0], [1000.0])
         with writing(other_db) as session:
-            session.ask("UPDATE chunks SET data = ? WHERE id = ?", data, id)
+            session.query("UPDATE chunks SET data = ? WHERE id = ?", data, id)
         batch = buffer.sample(300, sampler=sampler, rng=0)
         assert {0, 4} <= set(batch["position"].tolist())
         assert batch["probability"].max() == pytest.approx(1000 / 2003)

@@ -34,7 +34,7 @@ def test_consumer_frees_the_memory_of_evicted_steps(
         store_episode(buffer, 50)
         buffer.evict()
         consumer.lease(10).acknowledge()
-        sizes.append(len(consumer._leasing._usage._lease_counts))
+        sizes.append(len(consumer._ledger._usage._lease_counts))
     assert max(sizes) < 1000  # 3,000 steps were written
     if open_episode is not None:
         open_episode.end()
@@ -58,7 +58,7 @@ def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, metho
         patch.setattr(usage.Usage, method, interrupted_once)
         consumer.lease(4) if act == "lease" else getattr(lease, act)()
     consumer.lease(1).give_back()
-    leasing, positions = consumer._leasing, np.arange(10)
+    leasing, positions = consumer._ledger, np.arange(10)
     np.testing.assert_array_equal(leasing._usage.left(positions), leasing.left(positions))
 
 
@@ -89,7 +89,7 @@ def test_usage_matches_the_ledger_after_random_operations(db, open_db, small_arr
             lease.acknowledge() if action == 4 else lease.give_back()
         with contextlib.suppress(expdb.TooFewRows):
             consumers[0].lease(1).give_back()  # reads the leases of the other handle
-            leasing = consumers[0]._leasing
+            leasing = consumers[0]._ledger
             positions = leasing._sampling.resident.all_positions()
             np.testing.assert_array_equal(leasing._usage.left(positions), leasing.left(positions))
             compared += 1

@@ -62,7 +62,7 @@ def test_doctor_gives_advice_on_long_waits(db, seconds):
 
     insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'consumer x', 'learner') RETURNING id"
     with store_of(buffer).writing() as (session, _):
-        session.ask(insert, store_of(buffer).id, named(0), time.time() - seconds)
+        session.query(insert, store_of(buffer).id, named(0), time.time() - seconds)
     (finding,) = [found for found in db.doctor() if found["what"] == "waiting at 'train'"]
     assert ("start actors" in finding["advice"]) == (seconds > 60)
 

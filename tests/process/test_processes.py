@@ -124,7 +124,7 @@ def test_a_child_forked_while_a_thread_uses_the_file_gets_an_error(path, kind):
 
         def hold():
             with reading(db) as session:
-                session.ask("SELECT count(*) FROM steps")
+                session.query("SELECT count(*) FROM steps")
                 inside.set()
                 leave.wait()
 
@@ -348,7 +348,7 @@ def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
         buffer.store(n=0)
         def work():
             with db._engine.writing() as session:
-                session.ask("SELECT 1"); inside.set(); go.wait(5)
+                session.query("SELECT 1"); inside.set(); go.wait(5)
             done.set()
         thread = threading.Thread(target=work); thread.start(); inside.wait()
         child = os.fork()

@@ -178,8 +178,8 @@ def test_reads_with_unsaved_priorities_do_not_wait_for_a_writer(open_db):
         done.set()
 
     with writing(other) as session:
-        session.ask(dialect_of(other).LOCK, 1)
-        session.ask("UPDATE buffers SET name = name")
+        session.query(dialect_of(other).LOCK, 1)
+        session.query("UPDATE buffers SET name = name")
         thread = threading.Thread(target=read, daemon=True)
         thread.start()
         assert done.wait(10), "a reader waits for the writer"

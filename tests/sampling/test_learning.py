@@ -239,7 +239,7 @@ def test_anchors_are_drawn_uniformly_despite_queries_gaps_and_eviction(db, unit)
                 episode.extend({"obs": t, "reward": t, "terminated": t == length - 1})
     buffer.delete(QueryBuilder().in_("position", [60, 71]))
     with writing(db) as session:
-        session.ask("DELETE FROM steps WHERE position = 80")
+        session.query("DELETE FROM steps WHERE position = 80")
     for where in (None, QueryBuilder().gte("reward", 1)):
         everyone = buffer.sample(1, where, unit=unit, sampler=Newest(1000))
         assert everyone.size == 1

@@ -270,7 +270,7 @@ def test_transitions_do_not_span_deleted_steps(db):
         episode.end(obs=30.0)  # the successor of the last step only
     buffer.delete(QueryBuilder().in_("step", [10, 11, 20]))
     with writing(db) as session:
-        session.ask("DELETE FROM steps WHERE step = 25")
+        session.query("DELETE FROM steps WHERE step = 25")
     by_position = transitions(buffer)
     gone = {10, 11, 20, 25}
     assert {obs for obs, _, _ in by_position.values()} == {

@@ -74,8 +74,8 @@ def test_events_continue_while_labels_wait_for_another_writer(writing, filled):
     lock = writing_transaction(filled)
     with ThreadPoolExecutor(12) as pool:
         with lock as session:
-            session.ask(dialect_of(filled).LOCK, 1)
-            session.ask("UPDATE buffers SET name = name")
+            session.query(dialect_of(filled).LOCK, 1)
+            session.query("UPDATE buffers SET name = name")
             labels = [
                 pool.submit(writing.post, "/b/train/e/e1/label", tag, **HEADERS) for _ in range(12)
             ]

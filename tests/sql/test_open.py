@@ -190,8 +190,8 @@ def test_a_full_disk_raises_storage_full_and_the_handle_stays_usable(path):
         buffer = db.buffer("b")
         buffer.store(x=b"0" * 1000)
         with writing(db) as session:
-            ((pages,),) = session.ask("PRAGMA page_count")
-            session.ask(f"PRAGMA max_page_count = {pages + 20}")
+            ((pages,),) = session.query("PRAGMA page_count")
+            session.query(f"PRAGMA max_page_count = {pages + 20}")
         positions = [0]
 
         def fill():
@@ -202,7 +202,7 @@ def test_a_full_disk_raises_storage_full_and_the_handle_stays_usable(path):
             fill()
         assert len(buffer) == len(positions) > 5
         with writing(db) as session:
-            session.ask("PRAGMA max_page_count = 1000000")
+            session.query("PRAGMA max_page_count = 1000000")
         buffer.store(x=b"more")
         assert len(buffer) == len(positions) + 1
         assert db.check() == []
@@ -239,10 +239,10 @@ def test_errors_for_bad_arguments_are_one_line(wrong, options):
 def test_durability_sets_the_synchronous_mode(path):
     for durability, level in (("normal", 1), ("full", 2)):
         with expdb.open(path, durability=durability) as db, writing(db) as session:
-            assert session.ask("PRAGMA synchronous") == [(level,)]
-            assert session.ask("PRAGMA journal_mode") == [("wal",)]
-            assert session.ask("PRAGMA mmap_size") in ([(0,)], [])
-            assert session.ask("PRAGMA wal_autocheckpoint") == [(0,)]
+            assert session.query("PRAGMA synchronous") == [(level,)]
+            assert session.query("PRAGMA journal_mode") == [("wal",)]
+            assert session.query("PRAGMA mmap_size") in ([(0,)], [])
+            assert session.query("PRAGMA wal_autocheckpoint") == [(0,)]
 
 
 def test_buffers_are_listed_and_dropped(path):

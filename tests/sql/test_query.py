@@ -393,7 +393,7 @@ def test_indexed_queries_do_not_scan_the_whole_table(open_db):
             buffer.index(name)
         with writing(db) as session:  # the server also does this by itself from time to time
             for table in ("buffers", "episodes", "segments", "steps"):
-                session.ask(f"ANALYZE {table}")
+                session.query(f"ANALYZE {table}")
         assert "steps_by_tags_d" in plan(db, buffer, {"tags.d": "hard"})
         assert "episodes_by_task_id" in plan(db, buffer, {"task_id": "t1"})
         assert buffer.count({"tags.d": "hard"}) == 50

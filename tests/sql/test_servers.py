@@ -158,10 +158,10 @@ def test_a_restart_rolls_back_a_transaction_and_raises_connection_lost(server, u
 
         def interrupted(context, statement):
             with context as session:
-                session.ask(statement)
+                session.query(statement)
                 server.stop()
                 server.start()
-                session.ask(statement)
+                session.query(statement)
 
         with pytest.raises(expdb.ConnectionLost) as caught:
             interrupted(writing(db), "UPDATE steps SET reward = 100")
@@ -441,7 +441,7 @@ def test_waiting_too_long_for_a_row_lock_raises_database_busy(url):
         buffer = db.buffer("b")
         buffer.store(**step(0))
         with writing(other) as session:
-            session.ask("SELECT id FROM buffers FOR UPDATE")
+            session.query("SELECT id FROM buffers FOR UPDATE")
             with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
                 buffer.store(**step(1))
             with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
@@ -534,7 +534,7 @@ def test_a_corrupted_chunk_is_not_read_from_the_cache(url):
         buffer.store(episode_id="e", prompt_ids=[1], output_ids=[2], terminated=True)
         assert buffer.sample(1, unit=expdb.Tokens())["input_ids"].tolist() == [[1, 2]]
         with writing(db) as session:
-            session.tell("UPDATE chunks SET data = ''::bytea, crc = crc + 1")
+            session.execute("UPDATE chunks SET data = ''::bytea, crc = crc + 1")
         with pytest.raises(expdb.ChunkDamaged):
             buffer.sample(1, unit=expdb.Tokens())
         buffer.delete({"episode_id": "e"})
@@ -563,8 +563,8 @@ def test_a_lost_response_does_not_repeat_commits_of_one_round_trip(url, proxy, t
             act()
             proxy.swallow_after = None
         with reading(db) as session:
-            assert session.ask("SELECT admitted FROM buffers") == [(2,)]
-            assert session.ask("SELECT count(*) FROM admissions") == [(0,)]
+            assert session.query("SELECT admitted FROM buffers") == [(2,)]
+            assert session.query("SELECT count(*) FROM admissions") == [(0,)]
         assert consumer.stats()["acknowledged"] == 1
         assert buffer.policy_version == 1
         batches = consumer.batches(2, pin=True)
@@ -968,7 +968,7 @@ def test_a_connection_is_closed_after_an_interrupt(postgresql_url):
         buffer.count()
         (record,) = engine_of(db)._connections.pool._idle
         connection, transaction = record.dbapi_connection, reading(db)
-        transaction.__enter__().ask("SELECT 1")
+        transaction.__enter__().query("SELECT 1")
         assert not transaction.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert connection.closed  # its state is unknown, so the pool must not reuse it
         assert buffer.count() == 0

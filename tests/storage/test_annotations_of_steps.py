@@ -147,10 +147,10 @@ def test_evicted_and_deleted_steps_lose_their_annotations(db):
         1: True, 2: True, 3: True, 4: True, 6: True, 7: True, 8: False, 9: False,
     }  # fmt: skip
     with writing(db) as session:
-        assert session.ask("SELECT count(*) FROM annotations") == [(6,)]
+        assert session.query("SELECT count(*) FROM annotations") == [(6,)]
     buffer.clear()
     with writing(db) as session:
-        assert session.ask("SELECT count(*) FROM annotations") == [(0,)]
+        assert session.query("SELECT count(*) FROM annotations") == [(0,)]
 
 
 @pytest.mark.both_databases

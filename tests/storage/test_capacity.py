@@ -101,7 +101,7 @@ def test_the_file_does_not_grow_at_capacity(tmp_path):
                     for k in range(200):
                         episode.append(obs=np.zeros(4, np.float32), x=k)
             with reading(db) as session:
-                sizes += session.ask("PRAGMA page_count")[0]
+                sizes += session.query("PRAGMA page_count")[0]
     assert sizes[-1] <= 1.2 * sizes[1]
 
 
@@ -195,7 +195,7 @@ def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, a
             elif action == "hand":
                 low, count = arguments
                 with writing(db) as session:
-                    session.ask(
+                    session.query(
                         "DELETE FROM steps WHERE position BETWEEN ? AND ?", low, low + count - 1
                     )
                 model.steps = [row for row in model.steps if not low <= row[0] < low + count]
@@ -228,9 +228,9 @@ def test_raising_low_deletes_older_steps(db):
         episode.extend({"x": np.arange(3)})
     buffer.update_priorities(np.array([0, 2049]), np.array([1.0, 2.0]))
     with writing(db) as session:
-        session.ask("UPDATE buffers SET low = 2048, size = 3")
+        session.query("UPDATE buffers SET low = 2048, size = 3")
     assert values(buffer) == [0, 1, 2]
     with reading(db) as session:
         for table in ("steps", "episodes", "segments", "chunks", "priorities"):
-            ((count,),) = session.ask(f"SELECT count(*) FROM {table}")
+            ((count,),) = session.query(f"SELECT count(*) FROM {table}")
             assert count == {"steps": 3}.get(table, 1), table

@@ -62,7 +62,7 @@ def fill(location):
         for k in range(5):
             buffer.store(task_id="open", episode_id="open", image=np.full((4, 4), k, np.uint8))
         with writing(db) as session:
-            session.ask("DELETE FROM steps WHERE position IN (350, 351)")
+            session.query("DELETE FROM steps WHERE position IN (350, 351)")
         db.buffer("empty")
         db.buffer("other").store(x=1)
 
@@ -73,14 +73,14 @@ CHECKSUM = ("chunks", "crc")
 def read_all_rows(location, name="b"):
     """Return every row of a buffer as Python values."""
     with expdb.open(location, create=False, read_only=True) as db, reading(db) as session:
-        (books,) = session.rows(t.buffers.select().where(t.buffers.c.name == name))
+        (books,) = session.query(t.buffers.select().where(t.buffers.c.name == name))
         contents = {"books": books[1:]}
         for table in (t.signatures, t.episodes, t.rollout_groups, t.steps, t.segments, t.chunks):
             # The checksum of a chunk covers the id of its buffer, and check() verifies it.
             names = [
                 column.name for column in table.columns if (table.name, column.name) != CHECKSUM
             ][1:]
-            rows = session.ask(
+            rows = session.query(
                 f"SELECT {', '.join(names)} FROM {table.name} WHERE buffer_id = ?", books[0]
             )
             contents[table.name] = sorted(
@@ -89,7 +89,7 @@ def read_all_rows(location, name="b"):
             )
         contents["priorities"] = {
             block: (version, dialect_of(db).from_block(data).tobytes())
-            for block, version, data in session.ask(
+            for block, version, data in session.query(
                 "SELECT block, version, data FROM priorities WHERE buffer_id = ?", books[0]
             )
         }
@@ -268,5 +268,5 @@ def test_check_reports_rows_without_a_buffer(tmp_path):
     with expdb.open(tmp_path / "one.db") as db:
         db.buffer("b").store(x=1.0)
         with writing(db) as session:
-            session.tell("UPDATE steps SET buffer_id = 99")
+            session.execute("UPDATE steps SET buffer_id = 99")
         assert "1 rows of steps belong to no buffer" in db.check()

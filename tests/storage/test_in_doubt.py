@@ -156,8 +156,8 @@ def test_steps_can_be_appended_after_a_failed_end(open_db):
     writer = db.buffer("b").episode("t")
     writer.append(n=0)
     with writing(other) as session:
-        session.ask(dialect_of(other).LOCK, 1)
-        session.ask("UPDATE buffers SET name = name")
+        session.query(dialect_of(other).LOCK, 1)
+        session.query("UPDATE buffers SET name = name")
         with pytest.raises(expdb.DatabaseBusy):
             writer.end(n=1)
     writer.append(n=1)
@@ -271,7 +271,7 @@ def test_a_repeated_write_that_meets_a_lock_is_still_in_doubt(postgresql_url, mo
             if lost:
                 return read(answer, plan)
             lost.append(lock.__enter__())
-            lost[0].ask("UPDATE buffers SET name = name RETURNING id")
+            lost[0].query("UPDATE buffers SET name = name RETURNING id")
             raise expdb.ConnectionLost("cut after the commit")
 
         monkeypatch.setattr(round_trip, "_read_answer", lose)

@@ -99,7 +99,7 @@ SCHEMA = {
 def schema_of(location, create):
     with expdb.open(location, create=create) as db, reading(db) as session:
         kind = "postgresql" if location.startswith("postgresql:") else "sqlite"
-        statements = {(kind, name): sql for kind, name, sql in session.ask(SCHEMA[kind])}
+        statements = {(kind, name): sql for kind, name, sql in session.query(SCHEMA[kind])}
     return {key: sql for key, sql in statements.items() if key[1] not in INDEXES}
 
 
@@ -165,7 +165,7 @@ def test_an_older_expdb_cannot_store_signatures_after_an_upgrade(kept):
     expdb.upgrade(location)
     with expdb.open(location, create=False) as db, writing(db) as session:
         with pytest.raises(Exception, match=r"(?i)not.null"):
-            session.ask("INSERT INTO signatures (buffer_id, id, schema) VALUES (1, 99, ?)", b"")
+            session.query("INSERT INTO signatures (buffer_id, id, schema) VALUES (1, 99, ?)", b"")
         session.driver.execute("ROLLBACK")
 
 
@@ -173,5 +173,5 @@ def test_signatures_of_earlier_versions_are_reused(kept):
     location, _ = kept
     expdb.upgrade(location)
     with expdb.open(location, create=False) as db, reading(db) as session:
-        for id, *stored in session.ask("SELECT id, schema, fields, crc FROM signatures"):
+        for id, *stored in session.query("SELECT id, schema, fields, crc FROM signatures"):
             assert Signature.from_stored(id, *stored).stored()[1] == stored[1]

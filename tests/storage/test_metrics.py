@@ -333,7 +333,7 @@ def test_a_suspended_process_is_silent_and_not_waiting(report_on_every_call, db,
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
         insert = "INSERT INTO waiters VALUES (?, 1, ?, ?, 'the pace', 'actor') RETURNING id"
-        session.ask(insert, store_of(buffer).id, liveness.named(0), time.time() - 90)
+        session.query(insert, store_of(buffer).id, liveness.named(0), time.time() - 90)
     assert by_role(buffer)["actor"]["state"] == "waiting"
     monkeypatch.setattr("expdb.storage.upkeep.workers.SILENT_AFTER_SECONDS", -1.0)
     worker = by_role(buffer)["actor"]
@@ -461,7 +461,7 @@ def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch)
 def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buffer, monkeypatch):
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
-        session.ask("UPDATE metrics SET time = time + 1000000 RETURNING id")
+        session.query("UPDATE metrics SET time = time + 1000000 RETURNING id")
     monkeypatch.setattr(reporting, "REPORT_SECONDS", 10.0)
     report_now(buffer)
     rows = buffer.metrics().to_pylist()
@@ -538,16 +538,16 @@ def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db,
 def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
-        session.ask("UPDATE workers SET counts = 'x' RETURNING id")
-        session.ask("UPDATE metrics SET measurement = '[]' RETURNING id")
+        session.query("UPDATE workers SET counts = 'x' RETURNING id")
+        session.query("UPDATE metrics SET measurement = '[]' RETURNING id")
     with pytest.raises(expdb.DatabaseDamaged, match="workers"):
         buffer.workers()
     with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
         buffer.metrics()
     buffer.store(task_id="t", obs=2)  # writes still succeed
     with store_of(buffer).writing() as (session, _):
-        session.ask("DELETE FROM metrics RETURNING id")
-        session.ask("DELETE FROM workers RETURNING id")
+        session.query("DELETE FROM metrics RETURNING id")
+        session.query("DELETE FROM workers RETURNING id")
 
 
 @pytest.mark.one_database
@@ -598,7 +598,7 @@ def test_leases_are_listed_with_their_status(buffer):
     assert buffer.leases(status="released").to_pylist() == rows[2:3]
     assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
     with store_of(buffer).writing() as (session, _):
-        session.ask("UPDATE leases SET expires = leased - 1 WHERE status = 'leased' RETURNING id")
+        session.query("UPDATE leases SET expires = leased - 1 WHERE status = 'leased' RETURNING id")
     assert buffer.leases(status="leased").num_rows == 0
     assert buffer.leases(status="expired")["lease"].to_pylist() == [0, 2]
     statuses = buffer.leases()["status"].to_pylist()
@@ -611,7 +611,7 @@ def test_leases_are_listed_with_their_status(buffer):
 def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monkeypatch):
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
-        session.ask("UPDATE workers SET counts = ? RETURNING id", '{"scores": [1]}')
+        session.query("UPDATE workers SET counts = ? RETURNING id", '{"scores": [1]}')
     buffer._reporter._workers.clear()  # the report inserts another row
     buffer.store(task_id="t", obs=2)
     monkeypatch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
@@ -619,7 +619,7 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
     buffer.store(task_id="t", obs=3)
     assert len(buffer) == 3
     with store_of(buffer).writing() as (session, _):
-        session.ask("DELETE FROM workers RETURNING id")
+        session.query("DELETE FROM workers RETURNING id")
 
 
 def test_an_error_in_a_measurement_does_not_fail_writes(

@@ -72,15 +72,15 @@ def test_a_role_without_the_temp_privilege_reads_priorities(postgresql, postgres
         buffer.store_batch({"x": np.arange(20.0)})
         buffer.update_priorities(np.arange(10), EDGES)
         with writing(db) as session:
-            session.ask(f'REVOKE TEMP ON DATABASE "{name}" FROM PUBLIC')
-            session.ask("DROP ROLE IF EXISTS without_temp")
-            session.ask("CREATE ROLE without_temp LOGIN")
-            session.ask("GRANT USAGE ON SCHEMA expdb TO without_temp")
-            session.ask("GRANT SELECT ON ALL TABLES IN SCHEMA expdb TO without_temp")
+            session.query(f'REVOKE TEMP ON DATABASE "{name}" FROM PUBLIC')
+            session.query("DROP ROLE IF EXISTS without_temp")
+            session.query("CREATE ROLE without_temp LOGIN")
+            session.query("GRANT USAGE ON SCHEMA expdb TO without_temp")
+            session.query("GRANT SELECT ON ALL TABLES IN SCHEMA expdb TO without_temp")
     with expdb.open(postgresql.url(name, "without_temp"), create=False, read_only=True) as db:
         table = db.sql("SELECT priority FROM experience ORDER BY position")
         assert table["priority"].to_pylist() == EDGES + [None] * 10
     with expdb.open(postgresql_url) as db, writing(db) as session:
-        session.ask(f'GRANT TEMP ON DATABASE "{name}" TO PUBLIC')
-        session.ask("DROP OWNED BY without_temp")
-        session.ask("DROP ROLE without_temp")
+        session.query(f'GRANT TEMP ON DATABASE "{name}" TO PUBLIC')
+        session.query("DROP OWNED BY without_temp")
+        session.query("DROP ROLE without_temp")

@@ -105,7 +105,7 @@ def test_writers_and_batches_share_a_transaction(buffer, monkeypatch, group_size
         assert numbers_of_episode(buffer, f"e{k}") == [0, 1, 2]
     assert numbers_of_episode(buffer, "c0") == [60, 62]
     with store_of(buffer).engine.reading() as session:
-        statuses = dict(session.ask("SELECT episode_id, status FROM episodes"))
+        statuses = dict(session.query("SELECT episode_id, status FROM episodes"))
     assert {statuses[f"e{k}"] for k in range(8)} == {"complete"}
     assert {statuses["f0"], statuses["f1"]} == {"complete"}
     assert buffer.check() == []

@@ -611,8 +611,8 @@ def test_calls_that_wait_for_a_locked_database_wait_no_longer_than_their_timeout
         await asyncio.gather(*map(store_async, range(5)))
 
     with writing(other) as session:
-        session.ask(dialect_of(other).LOCK, 1)
-        session.ask("UPDATE buffers SET name = name")
+        session.query(dialect_of(other).LOCK, 1)
+        session.query("UPDATE buffers SET name = name")
         with ThreadPoolExecutor(5) as pool:
             list(pool.map(store, range(5)))
         asyncio.run(store_all())

@@ -193,7 +193,7 @@ def _mutated(place: Place, count: int, *, forged: bool) -> Outcome:
     with expdb.open(path) as db:
         store = db.buffer(BUFFER)._store
         with store.engine.reading() as session:
-            chunks = session.ask(
+            chunks = session.query(
                 "SELECT id, rows, signature, crc, data FROM chunks WHERE buffer_id = ?", store.id
             )
             decoders = {id: store.signatures.decoder(session, id) for _, _, id, _, _ in chunks}

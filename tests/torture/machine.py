@@ -243,7 +243,7 @@ def write_and_stop(location: str, number: int) -> None:
     with expdb.open(location) as db:
         writer = Writer(db, number)
         with db._engine.writing() as session:
-            session.ask("UPDATE buffers SET id = id")
+            session.query("UPDATE buffers SET id = id")
             os.kill(os.getpid(), signal.SIGSTOP)
         writer.write(5)
 

@@ -411,7 +411,7 @@ def test_doctor_lists_missing_and_repeated_step_numbers(db):
     buffer.store(episode_id="gap", step=3, x=0)
     buffer.store(episode_id="gap", step=5, x=0)
     with writing(db) as session:  # as earlier versions stored it
-        session.tell("UPDATE steps SET step = 0 WHERE position = 1")
+        session.execute("UPDATE steps SET step = 0 WHERE position = 1")
     (row,) = findings(db, "step numbers of 'b'")
     expected = "1 trajectories lack step numbers and 1 repeat step numbers, for example in episode "
     assert row["found"].startswith(expected + "'gap'")

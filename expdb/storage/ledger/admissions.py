@@ -26,7 +26,7 @@ class Admitted:
 
 def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
     """Return the pace or None, and the policy version at the time when it was set."""
-    rows = session.rows(sa.select(B.pace).where(B.id == store.id))
+    rows = session.query(sa.select(B.pace).where(B.id == store.id))
     if not rows:
         raise store.dropped()
     return _read(store, rows[0][0])
@@ -48,7 +48,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
 def set_pace(store: Store, pace: Pace | None) -> None:
     """Set the pace, or remove it with None; a new pace keeps the number of begun groups."""
     with store.writing() as (session, _):
-        ((stored, version),) = session.rows(
+        ((stored, version),) = session.query(
             sa.select(B.pace, B.policy_version).where(B.id == store.id)
         )
         if pace is not None and version is None:
@@ -118,7 +118,7 @@ def _query_pace_state(
     store: Store, session: Session, others: ProcessLiveness, last: bool = False
 ) -> PaceState:
     """Read the state of the pace; with `last`, end the transaction in the same round trip."""
-    (rows,) = session.ask_all(
+    (rows,) = session.query_all(
         (
             f"SELECT b.pace, b.admitted, b.policy_version, {store.dialect.NOW}, a.id, a.holder, "
             "a.policy_version, a.expires FROM buffers b LEFT JOIN admissions a "
@@ -194,7 +194,7 @@ def admit_without_reading(store: Store, seconds: float, serial: int, id: int) ->
     limit_parameters = store.id, *limit
     with Writing(store, locked=False) as (session, _):
         session.is_repeated = True
-        _, rows = session.ask_all(
+        _, rows = session.query_all(
             (store.dialect.LOCK_TO_ADMIT, *limit_parameters),
             (store.dialect.ADMIT, *limit_parameters, limit.oldest, id, id, named(serial), seconds),
             last=True,
@@ -214,10 +214,10 @@ def end(store: Store, id: int, *, took_place: bool, again: bool = False) -> bool
         if store.dialect.FINISH is not None:
             took = int(took_place)
             statement = store.dialect.FINISH, store.id, id, took, store.id, took, again
-            (((count,),),) = session.ask_all(statement, last=True)
+            (((count,),),) = session.query_all(statement, last=True)
             return again or bool(count)
         is_group = sa.and_(A.buffer_id == store.id, A.id == id)
-        was_stored = bool(session.rows(sa.select(A.id).where(is_group)))
+        was_stored = bool(session.query(sa.select(A.id).where(is_group)))
         if again and not was_stored:
             return True
         session.execute(sa.delete(tables.admissions).where(is_group))
@@ -232,7 +232,7 @@ def renew(store: Store, id: int, seconds: float) -> bool:
     """Set an admission to expire `seconds` from now; return whether it was still stored."""
     with store.writing() as (session, _):
         is_group = sa.and_(A.buffer_id == store.id, A.id == id)
-        was_stored = bool(session.rows(sa.select(A.id).where(is_group)))
+        was_stored = bool(session.query(sa.select(A.id).where(is_group)))
         later = _now(store) + seconds
         session.execute(sa.update(tables.admissions).where(is_group).values(expires=later))
     return was_stored

@@ -71,7 +71,7 @@ _MOST = 1 << 62  # exclusive limit of each counter; database integers can be twi
 
 def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
     """Return the consumer with this name, or None if there is no such consumer."""
-    rows = session.rows(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
+    rows = session.query(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
     if not rows:
         return None
     values = dict(rows[0]._mapping)
@@ -85,12 +85,12 @@ def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord |
 def list_consumers(session: Session, store: Store) -> list[str]:
     """Return the names of all consumers of a buffer, oldest first."""
     named = sa.select(K.name).where(K.buffer_id == store.id).order_by(K.id)
-    return [name for (name,) in session.rows(named)]
+    return [name for (name,) in session.query(named)]
 
 
 def is_dropped(session: Session, store: Store) -> bool:
     """Return whether the buffer was dropped."""
-    return not session.ask("SELECT 1 FROM buffers WHERE id = ?", store.id)
+    return not session.query("SELECT 1 FROM buffers WHERE id = ?", store.id)
 
 
 def unknown_consumer(session: Session, store: Store, name: str) -> errors.ExpDBError:
@@ -126,7 +126,7 @@ def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int)
                 settings = Settings(**{"seed": seed, **requested})
                 # Ids are never reused, so leases of a dropped consumer cannot match a new
                 # consumer.
-                ((id, added, capacity),) = session.ask(
+                ((id, added, capacity),) = session.query(
                     "UPDATE buffers SET consumers_added = consumers_added + 1 WHERE id = ? "
                     "RETURNING consumers_added, added, capacity",
                     store.id,
@@ -171,7 +171,7 @@ def drop_consumer(store: Store, name: str) -> None:
 
 def policy_version(session: Session, store: Store) -> int | None:
     """Return the version of the policy that is being trained, or None if it was never set."""
-    rows = session.ask("SELECT policy_version FROM buffers WHERE id = ?", store.id)
+    rows = session.query("SELECT policy_version FROM buffers WHERE id = ?", store.id)
     if not rows:
         raise store.dropped()
     return None if rows[0][0] is None else int(rows[0][0])
@@ -179,7 +179,7 @@ def policy_version(session: Session, store: Store) -> int | None:
 
 def policy_versions(session: Session, store: Store) -> dict[str, int]:
     """Return the current policy versions of single agents."""
-    rows = session.ask("SELECT policy_versions FROM buffers WHERE id = ?", store.id)
+    rows = session.query("SELECT policy_versions FROM buffers WHERE id = ?", store.id)
     if not rows:
         raise store.dropped()
     return parse_versions(rows[0][0], store.name)
@@ -210,12 +210,12 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
                 "another buffer for a new run"
             )
         text = json.dumps({**versions, agent_id: version}, ensure_ascii=False)
-        session.tell("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
+        session.execute("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
 
 
 def _warn_of_unknown_agent(session: Session, store: Store, agent_id: str) -> None:
     """Warn if no episode or step has this agent, but one has an agent with a similar name."""
-    rows = session.ask(
+    rows = session.query(
         "SELECT agent_id FROM episodes WHERE buffer_id = ? UNION SELECT agent_id FROM steps "
         "WHERE buffer_id = ? AND agent_id IS NOT NULL",
         store.id, store.id,
@@ -237,7 +237,7 @@ def set_policy_version(store: Store, version: int) -> None:
     )
     with store.engine.writing() as session:
         question = (statement, version, store.id, version, version)
-        (rows,) = session.ask_all(question, last=True)
+        (rows,) = session.query_all(question, last=True)
     if not rows:
         with store.engine.reading() as session:
             stored = policy_version(session, store)

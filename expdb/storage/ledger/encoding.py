@@ -24,7 +24,7 @@ Columns = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class LeasedItems:
     """A sample in the order in which it was drawn."""
 
     # [B], or [B, n] for n positions per anchor, padded with UNKNOWN.
@@ -41,7 +41,7 @@ class Drawn:
         return positions if kept.ndim == 1 else positions[positions != UNKNOWN]
 
 
-def bounds(drawn: Drawn) -> tuple[int, int]:
+def bounds(drawn: LeasedItems) -> tuple[int, int]:
     """Return the least and the greatest position, including anchors that were left out."""
     positions = drawn.positions
     least = int(positions.min())
@@ -50,7 +50,7 @@ def bounds(drawn: Drawn) -> tuple[int, int]:
     return least, int(positions.max())
 
 
-def pack_positions(drawn: Drawn) -> bytes:
+def pack_positions(drawn: LeasedItems) -> bytes:
     """Return the positions as offsets from the least one, in as few bytes as possible."""
     positions = drawn.positions
     least = int(positions.min())
@@ -62,7 +62,7 @@ def pack_positions(drawn: Drawn) -> bytes:
     return data if drawn.kept is None else data + np.packbits(drawn.kept).tobytes()
 
 
-def unpack_positions(data: bytes) -> Drawn:
+def unpack_positions(data: bytes) -> LeasedItems:
     """Decode the result of `pack_positions`, without columns; raise ValueError if it is invalid."""
     width, members, flags, count, least = _HEAD.unpack_from(data)
     attempt, left_out = divmod(flags, 2)
@@ -78,7 +78,7 @@ def unpack_positions(data: bytes) -> Drawn:
         bits = np.frombuffer(data[end:], np.uint8)
         kept = np.unpackbits(bits, count=count).astype(np.bool_)
     positions = positions.reshape(count, members) if members else positions
-    return Drawn(positions, {}, kept, attempt)
+    return LeasedItems(positions, {}, kept, attempt)
 
 
 def described(columns: Columns) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.encoding import (
-    Drawn,
+    LeasedItems,
     bounds,
     crc_of,
     damaged,
@@ -43,7 +43,7 @@ class Entry:
     trainer_step: int | None
     request: dict[str, Any]
     checksum: int
-    drawn: Drawn
+    drawn: LeasedItems
 
 
 def acknowledged(
@@ -66,13 +66,13 @@ def acknowledged(
     if steps is not None:
         condition = sa.and_(condition, store.dialect.among(L.trainer_step, sorted(steps)))
     ordered = sa.select(L.id).where(condition).order_by(L.acknowledged.desc()).limit(newest)
-    return [id for (id,) in reversed(session.rows(ordered))]
+    return [id for (id,) in reversed(session.query(ordered))]
 
 
 def find_discards(session: Session, store: Store) -> list[int]:
     """Return the ids of the requests of discarded batches."""
     pattern = store.dialect.like(R.request, f'%"{DISCARDED}": true%')
-    rows = session.rows(sa.select(R.id, R.request).where(R.buffer_id == store.id, pattern))
+    rows = session.query(sa.select(R.id, R.request).where(R.buffer_id == store.id, pattern))
     return [row.id for row in rows if json.loads(row.request).get(DISCARDED) is True]
 
 
@@ -97,7 +97,7 @@ def find_acknowledged_range(
     condition = sa.and_(
         L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
     )
-    (row,) = session.rows(
+    (row,) = session.query(
         sa.select(sa.func.min(L.trainer_step), sa.func.max(L.trainer_step)).where(condition)
     )
     return row[0], row[1]
@@ -131,7 +131,7 @@ def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int
         "ON r.buffer_id = l.buffer_id AND r.id = l.request "
         "WHERE l.buffer_id = ? AND l.consumer = ? AND l.id = ?"
     )
-    (rows,) = session.ask_all((statement, store.id, consumer.id, id), last=True)
+    (rows,) = session.query_all((statement, store.id, consumer.id, id), last=True)
     if not rows:
         return None
     *columns, text = rows[0]
@@ -147,10 +147,10 @@ def read_entries(
 ) -> Iterator[Entry | DatabaseDamaged]:
     """Yield rows of the ledger, oldest first, and an error for each unreadable row."""
     statement = sa.select(R.id, R.request).where(R.buffer_id == store.id)
-    requests = {row.id: row.request for row in session.rows(statement)}
+    requests = {row.id: row.request for row in session.query(statement)}
     of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id)
     wanted, last = sa.select(tables.leases).where(of_consumer, where).order_by(L.id), -1
-    while rows := session.rows(wanted.where(L.id > last).limit(AT_ONCE)):
+    while rows := session.query(wanted.where(L.id > last).limit(AT_ONCE)):
         for row in rows:
             try:
                 yield _entry(row, requests)

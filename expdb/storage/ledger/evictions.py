@@ -57,7 +57,7 @@ class Archiving:
 
 def under_way(session: Session, store: Store) -> Archiving | None:
     """Return the buffer's eviction that is under way, or None."""
-    rows = session.rows(
+    rows = session.query(
         sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
             V.buffer_id == store.id
         )
@@ -106,7 +106,7 @@ def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
     would then replace the id in the row, which is part of the name of this draft.
     """
     condition = V.buffer_id == store.id, V.id == archiving.id
-    rows = session.rows(sa.select(V.committed).where(*condition))
+    rows = session.query(sa.select(V.committed).where(*condition))
     return bool(rows) and bool(rows[0][0]) == archiving.committed
 
 
@@ -147,7 +147,7 @@ def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[i
     annotated = annotations.buffer_id == store.id, annotations.position.between(low, high)
     in_range = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
     own = sa.select(segments.episode).where(*in_range)
-    (row,) = session.rows(
+    (row,) = session.query(
         sa.select(
             sa.select(f.count())
             .where(steps.buffer_id == store.id, steps.position.between(low, high))

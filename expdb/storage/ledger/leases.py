@@ -19,7 +19,7 @@ from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord, is_dropped
 from expdb.storage.ledger.encoding import (
-    Drawn,
+    LeasedItems,
     bounds,
     crc_of,
     damaged,
@@ -63,7 +63,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class LeaseRecord:
+class LeaseRow:
     """A row of the ledger with the columns that decide which steps may be leased."""
 
     id: int
@@ -72,7 +72,7 @@ class LeaseRecord:
     holder: str
     expires: float
     request: int
-    drawn: Drawn
+    drawn: LeasedItems
 
 
 _WHOLE = ("Episode", "Group", "Pairs")  # units whose leases name episodes by their first steps
@@ -99,13 +99,13 @@ class NewLease:
     holder: str
     expires: float
     checksum: int
-    drawn: Drawn
+    drawn: LeasedItems
     pinned: int | None = None  # first position to protect from eviction; None for no pin
 
 
 def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
     """Lock a consumer, so that no other transaction changes its leases; return its counters."""
-    rows = session.ask(*_lock_statement(store, consumer))
+    rows = session.query(*_lock_statement(store, consumer))
     if not rows:
         raise _dropped_error(session, store, consumer)
     return Counters(*rows[0])
@@ -139,7 +139,7 @@ def hold_and_acknowledge(
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
     key = store.id, consumer.id
-    counter_rows, version_rows = session.ask_all(
+    counter_rows, version_rows = session.query_all(
         _lock_statement(store, consumer), (statement, step, *key, id, holder, step, *key)
     )
     if not counter_rows:
@@ -158,12 +158,12 @@ def glance(
     wait, key = store.dialect.WAIT_FOR_CHANGE, (store.id, consumer.id)
     if wait is not None:
         with store.engine.appending() as session:
-            ((numbers,),) = session.ask(wait, *key, seen or [], seconds)
+            ((numbers,),) = session.query(wait, *key, seen or [], seconds)
             if numbers is None:
                 raise _dropped_error(session, store, consumer)
             return list(numbers)
     with store.engine.reading() as session:
-        rows = session.ask(
+        rows = session.query(
             "SELECT c.version, b.added, b.low, b.deleted, b.revision, b.priorities, "
             "coalesce(b.policy_version, -1) FROM consumers c JOIN buffers b ON b.id = c.buffer_id "
             "WHERE c.buffer_id = ? AND c.id = ?",
@@ -176,33 +176,33 @@ def glance(
 
 def changed(
     session: Session, store: Store, consumer: ConsumerRecord, after: int, ids: Iterable[int]
-) -> list[LeaseRecord]:
+) -> list[LeaseRow]:
     """Return the leases with an id above `after` or in `ids`, oldest first."""
     listed = store.dialect.as_list(np.array(sorted(ids), np.int64))
-    rows = session.ask(
+    rows = session.query(
         f"{_CHANGED} AND (id > ? OR id {store.dialect.AMONG}) ORDER BY id",
         store.id, consumer.id, after, listed,
     )  # fmt: skip
     return [_read(store, consumer, row) for row in rows]
 
 
-def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[LeaseRecord]:
+def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[LeaseRow]:
     """Return the leases that have not ended, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
-    rows = session.ask(_CHANGED + where, store.id, consumer.id)
+    rows = session.query(_CHANGED + where, store.id, consumer.id)
     return [_read(store, consumer, row) for row in rows]
 
 
 def acknowledged(
     session: Session, store: Store, consumer: ConsumerRecord, oldest: int
-) -> Iterator[LeaseRecord]:
+) -> Iterator[LeaseRow]:
     """Yield the acknowledged leases that contain a position from `oldest` on."""
     where = "AND status = 'acknowledged' AND last >= ?"
-    for row in session.each(_CHANGED + where, store.id, consumer.id, oldest):
+    for row in session.iterate(_CHANGED + where, store.id, consumer.id, oldest):
         yield _read(store, consumer, row)
 
 
-def _read(store: Store, consumer: ConsumerRecord, row: Any) -> LeaseRecord:
+def _read(store: Store, consumer: ConsumerRecord, row: Any) -> LeaseRow:
     id, number, status, holder, expires, request, positions, columns, crc = row
     if crc_of(positions, columns, number, request) != crc:
         raise damaged(store.name, consumer.name, id, "checksum")
@@ -210,7 +210,7 @@ def _read(store: Store, consumer: ConsumerRecord, row: Any) -> LeaseRecord:
         drawn = unpack_positions(bytes(positions))
     except (ValueError, struct.error) as error:
         raise damaged(store.name, consumer.name, id, error) from error
-    return LeaseRecord(id, number, status, holder, expires, request, drawn)
+    return LeaseRow(id, number, status, holder, expires, request, drawn)
 
 
 def insert(
@@ -224,10 +224,10 @@ def insert(
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
     positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
-    session.tell(_COUNT, counters.handed_out + 1, begun, *key)
+    session.execute(_COUNT, counters.handed_out + 1, begun, *key)
     if lease.repeats is not None:
-        session.tell(_REPEATED, *key, lease.repeats)
-    session.tell(
+        session.execute(_REPEATED, *key, lease.repeats)
+    session.execute(
         _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
         counters.now, lease.expires, counters.policy_version, len(lease.drawn.items),
         first, last, positions, columns, lease.checksum,
@@ -235,7 +235,7 @@ def insert(
     )  # fmt: skip
 
 
-def give_back(
+def release(
     session: Session,
     store: Store,
     consumer: ConsumerRecord,
@@ -248,7 +248,7 @@ def give_back(
     With `holder`, release only leases of that process.
     """
     listed = store.dialect.as_list(np.array(ids, np.int64))
-    rows = session.ask(
+    rows = session.query(
         "UPDATE leases SET status = 'returned', ended = ? WHERE buffer_id = ? AND consumer = ? "
         f"AND id {store.dialect.AMONG} AND status = 'leased' AND holder = coalesce(?, holder) "
         "RETURNING id, pinned",
@@ -277,7 +277,7 @@ def acknowledge(
     """Acknowledge a lease; return the consumer's version, or None if `holder` does not hold it."""
     now = store.dialect.NOW
     _hold(session, store, consumer)
-    rows = session.ask(
+    rows = session.query(
         f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ?, "
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
         "WHERE c.buffer_id = leases.buffer_id AND c.id = leases.consumer) "
@@ -289,7 +289,7 @@ def acknowledge(
         return None
     if rows[0][0] is not None:
         settle_pins(session, store)
-    ((version,),) = session.ask(
+    ((version,),) = session.query(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
         "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ? RETURNING version",
         step, store.id, consumer.id,
@@ -313,7 +313,7 @@ def acknowledge_at_once(
     assert statement is not None
     _hold(session, store, consumer)
     key = store.id, consumer.id
-    (rows,) = session.ask_all((statement, step, *key, id, holder, step, *key), last=True)
+    (rows,) = session.query_all((statement, step, *key, id, holder, step, *key), last=True)
     return int(rows[0][0]) if rows else None
 
 
@@ -331,7 +331,7 @@ def renew(
     """
     now = store.dialect.NOW
     _hold(session, store, consumer)
-    rows = session.ask(
+    rows = session.query(
         f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
         f"AND holder = ? AND {active_lease_condition(now)} RETURNING id",
         seconds, store.id, consumer.id, id, holder,
@@ -342,14 +342,14 @@ def renew(
 def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
     """Queue a lock on the consumer's row: every transaction locks this row before its leases."""
     if not store.dialect.WRITES_ALONE:
-        session.tell(
+        session.execute(
             f"SELECT id FROM consumers WHERE buffer_id = ? AND id = ?{store.dialect.FOR_UPDATE}",
             store.id, consumer.id,
         )  # fmt: skip
 
 
 def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> int:
-    ((version,),) = session.ask(
+    ((version,),) = session.query(
         "UPDATE consumers SET version = version + 1 WHERE buffer_id = ? AND id = ? "
         "RETURNING version",
         store.id, consumer.id,
@@ -359,13 +359,13 @@ def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> i
 
 def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
     """Return the status of a lease and the seconds since it expired, negative before that."""
-    rows = session.ask(
+    rows = session.query(
         f"SELECT status, {store.dialect.NOW} - expires FROM leases "
         "WHERE buffer_id = ? AND consumer = ? AND id = ?",
         store.id, consumer.id, id,
     )  # fmt: skip
     if not rows:
-        counted = session.ask(
+        counted = session.query(
             "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
         )
         if not counted:
@@ -411,7 +411,7 @@ def request_id(text: str) -> int:
 
 def insert_request(session: Session, store: Store, id: int, text: str) -> None:
     """Insert a request, unless it is already stored."""
-    session.tell(
+    session.execute(
         "INSERT INTO requests (buffer_id, id, request) VALUES (?, ?, ?) "
         "ON CONFLICT (buffer_id, id) DO NOTHING",
         store.id, id, text,

@@ -51,14 +51,14 @@ def list_leases(
     if status is not None:
         condition = f"AND {status_expression} = '{checks.choice(status, 'status', *STATUSES)}'"
     if consumer is None:
-        consumers = session.ask("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
+        consumers = session.query("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
     else:
         record = find_consumer(session, store, consumer)
         if record is None:
             raise unknown_consumer(session, store, consumer)
         consumers = [(record.id, record.name)]
     statement = NEWEST.format(status=status_expression, condition=condition)
-    answers = session.ask_all(*[(statement, store.id, id, newest) for id, _ in consumers])
+    answers = session.query_all(*[(statement, store.id, id, newest) for id, _ in consumers])
     leases = [
         (name, *row) for (_, name), rows in zip(consumers, answers, strict=True) for row in rows
     ]
@@ -91,7 +91,7 @@ def list_draws(
     """
     if positions is not None and not len(positions):
         return []
-    draws, ((now,),) = [], session.ask(f"SELECT {store.dialect.NOW}")
+    draws, ((now,),) = [], session.query(f"SELECT {store.dialect.NOW}")
     for name in list_consumers(session, store) if consumer is None else [consumer]:
         record = find_consumer(session, store, name)
         if record is None:

@@ -14,8 +14,8 @@ def settle_pins(session: Session, store: Store) -> int:
     The function locks the buffer's row first, so that the next statement sees the pins of all other
     transactions.
     """
-    session.ask(store.dialect.LOCK, store.id)
-    ((low,),) = session.ask(
+    session.query(store.dialect.LOCK, store.id)
+    ((low,),) = session.query(
         "UPDATE buffers SET pinned = (SELECT min(pinned) FROM leases WHERE buffer_id = ? "
         f"AND {active_lease_condition(store.dialect.NOW)} AND pinned >= buffers.low) "
         "WHERE id = ? RETURNING low",
@@ -29,7 +29,7 @@ def pinned_positions(session: Session, store: Store) -> np.ndarray:
 
     The transaction must have locked the buffer's row, as every transaction that pins steps does.
     """
-    rows = session.ask(
+    rows = session.query(
         "SELECT positions FROM leases WHERE buffer_id = ? AND pinned IS NOT NULL "
         f"AND {active_lease_condition(store.dialect.NOW)}",
         store.id,

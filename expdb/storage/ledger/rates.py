@@ -56,7 +56,7 @@ class _Stored:
 
 def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
     """Return the limiter or None, and the next position at the time when it was set."""
-    rows = session.rows(sa.select(B.rate_limiter).where(B.id == store.id))
+    rows = session.query(sa.select(B.rate_limiter).where(B.id == store.id))
     if not rows:
         raise store.dropped()
     if rows[0][0] is None:
@@ -109,7 +109,7 @@ def count_samples(session: Session, store: Store, count: int) -> None:
     The function locks the buffer's row before it reads the limiter, because another process may
     have replaced the limiter.
     """
-    ((text, sampled, added, size),) = session.ask(
+    ((text, sampled, added, size),) = session.query(
         "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?"
         + store.dialect.FOR_UPDATE,
         store.id,
@@ -130,7 +130,7 @@ def count_samples(session: Session, store: Store, count: int) -> None:
                 f"{limiter.ratio:g}; {size} steps in the buffer, min_size={limiter.min_size}); "
                 "store more steps, or pass wait=seconds"
             )
-    session.tell(
+    session.execute(
         "UPDATE buffers SET sampled = sampled + ?, insert_limit = ?, rate_limiter = ? WHERE id = ?",
         count, stored.insert_limit(sampled + count), stored.as_text(), store.id,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def forgive(store: Store) -> None:
     Such steps are deleted, evicted, too stale, or leased as often as allowed.
     """
     with store.writing() as (session, _):
-        ((text, sampled, added, size),) = session.ask(
+        ((text, sampled, added, size),) = session.query(
             "SELECT rate_limiter, sampled, added, size FROM buffers WHERE id = ?", store.id
         )
         if text is None:
@@ -152,7 +152,7 @@ def forgive(store: Store) -> None:
         limit, missing = stored.insert_limit(sampled), stored.limiter.min_size - size
         if limit is not None and missing > 0:  # learners wait until the buffer has min_size steps
             limit = max(limit, added + missing)
-        session.ask(
+        session.query(
             "UPDATE buffers SET insert_limit = ?, rate_limiter = ? WHERE id = ? RETURNING id",
             limit, stored.as_text(), store.id,
         )  # fmt: skip
@@ -175,7 +175,7 @@ def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -
     records = [find_consumer(session, store, name) for name in list_consumers(session, store)]
     if not records:
         statement = sa.select(sa.func.count()).select_from(tables.steps)
-        ((count,),) = session.rows(statement.where(S.buffer_id == store.id, S.position >= since))
+        ((count,),) = session.query(statement.where(S.buffer_id == store.id, S.position >= since))
         return float(count * limiter.ratio)
     version = policy_version(session, store)
     total = 0.0
@@ -195,7 +195,7 @@ def _leasable_by(
     whole = _requests_of_whole_episodes(session, store)
     if settings.max_staleness is not None and version is not None:
         episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
-        latest = session.ask(
+        latest = session.query(
             "SELECT request FROM leases WHERE buffer_id = ? AND consumer = ? "
             "ORDER BY id DESC LIMIT 1",
             store.id, record.id,
@@ -207,7 +207,7 @@ def _leasable_by(
         )
         steps = steps.join(tables.episodes, episode).where(own >= version - settings.max_staleness)
     if settings.max_times_sampled is None:
-        return math.inf if session.rows(steps.limit(1)) else 0.0
+        return math.inf if session.query(steps.limit(1)) else 0.0
     rows = session.fetch(steps.order_by(S.position))
     if not rows:
         return 0.0
@@ -233,7 +233,7 @@ def _leasable_by(
 
 def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
     """Return the ids of requests whose leases name an episode by its first step."""
-    rows = session.ask("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
+    rows = session.query("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
     units = {id: parse_object(text, "a request").get("unit") for id, text in rows}
     return {id for id, unit in units.items() if names_episodes(unit)}
 
@@ -254,7 +254,7 @@ def _wait_to_insert(
     while True:
         with store.engine.reading() as session:
             limiter, _ = rate_limiter(session, store)
-            limits = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
+            limits = session.query(sa.select(B.insert_limit, B.added).where(B.id == store.id))
         if limiter is None or limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
             return
         if count > max(limiter.largest_write, limiter.min_size):
@@ -271,7 +271,7 @@ def _wait_to_insert(
             if now < deadline:
                 continue
             with store.engine.reading() as session:
-                limits = session.rows(sa.select(B.insert_limit, B.added).where(B.id == store.id))
+                limits = session.query(sa.select(B.insert_limit, B.added).where(B.id == store.id))
                 if limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
                     return
                 left = leasable(session, store, rate_limiter(session, store)[1], limiter)

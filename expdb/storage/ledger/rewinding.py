@@ -7,7 +7,7 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import LeaseRecord, changed, hold
+from expdb.storage.ledger.leases import LeaseRow, changed, hold
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.store import Store
 
@@ -26,7 +26,7 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
     acknowledged after the last lease with a trainer step up to `step`.
     """
     counters = hold(session, store, consumer)
-    rows = session.ask(
+    rows = session.query(
         "SELECT id, status, trainer_step, acknowledged FROM leases WHERE buffer_id = ? AND "
         "consumer = ? AND status IN ('leased', 'acknowledged')",
         store.id, consumer.id,
@@ -48,7 +48,7 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
     if not len(ids):
         return Returned(0, ids)
     leases = _read(session, store, consumer, ids)
-    session.tell(
+    session.execute(
         f"UPDATE leases SET status = 'returned', ended = {store.dialect.NOW}, trainer_step = NULL, "
         f"acknowledged = NULL WHERE buffer_id = ? AND consumer = ? AND id {store.dialect.AMONG}",
         store.id, consumer.id, store.dialect.as_list(ids),
@@ -56,10 +56,10 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
     # The order of acknowledgement has no gaps, so that later leases can continue it.
     ranks = sorted(kept, key=kept.__getitem__)
     moved = [(rank, store.id, consumer.id, id) for rank, id in enumerate(ranks) if kept[id] != rank]
-    session.many(
+    session.execute_many(
         "UPDATE leases SET acknowledged = ? WHERE buffer_id = ? AND consumer = ? AND id = ?", moved
     )
-    session.ask(
+    session.query(
         "UPDATE consumers SET version = ?, rewinds = rewinds + 1, acknowledged = ?, last_step = ? "
         "WHERE buffer_id = ? AND id = ? RETURNING 1",
         counters.version + 1, len(kept), max(kept_steps)[1] if kept_steps else None, store.id,
@@ -71,6 +71,6 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
 
 def _read(
     session: Session, store: Store, consumer: ConsumerRecord, ids: np.ndarray
-) -> list[LeaseRecord]:
+) -> list[LeaseRow]:
     no_others = 1 << 62
     return changed(session, store, consumer, no_others, ids.tolist())

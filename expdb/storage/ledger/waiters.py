@@ -85,7 +85,7 @@ class Waiter:
 def waiting(store: Store) -> list[dict[str, Any]]:
     """Return the waiting processes, except those that have ended."""
     with store.engine.reading() as session:
-        rows = session.rows(
+        rows = session.query(
             sa.select(W.holder, W.since, W.what, W.role)
             .where(W.buffer_id == store.id)
             .order_by(W.since)

@@ -38,7 +38,7 @@ WHERE g.buffer_id = ? AND g.chunk = ? AND g.chunk_row <= ? AND ? <= g.chunk_row 
 class Reader(Protocol):
     """The interface through which the SQL function `field` reads the database."""
 
-    def ask(self, sql: str, *params: Any) -> Sequence[Any]:
+    def query(self, sql: str, *params: Any) -> Sequence[Any]:
         """Return the rows of a query with `?` for each parameter."""
 
 
@@ -61,7 +61,7 @@ class FieldFunction:
         """
         if self._kinds is None:
             self._kinds = {}
-            for (stored,) in self._session.ask("SELECT fields FROM buffers"):
+            for (stored,) in self._session.query("SELECT fields FROM buffers"):
                 for name, field in Fields.from_text(stored, 0).types.items():
                     scalar = not field.varies and not field.shape
                     kind = (
@@ -124,7 +124,7 @@ class FieldFunction:
     def _final_after(self, payload: str, name: str) -> tuple[Chunk, int] | None:
         """Return the chunk and row of the final observation after a step, if it has the field."""
         buffer_id, chunk, row = map(int, payload.split(":"))
-        rows = self._session.ask(_FINAL_AFTER, row, buffer_id, chunk, row, row)
+        rows = self._session.query(_FINAL_AFTER, row, buffer_id, chunk, row, row)
         for final_chunk, final_row, fields in rows:
             if name in parse_names(fields, "tail_fields"):
                 return self._row(f"{buffer_id}:{final_chunk}:{final_row}")
@@ -146,7 +146,7 @@ class FieldFunction:
         if key in self._chunks:
             self._chunks.move_to_end(key)
             return self._chunks[key]
-        records = self._session.ask(
+        records = self._session.query(
             "SELECT c.rows, c.signature, c.crc, c.data, g.schema, g.fields, g.crc FROM chunks c "
             "JOIN signatures g ON g.buffer_id = c.buffer_id AND g.id = c.signature "
             "WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,

@@ -36,7 +36,7 @@ def read_annotation(
     assert annotation is not None
     base, version, field = annotation
     wanted, places = np.unique(positions, return_inverse=True)
-    rows = session.ask(
+    rows = session.query(
         "SELECT position, version, shape, crc, data FROM annotations WHERE buffer_id = ? "
         f"AND name = ? AND position {store.dialect.AMONG}"
         + ("" if version is None else " AND version = ?"),

@@ -85,7 +85,7 @@ def priorities_of(store: Store, block: Any, data: Any) -> np.ndarray:
 def read_priorities(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     """Read the priorities of stored steps, float64; NaN where a step has none."""
     blocks, block = np.unique(positions >> BLOCK_BITS, return_inverse=True)
-    rows = session.ask(
+    rows = session.query(
         f"SELECT block, data FROM priorities WHERE buffer_id = ? AND block {store.dialect.AMONG}",
         store.id, store.dialect.as_list(blocks),
     )  # fmt: skip

@@ -25,7 +25,7 @@ def count_ends(store: Store, session: Session) -> tuple[int, int, int]:
     The second number is 0 unless at least `MIN_MISSING_ENDS` episodes, and more than half of them,
     have no end.
     """
-    rows = session.ask(ENDS, store.id)
+    rows = session.query(ENDS, store.id)
     missing = sum(not has_end for has_end, _ in rows)
     is_common = missing >= MIN_MISSING_ENDS and missing > len(rows) // 2
     unrewarded = sum(bool(lacks_reward) for _, lacks_reward in rows)

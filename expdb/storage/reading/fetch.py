@@ -45,7 +45,7 @@ def read_chunks(
 ) -> dict[int, Chunk]:
     """Read and verify chunks; return them by id."""
     chunks = {}
-    for id, rows, signature, crc, data in session.ask(
+    for id, rows, signature, crc, data in session.query(
         store.dialect.READ_CHUNKS, store.dialect.as_list(ids), store.id
     ):
         chunks[id] = store.signatures.decoder(session, signature, outcome).chunk(
@@ -71,7 +71,7 @@ def read_cached(
     if cached:  # after a merge or a deletion, an id may belong to another chunk
         listed = store.dialect.as_list(np.array(list(cached), np.int64))
         sums = dict(
-            session.ask(
+            session.query(
                 f"SELECT id, crc FROM chunks WHERE buffer_id = ? AND id {store.dialect.AMONG}",
                 store.id,
                 listed,
@@ -99,7 +99,7 @@ def locate_and_read(
     candidates = {} if cache is None else cache.find_candidates(wanted)
     checksums = np.array([chunk.crc for chunk in candidates.values()], np.int64)
     ids = np.array(list(candidates), np.int64)
-    rows, schemas = session.ask_all(
+    rows, schemas = session.query_all(
         (statement, as_list(wanted), store.id, store.id, as_list(ids), as_list(checksums)),
         (
             f"{SIGNATURES} AND NOT id {store.dialect.AMONG}",
@@ -319,7 +319,7 @@ def alive(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
     condition, params = f"position {store.dialect.AMONG}", [store.dialect.as_list(wanted)]
     if is_dense(wanted):
         condition, params = "position BETWEEN ? AND ?", [int(wanted[0]), int(wanted[-1])]
-    rows = session.ask(
+    rows = session.query(
         f"SELECT position FROM steps WHERE buffer_id = ? AND {condition}", store.id, *params
     )
     return np.isin(positions, np.fromiter((row[0] for row in rows), np.int64, len(rows)))
@@ -334,7 +334,7 @@ def find_missing(store: Store, session: Session, positions: np.ndarray) -> np.nd
     """
     if not len(positions):
         return positions
-    counts = session.ask(
+    counts = session.query(
         f"SELECT position / {BLOCK}, count(*) FROM steps WHERE buffer_id = ? AND position BETWEEN ?"
         " AND ? GROUP BY 1",
         store.id, int(positions[0]), int(positions[-1]),
@@ -365,7 +365,7 @@ class FinalObservation:
 
 def final_rows(store: Store, session: Session, episodes: np.ndarray) -> list[Any]:
     """Return the episode id, chunk, row and fields (JSON) of each final observation."""
-    return session.ask(
+    return session.query(
         "SELECT id, tail_chunk, tail_row, tail_fields FROM episodes WHERE buffer_id = ? "
         f"AND id {store.dialect.AMONG} AND tail_chunk IS NOT NULL",
         store.id,
@@ -394,7 +394,7 @@ def check_final_rows(
 
     The row must follow the last step row of the chunk that holds the episode's last step.
     """
-    records = session.ask(
+    records = session.query(
         "SELECT e.id, (SELECT g.chunk FROM segments g WHERE g.buffer_id = e.buffer_id "
         "AND g.last >= e.last_position ORDER BY g.last LIMIT 1), "
         "(SELECT g.chunk_row + g.last - g.first FROM segments g WHERE g.buffer_id = e.buffer_id "
@@ -456,7 +456,7 @@ def final_columns(
 
 def final_types(store: Store, session: Session) -> dict[str, str]:
     """Return the types of all final observations of the buffer, by names such as ``next_obs``."""
-    rows = session.ask(
+    rows = session.query(
         "SELECT DISTINCT tail_fields FROM episodes WHERE buffer_id = ? AND tail_chunk IS NOT NULL",
         store.id,
     )
@@ -476,7 +476,7 @@ def _last_positions(
 
     Episodes whose last step is not at one of `positions` are omitted.
     """
-    rows = session.ask(
+    rows = session.query(
         "SELECT id, ordered, last_position, last_step FROM episodes WHERE buffer_id = ? AND id "
         f"{store.dialect.AMONG} AND tail_chunk IS NOT NULL",
         store.id, store.dialect.as_list(np.unique(episodes)),
@@ -485,7 +485,7 @@ def _last_positions(
     for id, ordered, position, number in rows:
         if not ordered:  # the last step has the greatest number, but not the greatest position
             own = select.positions_of_episodes(store, session, np.array([id]), 1 << 62)
-            ((position,),) = session.ask(
+            ((position,),) = session.query(
                 "SELECT max(position) FROM steps WHERE buffer_id = ? AND position "
                 f"{store.dialect.AMONG} AND step = ?", store.id, store.dialect.as_list(own), number,
             )  # fmt: skip

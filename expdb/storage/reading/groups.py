@@ -15,7 +15,7 @@ COLUMNS = {
 def unfinished(store: Store, session: Session, group_size: int) -> list[tuple[Any, ...]]:
     """Return a row of `COLUMNS` for each group with too few complete rollouts, oldest first."""
     # This condition must equal that of the partial index `episodes_incomplete`.
-    rows = session.ask(
+    rows = session.query(
         "SELECT group_id, task_id, status, episode_id FROM episodes "
         "WHERE buffer_id = ? AND status <> 'complete' ORDER BY id",
         store.id,
@@ -24,7 +24,7 @@ def unfinished(store: Store, session: Session, group_size: int) -> list[tuple[An
     for group_id, task, status, episode_id in rows:
         group = (task, True) if group_id is None else (group_id, False)
         interrupted.setdefault(group, []).append((status, episode_id))
-    groups = session.ask(
+    groups = session.query(
         "SELECT name, is_task, task_id, complete FROM rollout_groups "
         "WHERE buffer_id = ? AND complete < ? ORDER BY first_episode",
         store.id, group_size,

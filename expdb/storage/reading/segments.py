@@ -52,7 +52,7 @@ class Segments:
             "SELECT last, first, episode, ordinal, chunk, chunk_row FROM segments "
             f"WHERE buffer_id = ? {where} ORDER BY last{' LIMIT ?' * len(most)}"
         )
-        return cls.of(session.ask(statement, buffer_id, *params, *most))
+        return cls.of(session.query(statement, buffer_id, *params, *most))
 
     def positions(self, low: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the positions from `low` on that segments cover, and the segment index of each."""
@@ -111,7 +111,7 @@ def locate(store: Store, session: Session, positions: np.ndarray) -> Segments:
         where = f"AND last >= ? AND last <= coalesce({last}, ?)"
         return Segments.read(session, store.id, where, low, store.id, high, high)
     # The statement returns one row per position, ascending; dict.fromkeys keeps each segment once.
-    rows = session.ask(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
+    rows = session.query(store.dialect.LOCATE, store.id, store.dialect.as_list(wanted))
     return Segments.of(list(dict.fromkeys(rows)))
 
 

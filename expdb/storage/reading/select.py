@@ -110,7 +110,7 @@ def positions_of_episodes(
     store: Store, session: Session, ids: np.ndarray, before: int
 ) -> np.ndarray:
     """Return the positions below `before` that segments of the episodes cover, ascending."""
-    rows = session.ask(
+    rows = session.query(
         f"SELECT last, first FROM segments WHERE buffer_id = ? AND episode {store.dialect.AMONG} "
         "AND first < ? ORDER BY last",
         store.id, store.dialect.as_list(ids), before,
@@ -165,10 +165,10 @@ def columns_of_episodes(
     if any(map(SCORE.fullmatch, names)):
         return _scores_of_episodes(store, session, names, after, ids)
     statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
-    rows: list[Any] = list(session.ask(f"{statement} > ?", store.id, after))
+    rows: list[Any] = list(session.query(f"{statement} > ?", store.id, after))
     if len(ids):
         listed = store.dialect.as_list(ids)
-        rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
+        rows += session.query(f"{statement} {store.dialect.AMONG}", store.id, listed)
     return rows
 
 
@@ -206,10 +206,10 @@ def own_versions(
         "SELECT position, policy_version FROM steps WHERE buffer_id = ? AND policy_version IS NOT "
         "NULL AND position"
     )
-    rows: list[Any] = list(session.ask(f"{statement} >= ?", store.id, first))
+    rows: list[Any] = list(session.query(f"{statement} >= ?", store.id, first))
     if len(among):
         listed = store.dialect.as_list(among)
-        rows += session.ask(f"{statement} {store.dialect.AMONG}", store.id, listed)
+        rows += session.query(f"{statement} {store.dialect.AMONG}", store.id, listed)
     versions = np.array(rows, np.int64).reshape(-1, 2)
     return versions[:, 0], versions[:, 1]
 
@@ -277,7 +277,7 @@ def tasks(store: Store, session: Session, where: Condition | None) -> list[str]:
 
 def episode_ids(store: Store, session: Session) -> tuple[int, int]:
     """Return the least episode id and the greatest one plus 1; (0, 0) without episodes."""
-    ((least, greatest),) = session.ask(
+    ((least, greatest),) = session.query(
         "SELECT (SELECT min(id) FROM episodes WHERE buffer_id = ?), (SELECT max(id) FROM episodes "
         "WHERE buffer_id = ?)",
         store.id, store.id,
@@ -287,7 +287,7 @@ def episode_ids(store: Store, session: Session) -> tuple[int, int]:
 
 def first_of_tasks(store: Store, session: Session, ids: np.ndarray) -> dict[int, str]:
     """Return, by episode id, the task of each of the episodes that is the first of its task."""
-    return dict(session.ask(store.dialect.FIRST_OF_TASKS, store.dialect.as_list(ids), store.id))
+    return dict(session.query(store.dialect.FIRST_OF_TASKS, store.dialect.as_list(ids), store.id))
 
 
 def tasks_required(
@@ -368,7 +368,7 @@ MAX_BOUNDED_EPISODES = 10_000
 
 def _positions_between(store: Store, session: Session, after: int, before: int) -> tuple[int, int]:
     """Return the first and the last position of the episodes between two numbers."""
-    ((first, last),) = session.ask(
+    ((first, last),) = session.query(
         "SELECT min(first), max(last) FROM segments WHERE buffer_id = ? AND episode > ? "
         "AND episode < ?",
         store.id, after, before,

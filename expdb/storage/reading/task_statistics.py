@@ -45,7 +45,7 @@ def read(
         sa.func.max(episodes.last_policy_version),
         sa.func.max(episodes.ended),
     )
-    newest = session.rows(
+    newest = session.query(
         sa.select(tables.buffers.c.policy_version).where(tables.buffers.c.id == store.id)
     )[0][0]
     return [

@@ -85,7 +85,7 @@ class Recording:
         if not self._attempted:
             return False
         first = self._attempted[0]
-        rows = session.ask(
+        rows = session.query(
             "SELECT id, episode, position, name, value, scored_by, status, detail, scored "
             "FROM scores WHERE buffer_id = ? AND id = ?",
             self._store.id, first[1],
@@ -121,7 +121,7 @@ class Recording:
         elif len(stored) < len(scores):
             raise _missing(store, scores, episodes, steps)
         episodes.warn_of_open_episodes(store)
-        ((last,),) = session.ask(
+        ((last,),) = session.query(
             "SELECT coalesce(max(id), -1) FROM scores WHERE buffer_id = ?", store.id
         )
         now = time.time()
@@ -181,7 +181,7 @@ class _Steps:
             added = store.state(session).added
             of_episodes = select.positions_of_episodes(store, session, ids, added)
             wanted = np.union1d(wanted, of_episodes)
-        rows = session.ask(
+        rows = session.query(
             f"SELECT position, episode, scores FROM steps WHERE buffer_id = ? AND position "
             f"{store.dialect.AMONG}",
             store.id, store.dialect.as_list(wanted),
@@ -240,7 +240,7 @@ class _Steps:
         store.dialect.set_texts(session, steps.scores, steps.position, store.id, changed)
         # Cached scores of episodes follow the revisions of episodes.
         ids = np.array(sorted({self._episode_at[position] for position in changed}), np.int64)
-        session.tell(
+        session.execute(
             "UPDATE episodes SET revision = (SELECT revision FROM buffers WHERE id = ?) "
             f"WHERE buffer_id = ? AND id {store.dialect.AMONG}",
             store.id, store.id, store.dialect.as_list(ids),

@@ -105,7 +105,7 @@ def check_owners(session: Session) -> list[str]:
         sa.select(sa.func.count()).where(table.c.buffer_id.not_in(buffer_ids)).scalar_subquery()
         for table in tables.OF_BUFFERS
     ]
-    (row,) = session.rows(sa.select(*counts))
+    (row,) = session.query(sa.select(*counts))
     lost = zip(tables.OF_BUFFERS, row, strict=True)
     return [f"{count} rows of {table.name} belong to no buffer" for table, count in lost if count]
 
@@ -143,10 +143,10 @@ def check_buffer(store: Store, session: Session) -> list[str]:
 def _counters(store: Store, session: Session) -> Iterator[str]:
     """Compare the counters of the buffer with its contents."""
     state = store.state(session)
-    ((size, low, high),) = session.ask(
+    ((size, low, high),) = session.query(
         "SELECT count(*), min(position), max(position) FROM steps WHERE buffer_id = ?", store.id
     )
-    ((nbytes,),) = session.ask(
+    ((nbytes,),) = session.query(
         "SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?", store.id
     )
     if size != state.size:
@@ -163,7 +163,7 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
 def _rows(store: Store, session: Session) -> Iterator[str]:
     """Yield the problems with rows that refer to missing rows."""
     statement = f"SELECT {', '.join(f'({count})' for count in _ROWS.values())}"
-    (counts,) = session.ask(statement, *[store.id] * statement.count("?"))
+    (counts,) = session.query(statement, *[store.id] * statement.count("?"))
     yield from (f"{n} {problem}" for problem, n in zip(_ROWS, counts, strict=True) if n)
 
 
@@ -172,7 +172,7 @@ def _returns(store: Store, session: Session) -> Iterator[str]:
 
     The comparison has a tolerance, because sums of floats depend on their order.
     """
-    rows = session.ask(_RETURNS, store.id)
+    rows = session.query(_RETURNS, store.id)
     for episode_id, whole, summed, size, count, length in rows:
         total = None if whole is None else whole * 1e-20
         exact = total == summed or abs((total or 0.0) - (summed or 0.0)) <= 1e-6 * max(
@@ -189,7 +189,7 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
     """Compare segments with the steps that they cover."""
     if len(segments.last) and not (segments.first[1:] > segments.last[:-1]).all():
         yield "segments overlap"
-    rows = session.ask("SELECT position, episode FROM steps WHERE buffer_id = ?", store.id)
+    rows = session.query("SELECT position, episode FROM steps WHERE buffer_id = ?", store.id)
     positions = np.array([position for position, _ in rows], np.int64)
     owners = np.array([episode for _, episode in rows], np.int64)
     try:
@@ -211,12 +211,12 @@ def _segments(store: Store, session: Session, segments: Segments) -> Iterator[st
 def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]:
     """Decode every chunk and compare it with its segments and steps."""
     statement = "SELECT id FROM chunks WHERE buffer_id = ? ORDER BY id"
-    ids = [id for (id,) in session.ask(statement, store.id)]
+    ids = [id for (id,) in session.query(statement, store.id)]
     by_chunk = np.argsort(segments.chunk, kind="stable")
     in_order = segments.chunk[by_chunk]
     for start in range(0, len(ids), _CHUNKS_AT_ONCE):
         id_list = store.dialect.as_list(np.array(ids[start : start + _CHUNKS_AT_ONCE], np.int64))
-        for id, rows, signature, crc, data in session.ask(
+        for id, rows, signature, crc, data in session.query(
             store.dialect.READ_CHUNKS, id_list, store.id
         ):
             of_chunk = by_chunk[slice(*np.searchsorted(in_order, (id, id + 1)))]
@@ -238,7 +238,7 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
 def _annotations(store: Store, session: Session) -> Iterator[str]:
     """Decode every annotation."""
     last = -1
-    while rows := session.ask(
+    while rows := session.query(
         "SELECT position, name, shape, crc, data FROM annotations WHERE buffer_id = ? "
         "AND position > ? ORDER BY position LIMIT ?",
         store.id, last, _ANNOTATIONS_AT_ONCE,
@@ -290,7 +290,7 @@ def _agrees(store: Store, session: Session, chunk: Chunk, segments: np.ndarray) 
     """
     steps = np.frombuffer(chunk.raw("step", 0, chunk.rows), np.int64)
     rewards = np.frombuffer(chunk.raw("reward", 0, chunk.rows), np.float64)
-    rows = session.ask(
+    rows = session.query(
         "SELECT g.chunk_row + s.position - g.first, s.step, s.reward FROM segments g "
         "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
         f"AND s.episode = g.episode WHERE g.buffer_id = ? AND g.last {store.dialect.AMONG} "

@@ -32,7 +32,7 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
     by_status = (
         sa.select(L.status, sa.func.count().label("count")).where(of_consumer).group_by(L.status)
     )
-    counts = {row.status: row.count for row in session.rows(by_status)}
+    counts = {row.status: row.count for row in session.query(by_status)}
     for counter, count in (
         ("handed_out", sum(counts.values())),
         ("acknowledged", counts.get("acknowledged", 0)),

@@ -24,7 +24,9 @@ def check_scores(store: Store, session: Session) -> Iterator[str]:
     of_steps: dict[tuple[int, str], tuple[int, float | None]] = {}
     of_episodes: dict[tuple[int, str], tuple[int, float | None]] = {}
     expected: dict[tuple[int, str], None] = {}
-    for id, episode, position, name, value, detail, scored, owner in session.ask(HISTORY, store.id):
+    for id, episode, position, name, value, detail, scored, owner in session.query(
+        HISTORY, store.id
+    ):
         problem = _problem(value, detail, scored)
         if owner is not None and owner != episode:
             problem = f"position {position} is a step of another episode"
@@ -36,7 +38,7 @@ def check_scores(store: Store, session: Session) -> Iterator[str]:
             latest[key] = id, value
         if owner is not None:
             expected[key] = None
-    for position, episode, text in session.ask(SCORED, store.id):
+    for position, episode, text in session.query(SCORED, store.id):
         try:
             scores = parse_object(text, f"column scores of position {position}")
         except ExpDBError as error:

@@ -42,12 +42,12 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
     Raise TargetExists if the target has a buffer with that name.
     """
     with source.reading() as reader:
-        source_rows = reader.rows(sa.select(tables.buffers).where(B.name == name))
+        source_rows = reader.query(sa.select(tables.buffers).where(B.name == name))
         if not source_rows:
             raise catalog.unknown_buffer(reader, name)
         counters = dict(source_rows[0]._mapping)
         old = counters.pop("id")
-        sizes = reader.rows(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
+        sizes = reader.query(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
         draft = _begin(reader, old, target, counters)
         left = [(id, size) for id, size in sizes if id > draft.last]
         progress(len(sizes) - len(left), len(sizes))
@@ -72,7 +72,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                     sa.select(P).where(P.c.buffer_id == old)
                 )
             ]
-            writer.many(PUT_PRIORITIES, blocks)
+            writer.execute_many(PUT_PRIORITIES, blocks)
             _copy_in_batches(reader, old, writer, target, draft, tables.scores, R.id)
             keys = A.position, A.name, A.version
             _copy_in_batches(reader, old, writer, target, draft, tables.annotations, *keys)
@@ -84,7 +84,7 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
                 _insert(writer, target, table, draft.id, rows)
             # Admissions of groups and pins of leases apply only to the source.
             under_way = sa.select(sa.func.count()).where(tables.admissions.c.buffer_id == old)
-            counters["admitted"] -= reader.rows(under_way)[0][0]
+            counters["admitted"] -= reader.query(under_way)[0][0]
             counters["pinned"] = None
             counters["trigger_evicts"] = bool(counters["trigger_evicts"])  # SQLite stores 0 and 1
             writer.execute(sa.update(tables.buffers).where(B.id == draft.id).values(**counters))
@@ -125,9 +125,9 @@ class _CopyDraft:
         Another process may have added chunks, finished the copy, or dropped the draft to copy
         another state of the source.
         """
-        writer.ask(target.dialect.LOCK, self.id)
+        writer.query(target.dialect.LOCK, self.id)
         last = sa.select(sa.func.coalesce(sa.func.max(C.id), -1)).where(C.buffer_id == self.id)
-        rows = writer.rows(sa.select(B.name, last.scalar_subquery()).where(B.id == self.id))
+        rows = writer.query(sa.select(B.name, last.scalar_subquery()).where(B.id == self.id))
         if [tuple(row) for row in rows] != [(self.name, self.last)]:
             raise errors.DatabaseBusy(
                 f"another process is copying a buffer of this name to {target.location}; wait "
@@ -143,7 +143,7 @@ def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) 
     name = counters["name"]
     f = sa.func
     columns = f.count(), f.sum(C.crc), f.min(C.id), f.max(C.id)
-    (sums,) = reader.rows(sa.select(*columns).where(C.buffer_id == old))
+    (sums,) = reader.query(sa.select(*columns).where(C.buffer_id == old))
     state = hashlib.sha256(
         repr([sorted(counters.items()), list(map(str, sums))]).encode()
     ).hexdigest()[:16]
@@ -162,7 +162,7 @@ def _begin(reader: Session, old: int, target: Engine, counters: dict[str, Any]) 
             rows = reader.fetch(sa.select(signatures).where(signatures.c.buffer_id == old))
             _insert(writer, target, signatures, buffer[0], rows)
         last = f.coalesce(f.max(C.id), -1)
-        ((done,),) = writer.rows(sa.select(last).where(C.buffer_id == buffer[0]))
+        ((done,),) = writer.query(sa.select(last).where(C.buffer_id == buffer[0]))
     return _CopyDraft(buffer[0], draft, int(done))
 
 

@@ -66,7 +66,7 @@ def measure(store: Store, session: Session, now: float) -> dict[str, float]:
     `now` is the current time by the clock of the database.
     """
     id, state = store.id, store.state(session)
-    buffer, oldest, newest, workers, waiters, leases, consumers, rollouts = session.ask_all(
+    buffer, oldest, newest, workers, waiters, leases, consumers, rollouts = session.query_all(
         (BUFFER, id),
         (STEP_TIME.format("ASC"), id, state.oldest),
         (STEP_TIME.format("DESC"), id, state.oldest),
@@ -187,7 +187,7 @@ def _of_consumers(store: Store, session: Session, rows: Rows, added: int) -> dic
         return metrics
     wanted = np.unique(np.concatenate([positions for _, positions in items.values()]))
     versions = dict(
-        session.ask(VERSIONS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
+        session.query(VERSIONS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
     )
     for name, (version, positions) in items.items():
         known = [versions.get(position) for position in positions.tolist()]
@@ -202,7 +202,7 @@ def _of_tokens(store: Store, session: Session, state: State) -> dict[str, float]
     field = store.fields.types.get(TOKENS)
     if field is None or not field.varies:
         return {}
-    rows = session.ask(
+    rows = session.query(
         "SELECT position FROM steps WHERE buffer_id = ? ORDER BY position DESC LIMIT ?",
         store.id, TOKEN_WINDOW_STEPS,
     )  # fmt: skip

@@ -134,7 +134,7 @@ def _leased_groups(
 ) -> tuple[set[str], set[str]]:
     """Return the leased and the discarded groups in the newest leases of whole episodes."""
     statement = LEASES.format(active_lease_condition(store.dialect.NOW))
-    answers = session.ask_all(
+    answers = session.query_all(
         *[(statement, store.id, consumer, first) for consumer, first in first_leases.items()]
     )
     kind_of = functools.cache(_kind_of_lease)  # leases share few different requests
@@ -148,7 +148,7 @@ def _leased_groups(
         return set(), set()
     wanted = np.unique(np.concatenate([*items["leased"], *items["discarded"]]))[-MAX_ITEMS:]
     groups = dict(
-        session.ask(GROUPS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
+        session.query(GROUPS.format(store.dialect.AMONG), store.id, store.dialect.as_list(wanted))
     )
     leased, discarded = (
         {groups[item] for part in parts for item in part.tolist() if item in groups}

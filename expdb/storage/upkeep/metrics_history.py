@@ -48,7 +48,7 @@ def read_metrics(
         newest = checks.whole(newest, "newest", 1)
         question = f"{FROM_TIME} LIMIT ?", store.id, store.id, since, newest + 1
     measured: list[Measurement] = []
-    for time, text in reversed(session.ask(*question)):
+    for time, text in reversed(session.query(*question)):
         measurement = _as_floats(parse_numbers(text, "a row of the table metrics")) | {"time": time}
         measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
     chosen = [row for row in measured if row["time"] >= since][-(newest or len(measured)) :]

@@ -118,7 +118,7 @@ class Reporter:
         now = time.monotonic()
         seconds = now - self._reported
         with _writing(store) as session:
-            if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
+            if not session.query(store.dialect.LOCK_EXISTENCE, store.id):
                 return  # the buffer was dropped
             for role, amounts in counts.items():
                 self._put(session, role, amounts, seconds, is_last)
@@ -150,7 +150,7 @@ class Reporter:
             }
         rates = _dump(worker.rates)
         if worker.is_stored:
-            updated = session.ask(
+            updated = session.query(
                 f"UPDATE workers SET active = {now}, ended = {ended}, counts = ?, rates = ? WHERE "
                 "buffer_id = ? AND id = ? RETURNING id",
                 _dump(_subtract(amounts, worker.removed_counts)), rates, store.id, worker.id,
@@ -161,7 +161,7 @@ class Reporter:
             # suspended for a long time.
             worker = self._workers[role] = _WorkerRow(removed_counts=worker.stored_counts)
         # The row exists if an interrupt came just after the commit of the first report.
-        session.tell(
+        session.execute(
             "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
             f"rates) VALUES (?, ?, ?, ?, ?, {now}, {now}, {ended}, ?, ?) ON CONFLICT (buffer_id, "
             "id) DO UPDATE SET active = excluded.active, ended = excluded.ended, "
@@ -188,7 +188,7 @@ def _writing(store: Store) -> Transaction:
 
 
 def _are_metrics_due(store: Store, session: Session) -> bool:
-    newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
+    newest, ((now,),) = session.query_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
     return _is_old(newest, now)
 
 
@@ -202,22 +202,24 @@ def _add_metrics(store: Store) -> None:
     # A read on SQLite waits for no lock. On a server, only `writing` limits the waits for locks.
     reads = store.engine.reading() if store.dialect.WRITES_ALONE else _writing(store)
     with reads as session:
-        newest, ((now,),) = session.ask_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
+        newest, ((now,),) = session.query_all(
+            (NEWEST, store.id), (CLOCK.format(store.dialect.NOW),)
+        )
         if not _is_old(newest, now):  # another process has added a row since `is_due`
             return
         measurement = _dump(measure(store, session, now))
     id = newest[0][0] + 1 if newest else 0
     with _writing(store) as session:
-        if not session.ask(store.dialect.LOCK_EXISTENCE, store.id):
+        if not session.query(store.dialect.LOCK_EXISTENCE, store.id):
             return
-        inserted = session.ask(
+        inserted = session.query(
             "INSERT INTO metrics (buffer_id, id, time, measurement) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (buffer_id, id) DO NOTHING RETURNING id",
             store.id, id, now, measurement,
         )  # fmt: skip
         if inserted:
             for old in _ids_to_remove(id):
-                session.tell("DELETE FROM metrics WHERE buffer_id = ? AND id = ?", store.id, old)
+                session.execute("DELETE FROM metrics WHERE buffer_id = ? AND id = ?", store.id, old)
             _remove_workers(store, session, now)
 
 
@@ -232,18 +234,18 @@ def _ids_to_remove(newest: int) -> Iterator[int]:
 def _remove_workers(store: Store, session: Session, now: float) -> None:
     """Replace the rows of workers that have ended by one row per role with their counts."""
     counts_by_role: dict[str, dict[str, float]] = {}
-    for id, holder, role, active, ended in session.ask(
+    for id, holder, role, active, ended in session.query(
         "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
         "AND active < ? ORDER BY active LIMIT ?",
         store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS, MAX_REMOVED,
     ):  # fmt: skip
         if ended is not None or active < now - REMOVE_SILENT_AFTER_SECONDS or has_ended(holder):
-            for (counts,) in session.ask(
+            for (counts,) in session.query(
                 "DELETE FROM workers WHERE buffer_id = ? AND id = ? RETURNING counts", store.id, id
             ):
                 _add_counts(counts_by_role.setdefault(role, {}), counts)
     for role, counts in counts_by_role.items():
-        rows = session.ask(
+        rows = session.query(
             "DELETE FROM workers WHERE buffer_id = ? AND holder = ? AND role = ? "
             "RETURNING id, since, counts",
             store.id, REMOVED, role,
@@ -251,7 +253,7 @@ def _remove_workers(store: Store, session: Session, now: float) -> None:
         for _, _, stored in rows:
             _add_counts(counts, stored)
         id, since = (rows[0][0], rows[0][1]) if rows else (secrets.randbits(62), now)
-        session.tell(
+        session.execute(
             "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
             "rates) VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, '{}')",
             store.id, id, REMOVED, role, since, now, now, _dump(counts),

@@ -34,8 +34,8 @@ def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
         "episodes": {
             status: by_status.get(status, 0) for status in ("open", "complete", "aborted")
         },
-        "tasks": session.rows(tasks)[0][0],
-        "chunks": session.rows(chunks)[0][0],
+        "tasks": session.query(tasks)[0][0],
+        "chunks": session.query(chunks)[0][0],
         "bytes": state.nbytes,
         "revision": state.revision,
         "fields": {name: str(field) for name, field in store.fields.types.items()},

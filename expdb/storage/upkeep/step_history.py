@@ -34,7 +34,7 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
     else:
         yield from _describe_step(step)
     version, others = consumers.policy_version(session, store), ProcessLiveness()
-    ((now,),) = session.ask(f"SELECT {store.dialect.NOW}")
+    ((now,),) = session.query(f"SELECT {store.dialect.NOW}")
     for name in consumers.list_consumers(session, store):
         consumer = consumers.find_consumer(session, store, name)
         assert consumer is not None
@@ -58,7 +58,7 @@ def _step(store: Store, session: Session, position: int) -> dict[str, Any] | Non
     )
     names = ("episode_id", "task_id", "agent_id", "run", "status")
     versions = {name: tables.VIEW[name] for name in ("policy_version", "policy_version_end")}
-    rows = session.rows(
+    rows = session.query(
         sa.select(
             S.position, S.step, S.execute_time, S.reward, S.revision,
             tables.priority.label("priority"), first.label("first"), *[E[name] for name in names],
@@ -104,7 +104,7 @@ def _leases(
     )
     columns = L.id, L.status, L.leased, L.ended, L.expires, L.holder, L.trainer_step
     of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, near)
-    rows = {row.id: row for row in session.rows(sa.select(*columns).where(of_consumer))}
+    rows = {row.id: row for row in session.query(sa.select(*columns).where(of_consumer))}
     for entry in entries.read_entries(session, store, consumer, near):
         if isinstance(entry, DatabaseDamaged):
             raise entry

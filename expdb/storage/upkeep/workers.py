@@ -22,7 +22,7 @@ WAITS_FOR = {"actor": "the rate limiter or the pace", "learner": "enough steps t
 
 def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
     """Return the workers of a buffer, the most recently active one first."""
-    rows, waiters, ((now,),) = session.ask_all(
+    rows, waiters, ((now,),) = session.query_all(
         (WORKERS, store.id, REMOVED), (WAITERS, store.id), (f"SELECT {store.dialect.NOW}",)
     )
     waits = {(holder, role): what for holder, role, what in waiters}

@@ -139,7 +139,7 @@ def _take_own_versions(store: Store, session: Session, of_episodes: sa.ColumnEle
     first, last = E.first_policy_version, E.last_policy_version
     differ = sa.or_(first < last, first.is_distinct_from(E.policy_version))
     mixed = sa.select(E.id).where(of_episodes, differ)
-    ids = np.array([id for (id,) in session.rows(mixed)], np.int64)
+    ids = np.array([id for (id,) in session.query(mixed)], np.int64)
     if len(ids):
         steps = sa.update(tables.steps).where(
             _at(
@@ -169,7 +169,7 @@ def _last_steps(store: Store, session: Session, positions: np.ndarray) -> np.nda
 def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray) -> None:
     if store.warned_of_open or not len(positions):
         return
-    ((count,),) = session.rows(
+    ((count,),) = session.query(
         sa.select(sa.func.count())
         .where(E.buffer_id == store.id, E.status == "open")
         .where(_of_episodes(store, E.id, positions))
@@ -187,7 +187,7 @@ def _warn_of_open_episodes(store: Store, session: Session, positions: np.ndarray
 def _warn_of_repeated_rewards(store: Store, session: Session, positions: np.ndarray) -> None:
     if store.warned_of_rewards or len(positions) == 1:
         return
-    ((steps, episodes),) = session.rows(
+    ((steps, episodes),) = session.query(
         sa.select(sa.func.count(), sa.func.count(S.episode.distinct())).where(_at(store, positions))
     )
     if steps > episodes:
@@ -253,7 +253,7 @@ def _count_complete_rollouts(
     """
     among = store.dialect.among(E.id, episodes.tolist())
     is_complete = E.buffer_id == store.id, E.status == "complete", among
-    rows = session.rows(sa.select(E.group_id, E.task_id).where(*is_complete))
+    rows = session.query(sa.select(E.group_id, E.task_id).where(*is_complete))
     return Counter((task, True) if group is None else (group, False) for group, task in rows)
 
 
@@ -290,7 +290,7 @@ def delete_positions(
     _settle_episodes(store, session, episodes, stored)
     if not is_eviction:
         decreases.subtract(_count_complete_rollouts(store, session, episodes))
-        session.many(
+        session.execute_many(
             "UPDATE rollout_groups SET complete = complete - ? "
             "WHERE buffer_id = ? AND name = ? AND is_task = ?",
             [(decrease, store.id, *group) for group, decrease in decreases.items() if decrease],
@@ -330,7 +330,7 @@ def clear(store: Store) -> int:
     writing = store.writing()
     with writing as (session, _):
         columns = B.size, B.added, B.revision, B.deleted
-        ((size, added, revision, deleted),) = session.rows(
+        ((size, added, revision, deleted),) = session.query(
             sa.select(*columns).where(B.id == store.id)
         )
         # As in an eviction, `low` is above every position, so that triggers do not update the
@@ -355,7 +355,7 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
     Raise FieldMismatch if a field is stored with another type or alignment.
     """
     with store.writing() as (session, outcome):
-        ((version, added),) = session.rows(
+        ((version, added),) = session.query(
             sa.select(B.fields_version, B.added).where(B.id == store.id)
         )
         stored = store.fields_at(session, version)
@@ -375,7 +375,7 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
     If the stored capacity is larger, return it and change nothing.
     """
     with store.writing() as (session, _):
-        ((stored,),) = session.rows(sa.select(B.capacity).where(B.id == store.id))
+        ((stored,),) = session.query(sa.select(B.capacity).where(B.id == store.id))
         if stored is None or (capacity is not None and capacity < stored):
             return True if stored == capacity else stored
         _set_capacity(session, store, capacity)

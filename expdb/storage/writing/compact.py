@@ -40,19 +40,19 @@ def compact_episode(
 
     If eviction has removed all steps of the episode, delete the episode instead.
     """
-    removed = session.ask(
+    removed = session.query(
         "DELETE FROM episodes WHERE buffer_id = ? AND id = ? AND last_position < "
         "(SELECT low FROM buffers WHERE id = ?) RETURNING 1",
         store.id, episode, store.id,
     )  # fmt: skip
     if removed:
         return
-    own = session.ask(
+    own = session.query(
         "SELECT id, signature, bytes FROM chunks WHERE buffer_id = ? AND episode = ? AND id IN "
         "(SELECT chunk FROM segments WHERE buffer_id = ? AND episode = ?) ORDER BY id",
         store.id, episode, store.id, episode,
     )  # fmt: skip
-    ((last_chunk,),) = session.ask(
+    ((last_chunk,),) = session.query(
         "SELECT g.chunk FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id AND g.last = "
         "(SELECT min(last) FROM "
         "segments WHERE buffer_id = e.buffer_id AND last >= e.last_position) WHERE e.buffer_id = ? "
@@ -130,7 +130,7 @@ def rewrite(
     Chunks are deleted and inserted, because an UPDATE that shrinks a blob never releases its pages.
     """
     among, listed = store.dialect.AMONG, store.dialect.as_list(np.array(chunk_ids, np.int64))
-    ((low, high),) = session.ask(
+    ((low, high),) = session.query(
         f"SELECT min(first), max(id) FROM chunks WHERE buffer_id = ? AND id {among}",
         store.id,
         listed,
@@ -174,22 +174,22 @@ def _remove(
 ) -> None:
     """Delete chunks, their segments, and the ended episodes without remaining steps."""
     among, as_list = store.dialect.AMONG, store.dialect.as_list
-    session.tell(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, chunks)
-    session.many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
+    session.execute(f"DELETE FROM chunks WHERE buffer_id = ? AND id {among}", store.id, chunks)
+    session.execute_many(DELETE_SEGMENT, [(store.id, last) for last in segments.last.tolist()])
     for id in observed:
-        session.tell(KEEP_FINAL, None, None, None, store.id, id)
+        session.execute(KEEP_FINAL, None, None, None, store.id, id)
     # Steps at covered positions that hold no step were deleted, earlier or in this transaction. The
     # new segments do not cover these positions.
-    ((low,),) = session.ask("SELECT low FROM buffers WHERE id = ?", store.id)
+    ((low,),) = session.query("SELECT low FROM buffers WHERE id = ?", store.id)
     covered = int(np.maximum(segments.last - np.maximum(segments.first, low) + 1, 0).sum())
     gone = covered - len(steps.position)
-    session.tell(
+    session.execute(
         "UPDATE buffers SET holes = CASE WHEN holes > ? THEN holes - ? ELSE 0 END WHERE id = ?",
         gone,
         gone,
         store.id,
     )
-    session.tell(
+    session.execute(
         f"DELETE FROM episodes WHERE buffer_id = ? AND status <> 'open' AND id {among} "
         "AND NOT EXISTS (SELECT 1 FROM segments g "
         "WHERE g.buffer_id = episodes.buffer_id AND g.episode = episodes.id) "
@@ -225,7 +225,7 @@ class _Steps:
             condition, params = "BETWEEN ? AND ?", [int(covered[0]), int(covered[-1])]
         else:
             condition, params = dialect.AMONG, [dialect.as_list(covered)]
-        rows = session.ask(
+        rows = session.query(
             "SELECT position, step, reward, terminated, truncated FROM steps "
             f"WHERE buffer_id = ? AND position {condition} ORDER BY position",
             buffer_id, *params,
@@ -347,8 +347,8 @@ class _Chunks:
             )
             for a, b in _runs(apart, end - begin)
         ]
-        self._session.many(INSERT_SEGMENT, segments)
-        self._session.tell(COUNT, 0, nbytes, store.id)
+        self._session.execute_many(INSERT_SEGMENT, segments)
+        self._session.execute(COUNT, 0, nbytes, store.id)
         for row, (owner, fields) in enumerate(self._finals, end - begin):
-            self._session.tell(KEEP_FINAL, chunk, row, json.dumps(fields), store.id, owner)
+            self._session.execute(KEEP_FINAL, chunk, row, json.dumps(fields), store.id, owner)
         self._rows, self._begin = Rows(), end

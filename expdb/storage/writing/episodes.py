@@ -73,7 +73,7 @@ def advance(session: Session, store: Store, write: EpisodeWrite, first: int, now
     if write.details:
         _add_details(session, store, write)
     return bool(
-        session.ask(
+        session.query(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
             first + write.rows[-1], write.gained, write.gained, store.id, before.id, before.length,
             before.generation,
@@ -91,9 +91,9 @@ def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
     same = [sa.or_(E[name].is_(None), E[name] == value) for name, value in names.items()]
     is_episode = E.buffer_id == store.id, E.id == write.before.id, E.status == "open"
     statement = sa.update(tables.episodes).where(*is_episode, *same).values(**write.details)
-    if session.rows(statement.returning(E.id)) or not names:
+    if session.query(statement.returning(E.id)) or not names:
         return
-    stored = session.rows(sa.select(*[E[name] for name in names]).where(*is_episode))
+    stored = session.query(sa.select(*[E[name] for name in names]).where(*is_episode))
     for (name, value), other in zip(names.items(), stored[0] if stored else (), strict=False):
         if other is not None and other != value:
             raise errors.EpisodeMismatch(
@@ -127,7 +127,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
         present = [version for version in versions if version is not None]
         if present:
             low, high = min(present), max(present)
-            session.tell(WIDEN, low, low, high, high, store.id, write.after.id)
+            session.execute(WIDEN, low, low, high, high, store.id, write.after.id)
 
 
 def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
@@ -136,7 +136,7 @@ def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRec
     If the episode was swept, return a record without an id, so that it is inserted again. Raise
     EpisodeEnded if it has ended, and EpisodeResumed if another writer has resumed it.
     """
-    rows = session.ask(
+    rows = session.query(
         "SELECT status, length, last_step, ordered, policy_version, generation FROM episodes "
         "WHERE buffer_id = ? AND id = ?",
         store.id,
@@ -214,7 +214,7 @@ def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> Episo
     EpisodeMismatch if one of its columns differs from its value in `expected`.
     """
     with store.writing() as (session, _):
-        rows = session.ask(FIND.format("?"), store.id, episode_id)
+        rows = session.query(FIND.format("?"), store.id, episode_id)
         if not rows:
             return None
         *values, status = rows[0]
@@ -232,13 +232,13 @@ def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> Episo
         episode.generation += 1
         # Rows in memory link an episode with `ordered` = false again after each change.
         episode.ordered = bool(episode.ordered) and status == "open"
-        session.tell(
+        session.execute(
             "UPDATE episodes SET status = 'open', ended = NULL, tail_chunk = NULL, "
             "tail_row = NULL, tail_fields = NULL, ordered = ?, generation = ? "
             "WHERE buffer_id = ? AND id = ?",
             episode.ordered, episode.generation, store.id, episode.id,
         )  # fmt: skip
-        last = session.ask(
+        last = session.query(
             "SELECT terminated OR truncated FROM steps WHERE buffer_id = ? AND position = ?",
             store.id, episode.last_position,
         )  # fmt: skip
@@ -256,7 +256,7 @@ def end(
     final_types: dict[str, Field],
 ) -> None:
     """Set an episode's status, merge its chunks, and keep its final observation."""
-    ended = session.ask(
+    ended = session.query(
         "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND id = ? AND status = "
         "'open' RETURNING 1",
         status, time.time(), store.id, id,
@@ -283,13 +283,13 @@ def end_all(store: Store, generations: Mapping[int, int], status: str) -> None:
 
 def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None:
     with store.writing() as (session, outcome):
-        stored = session.ask(
+        stored = session.query(
             "SELECT id, generation FROM episodes WHERE buffer_id = ? AND id "
             f"{store.dialect.AMONG}",
             store.id, store.dialect.as_list(np.array(list(generations), np.int64)),
         )  # fmt: skip
         ids = [id for id, generation in stored if generations[id] == generation]
-        ended = session.ask(
+        ended = session.query(
             "UPDATE episodes SET status = ?, ended = ? WHERE buffer_id = ? AND status = 'open' "
             f"AND id {store.dialect.AMONG} RETURNING id",
             status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
@@ -303,7 +303,7 @@ def find_episodes_to_compact(session: Session, store: Store, ids: Sequence[int])
 
     Most episodes have one segment, so there is nothing to merge.
     """
-    rows = session.ask(
+    rows = session.query(
         f"SELECT id FROM episodes e WHERE buffer_id = ? AND id {store.dialect.AMONG} AND "
         "(last_position < (SELECT low FROM buffers WHERE id = e.buffer_id) OR (SELECT count(*) "
         "FROM segments WHERE buffer_id = e.buffer_id AND episode = e.id) > 1) ORDER BY id",
@@ -320,7 +320,7 @@ SWEPT_AT_ONCE = 1024  # episodes that one sweep examines, open or not
 
 def swept_before(store: Store, session: Session) -> int:
     """Return the bound for sweeping: open episodes with an earlier last position are deleted."""
-    ((low, capacity),) = session.ask("SELECT low, capacity FROM buffers WHERE id = ?", store.id)
+    ((low, capacity),) = session.query("SELECT low, capacity FROM buffers WHERE id = ?", store.id)
     return 0 if capacity is None else max(0, int(low - capacity))
 
 
@@ -333,14 +333,14 @@ def sweep(store: Store) -> None:
     """
     with store.writing() as (session, _):
         bound = swept_before(store, session)
-        rows = session.ask(
+        rows = session.query(
             "SELECT id, status, last_position FROM episodes WHERE buffer_id = ? AND id >= ? ORDER "
             "BY id LIMIT ?",
             store.id, store.sweep_from, SWEPT_AT_ONCE,
         )  # fmt: skip
         gone = [id for id, status, last in rows if status == "open" and last < bound]
         if gone:
-            session.tell(
+            session.execute(
                 f"DELETE FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}",
                 store.id, store.dialect.as_list(np.array(gone, np.int64)),
             )  # fmt: skip
@@ -383,5 +383,5 @@ def _ask_by_name(session: Session, store: Store, statement: str, names: Sequence
     rows: list[Any] = []
     for start in range(0, len(names), NAMES_AT_ONCE):
         part = names[start : start + NAMES_AT_ONCE]
-        rows += session.ask(statement.format(", ".join("?" * len(part))), store.id, *part)
+        rows += session.query(statement.format(", ".join("?" * len(part))), store.id, *part)
     return rows

@@ -137,7 +137,7 @@ def read_marker(session: Session, store: Store) -> str | None:
 
 
 def _read(session: Session, store: Store) -> dict[str, Any] | None:
-    rows = session.rows(sa.select(B.eviction).where(B.id == store.id))
+    rows = session.query(sa.select(B.eviction).where(B.id == store.id))
     if not rows:
         raise store.dropped()
     if rows[0][0] is None:
@@ -158,7 +158,7 @@ def set_policy(
     session: Session, store: Store, policy: Eviction | None, marker: str | None = None
 ) -> None:
     """Store a policy and the id of its archive folder, in a transaction that locked the buffer."""
-    if session.rows(sa.select(V.id).where(V.buffer_id == store.id)):
+    if session.query(sa.select(V.id).where(V.buffer_id == store.id)):
         raise errors.DatabaseBusy(
             f"cannot set the eviction policy of buffer {store.name!r}, because another process "
             "archives its steps; set the policy again when the other process has finished"
@@ -237,7 +237,7 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
     if state.pinned is None or state.capacity is None:
         return state.pinned
     is_pinned = S.buffer_id == store.id, S.position >= state.pinned
-    kept = session.rows(sa.select(sa.func.count()).select_from(tables.steps).where(*is_pinned))[0][
+    kept = session.query(sa.select(sa.func.count()).select_from(tables.steps).where(*is_pinned))[0][
         0
     ]
     return state.pinned if kept <= 2 * state.capacity else None
@@ -248,7 +248,7 @@ def without_open_episodes(store: Store, session: Session, positions: np.ndarray)
     if not len(positions):
         return positions
     low, high = int(positions[0]), int(positions[-1])
-    runs = session.rows(
+    runs = session.query(
         sa.select(G.first, G.last)
         .select_from(tables.SEGMENTS_OF_EPISODES)
         .where(G.buffer_id == store.id, G.last >= low, G.first <= high, E.status == "open")
@@ -263,7 +263,7 @@ def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
     """Return the oldest runs of neighbouring steps with columns of their episode and chunk."""
     chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
     return list(
-        session.rows(
+        session.query(
             sa.select(
                 G.first, G.last, G.episode, E.task_id, E.status, E.last_position,
                 sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
@@ -281,7 +281,7 @@ def _older(
 ) -> np.ndarray:
     if policy.whole_episodes:
         return np.asarray(items.ended < before)
-    rows = session.rows(
+    rows = session.query(
         sa.select(S.position)
         .where(S.buffer_id == store.id, S.position <= int(items.newest.max()))
         .where(S.execute_time < before)
@@ -362,7 +362,7 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
     oldest = sa.select(sa.func.min(S.position)).where(
         S.buffer_id == store.id, sa.not_(store.dialect.among(S.position, positions.tolist()))
     )
-    ((bound,),) = session.rows(oldest)
+    ((bound,),) = session.query(oldest)
     bound = int(store.state(session).added if bound is None else bound)
     gone = _evict_before(store, session, bound)
     rest = positions[positions > bound]
@@ -371,7 +371,7 @@ def evict(store: Store, session: Session, outcome: WriteOutcome, positions: np.n
 
 def _evict_before(store: Store, session: Session, bound: int) -> int:
     """Evict the steps before `bound`; return their number. The trigger deletes the rows."""
-    ((count,),) = session.rows(
+    ((count,),) = session.query(
         sa.select(sa.func.count())
         .select_from(tables.steps)
         .where(S.buffer_id == store.id, S.position < bound)

@@ -19,7 +19,7 @@ def commit_unknown(error: Exception, pending: PendingSteps) -> errors.CommitUnkn
 
 def find_written(store: Store, session: Session, pending: PendingSteps) -> np.ndarray | None:
     """Return the positions of a write with an unknown outcome, or None if it was not committed."""
-    ((last,),) = session.ask(
+    ((last,),) = session.query(
         "SELECT max(id) FROM chunks WHERE buffer_id = ? AND write_id = ?",
         store.id,
         pending.write_id,
@@ -29,7 +29,7 @@ def find_written(store: Store, session: Session, pending: PendingSteps) -> np.nd
     if last is None:
         return None
     for episode in pending.episodes():
-        rows = session.ask(
+        rows = session.query(
             "SELECT id, length, last_step, ordered, last_position FROM episodes WHERE buffer_id = "
             "? AND episode_id = ?",
             store.id, episode.episode_id,
@@ -55,7 +55,7 @@ def _find_evicted_write(store: Store, session: Session, pending: PendingSteps) -
     low = store.state(session).oldest
     for write in make_plan(pending).episodes:
         record = write.record
-        rows = session.ask(
+        rows = session.query(
             "SELECT last_position FROM episodes WHERE buffer_id = ? AND episode_id = ? "
             "AND run = ? AND started = ? AND length = ?",
             store.id, record.episode_id, record.run, record.started, len(write.rows),

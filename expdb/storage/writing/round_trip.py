@@ -48,7 +48,7 @@ def write_at_once(store: Store, pending: PendingSteps, again: bool) -> Commit | 
     try:
         plan, params = _prepare_statement(store, pending, again)
         with transaction as session:
-            (answer,) = session.ask(store.dialect.APPEND, *params)
+            (answer,) = session.query(store.dialect.APPEND, *params)
     except errors.OutOfDate:
         return None
     first, counters = _read_answer(answer, plan)
@@ -75,7 +75,7 @@ def append_all(
     questions = [(store.dialect.APPEND, *params) for _, params in statements]
     written = []
     for (plan, _), ((answer,)) in zip(
-        statements, session.ask_all(*questions, last=last), strict=True
+        statements, session.query_all(*questions, last=last), strict=True
     ):
         first, counters = _read_answer(answer, plan)
         outcome.episodes += [(write.record, write.after) for write in plan.episodes]

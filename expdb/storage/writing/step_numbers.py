@@ -55,13 +55,13 @@ def read(
     """
     if state.id is None:
         return {}
-    if not write.late and not session.ask(
+    if not write.late and not session.query(
         "SELECT 1 FROM steps WHERE buffer_id = ? AND agent_id IS NOT NULL LIMIT 1", store.id
     ):
         return None
     ids = np.array([state.id], np.int64)
     positions = select.positions_of_episodes(store, session, ids, 2**62)
-    rows = session.ask(
+    rows = session.query(
         "SELECT agent_id, step, position FROM steps WHERE buffer_id = ? AND position "
         f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def require_equal(store: Store, pending: PendingSteps, taken: list[NumberConflic
 def _require_equal_details(store: Store, record: EpisodeRecord, details: dict[str, Any]) -> None:
     """Raise InvalidValue if details passed only with repeated steps differ from the stored ones."""
     with store.engine.reading() as session:
-        rows = session.ask(
+        rows = session.query(
             f"SELECT revision, {', '.join(details)} FROM episodes WHERE buffer_id = ? "
             "AND episode_id = ?",
             store.id, record.episode_id,
@@ -184,7 +184,7 @@ def _read_stored(store: Store, taken: list[NumberConflict]) -> dict[int, dict[st
     with store.engine.reading() as session:
         names = dict.fromkeys((*_COMPARED, *store.fields.types))
         columns = fetch.steps(store, session, store.state(session), positions, names)
-        rows = session.ask(
+        rows = session.query(
             "SELECT position FROM steps WHERE buffer_id = ? AND revision IS NOT NULL AND position "
             f"{store.dialect.AMONG}", store.id, store.dialect.as_list(positions),
         )  # fmt: skip

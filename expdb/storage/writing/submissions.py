@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from expdb import errors
-from expdb.process.awaiting import current_caller, on_behalf_of
+from expdb.process.awaiting import as_caller, current_caller
 from expdb.sql.engine import Engine
 from expdb.storage.writing.pending_steps import PendingSteps
 
@@ -71,7 +71,7 @@ class Submission:
         Warnings point at the caller's line, and `current_caller` returns its thread and task.
         Writes wait for the database no longer than the deadline of the call.
         """
-        with self.line, on_behalf_of(self.caller), self._engine.until(self.deadline):
+        with self.line, as_caller(self.caller), self._engine.until(self.deadline):
             yield
 
     def fail(self, error: BaseException) -> None:

@@ -307,7 +307,7 @@ def _end_stored(
     """End an episode whose steps are stored, unless it has ended already or was swept."""
     assert episode.id is not None
     status, is_episode = pending.ended[episode], (E.buffer_id == store.id, E.id == episode.id)
-    rows = session.rows(sa.select(E.status, E.generation).where(*is_episode))
+    rows = session.query(sa.select(E.status, E.generation).where(*is_episode))
     if rows and rows[0][1] != episode.generation:
         raise episodes.resumed(episode.episode_id)
     current = [stored_status for stored_status, _ in rows]
@@ -317,7 +317,7 @@ def _end_stored(
         return
     types = pending.final_types
     if pending.final:
-        version = session.rows(sa.select(B.fields_version).where(B.id == store.id))[0][0]
+        version = session.query(sa.select(B.fields_version).where(B.id == store.id))[0][0]
         fields = store.fields_at(session, version)
         store.settle_fields(session, fields, types, set(), False, outcome)
     episodes.end(store, session, outcome, episode.id, status, pending.final, types)
@@ -349,7 +349,7 @@ def _write(
     count, now = len(pending.taken), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = len([write for write in plan.episodes if write.before.id is None])
-    taken = session.ask(TAKE, count, new, store.id)
+    taken = session.query(TAKE, count, new, store.id)
     if not taken:
         raise store.dropped()
     added, episodes_added, version = taken[0]
@@ -388,11 +388,11 @@ def _write(
 def _count(store: Store, session: Session, count: int, nbytes: int) -> BufferCounters | None:
     """Count new steps, which may evict; return the counters if the rows in memory need them."""
     if not store.commit_queue.is_accepting:
-        session.tell(COUNT, count, nbytes, store.id)
+        session.execute(COUNT, count, nbytes, store.id)
         return None
-    ((*counters, capacity),) = session.ask(COUNT_AND_TELL, count, nbytes, store.id)
+    ((*counters, capacity),) = session.query(COUNT_AND_TELL, count, nbytes, store.id)
     if capacity is not None and counters[1] > capacity:
-        (counters,) = session.ask(COUNTERS, store.id)
+        (counters,) = session.query(COUNTERS, store.id)
     return BufferCounters(*counters)
 
 
@@ -419,7 +419,7 @@ def _put_episodes(
             continue
         if write.before.id is None:
             if write.record.id is not None:  # it was swept, and no id was reserved for it
-                ((id,),) = session.ask(TAKE_EPISODE, store.id)
+                ((id,),) = session.query(TAKE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
             write.after.id = id
@@ -499,7 +499,7 @@ def _compact_ended(
     )
     if plan.final is not None:
         chunk, row, names = plan.final
-        session.tell(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, ids[0])
+        session.execute(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, ids[0])
         final = None
     if ids and not final:
         ids = episodes.find_episodes_to_compact(session, store, ids)

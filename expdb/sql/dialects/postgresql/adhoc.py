@@ -84,14 +84,14 @@ def run_sql(
             _decode_priorities(session)
         if uses_field:
             text = _prepare_fields(session, text, field.kinds())
-        session.ask("SET TRANSACTION READ ONLY")
+        session.query("SET TRANSACTION READ ONLY")
         while True:
             session.driver.execute(f"DECLARE expdb_sql NO SCROLL CURSOR FOR {text}", bound)
             cursor = _cursor(session)
             rows = fetch_limited(partial(_fetch, cursor), max_bytes)
             if not uses_field or not _answer(session, field):
                 return [column.name for column in cursor.description], rows
-            session.ask("CLOSE expdb_sql")
+            session.query("CLOSE expdb_sql")
     except UnicodeEncodeError:
         raise errors.SqlError(
             "the query and params must not contain lone surrogates; remove the surrogates, "
@@ -145,17 +145,17 @@ def _decode_priorities(session: Any) -> None:
     The view of the schema reads the block again for each step, which is faster only for a few
     steps. Roles without the privilege to create temporary tables use the view of the schema.
     """
-    ((may,),) = session.ask("SELECT has_database_privilege(current_database(), 'TEMP')")
+    ((may,),) = session.query("SELECT has_database_privilege(current_database(), 'TEMP')")
     if may:
         view = schema.read_migrated_schema("postgresql")["experience"]
         joined = view.replace(_PRIORITY, "p.priority") + _JOIN
-        session.ask(joined.replace("CREATE VIEW", "CREATE TEMPORARY VIEW", 1))
-        session.ask("SELECT set_config('search_path', 'pg_temp, expdb, public', true)")
+        session.query(joined.replace("CREATE VIEW", "CREATE TEMPORARY VIEW", 1))
+        session.query("SELECT set_config('search_path', 'pg_temp, expdb, public', true)")
 
 
 def _prepare_fields(session: Any, text: str, kinds: dict[str, str]) -> str:
     """Create the table for the arguments of `field`; return the query with its values cast."""
-    session.ask(
+    session.query(
         "CREATE TEMPORARY TABLE expdb_fields (payload text NOT NULL, name text NOT NULL, "
         "value text, known boolean NOT NULL, PRIMARY KEY (payload, name)) ON COMMIT DROP"
     )
@@ -183,10 +183,10 @@ def _translate_error(error: psycopg.Error) -> errors.ExpDBError | None:
 
 def _answer(session: Any, field: Any) -> bool:
     """Insert the values of the recorded arguments of `field`; return whether there were any."""
-    wanted = session.ask("SELECT payload, name FROM expdb_fields WHERE NOT known")
+    wanted = session.query("SELECT payload, name FROM expdb_fields WHERE NOT known")
     if not wanted:
         return False
-    session.ask("DELETE FROM expdb_fields WHERE NOT known")
+    session.query("DELETE FROM expdb_fields WHERE NOT known")
     # Order the arguments by chunk, because only a few chunks are kept decoded.
     wanted.sort(key=lambda pair: [part.zfill(20) for part in pair[0].split(":")])
     values = [field.value(payload, name) for payload, name in wanted]

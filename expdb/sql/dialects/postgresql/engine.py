@@ -239,7 +239,7 @@ class PostgresqlEngine(Engine):
     def nbytes(self) -> int:
         """Return the size of the tables of the schema and their indexes in bytes."""
         with self.reading() as session:
-            ((size,),) = session.ask(
+            ((size,),) = session.query(
                 "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class "
                 "WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'r'"
             )

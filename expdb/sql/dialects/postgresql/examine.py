@@ -9,11 +9,11 @@ from expdb.sql.session import Session
 def examined(session: Session) -> list[Finding]:
     """Return findings about a server, each with its value and the solution to a problem."""
     start = time.monotonic()
-    session.ask("SELECT 1")
+    session.query("SELECT 1")
     trip = time.monotonic() - start
     names = ("server_version", "fsync", "synchronous_commit", "max_connections", "server_encoding")
     settings = dict(
-        session.ask("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", list(names))
+        session.query("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", list(names))
     )
     return [
         *_server(session, settings),
@@ -30,7 +30,7 @@ def examined(session: Session) -> list[Finding]:
 
 
 def _server(session: Session, settings: dict[str, str]) -> list[Finding]:
-    ((in_recovery,),) = session.ask("SELECT pg_is_in_recovery()")
+    ((in_recovery,),) = session.query("SELECT pg_is_in_recovery()")
     return [
         finding("PostgreSQL", settings["server_version"]),
         finding(
@@ -56,7 +56,7 @@ def _server(session: Session, settings: dict[str, str]) -> list[Finding]:
 
 
 def _users(session: Session, most: int) -> list[Finding]:
-    ((used, waiting, oldest, who),) = session.ask(
+    ((used, waiting, oldest, who),) = session.query(
         "SELECT count(*), count(*) FILTER (WHERE wait_event_type = 'Lock'), "
         "coalesce(max(extract(epoch FROM now() - xact_start)) FILTER (WHERE pid <> "
         "pg_backend_pid()), 0)::float8, "
@@ -65,7 +65,7 @@ def _users(session: Session, most: int) -> list[Finding]:
         "FILTER (WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()))[1] "
         "FROM pg_stat_activity WHERE datname = current_database()"
     )
-    ((connections,),) = session.ask(
+    ((connections,),) = session.query(
         "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
     )
     return [
@@ -92,7 +92,7 @@ def _users(session: Session, most: int) -> list[Finding]:
 
 
 def _tables(session: Session) -> Finding:
-    ((dead, live, size),) = session.ask(
+    ((dead, live, size),) = session.query(
         "SELECT coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint, "
         "coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM pg_stat_user_tables WHERE "
         "schemaname = 'expdb'"

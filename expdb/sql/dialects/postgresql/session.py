@@ -52,23 +52,16 @@ class PostgresqlSession(Session):
         self._send()
         return self._driver  # type: ignore[no-any-return]
 
-    def execute(self, statement: sa.Executable) -> None:
-        """Queue a statement; the next statement sends it, and raises its errors."""
-        self._is_queued = self._has_executed = True
-        self._queue.append(self._compile(statement))
-
-    def rows(self, statement: sa.Executable) -> list[Any]:
-        """Run a SQLAlchemy statement and return its rows."""
+    def query(self, statement: str | sa.Executable, *params: Any) -> list[Any]:
+        """Run a statement and return all of its rows."""
+        if isinstance(statement, str):
+            return self._run(postgresql.translate_statement(statement), params)
         if not self._queue or not isinstance(statement, sa.Select):
-            return super().rows(statement)
+            return super().query(statement)
         names = SimpleResultMetaData(statement.selected_columns.keys())
         return list(IteratorResult(names, iter(self.fetch(statement))).fetchall())
 
-    def ask(self, statement: str, *params: Any) -> list[Any]:
-        """Run a plain statement and fetch all rows."""
-        return self._run(postgresql.translate_statement(statement), params)
-
-    def ask_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
+    def query_all(self, *questions: tuple[Any, ...], last: bool = False) -> list[list[Any]]:
         """Run several plain statements in one round trip; `last` also ends the transaction."""
         translated = [
             (postgresql.translate_statement(statement), params) for statement, *params in questions
@@ -76,17 +69,21 @@ class PostgresqlSession(Session):
         closing = [(self._closing, ())] if last else []
         return self._send(*translated, *closing)[: len(questions)]
 
-    def tell(self, statement: str, *params: Any) -> None:
-        """Queue a plain statement; the next statement sends it, and raises its errors."""
+    def execute(self, statement: str | sa.Executable, *params: Any) -> None:
+        """Queue a statement; the next statement sends it, and raises its errors."""
         self._is_queued = True
-        self._queue.append((postgresql.translate_statement(statement), params))
+        if isinstance(statement, str):
+            self._queue.append((postgresql.translate_statement(statement), params))
+        else:
+            self._has_executed = True
+            self._queue.append(self._compile(statement))
 
     def require(self, missing: Callable[[], Exception], statement: str, *params: Any) -> None:
         """Queue a plain statement; if it returns no row, the next statement raises `missing()`."""
         self._required.append((len(self._queue), missing))
         self._queue.append((postgresql.translate_statement(statement), params))
 
-    def many(self, statement: str, rows: Any) -> int:
+    def execute_many(self, statement: str, rows: Any) -> int:
         """Run a plain statement once per row of parameters; return the number of affected rows."""
         with self.driver.cursor() as cursor:
             cursor.executemany(postgresql.translate_statement(statement), list(rows))

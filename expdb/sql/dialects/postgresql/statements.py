@@ -38,7 +38,7 @@ NAME = "postgresql"
 def columns(session: Any) -> set[tuple[str, str]]:
     """Return the table and the name of every column."""
     return set(
-        session.ask(
+        session.query(
             "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid "
             "WHERE c.relnamespace = to_regnamespace('expdb') AND c.relkind = 'r' "
             "AND a.attnum > 0 AND NOT a.attisdropped"
@@ -58,8 +58,8 @@ def remake(session: Any, name: str, sql: str) -> None:
         except sa.exc.ProgrammingError:
             if "CREATE OR REPLACE VIEW" not in whole:
                 raise
-            session.ask(f"DROP VIEW {name}")  # a view with other columns cannot be replaced
-            session.ask(sql)
+            session.query(f"DROP VIEW {name}")  # a view with other columns cannot be replaced
+            session.query(sql)
 
 
 GRANTS = """
@@ -74,7 +74,7 @@ LIKE_TABLE, LIKE_VIEW = "steps", "experience"
 
 def grants(session: Any) -> list[Grant]:
     """Return the privileges of roles other than the owner."""
-    return list(session.ask(GRANTS))
+    return list(session.query(GRANTS))
 
 
 def restore_grants(session: Any, grants: list[Grant]) -> None:
@@ -83,7 +83,7 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
         return
     before = {name for name, _, _ in grants}
     wanted = list(grants)
-    relations = session.ask(
+    relations = session.query(
         "SELECT relname, relkind::text FROM pg_class "
         "WHERE relnamespace = to_regnamespace('expdb') AND relkind IN ('r', 'v')"
     )
@@ -92,9 +92,9 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
             model = LIKE_VIEW if kind == "v" else LIKE_TABLE
             wanted += [(name, role, what) for other, role, what in grants if other == model]
     there = {name for name, _ in relations}
-    for name, role, what in sorted(set(wanted) - set(session.ask(GRANTS))):
+    for name, role, what in sorted(set(wanted) - set(session.query(GRANTS))):
         if name in there:
-            session.ask(f"GRANT {what} ON {name} TO {quoted(role)}")
+            session.query(f"GRANT {what} ON {name} TO {quoted(role)}")
 
 
 def quoted(role: str) -> str:
@@ -104,7 +104,7 @@ def quoted(role: str) -> str:
 
 def grant(session: Any, actors: Sequence[str], readers: Sequence[str]) -> None:
     """Let actors write and readers read; upgrades grant the same on new tables and views."""
-    ((owner, may),) = session.ask(
+    ((owner, may),) = session.query(
         "SELECT pg_get_userbyid(nspowner), pg_has_role(current_user, nspowner, 'USAGE') "
         "FROM pg_namespace WHERE nspname = 'expdb'"
     )
@@ -115,9 +115,9 @@ def grant(session: Any, actors: Sequence[str], readers: Sequence[str]) -> None:
         )
     for roles, rights in ((actors, "SELECT, INSERT, UPDATE, DELETE"), (readers, "SELECT")):
         for role in map(quoted, roles):
-            session.ask(f"GRANT USAGE ON SCHEMA expdb TO {role}")
-            session.ask(f"GRANT {rights} ON ALL TABLES IN SCHEMA expdb TO {role}")
-            session.ask(f"REVOKE INSERT, UPDATE, DELETE ON expdb.expdb_version FROM {role}")
+            session.query(f"GRANT USAGE ON SCHEMA expdb TO {role}")
+            session.query(f"GRANT {rights} ON ALL TABLES IN SCHEMA expdb TO {role}")
+            session.query(f"REVOKE INSERT, UPDATE, DELETE ON expdb.expdb_version FROM {role}")
 
 
 def schema_problems(session: Any) -> list[str]:
@@ -127,7 +127,7 @@ def schema_problems(session: Any) -> list[str]:
     """
     made = schema.read_migrated_schema("postgresql")
     bodies = {name: sql.split("$$")[1] for name, sql in made.items() if "CREATE FUNCTION" in sql}
-    functions, triggers, views = session.ask_all(
+    functions, triggers, views = session.query_all(
         ("SELECT proname, prosrc FROM pg_proc WHERE pronamespace = to_regnamespace('expdb')",),
         (
             "SELECT t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid "
@@ -163,7 +163,7 @@ def lock_migrations(session: Any) -> None:
 
     `migrations/env.py` takes the same lock.
     """
-    session.ask("SELECT pg_advisory_xact_lock(1702391908)")
+    session.query("SELECT pg_advisory_xact_lock(1702391908)")
 
 
 def file_problems(session: Any) -> list[str]:
@@ -184,7 +184,7 @@ DEAD_ROWS = (
 
 def database_gauges(session: Any) -> dict[str, float]:
     """Return figures of the whole database for the history of metrics."""
-    ((connections, longest),), ((dead,),) = session.ask_all((ACTIVITY,), (DEAD_ROWS,))
+    ((connections, longest),), ((dead,),) = session.query_all((ACTIVITY,), (DEAD_ROWS,))
     return {
         "connections": connections,
         "longest_transaction_seconds": longest,
@@ -194,7 +194,7 @@ def database_gauges(session: Any) -> dict[str, float]:
 
 def has_index(session: Any, label: str) -> bool:
     """Return whether an index of this name exists."""
-    rows = session.ask(
+    rows = session.query(
         "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
         "AND relname = ?",
         label,
@@ -208,7 +208,7 @@ INDEXES_ALL_SCORES = False
 
 def estimate(session: Any, table: str, index: str) -> None:
     """Update the planner's statistics of the table."""
-    session.ask(f"ANALYZE {table}")
+    session.query(f"ANALYZE {table}")
 
 
 # -- statements ------------------------------------------------------------------------------------
@@ -460,7 +460,7 @@ def set_texts(
 
     Use one statement, because triggers run once per statement.
     """
-    session.tell(
+    session.execute(
         f"UPDATE {column.table.name} t SET {column.name} = g.text "
         "FROM unnest(?::bigint[], ?::text[]) AS g(key, text) "
         f"WHERE t.buffer_id = ? AND t.{key.name} = g.key",

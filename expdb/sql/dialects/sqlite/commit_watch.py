@@ -31,9 +31,9 @@ class CommitWatch:
 
     def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):
         self._path, self._max_lag, self._ask = path, max_lag, ask
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the object, at the start and in a forked child."""
         self._lock = threading.Lock()
         # Time of the last check, id of this process's last commit at that time, and the result.

@@ -58,7 +58,7 @@ class SqliteTransaction(Transaction):
     def _begin(self) -> Session:
         engine, kind, began = self._engine, self._kind, time.monotonic()
         if self._writes:
-            engine.take_turn(self, self._timeout)
+            engine.acquire_writer(self, self._timeout)
         self._session = session = engine.take(kind)
         if self._writes:
             waited = time.monotonic() - began
@@ -80,7 +80,7 @@ class SqliteTransaction(Transaction):
             except session.driver.Error:
                 self._ending = False
                 raise
-        self._let_go(None, session)
+        self._release(None, session)
         if self._writes:
             self._engine.checkpoint_if_due()
 
@@ -88,12 +88,12 @@ class SqliteTransaction(Transaction):
         if self._is_over:  # the object is garbage collected, maybe during another transaction
             return
         if self._session is not None:
-            self._let_go(error, self._session)
+            self._release(error, self._session)
         if self._writes:
-            self._engine.end_turn(self)
+            self._engine.release_writer(self)
         self._is_over = True
 
-    def _let_go(self, error: BaseException | None, session: SqliteSession) -> None:
+    def _release(self, error: BaseException | None, session: SqliteSession) -> None:
         is_sound = error is None or isinstance(error, errors.ExpDBError)
         if not session.in_transaction:
             self.committed = self._ending
@@ -108,7 +108,7 @@ class SqliteTransaction(Transaction):
                 if after is not None and is_next_commit(self._wal_index_header, after):
                     self.commit_versions = self._wal_index_header, after, own
         self._session = None  # before the session is given back, which must happen only once
-        self._engine.give_back(self._kind, session, is_sound)
+        self._engine.return_session(self._kind, session, is_sound)
 
     def _translate_errors(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
@@ -196,7 +196,7 @@ class SqliteEngine(Engine):
         except Exception as error:
             raise self.translated(error) from errors.log_cause(error)
 
-    def give_back(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
+    def return_session(self, kind: Kind, session: SqliteSession, usable: bool) -> None:
         """Keep a session for later use, or close it if it is not usable."""
         if not usable:
             session.close()
@@ -220,7 +220,7 @@ class SqliteEngine(Engine):
                 )
             return None
         finally:
-            self.give_back("read", session, usable=True)
+            self.return_session("read", session, usable=True)
 
     def reading(self) -> Transaction:
         """Return a context manager in which all reads see one snapshot."""
@@ -259,7 +259,7 @@ class SqliteEngine(Engine):
         # On a separate connection: data_version does not change with the connection's own writes.
         session = self.take("watch")
         commit = session.last_commit()
-        self.give_back("watch", session, usable=True)
+        self.return_session("watch", session, usable=True)
         return commit
 
     def writing(self, timeout: float | None = None, *, outlives: bool = True) -> Transaction:
@@ -274,7 +274,7 @@ class SqliteEngine(Engine):
         kind: Kind = "write" if outlives or self.durability == "normal" else "unsynced"
         return SqliteTransaction(self, kind, self.remaining() if timeout is None else timeout)
 
-    def take_turn(self, transaction: SqliteTransaction, timeout: float) -> None:
+    def acquire_writer(self, transaction: SqliteTransaction, timeout: float) -> None:
         """Wait for the lock with which one thread of this handle writes at a time."""
         if not self._writer.acquire(timeout=timeout):
             raise errors.DatabaseBusy(
@@ -284,7 +284,7 @@ class SqliteEngine(Engine):
         self._turn = transaction.turn
         self._log.warn()  # before the write, because a filter may turn the warning into an error
 
-    def end_turn(self, transaction: SqliteTransaction) -> None:
+    def release_writer(self, transaction: SqliteTransaction) -> None:
         """Release the writer lock if this transaction holds it.
 
         The transaction may be an old one that is being garbage collected.
@@ -324,7 +324,7 @@ class SqliteEngine(Engine):
             try:
                 self._log.checkpoint(session.driver, self.translated)
             finally:
-                self.give_back("write", session, usable=True)
+                self.return_session("write", session, usable=True)
 
     def nbytes(self) -> int:
         """Return the size of the file."""
@@ -342,7 +342,7 @@ class SqliteEngine(Engine):
         try:
             copy_into(target, session, self.module)
         finally:
-            self.give_back("read", session, usable=True)
+            self.return_session("read", session, usable=True)
 
     def release(self) -> None:
         """Close idle connections; new connections are opened when they are needed."""
@@ -365,12 +365,12 @@ class SqliteEngine(Engine):
                 while True:
                     sessions.pop().close()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the engine in a forked child.
 
         The parent's threads do not exist in the child. At the fork, one of them may have held the
         old locks or may have been returning a session.
         """
         self._idle = {kind: [] for kind in self._idle}
-        self._commits.begin_anew()
+        self._commits.reset()
         self._writer = threading.RLock()

@@ -53,9 +53,9 @@ def _software(module: ModuleType) -> Finding:
 
 
 def _disk(path: str, session: Session, writable: bool) -> list[Finding]:
-    ((unused,),) = session.ask("PRAGMA freelist_count")
-    ((page,),) = session.ask("PRAGMA page_size")
-    ((journal,),) = session.ask("PRAGMA journal_mode")
+    ((unused,),) = session.query("PRAGMA freelist_count")
+    ((page,),) = session.query("PRAGMA page_size")
+    ((journal,),) = session.query("PRAGMA journal_mode")
     kind, free = file_system(path), unused * page
     log, size = _bytes(path + "-wal"), os.stat(path).st_size
     room = shutil.disk_usage(os.path.dirname(path)).free

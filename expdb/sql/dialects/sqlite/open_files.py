@@ -23,7 +23,7 @@ class OpenFile(Protocol):
     def close_idle(self) -> None:
         """Close idle connections."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Reset the engine in a forked child."""
 
 
@@ -78,7 +78,7 @@ class OpenFiles:
         for session in self.inherited:
             session.abandon()
         for engine in self.engines.list():
-            engine.begin_anew()
+            engine.reset()
 
 
 open_files = OpenFiles()

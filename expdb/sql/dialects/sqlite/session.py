@@ -25,7 +25,7 @@ class SqliteSession(Session):
         self.serial = next(_serials)  # never reused, unlike an id()
         open_files.sessions.add(self)
 
-    def each(self, statement: str, *params: Any) -> Iterator[Any]:
+    def iterate(self, statement: str, *params: Any) -> Iterator[Any]:
         """Run a plain statement and yield its rows; the caller must read all of them."""
         yield from self.driver.execute(statement, params)
 

@@ -20,7 +20,7 @@ NAME = "sqlite"
 def columns(session: Any) -> set[tuple[str, str]]:
     """Return the table and the name of every column."""
     return set(
-        session.ask(
+        session.query(
             "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
             "WHERE m.type = 'table'"
         )
@@ -30,8 +30,8 @@ def columns(session: Any) -> set[tuple[str, str]]:
 def remake(session: Any, name: str, sql: str) -> None:
     """Recreate a view or a trigger."""
     kind = "VIEW" if sql.startswith("CREATE VIEW") else "TRIGGER"
-    session.ask(f"DROP {kind} IF EXISTS {name}")
-    session.ask(sql)
+    session.query(f"DROP {kind} IF EXISTS {name}")
+    session.query(sql)
 
 
 def grants(session: Any) -> list[Grant]:
@@ -46,7 +46,7 @@ def restore_grants(session: Any, grants: list[Grant]) -> None:
 def schema_problems(session: Any) -> list[str]:
     """Return missing or altered triggers and views, and objects of others that SQLite would use."""
     made = schema.read_migrated_schema("sqlite")
-    rows = session.ask(
+    rows = session.query(
         "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table')"
     )
     stored = {name: sql for kind, name, sql in rows if name in made}
@@ -80,7 +80,7 @@ def lock_migrations(session: Any) -> None:
 
 def file_problems(session: Any) -> list[str]:
     """Return the problems that SQLite itself finds in the file."""
-    return [line for (line,) in session.ask("PRAGMA quick_check") if line != "ok"]
+    return [line for (line,) in session.query("PRAGMA quick_check") if line != "ok"]
 
 
 # -- queries ---------------------------------------------------------------------------------------
@@ -180,9 +180,9 @@ TAG_KEYS: dict[str, str] = {
 def database_gauges(session: Any) -> dict[str, float]:
     """Return figures of the whole database for the history of metrics."""
     ((pages,),), ((unused,),), ((size,),) = (
-        session.ask(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
+        session.query(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
     )
-    path = next(file for _, name, file in session.ask("PRAGMA database_list") if name == "main")
+    path = next(file for _, name, file in session.query("PRAGMA database_list") if name == "main")
     try:
         log_bytes = os.stat(f"{path}-wal").st_size
     except FileNotFoundError:  # the last other connection has just removed it
@@ -199,7 +199,9 @@ def has_index(session: Any, label: str) -> bool:
 
     SQLAlchemy cannot reflect indexes of expressions.
     """
-    return bool(session.ask("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label))
+    return bool(
+        session.query("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", label)
+    )
 
 
 # Before SQLite 3.41, an index of an expression covers a query only if it also contains the columns
@@ -212,9 +214,11 @@ def estimate(session: Any, table: str, index: str) -> None:
 
     The statistics make the planner use the index.
     """
-    session.ask("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
+    session.query("DELETE FROM sqlite_stat1 WHERE tbl = ? AND idx = ?", table, index)
     figures = "1000000 1000000 2000" if table == "steps" else "10000 10000 20"
-    session.ask("INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", table, index, figures)
+    session.query(
+        "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES (?, ?, ?)", table, index, figures
+    )
 
 
 HAS_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -250,7 +254,7 @@ def insert_steps(
         used_columns.pop()
     insert, row = _insert_steps(buffer_id, len(used_columns))
     if count < STEPS_AT_ONCE:
-        session.many(insert + row, zip(*used_columns, strict=True))
+        session.execute_many(insert + row, zip(*used_columns, strict=True))
         return
 
     def slice_rows(start: int, stop: int) -> Iterator[tuple[Any, ...]]:
@@ -262,9 +266,9 @@ def insert_steps(
         statement = insert + ", ".join([row] * STEPS_AT_ONCE)
         for start in range(0, whole, STEPS_AT_ONCE):
             values = chain.from_iterable(slice_rows(start, start + STEPS_AT_ONCE))
-            session.ask(statement, *values)
+            session.query(statement, *values)
     if count - whole:
-        session.many(insert + row, slice_rows(whole, count))
+        session.execute_many(insert + row, slice_rows(whole, count))
 
 
 @lru_cache(64)
@@ -281,7 +285,7 @@ def insert_rows(
     names: tuple[str, ...] | None = None,
 ) -> None:
     """Insert rows of a table; by default, `names` are all columns of the table in their order."""
-    session.many(_insert(table, names), rows)
+    session.execute_many(_insert(table, names), rows)
 
 
 @lru_cache(64)
@@ -300,14 +304,14 @@ def set_texts(
     """Set a text column in rows of a buffer; `texts` maps the key of each row to its text."""
     revision = ""
     if column.table.name == "steps":  # faster than the trigger, which runs for each row
-        ((number,),) = session.ask(
+        ((number,),) = session.query(
             "UPDATE buffers SET revision = revision + 1 WHERE id = ? RETURNING revision", buffer_id
         )
         revision = f", revision = {int(number)}"
     rows_by_text: dict[str | None, list[int]] = {}
     for row, text in texts.items():
         rows_by_text.setdefault(text, []).append(row)
-    session.many(
+    session.execute_many(
         f"UPDATE {column.table.name} SET {column.name} = ?{revision} "
         f"WHERE buffer_id = {int(buffer_id)} AND {key.name} {AMONG}",
         ((text, as_list(np.array(rows, np.int64))) for text, rows in rows_by_text.items()),

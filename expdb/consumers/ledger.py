@@ -28,8 +28,9 @@ from expdb.replay.samplers import Sampler
 from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Unit
 from expdb.sampling.candidates import remember
+from expdb.sampling.checksums import checksum
 from expdb.sampling.engine import SampleEngine
-from expdb.sampling.repeatable import Philox, checksum
+from expdb.sampling.philox import Philox
 from expdb.sampling.request import Limits, as_text, describe_query
 from expdb.sampling.sample_plan import Recorded, SamplePlan
 from expdb.sql.engine import Attempts
@@ -43,7 +44,7 @@ from expdb.storage.ledger.consumers import (
     parse_versions,
     unknown_consumer,
 )
-from expdb.storage.ledger.encoding import Drawn, described
+from expdb.storage.ledger.encoding import LeasedItems, described
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
@@ -83,7 +84,7 @@ class _Overtaken(Exception):
 
 
 @dataclass(frozen=True)
-class Leased:
+class DrawnLease:
     """A batch and the numbers of its lease."""
 
     id: int
@@ -92,7 +93,7 @@ class Leased:
 
 
 # The lease, the consumer's version before the lease, the id of the request, and the batch.
-_Made = tuple[leases.LeaseRecord, int, int, Batch]
+_CommittedLease = tuple[leases.LeaseRow, int, int, Batch]
 
 _serials = itertools.count()
 
@@ -100,7 +101,7 @@ ACKNOWLEDGED = "acknowledged"
 ATTEMPTS = 100  # maximum draws for one batch, if the unit drops every drawn item
 
 
-class Leasing:
+class ConsumerLedger:
     """Make and end the leases of one consumer in one process. Threads may share it."""
 
     def __init__(self, store: Store, sampling: SampleEngine, consumer: ConsumerRecord):
@@ -171,7 +172,7 @@ class Leasing:
 
     def lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
-    ) -> Leased | None:
+    ) -> DrawnLease | None:
         """Draw a batch that no other lease holds, and record it.
 
         `done` is the id and the trainer step of a lease to acknowledge in the same transaction.
@@ -182,7 +183,7 @@ class Leasing:
 
     def _lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
-    ) -> Leased | None:
+    ) -> DrawnLease | None:
         self._warn_of_mixed_units(request.unit.by_episode)
         if not self._sampling.resident.complete:
             self._sampling.load()
@@ -218,7 +219,7 @@ class Leasing:
         self._store.activity.add(LEARNER, leases=1, items_leased=len(lease.drawn.items))
         if request.pin:
             self._pinning.add(lease.id)
-        return Leased(lease.id, lease.number, batch)
+        return DrawnLease(lease.id, lease.number, batch)
 
     def _warn_of_mixed_units(self, by_episode: bool) -> None:
         """Warn once if this consumer leases episodes and steps, which it counts separately."""
@@ -231,7 +232,7 @@ class Leasing:
 
     def _in_transaction(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
-    ) -> _Made | errors.TooFewRows | None:
+    ) -> _CommittedLease | errors.TooFewRows | None:
         """Acknowledge `done`, then lease a batch, or release overdue leases and return None."""
         with self._store.engine.writing(outlives=done is not None) as session:
             if done is None:
@@ -241,7 +242,7 @@ class Leasing:
                 counters = self._acknowledge_first(session, *done)
             overdue = self._overdue(counters.now)
             if overdue:
-                leases.give_back(session, self._store, self._consumer, overdue, counters.now)
+                leases.release(session, self._store, self._consumer, overdue, counters.now)
                 return None
             return self._hand_out(session, counters, request, seconds, done is not None)
 
@@ -279,7 +280,7 @@ class Leasing:
         request: LeaseRequest,
         seconds: float,
         goes_on: bool,
-    ) -> _Made | errors.TooFewRows:
+    ) -> _CommittedLease | errors.TooFewRows:
         """Draw a batch and record it.
 
         If there are too few items, raise TooFewRows, or return the error if the transaction
@@ -303,7 +304,7 @@ class Leasing:
         leases.insert(session, self._store, self._consumer, counters, new)
         if new.pinned is not None and settle_pins(session, self._store) > new.pinned:
             raise _Overtaken
-        lease = leases.LeaseRecord(
+        lease = leases.LeaseRow(
             counters.handed_out,
             new.number,
             "leased",
@@ -323,7 +324,7 @@ class Leasing:
         self._issued.discard(id)
         self._pinning.discard(id)
 
-    def _take_in(self, lease: leases.LeaseRecord, version: int) -> None:
+    def _take_in(self, lease: leases.LeaseRow, version: int) -> None:
         """Apply this process's change to the usage counts, unless they lack earlier changes."""
         if lease.status != "leased":
             self._forget_given(lease.id)
@@ -404,7 +405,7 @@ class Leasing:
             explained = limits.explained(self._consumer.settings.new_only)
             raise errors.TooFewRows(f"{error}{explained}") from None
 
-    def _request_id(self, request: LeaseRequest, drawn: Drawn) -> tuple[int, str | None]:
+    def _request_id(self, request: LeaseRequest, drawn: LeasedItems) -> tuple[int, str | None]:
         """Return the id of a request, and its text, or None if the request is already stored."""
         columns = described(drawn.columns)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
@@ -504,7 +505,7 @@ class Leasing:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
             counters = leases.hold(session, store, consumer)
-            was_returned = leases.give_back(
+            was_returned = leases.release(
                 session, store, consumer, [id], counters.now, self._holder
             )
         lease = self._usage.held.get(id)
