@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
-from expdb.storage.writing import transaction
 from expdb.storage.writing.batches import (
     EPISODE_NAMES,
     STEP_NAMES,
@@ -79,10 +77,7 @@ class EpisodeSink:
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         steps.close()  # before the write has the lock, so that several threads can encode
-        write = partial(transaction.write, self._store, steps)
-        # Only this writer continues its episode, so no cached episode changes.
-        payload = EncodedWrite(steps, write, cache_episodes=lambda: None)
-        positions: np.ndarray = self._buffer._writes.write(payload)
+        positions: np.ndarray = self._buffer._writes.write(EncodedWrite(steps, None))
         self._buffer._evict_and_report()
         return positions
 
@@ -120,9 +115,7 @@ class StepSink:
 
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
-        write = partial(self._episodes.write_gathered, steps)
-        cache_episodes = partial(self._episodes.cache_episodes, steps)
-        positions: np.ndarray = self._writes.write(EncodedWrite(steps, write, cache_episodes))
+        positions: np.ndarray = self._writes.write(EncodedWrite(steps, self._episodes))
         self._buffer._evict_and_report()
         return positions
 

@@ -16,17 +16,16 @@ from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import episodes, transaction
-from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.pending_steps import (
     Key,
     PendingSteps,
     Progress,
+    Row,
     key_of,
     new_steps,
     step_columns,
 )
-from expdb.storage.writing.submissions import EncodedWrite, Payload, Row
 
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
@@ -63,22 +62,6 @@ class OpenEpisodes:
         self._replaced: dict[EpisodeRecord, None] = {}
 
     # -- writing -----------------------------------------------------------------------------------
-
-    def write_alone(self, payload: Payload) -> np.ndarray:
-        """Write the steps of one call in one transaction; return their positions, in order."""
-        if isinstance(payload, EncodedWrite):
-            return payload.write()
-        pending = new_steps(self._store.fields, self._store.replacements)
-        if not isinstance(payload, dict):
-            return self.write_gathered(pending, payload)
-        are_gathered = False
-        # After these errors, the steps are gathered row by row below: this looks up the episodes
-        # again, and an error names its row.
-        with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
-            are_gathered = self.gather_columns(payload, pending)
-        if are_gathered:
-            return self.write_gathered(pending)
-        return self.write_gathered(pending, [split_step(row) for row in rows_of(payload)])
 
     def new_steps(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""

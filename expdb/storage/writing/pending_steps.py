@@ -23,6 +23,7 @@ from expdb.storage.writing.final import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
 
 Key = tuple[str, str]  # task and agent
+Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
 _NONE = [None, None]
 # The default values of the columns in `STEP_KEYS`.

@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,9 +12,9 @@ import numpy as np
 from expdb import errors
 from expdb.process.awaiting import as_caller, current_caller
 from expdb.sql.engine import Engine
-from expdb.storage.writing.pending_steps import PendingSteps
+from expdb.storage.writing.open_episodes import OpenEpisodes
+from expdb.storage.writing.pending_steps import PendingSteps, Row
 
-Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 Columns = dict[str, Sequence[Any]]
 
 # Deeper values are not measured.
@@ -23,12 +23,13 @@ MAX_SIZE_DEPTH = 8
 
 @dataclass(frozen=True, eq=False)
 class EncodedWrite:
-    """Encoded steps, and functions that write them and cache their episodes."""
+    """Encoded steps, and the open episodes that they continue.
+
+    The steps of an `EpisodeWriter` continue only its own episode, and `episodes` is None.
+    """
 
     steps: PendingSteps
-    write: Callable[[], np.ndarray]  # writes the steps in a transaction of their own
-    # Caches the episodes after a shared transaction has stored the steps.
-    cache_episodes: Callable[[], None]
+    episodes: OpenEpisodes | None
 
 
 # The steps of one call: rows, columns or encoded steps.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from functools import partial
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.store import Store
 from expdb.storage.writing import transaction
+from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.in_doubt import commit_unknown
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending_steps import PendingSteps
-from expdb.storage.writing.submissions import EncodedWrite, Submission
+from expdb.storage.writing.pending_steps import PendingSteps, new_steps
+from expdb.storage.writing.submissions import EncodedWrite, Payload, Submission
 
 # If fields vary in size, a chunk larger than this gets no steps of later submissions. When its
 # episode ends, it is merged with the other chunks of the episode.
@@ -38,6 +38,25 @@ _DATABASE_ERRORS = (errors.ConnectionLost, errors.DatabaseBusy)
 Member = tuple[Submission, int, int | None]
 
 
+def write_alone(store: Store, episodes: OpenEpisodes, payload: Payload) -> np.ndarray:
+    """Write the steps of one call in one transaction; return their positions, in order."""
+    if isinstance(payload, EncodedWrite):
+        if payload.episodes is None:
+            return transaction.write(store, payload.steps)
+        return payload.episodes.write_gathered(payload.steps)
+    pending = new_steps(store.fields, store.replacements)
+    if not isinstance(payload, dict):
+        return episodes.write_gathered(pending, payload)
+    are_gathered = False
+    # After these errors, the steps are gathered row by row below: this looks up the episodes
+    # again, and an error names its row.
+    with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
+        are_gathered = episodes.gather_columns(payload, pending)
+    if are_gathered:
+        return episodes.write_gathered(pending)
+    return episodes.write_gathered(pending, [split_step(row) for row in rows_of(payload)])
+
+
 def write_group(store: Store, episodes: OpenEpisodes, group: list[Submission]) -> None:
     """Write a group of submissions, in one transaction if possible, and set their results.
 
@@ -54,18 +73,20 @@ def write_group(store: Store, episodes: OpenEpisodes, group: list[Submission]) -
     for submission in group:
         if not submission.has_result and postponed.isdisjoint(submission.episodes):
             if database_error is None:
-                database_error = _write_alone(episodes, submission)
+                database_error = _write_submission(store, episodes, submission)
             elif submission.deadline <= time.monotonic():
                 submission.fail(_error_after_deadline(submission, database_error))
         if not submission.has_result:
             postponed |= submission.episodes
 
 
-def _write_alone(episodes: OpenEpisodes, submission: Submission) -> errors.ExpDBError | None:
+def _write_submission(
+    store: Store, episodes: OpenEpisodes, submission: Submission
+) -> errors.ExpDBError | None:
     """Write one submission; return the error if the database was unreachable or locked."""
     try:
         with submission.as_caller():
-            submission.positions = episodes.write_alone(submission.payload)
+            submission.positions = write_alone(store, episodes, submission.payload)
     except errors.RateLimited as error:
         # A thread waits in `WriteQueue.write`; the steps of a coroutine are written later.
         if submission.loop is None or time.monotonic() >= submission.deadline:
@@ -91,9 +112,7 @@ def _write_shared(
         if isinstance(submission.payload, EncodedWrite)
     }
     if gathered := _gather(episodes, group, pending):
-        commit = partial(episodes.commit, pending)
-        cache_episodes = partial(episodes.cache_episodes, pending)
-        members[EncodedWrite(pending, commit, cache_episodes)] = gathered
+        members[EncodedWrite(pending, episodes)] = gathered
     can_share = transaction.can_share_transaction
     shared = [write for write in members if can_share(store, write.steps)]
     try:
@@ -105,8 +124,9 @@ def _write_shared(
         return error
     finally:  # an error may also come after the commit
         for write in members:
-            if write.steps.is_stored or write.steps.is_in_doubt:
-                write.cache_episodes()
+            is_written = write.steps.is_stored or write.steps.is_in_doubt
+            if is_written and write.episodes is not None:
+                write.episodes.cache_episodes(write.steps)
             if write.steps.is_stored:
                 _set_positions(members[write], write.steps.positions)
     if gathered and not pending.is_stored:

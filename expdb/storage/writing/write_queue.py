@@ -21,7 +21,7 @@ from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.submissions import EncodedWrite, Payload, Submission, count_steps
-from expdb.storage.writing.write_groups import write_group
+from expdb.storage.writing.write_groups import write_alone, write_group
 
 Result = TypeVar("Result")
 
@@ -99,8 +99,9 @@ class WriteQueue:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            # As `run` does, without a call.
-            return locked(self._lock, self._run_as_owner, self.episodes.write_alone, payload)
+            # As `run` does, but without another call.
+            arguments = write_alone, self._store, self.episodes, payload
+            return locked(self._lock, self._run_as_owner, *arguments)
         own = Submission(payload, deadline, self._store.engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
@@ -109,7 +110,7 @@ class WriteQueue:
             try:
                 locked(self._queue_lock, self._append, own)
             except RuntimeError:  # the program ends, or has too many threads
-                return self.run(self.episodes.write_alone, payload)
+                return self.run(write_alone, self._store, self.episodes, payload)
             own.done.acquire()
             return own.result()
         except BaseException:
