@@ -335,12 +335,15 @@ def main() -> None:
     """Run the command that the first argument names."""
     match sys.argv[1:]:
         case ["record", folder, *arguments]:
-            place = Path(folder).resolve()
-            place.mkdir(parents=True, exist_ok=True)
-            options = [f"--cov={ROOT / 'expdb'}", "--cov-context=test", "--cov-report="]
-            command = [sys.executable, "-m", "pytest", *options, f"--junitxml={place}/times.xml"]
-            places = {"COVERAGE_FILE": str(place / ".coverage"), "PYTHONPATH": str(ROOT)}
-            subprocess.run([*command, *arguments], cwd=ROOT, env={**os.environ, **places})
+            # One process for each file: tests that set a trace function end the recording.
+            for path in sorted((ROOT / "tests").rglob("test_*.py")):
+                place = Path(folder).resolve() / path.relative_to(ROOT / "tests").with_suffix("")
+                place.mkdir(parents=True, exist_ok=True)
+                options = [f"--cov={ROOT / 'expdb'}", "--cov-context=test", "--cov-report="]
+                options.append(f"--junitxml={place}/times.xml")
+                command = [sys.executable, "-m", "pytest", *options, str(path), *arguments]
+                places = {"COVERAGE_FILE": str(place / ".coverage"), "PYTHONPATH": str(ROOT)}
+                subprocess.run(command, cwd=ROOT, env={**os.environ, **places})
         case [("fixes" | "mutants") as kind, folder, table, *before]:
             names = {name for path in before for name in detected(Path(path))}
             cases = fixes(names) if kind == "fixes" else mutants(names)

@@ -290,10 +290,10 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     buffer = db.buffer("train")
     buffer.store(task_id="t", obs=1)
     with pytest.raises(expdb.TooFewRows):
-        buffer.consumer("learner", min_size=5).lease(5, wait=1.6)
+        buffer.consumer("learner", min_size=5).lease(5, wait=2.5)
     report_now(buffer)
     counts = by_role(buffer)["learner"]["counts"]
-    assert 1.3 < counts["learner_wait_seconds"] < 6
+    assert 2.2 < counts["learner_wait_seconds"] < 8
     waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
     assert max(row["longest_learner_wait_seconds"] for row in waiting) > 0
     assert waiting[-1]["mean_waiting_learners"] > 0.3
