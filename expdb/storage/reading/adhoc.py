@@ -5,8 +5,8 @@ This module also implements the SQL function `field(payload, name)`.
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,21 +35,15 @@ WHERE g.buffer_id = ? AND g.chunk = ? AND g.chunk_row <= ? AND ? <= g.chunk_row 
 """
 
 
-class Reader(Protocol):
-    """The interface through which the SQL function `field` reads the database."""
-
-    def query(self, sql: str, *params: Any) -> Sequence[Any]:
-        """Return the rows of a query with `?` for each parameter."""
-
-
 class FieldFunction:
     """The SQL function `field(payload, name)`.
 
-    The function returns a field of a step as a number, text, bytes or JSON text.
+    The function returns a field of a step as a number, text, bytes or JSON text. `query` returns
+    the rows of a statement with `?` for each parameter.
     """
 
-    def __init__(self, session: Reader):
-        self._session = session
+    def __init__(self, query: Callable[..., Sequence[Any]]):
+        self._query = query
         self._kinds: dict[str, set[str]] | None = None
         self._decoders: dict[tuple[int, int], Decoder] = {}
         self._chunks: OrderedDict[tuple[int, int], Chunk] = OrderedDict()
@@ -61,7 +55,7 @@ class FieldFunction:
         """
         if self._kinds is None:
             self._kinds = {}
-            for (stored,) in self._session.query("SELECT fields FROM buffers"):
+            for (stored,) in self._query("SELECT fields FROM buffers"):
                 for name, field in Fields.from_text(stored, 0).types.items():
                     scalar = not field.varies and not field.shape
                     kind = (
@@ -124,7 +118,7 @@ class FieldFunction:
     def _final_after(self, payload: str, name: str) -> tuple[Chunk, int] | None:
         """Return the chunk and row of the final observation after a step, if it has the field."""
         buffer_id, chunk, row = map(int, payload.split(":"))
-        rows = self._session.query(_FINAL_AFTER, row, buffer_id, chunk, row, row)
+        rows = self._query(_FINAL_AFTER, row, buffer_id, chunk, row, row)
         for final_chunk, final_row, fields in rows:
             if name in parse_names(fields, "tail_fields"):
                 return self._row(f"{buffer_id}:{final_chunk}:{final_row}")
@@ -146,7 +140,7 @@ class FieldFunction:
         if key in self._chunks:
             self._chunks.move_to_end(key)
             return self._chunks[key]
-        records = self._session.query(
+        records = self._query(
             "SELECT c.rows, c.signature, c.crc, c.data, g.schema, g.fields, g.crc FROM chunks c "
             "JOIN signatures g ON g.buffer_id = c.buffer_id AND g.id = c.signature "
             "WHERE c.buffer_id = ? AND c.id = ?", buffer_id, chunk_id,
@@ -246,13 +240,13 @@ def run_sql(
     bound = _bindable(params)
     try:
         with engine.sql() as session:
-            field = FieldFunction(session)
+            field = FieldFunction(session.query)
             names, rows = engine.dialect.run_sql(
                 session, query, bound, field, engine.timeout, max_bytes
             )
     except QueryFailed as error:
         with engine.reading() as session:  # a failed transaction of PostgreSQL cannot read
-            hint = suggest_for_sql_error(str(error), FieldFunction(session).names())
+            hint = suggest_for_sql_error(str(error), FieldFunction(session.query).names())
         raise SqlError(f"{error}; {hint}") from error.__cause__
     unique: list[str] = []
     for name in names:

@@ -65,11 +65,10 @@ class _FieldReader:
 
     def value(self, payload: Any, name: Any) -> Any:
         """Return a field of a step."""
-        (version,) = self.query("PRAGMA data_version")
+        (version,) = self._query("PRAGMA data_version")
         if version != self._version:  # the cached chunks and fields may be outdated
-            self._field, self._version = FieldFunction(self), version
+            self._field, self._version = FieldFunction(self._query), version
         return self._field.value(payload, name)
 
-    def query(self, sql: str, *params: Any) -> list[Any]:
-        """Return the rows of a query, as `FieldFunction` reads them."""
+    def _query(self, sql: str, *params: Any) -> list[Any]:
         return plain_rows(self._connection, sql, params)
