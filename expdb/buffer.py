@@ -19,7 +19,7 @@ from expdb.batch import Batch, table_of_rows
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.consumers.admission import Admission, AdmissionRequest, admit
 from expdb.consumers.consumer import Consumer, checked_settings
-from expdb.consumers.ledger import ConsumerLedger
+from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
 from expdb.memory.budget import Budget
@@ -106,7 +106,7 @@ class ReplayBuffer(NotACollection):
         # loop around `buffer.consumer(name).lease(...)` reads the ledger only once.
         self._consumers: WeakValueDictionary[int, ConsumerLedger] = WeakValueDictionary()
         self._latest: deque[ConsumerLedger] = deque(maxlen=16)
-        self._writes = WriteQueue(store, run)
+        self._write_queue = WriteQueue(store, run)
         self._rng: np.random.Generator | None = None
         self._writers = OpenWriters(store)
         self._task_reminder = TaskReminder()
@@ -260,7 +260,7 @@ class ReplayBuffer(NotACollection):
             "episode_tags": episode_tags,
         }  # fmt: skip
         exits.watch_worker()
-        position = int(self._writes.write([(row, fields)])[0])
+        position = int(self._write_queue.write([(row, fields)])[0])
         self._evict_and_report()
         return position
 
@@ -312,7 +312,7 @@ class ReplayBuffer(NotACollection):
         """
         columns = columns_of(rows)
         steps = [split_step(row) for row in rows_of(rows)] if columns is None else columns
-        positions = self._writes.write(steps)
+        positions = self._write_queue.write(steps)
         self._evict_and_report()
         return positions
 
@@ -400,7 +400,7 @@ class ReplayBuffer(NotACollection):
 
     async def _write_async(self, rows: list[Any]) -> np.ndarray:
         exits.watch_worker()
-        positions = await self._writes.write_async(rows)
+        positions = await self._write_queue.write_async(rows)
         if time.monotonic() >= min(self._retention.next_look, self._reporter.next_report):
             in_thread(self._evict_and_report)
         return positions
@@ -492,7 +492,7 @@ class ReplayBuffer(NotACollection):
             "task_name": task_name, "group_id": group_id, "policy_version": policy_version,
             "episode_tags": episode_tags,
         }  # fmt: skip
-        episode = self._writes.episodes.new(task_id, agent_id, episode_id, details)
+        episode = self._write_queue.episodes.new(task_id, agent_id, episode_id, details)
         resume = checks.flag(resume, "resume")
         episode = episodes.begin(self._store, episode, episode_id is not None, resume)
         return self._writers.add(
@@ -567,7 +567,7 @@ class ReplayBuffer(NotACollection):
             If the episode has ended already.
         """
         checks.choice(status, "status", "complete", "aborted")
-        self._writes.run(self._writes.episodes.end, episode_id, status)
+        self._write_queue.run(self._write_queue.episodes.end, episode_id, status)
 
     def _evict_and_report(self) -> None:
         """Evict due steps and report the activity of this process, if it is time."""
@@ -581,7 +581,7 @@ class ReplayBuffer(NotACollection):
 
     def _complete_open_episodes(self) -> None:
         with suppress(errors.UnknownBuffer):  # another process dropped the buffer
-            self._writes.run(self._writes.episodes.end_all, "complete")
+            self._write_queue.run(self._write_queue.episodes.end_all, "complete")
 
     def _before_fork(self, deadline: float) -> None:
         self._sampling.before_fork(deadline)
@@ -591,7 +591,7 @@ class ReplayBuffer(NotACollection):
 
     def _reset_after_fork(self, run: str) -> None:
         """Start a new run in a forked child, because the open episodes belong to the parent."""
-        self._writes, self._writers = WriteQueue(self._store, run), OpenWriters(self._store)
+        self._write_queue, self._writers = WriteQueue(self._store, run), OpenWriters(self._store)
         self._rng = None
         self._retention = Retention(self._store, self._scan_at, self._sampling.save)
         self._reporter = Reporter(self._store, run, self._sampling)
@@ -1386,7 +1386,7 @@ class ReplayBuffer(NotACollection):
         int
             Number of deleted steps.
         """
-        self._writes.run(self._writes.episodes.forget)
+        self._write_queue.run(self._write_queue.episodes.forget)
         self._writers.forget_episodes()
         return self._engine.retry(change.clear, self._store, at_most_once=True)
 
@@ -1941,9 +1941,8 @@ class ReplayBuffer(NotACollection):
         record = consumers.open_consumer(self._store, name, settings, new_seed)
         ledger = self._consumers.get(record.id)
         if ledger is None or ledger.name != record.name:
-            ledger = self._consumers[record.id] = ConsumerLedger(
-                self._store, self._sampling, record
-            )
+            ledger = ConsumerLedger(self._store, self._sampling, record)
+            self._consumers[record.id] = ledger
         if not self._latest or self._latest[-1] is not ledger:
             self._latest.append(ledger)
         return Consumer(ledger, record.name, self)

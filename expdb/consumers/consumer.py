@@ -13,9 +13,9 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
+from expdb.consumers.consumer_ledger import ConsumerLedger, LeaseRequest
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
-from expdb.consumers.ledger import ConsumerLedger, LeaseRequest
 from expdb.consumers.replaying import check_rows_multiple, select_shard
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform

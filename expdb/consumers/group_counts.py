@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from expdb.consumers.ledger import ConsumerLedger
+from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.names import SCORE
 from expdb.replay.sequences import Group
 from expdb.sql.query import Where

@@ -13,7 +13,7 @@ from typing import Any
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.consumers.ledger import ConsumerLedger, DrawnLease
+from expdb.consumers.consumer_ledger import ConsumerLedger, DrawnLease
 from expdb.process.awaiting import AsyncExit, async_form
 from expdb.storage.scores.requested import scores_of
 
@@ -160,7 +160,7 @@ class Lease(AsyncExit[Batch]):
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        self._ledger.give_back(self.id)
+        self._ledger.release(self.id)
         self.end()
 
     @property

@@ -150,7 +150,7 @@ class Interval:
         if allowed is None:
             return drawn
         fit = allowed(drawn)
-        # NumPy implements `all` and `count_nonzero` in Python, but not `argmin`.
+        # `argmin` is faster than `all` and `count_nonzero`, which call Python code in NumPy.
         return drawn if count and fit[fit.argmin()] else self._redraw(drawn, fit, rng)
 
     def _redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:

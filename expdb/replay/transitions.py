@@ -487,7 +487,7 @@ def _validate_n(n: Any) -> int | tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def _discounts(gamma: float) -> np.ndarray:
-    """Return the discount of a step that does not terminate its episode, and of one that does."""
+    """Return the discounts of steps, indexed by whether the step terminates its episode."""
     return np.array([gamma, 0.0])
 
 

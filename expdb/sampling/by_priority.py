@@ -121,7 +121,7 @@ class ByPriority:
         r = self._resident
         changes = draws.changes()
         must_rebuild = self._match_tree(draws, changes is None)
-        looked = self._examine(session, request, draws.epoch)
+        looked = self._find_changed_matches(session, request, draws.epoch)
         used = NONE if request.limits is None else request.limits.usage.since(draws.used)
         reach = request.unit.reach
         if request.limits is not None and request.limits.reads:
@@ -201,7 +201,7 @@ class ByPriority:
             after = trajectories.next_steps(r.rows(orphaned))
             orphaned = r.positions(after[after >= 0])
 
-    def _examine(
+    def _find_changed_matches(
         self, session: Session | None, request: SampleRequest, epoch: int
     ) -> np.ndarray | None:
         """Return the positions whose match may have changed since an epoch; None if unknown."""

@@ -57,7 +57,7 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
     The fields of a step never change, so the checksum does not cover them.
     """
     crc, separator = rows, b""
-    for array in _changing(batch, store):
+    for array in _changeable_arrays(batch, store):
         parts: Iterable[Any] = (
             _bytes_of(array) if array.dtype == object else (np.ascontiguousarray(array),)
         )
@@ -71,16 +71,16 @@ def matches(batch: Batch, store: Store, rows: int, stored: int) -> bool:
     """Return whether a rebuilt batch has the checksum that is stored in the ledger."""
     if stored & OF_VALUES:
         return checksum(batch, store, rows) == stored
-    if any(array.dtype == object and array.ndim > 1 for array in _changing(batch, store)):
+    if any(array.dtype == object and array.ndim > 1 for array in _changeable_arrays(batch, store)):
         return True
     return checksum(batch, store, rows) & 0xFFFFFFFF == stored
 
 
-def _changing(batch: Batch, store: Store) -> Iterator[np.ndarray]:
+def _changeable_arrays(batch: Batch, store: Store) -> Iterator[np.ndarray]:
     """Yield the arrays of columns that may change after they are stored."""
     fields = store.fields.types
     for name, array in batch.items():
-        if not (name in fields or name in FIXED or name.removeprefix("next_") in fields):
+        if not (name in fields or name in UNCHANGING or name.removeprefix("next_") in fields):
             yield array
 
 
@@ -93,4 +93,4 @@ def _bytes_of(array: np.ndarray) -> Iterator[bytes]:
             yield value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
 
 
-FIXED = ("position", "episode", "step")
+UNCHANGING = ("position", "episode", "step")

@@ -1,4 +1,4 @@
-"""DrawItems for a consumer within its limits; a batch may be smaller than requested."""
+"""Draw for a consumer within its limits; a batch may be smaller than requested."""
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
@@ -16,7 +16,7 @@ from expdb.replay.samplers import Draw, Sampler
 from expdb.sampling.request import Limits, SampleRequest
 
 Columns = dict[str, np.ndarray]
-DrawItems = Callable[[int], Draw]  # takes the number of items to draw
+DrawFunction = Callable[[int], Draw]  # takes the number of items to draw
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Given(Sampler):
 def draw_within(
     resident: Resident,
     request: SampleRequest,
-    draw: DrawItems,
+    draw: DrawFunction,
     rows_of: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, Columns]:
-    """DrawItems items that a consumer may lease; return positions, rows, and the sampler's columns.
+    """Draw items that a consumer may lease; return positions, rows, and the sampler's columns.
 
     If there are too few items, draw as many as possible. Raise TooFewRows if these are fewer than
     `at_least`.
@@ -90,8 +90,8 @@ def _too_few(limits: Limits, there: int, what: str) -> TooFewRows:
     )
 
 
-def draw_at_least(draw: DrawItems, at_least: int, wanted: int) -> Draw:
-    """DrawItems up to `wanted` items; raise TooFewRows if fewer than `at_least` can be drawn.
+def draw_at_least(draw: DrawFunction, at_least: int, wanted: int) -> Draw:
+    """Draw up to `wanted` items; raise TooFewRows if fewer than `at_least` can be drawn.
 
     Find the greatest possible number by trial draws, because only the sampler knows whether there
     are enough steps, episodes or tasks.

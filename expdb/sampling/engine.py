@@ -94,7 +94,7 @@ class SampleEngine:
         self._by_priority = ByPriority(self._store, self.resident, self._candidates)
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
-        # The last plans. Most calls pass the same objects, which are compared faster than hashed.
+        # The newest plans. Most calls pass the same objects; comparing them is faster than hashing.
         self._recent: list[SamplePlan] = []
         self._seen: object = None
         self._rng = np.random.default_rng(0)  # passed to units that draw no random numbers
@@ -229,7 +229,7 @@ class SampleEngine:
             if not state.size:
                 return np.empty(0, np.int64), None
             self._refresh(session, state, changed)
-            self._make_room(plan, state)
+            self._limit_chunk_cache(plan, state)
             positions = plan.drawable(session).listed().copy()
         return positions, (self.resident, self.resident.epoch)
 
@@ -260,7 +260,7 @@ class SampleEngine:
             if not state.size:
                 return None, len(order), len(order) - start
             self._refresh(session, state, changed)
-            self._make_room(plan, state)
+            self._limit_chunk_cache(plan, state)
             return self._draw_drawable(plan, order, start, rng, empty, session, state)
 
     def _draw_drawable(
@@ -416,7 +416,7 @@ class SampleEngine:
             if r.complete:
                 if r.priorities is None and "priority" in (plan.request.fields or ()):
                     load_priorities(self._store, session, r, state)
-                self._make_room(plan, state)
+                self._limit_chunk_cache(plan, state)
             batch = plan.draw(rng, empty, session, state)
             if plan.unit_type not in self._advised:
                 self._advise(plan, batch, session)
@@ -444,10 +444,10 @@ class SampleEngine:
         """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
         state = self._store.state(session)
         self._refresh(session, state, changed)
-        self._make_room(plan, state)
+        self._limit_chunk_cache(plan, state)
         return state
 
-    def _make_room(self, plan: SamplePlan, state: State) -> None:
+    def _limit_chunk_cache(self, plan: SamplePlan, state: State) -> None:
         """Limit the chunk cache to the memory that is left, if the plan reads chunks."""
         r = self.resident
         # Check the size before `plan.keys`, which fails for fields that are not stored yet.

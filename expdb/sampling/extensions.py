@@ -1,7 +1,7 @@
 """Check the declarations and the results of samplers and units.
 
-The declarations are checked once per plan, and the results of each call if the class sets
-`checks_results`.
+The declarations are checked once per plan, and the results of each call unless the class sets
+`checks_results = False`.
 """
 
 from __future__ import annotations  # NumPy imports its random module when it is first named
@@ -34,7 +34,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) -> None:
     """Raise InvalidValue if the declarations of a sampler or a unit are invalid.
 
-    Warn if a key replaces a field, unless the unit assembles its batches.
+    Warn if a key replaces a field or ``next_<field>``, unless the unit assembles its batches.
     """
     if not dataclasses.is_dataclass(unit) or not unit.__dataclass_params__.frozen:
         raise InvalidValue(
@@ -65,7 +65,7 @@ def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) 
             if (key in fields and key not in SYSTEM) or _is_derived(key, unit, fields):
                 warn(
                     f"batches lack the field {key!r}, because {_name(extension)} has a key of "
-                    "this name; store the field under another name"
+                    "this name; rename the key, or store the field under another name"
                 )
 
 

@@ -83,7 +83,7 @@ class SamplePlan:
         window = request.unit.window
         # The sampler and the unit of the call that the plan was made for; see `serves`.
         self.sampler, self.unit = request.sampler, request.unit
-        self.options: tuple[Any, ...] = ()  # the other arguments of this call
+        self.options: tuple[Any, ...] = ()  # arguments of this call without sampler and unit
         self._checks_unit = request.unit.checks_results
         self._checks_sampler = request.sampler.checks_results
         self._has_budget = request.unit.has_budget

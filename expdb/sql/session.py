@@ -53,7 +53,10 @@ class Session:
         return str(compiled), params if names is None else [params[name] for name in names]
 
     def query(self, statement: str | sa.Executable, *params: Any) -> list[Any]:
-        """Run a statement and return all of its rows, because an open cursor blocks connections."""
+        """Run a statement and return all of its rows at once.
+
+        An open cursor would block other connections.
+        """
         if not isinstance(statement, str):
             return list(self.connection.execute(statement).fetchall())
         return self._driver.execute(statement, params).fetchall()  # type: ignore[no-any-return]
@@ -137,7 +140,7 @@ class Transaction(AbstractContextManager[Session]):
             return self._begin()
         except BaseException as error:
             self._undo(error)
-            self._tell(error)
+            self._raise_translated(error)
             raise
 
     def __exit__(
@@ -152,10 +155,10 @@ class Transaction(AbstractContextManager[Session]):
             self._undo(error)
         except BaseException as failure:
             self._undo(failure)
-            self._tell(failure)
+            self._raise_translated(failure)
             raise
         if error is not None:
-            self._tell(error)
+            self._raise_translated(error)
 
     def __del__(self) -> None:
         self._undo(None)
@@ -179,7 +182,7 @@ class Transaction(AbstractContextManager[Session]):
     def _translate_errors(self, error: BaseException) -> BaseException:
         """Return the expdb error for a driver's error, or the error itself if there is none."""
 
-    def _tell(self, error: BaseException) -> None:
+    def _raise_translated(self, error: BaseException) -> None:
         """Raise the expdb error for a driver's error, if there is one."""
         if isinstance(error, Exception) and not isinstance(error, errors.ExpDBError):
             translated = self._translate_errors(error)

@@ -76,7 +76,7 @@ class Signatures:
     def of_fields(self, fields: Mapping[str, Field]) -> Decoder | None:
         """Return the decoder of the signature for these fields, or None if it is not known yet."""
         key = tuple(fields.items())
-        if key == self._last[0]:  # the usual case: compared faster than hashed
+        if key == self._last[0]:  # the usual case; a comparison is faster than a hash
             return self._last[1]
         id = self._ids.get(key)
         decoder = None if id is None else self._decoders.get(id)

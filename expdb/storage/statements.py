@@ -19,7 +19,7 @@ KEEP_FINAL = (
 
 
 COUNT = "UPDATE buffers SET size = size + ?, bytes = bytes + ? WHERE id = ?"
-COUNT_AND_TELL = f"{COUNT} RETURNING low, size, revision, deleted, capacity"
+COUNT_AND_RETURN = f"{COUNT} RETURNING low, size, revision, deleted, capacity"
 
 
 # Reads the counters after an eviction: RETURNING gives the values from before the trigger runs.

@@ -242,8 +242,8 @@ class Store:
 
         Raise FieldMismatch if a type differs, or if a name is both a field and a mapping.
         """
-        known = map(stored.types.get, written)
-        if all(map(operator.is_, known, written.values())) and lacking <= stored.optional:
+        stored_types = map(stored.types.get, written)
+        if all(map(operator.is_, stored_types, written.values())) and lacking <= stored.optional:
             return  # the usual case
         new = {name: field for name, field in written.items() if name not in stored.types}
         aligned = {  # declared after their first values

@@ -23,7 +23,7 @@ class Tags:
 
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
-        self._settled: set[str] = set()  # tags that exist, or that a warning has named
+        self._checked_names: set[str] = set()  # tags that exist, or that a warning has named
         self._next_look: dict[str, float] = {}  # times, for scores that do not exist
 
     def warn_of_unknown(self, names: Iterable[str]) -> None:
@@ -37,7 +37,7 @@ class Tags:
         fresh = [
             name
             for name in names
-            if name not in self._settled and now >= self._next_look.get(name, now)
+            if name not in self._checked_names and now >= self._next_look.get(name, now)
         ]
         if not fresh:
             return
@@ -50,7 +50,7 @@ class Tags:
             if message == NOT_YET:
                 self._next_look[name] = now + LOOK_SECONDS
             else:
-                self._settled.add(name)
+                self._checked_names.add(name)
         for message in filter(None, messages.values()):
             errors.warn(message)
 

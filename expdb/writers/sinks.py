@@ -17,7 +17,7 @@ from expdb.storage.writing.batches import (
 )
 from expdb.storage.writing.columnar import columnar
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending_steps import PendingSteps, new_steps, step_columns
+from expdb.storage.writing.pending_steps import PendingSteps, create_steps, step_columns
 from expdb.storage.writing.submissions import EncodedWrite
 
 
@@ -35,9 +35,9 @@ class EpisodeSink:
         with self._store.engine.reading():
             return
 
-    def new_steps(self) -> PendingSteps:
+    def create_steps(self) -> PendingSteps:
         """Return an empty collection of steps."""
-        return new_steps(self._store.fields, self._store.replacements)
+        return create_steps(self._store.fields, self._store.replacements)
 
     def gather_many(self, episode: EpisodeRecord, batch: Any, steps: PendingSteps) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""
@@ -77,7 +77,7 @@ class EpisodeSink:
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
         steps.close()  # before the write has the lock, so that several threads can encode
-        positions: np.ndarray = self._buffer._writes.write(EncodedWrite(steps, None))
+        positions: np.ndarray = self._buffer._write_queue.write(EncodedWrite(steps, None))
         self._buffer._evict_and_report()
         return positions
 
@@ -93,12 +93,12 @@ class StepSink:
     """
 
     def __init__(self, buffer: Any):
-        self._buffer, self._writes = buffer, buffer._writes
-        self._episodes = OpenEpisodes(buffer._store, self._writes.episodes.run)
+        self._buffer, self._write_queue = buffer, buffer._write_queue
+        self._episodes = OpenEpisodes(buffer._store, self._write_queue.episodes.run)
 
-    def new_steps(self) -> PendingSteps:
+    def create_steps(self) -> PendingSteps:
         """Return an empty collection of steps."""
-        return self._episodes.new_steps()
+        return self._episodes.create_steps()
 
     def gather(
         self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: PendingSteps
@@ -115,18 +115,18 @@ class StepSink:
 
     def write(self, steps: PendingSteps) -> np.ndarray:
         """Write the steps and update their episodes; return the positions."""
-        positions: np.ndarray = self._writes.write(EncodedWrite(steps, self._episodes))
+        positions: np.ndarray = self._write_queue.write(EncodedWrite(steps, self._episodes))
         self._buffer._evict_and_report()
         return positions
 
     def forget_episodes(self) -> None:
         """Start new episodes with the next steps, because the buffer was cleared."""
-        self._writes.run(self._episodes.forget)
+        self._write_queue.run(self._episodes.forget)
 
     def end_all(self, status: str) -> None:
         """End the episodes that were begun without an `episode_id`."""
         with suppress(errors.UnknownBuffer):  # another handle has dropped the buffer
-            self._writes.run(self._episodes.end_all, status)
+            self._write_queue.run(self._episodes.end_all, status)
 
     def collected(self, writer: Any) -> None:
         """End an open writer that is being garbage-collected; safe to call at any moment."""

@@ -65,7 +65,7 @@ class BufferedWriter(ABC):
     def __init__(self, sink: Any, flush_steps: int, flush_bytes: int, flush_seconds: float):
         self._sink, self._flush_steps = sink, flush_steps
         self._flush_bytes, self._flush_seconds = flush_bytes, flush_seconds
-        self._steps = sink.new_steps()
+        self._steps = sink.create_steps()
         # Steps of a commit with unknown outcome. They are written again before any other steps.
         self._in_doubt: Any = None
         self._untold = np.empty(0, np.int64)  # positions that no flush has returned yet
@@ -191,11 +191,11 @@ class BufferedWriter(ABC):
         No step is written twice. If the outcome of the commit is unknown, later steps are gathered
         separately.
         """
-        steps, following = self._steps, self._sink.new_steps()
+        steps, following = self._steps, self._sink.create_steps()
         try:
             self._write_others(steps)
             self._told_of(steps.positions)
-            self._steps = self._sink.new_steps()  # not `following`: the write may add fields
+            self._steps = self._sink.create_steps()  # not `following`: the write may add fields
         except BaseException:
             if steps.is_stored:  # an interrupt came just after the commit
                 self._told_of(steps.positions)

@@ -74,7 +74,7 @@ def test_a_port_in_use_is_an_error(path):
 
 def test_missing_packages_are_named(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    monkeypatch.delattr("expdb.serve", raising=False)  # so that it is restored
+    monkeypatch.delattr("expdb.serve", raising=False)  # monkeypatch restores the attribute
     for name in [name for name in sys.modules if name.startswith("expdb.serve")]:
         monkeypatch.delitem(sys.modules, name)
     done = CliRunner().invoke(main, ["serve", path])

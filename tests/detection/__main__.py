@@ -1,7 +1,8 @@
 """Measure which defects the tests detect: reversed fixes and mutated lines.
 
     python tests/detection record FOLDER [PYTEST ARGS]
-        Run the tests, and record in FOLDER which test executes which lines and how long it takes.
+        Run each test file in its own process, and record in FOLDER which test executes which
+        lines and how long it takes.
     python tests/detection fixes FOLDER TABLE [BEFORE]
         Reverse hunks of past fixes, one at a time, and run the tests that execute their lines. With
         BEFORE, run only the cases that this table detects.
@@ -335,7 +336,7 @@ def main() -> None:
     """Run the command that the first argument names."""
     match sys.argv[1:]:
         case ["record", folder, *arguments]:
-            # One process for each file: tests that set a trace function end the recording.
+            # Run each file in its own process: a test that sets a trace function ends recording.
             for path in sorted((ROOT / "tests").rglob("test_*.py")):
                 place = Path(folder).resolve() / path.relative_to(ROOT / "tests").with_suffix("")
                 place.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def test_the_number_of_cached_open_episodes_is_bounded(open_db, monkeypatch):
     buffer = open_db().buffer("b", capacity=20)
     for start in range(0, 2000, 20):
         buffer.store_batch([{"task_id": f"t{start + k}", "n": k} for k in range(20)])
-    assert len(buffer._writes.episodes._open) < 700
+    assert len(buffer._write_queue.episodes._open) < 700
 
 
 def test_open_episodes_are_deleted_after_their_steps_are_evicted(open_db):

@@ -293,7 +293,7 @@ def test_a_key_with_the_name_of_a_field_warns(buffer):
 
 @dataclass(frozen=True)
 class Labelled(expdb.Sampler):
-    """Add an array of a dtype."""
+    """Add an array `label` of the given dtype."""
 
     dtype: str
 
@@ -304,7 +304,7 @@ class Labelled(expdb.Sampler):
         return population.uniform(size, rng), {"label": np.ones(size).astype(self.dtype)}
 
 
-def test_a_lease_rejects_arrays_of_samplers_that_it_cannot_store(buffer):
+def test_lease_rejects_sampler_arrays_that_are_not_booleans_or_numbers(buffer):
     consumer = buffer.consumer("trainer")
     for dtype in ("U8", "O", "M8[s]"):
         with pytest.raises(expdb.InvalidValue, match="cannot store the sampler's array 'label'"):
@@ -318,7 +318,7 @@ class Unhashable(expdb.Sampler):
     """A sampler that is not frozen."""
 
 
-def test_checks_of_unhashable_samplers_and_units_name_the_remedy():
+def test_check_functions_explain_how_to_make_a_class_hashable():
     for check, extension in ((check_sampler, Unhashable()), (check_unit, Listing([1]))):
         with pytest.raises(AssertionError, match=r"must be hashable .*, and use tuples"):
             check(extension)
@@ -326,7 +326,7 @@ def test_checks_of_unhashable_samplers_and_units_name_the_remedy():
 
 @dataclass(frozen=True)
 class Budgeted(expdb.Step):
-    """Select items with a function of the test."""
+    """A unit with a budget that selects items with `function`."""
 
     function: Callable
 

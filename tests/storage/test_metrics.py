@@ -574,7 +574,7 @@ def test_leases_are_listed_with_their_status(buffer):
     first, second = buffer.consumer("a"), buffer.consumer("b")
     first.lease(2).acknowledge(step=7)
     lease = second.lease(3)
-    time.sleep(0.002)  # leases are listed in the order of their times, which are milliseconds
+    time.sleep(0.002)  # leases are sorted by time, which has a resolution of 1 ms
     first.lease(2).give_back()
     first.lease(2)
     rows = buffer.leases().to_pylist()

@@ -34,7 +34,7 @@ def group_sizes(monkeypatch):
 
 def run_as_group(buffer, monkeypatch, calls):
     """Run calls in threads while another write is blocked; return their results or errors."""
-    commit, results = buffer._writes, [None] * len(calls)
+    commit, results = buffer._write_queue, [None] * len(calls)
     is_locked, may_write = threading.Event(), threading.Event()
     write = transaction.write
 
@@ -364,7 +364,7 @@ def test_a_second_interrupt_does_not_store_steps_twice(buffer, monkeypatch):
         return together(*arguments)
 
     monkeypatch.setattr(transaction, "write_together", interrupted)
-    commit = buffer._writes
+    commit = buffer._write_queue
     is_held = threading.Event()
 
     def hold():
@@ -391,7 +391,7 @@ def test_a_second_interrupt_does_not_store_steps_twice(buffer, monkeypatch):
 def test_a_flush_needs_no_new_thread_at_interpreter_shutdown(buffer, monkeypatch):
     buffer.store(episode_id="first", n=-2)
     writer = start_episode(buffer, "e")
-    commit, start = buffer._writes, threading.Thread.start
+    commit, start = buffer._write_queue, threading.Thread.start
 
     def refuse(thread):
         if thread.name == "expdb-write":

@@ -170,7 +170,7 @@ def test_a_call_that_is_cancelled_before_its_write_stores_nothing(
 ):
     """Call 0 is written and call 1 is queued, which leaves no room in the queue for call 2."""
     monkeypatch.setattr(write_queue, "QUEUE_BYTES", 1_000)
-    commit, tasks = buffer._writes, []
+    commit, tasks = buffer._write_queue, []
 
     async def run():
         for n in range(3):
@@ -228,7 +228,7 @@ def test_an_event_loop_can_close_while_a_step_is_written(buffer, gate):
 def test_coroutines_wait_while_the_queue_is_full(buffer, gate, monkeypatch):
     monkeypatch.setattr(write_queue, "QUEUE_BYTES", 10_000)
     value = np.zeros(500)
-    commit = buffer._writes
+    commit = buffer._write_queue
     most = []
 
     async def run():
@@ -461,7 +461,7 @@ def test_a_signal_handler_can_store_while_other_threads_wait(buffer, monkeypatch
                 threading.Thread(target=buffer.store, kwargs={"episode_id": "t", "n": 9})
             )
             threads[0].start()
-            while not buffer._writes._small:
+            while not buffer._write_queue._small:
                 time.sleep(0.001)
             nested.extend(buffer.store(episode_id="handler", n=k) for k in (1, 2))
         return write(*arguments)
@@ -557,7 +557,7 @@ def test_an_interrupt_before_a_step_is_queued_is_raised(buffer, gate, monkeypatc
     holder = threading.Thread(target=buffer.store, kwargs={"episode_id": "a", "n": 0})
     holder.start()
     assert gate.reached.wait(60)
-    commit = buffer._writes
+    commit = buffer._write_queue
 
     def interrupt(*arguments):
         monkeypatch.undo()

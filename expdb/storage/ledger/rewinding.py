@@ -1,4 +1,4 @@
-"""Return the batches that a trainer leased after one of its steps."""
+"""Release the batches that a trainer leased after one of its steps."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ from expdb.storage.store import Store
 
 
 class Returned(NamedTuple):
-    """What a rewind returned."""
+    """The number of released leases and the positions of their items."""
 
     leases: int
     positions: np.ndarray  # of the items, ascending, each once
 
 
 def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) -> Returned:
-    """Return all leases that are active or were acknowledged after a trainer step.
+    """Release all leases that are active or were acknowledged after a trainer step.
 
     These are the leases with a greater trainer step, and those without a trainer step that were
     acknowledged after the last lease with a trainer step up to `step`.

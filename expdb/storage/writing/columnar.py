@@ -29,7 +29,7 @@ class Columnar(NamedTuple):
     agent_ids: list[Any]
     episode_ids: list[Any]  # None for each step without an episode_id
     steps: list[int | None]  # their numbers
-    taken: tuple[Iterable[Any], ...]  # the columns of `PlannedSteps` after the first
+    taken: tuple[Iterable[Any], ...]  # the columns of `StepColumns` after the first
     ends: list[bool]  # which steps complete their episodes
     fields: dict[str, np.ndarray]
 

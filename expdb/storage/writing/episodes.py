@@ -43,7 +43,7 @@ ADVANCE = (
 def require_unused(session: Session, store: Store, records: Sequence[EpisodeRecord]) -> None:
     """Raise EpisodeMismatch or EpisodeResumed if the name of a new episode is already stored."""
     by_name = {record.episode_id: record for record in records}
-    for (name,) in _ask_by_name(session, store, FIND_NAMES, list(by_name)):
+    for (name,) in _query_named(session, store, FIND_NAMES, list(by_name)):
         if by_name[name].may_resume:
             raise resumed(name)
         raise errors.EpisodeMismatch(f"episode {name!r} already exists; choose another episode_id")
@@ -369,7 +369,7 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     with store.engine.reading() as session:
-        rows = _ask_by_name(session, store, FIND, names)
+        rows = _query_named(session, store, FIND, names)
     episodes = {}
     for *values, status in rows:
         episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
@@ -378,7 +378,7 @@ def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, 
     return episodes
 
 
-def _ask_by_name(session: Session, store: Store, statement: str, names: Sequence[str]) -> list[Any]:
+def _query_named(session: Session, store: Store, statement: str, names: Sequence[str]) -> list[Any]:
     """Return the rows of a query for the episodes with these names."""
     rows: list[Any] = []
     for start in range(0, len(names), NAMES_AT_ONCE):

@@ -22,8 +22,8 @@ from expdb.storage.writing.pending_steps import (
     PendingSteps,
     Progress,
     Row,
+    create_steps,
     key_of,
-    new_steps,
     step_columns,
 )
 
@@ -43,7 +43,7 @@ class _OwnAgents(Exception):
 
 
 class OpenEpisodes:
-    """Write steps to the episodes that a process has open in a buffer. Threads may share it.
+    """Find the open episodes of steps in one process, and write the steps.
 
     Episodes that this process wrote are known by task and agent, or by name. Only one thread may
     call the methods at a time; see `WriteQueue.run`.
@@ -63,9 +63,9 @@ class OpenEpisodes:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def new_steps(self) -> PendingSteps:
+    def create_steps(self) -> PendingSteps:
         """Return an empty collection of steps, to be written later."""
-        return new_steps(self._store.fields, self._store.replacements)
+        return create_steps(self._store.fields, self._store.replacements)
 
     def gather(
         self,
@@ -102,7 +102,7 @@ class OpenEpisodes:
             raise
 
     def gather_columns(self, columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> bool:
-        """Add steps given as columns, all or none; return whether they could be added at once."""
+        """Add columns of steps, all or none; return False if they must be added row by row."""
         if pending.fields.version != self._store.fields.version:
             if len(pending):
                 return False
@@ -194,7 +194,7 @@ class OpenEpisodes:
             try:
                 if rows is not None:
                     if attempt or pending.taken:
-                        steps = self.new_steps()
+                        steps = self.create_steps()
                         self._gather(rows, steps)  # may raise, but only before `pending` changes
                         pending.become(steps)
                     else:
@@ -206,7 +206,7 @@ class OpenEpisodes:
                 if attempt + 1 == ATTEMPTS or pending.is_stored or pending.is_in_doubt:
                     raise
                 rows = list(pending.as_rows()) if rows is None else rows
-                self._look_again(rows)
+                self._update_cached_episodes(rows)
         raise AssertionError("the last attempt returns or raises")
 
     def commit(self, pending: PendingSteps) -> np.ndarray:
@@ -317,8 +317,8 @@ class OpenEpisodes:
         if len(self._open) > MANY_OPEN:
             self._forget_swept()
 
-    def _look_again(self, rows: Sequence[Row]) -> None:
-        """Look up the current state of the episodes of these rows that this handle knew as open."""
+    def _update_cached_episodes(self, rows: Sequence[Row]) -> None:
+        """Update the cached episodes of these rows from the database."""
         keys = {key_of(row) for row, _ in rows if row.get("episode_id") is None}
         open_episodes = [self._open[key] for key in keys if key in self._open]
         stored = episodes.find(self._store, [episode.episode_id for episode in open_episodes])

@@ -41,7 +41,7 @@ def key_of(row: Mapping[str, Any]) -> Key:
     return row.get("task_id", "default"), "agent" if agent_id is None else agent_id
 
 
-class PlannedSteps(NamedTuple):
+class StepColumns(NamedTuple):
     """The columns of some steps, without their fields."""
 
     episode: tuple[EpisodeRecord, ...]
@@ -111,8 +111,8 @@ class PendingSteps:
     def __init__(self, fields: Fields):
         self.fields = fields
         self._types: dict[str, Field] = fields.types
-        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, ordered as `PlannedSteps`
-        self._columns: PlannedSteps | None = None
+        self.taken: list[tuple[Any, ...]] = []  # an entry for each step, ordered as `StepColumns`
+        self._columns: StepColumns | None = None
         self.blocks: list[Block] = []
         self.rows = Rows()
         self.ended: dict[EpisodeRecord, str] = {}  # status
@@ -155,10 +155,10 @@ class PendingSteps:
         return progress.get(episode) or Progress.of(episode)
 
     @property
-    def steps(self) -> PlannedSteps:
+    def steps(self) -> StepColumns:
         """The steps, column by column."""
         if self._columns is None or len(self._columns.episode) != len(self.taken):
-            self._columns = PlannedSteps(*zip(*self.taken, strict=True))
+            self._columns = StepColumns(*zip(*self.taken, strict=True))
         return self._columns
 
     @property
@@ -236,8 +236,7 @@ class PendingSteps:
             else:
                 self._append_new(values)
         except BaseException:
-            # If the condition is false, `taken` has no entry for this step, or `rows` has its row
-            # too.
+            # Remove the entry unless an interrupt came before it was added, or after the row was.
             if rows.count == count and self.taken and self.taken[-1] is entry:
                 self.taken.pop()
             raise
@@ -251,7 +250,7 @@ class PendingSteps:
         return self._types
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
-        """Accept steps that are known to fit; an interrupted caller must restore a `mark`."""
+        """Add checked steps; after an exception, the caller must restore a `mark`."""
         stop = 0
         while stop < many.size:
             stop = self.rows.extend(many.fields, self._types, stop)
@@ -261,10 +260,10 @@ class PendingSteps:
         self.taken.extend(zip(episodes, *many.taken, strict=False))
         if is_first:  # keep the columns, so that `steps` need not rebuild them from the rows
             columns = [tuple(islice(column, many.size)) for column in many.taken]
-            self._columns = PlannedSteps(tuple(episodes), *columns)
+            self._columns = StepColumns(tuple(episodes), *columns)
 
     def become(self, other: "PendingSteps") -> None:
-        """Take over the steps of another collection."""
+        """Replace the contents with those of another object."""
         vars(self).update(vars(other))  # in one call, so that an interrupt cannot split it
 
     def mark(self) -> Mark:
@@ -279,7 +278,7 @@ class PendingSteps:
         """Discard all steps that were added after a mark."""
         del self.taken[mark.taken :]
         self._progress, self._examined = {}, 0
-        self._columns = None  # columns of an equal length would look current later
+        self._columns = None  # `steps` would use them if their length matched later
         self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
         self._types, self.fields = mark.types, mark.fields
         self.ended, self.details = mark.ended, mark.details
@@ -356,7 +355,7 @@ class PendingSteps:
             raise
 
     def add_final(self, values: Mapping[str, Any]) -> None:
-        """Accept the observation after the last step of the only episode here."""
+        """Accept the final observation of the only episode."""
         check_final(values.keys(), self._types)
         if not values.keys() <= self._types.keys():
             values = self._flatten_values(values)
@@ -514,7 +513,7 @@ class PendingSteps:
 
 
 class ReplacingSteps(PendingSteps):
-    """Encoded steps that replace characters which cannot be stored."""
+    """Pending steps in which characters that cannot be stored are replaced."""
 
     def __init__(self, fields: Fields, replacements: Replacements):
         super().__init__(fields)
@@ -546,6 +545,6 @@ class ReplacingSteps(PendingSteps):
         return super().add_final(values)
 
 
-def new_steps(fields: Fields, replacements: Replacements | None) -> PendingSteps:
+def create_steps(fields: Fields, replacements: Replacements | None) -> PendingSteps:
     """Return an empty collection of steps."""
     return PendingSteps(fields) if replacements is None else ReplacingSteps(fields, replacements)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from expdb import errors
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.write_plan import ChunkWrite, EpisodeWrite, Segment, WritePlan
-from expdb.storage.writing.pending_steps import PendingSteps, PlannedSteps
+from expdb.storage.writing.pending_steps import PendingSteps, StepColumns
 
 
 class Numbering(NamedTuple):
@@ -27,13 +27,13 @@ def make_plan(
     again if the stored episode differs.
     """
     steps, indices, count = pending.steps, pending.indices_by_episode(), len(pending)
-    alone = len(indices) == 1  # the usual case, with a third of the work
+    alone = len(indices) == 1  # the usual case, which takes a third of the time
     numbers, place_of, ordinals = [0] * count, [1] * count, [0] * count
     episodes: list[EpisodeWrite] = []
     has_versions = False  # whether the steps of a writer have another version than their episode
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        last_step, greatest, late, is_certain = _number(steps, before, rows, numbers)
+        last_step, greatest, late, is_certain = _assign_numbers(steps, before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
@@ -80,8 +80,8 @@ def make_plan(
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
 
 
-def _number(
-    steps: PlannedSteps, episode: EpisodeRecord, indices: list[int], step: list[int]
+def _assign_numbers(
+    steps: StepColumns, episode: EpisodeRecord, indices: list[int], step: list[int]
 ) -> Numbering:
     """Assign step numbers to the steps `indices` of an episode, in `step`.
 
@@ -120,7 +120,7 @@ def _number(
     return Numbering(last_step, greatest if is_known else None, late, is_certain)
 
 
-def _by_agent(steps: PlannedSteps, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:
+def _by_agent(steps: StepColumns, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:
     """Return the indices of steps by agent, None for the agent of the episode."""
     rows: dict[str | None, list[int]] = {}
     for index in indices:
@@ -129,7 +129,7 @@ def _by_agent(steps: PlannedSteps, indices: list[int]) -> Iterable[tuple[str | N
 
 
 def _own_versions(
-    steps: PlannedSteps, episodes: list[EpisodeWrite]
+    steps: StepColumns, episodes: list[EpisodeWrite]
 ) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
     """Return each step's versions, with None for those that equal the version of its episode."""
     own, ends = list(steps.policy_version), list(steps.policy_version_end)

@@ -23,7 +23,7 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
 from expdb.storage.writing import compact
-from expdb.storage.writing.pending_steps import PendingSteps, PlannedSteps
+from expdb.storage.writing.pending_steps import PendingSteps, StepColumns
 from expdb.storage.writing.plan import make_plan
 
 
@@ -161,7 +161,7 @@ def _parameters(
         json.dumps(episodes),
         np.array(plan.step, np.int64),
         np.array(plan.place, np.int64) if several else None,
-        *map(_column_to_send, PlannedSteps._fields[2:], plan.columns),
+        *map(_column_to_send, StepColumns._fields[2:], plan.columns),
         np.array(plan.segments, np.int64).reshape(-1),
         np.array(numbers, np.int64),
         messages,

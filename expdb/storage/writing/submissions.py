@@ -1,4 +1,4 @@
-"""Submissions: the steps of one call, which wait in a queue, and the result of their write."""
+"""Submissions: the steps of one call to the write queue, and the result of their write."""
 
 import asyncio
 import copy
@@ -25,7 +25,7 @@ MAX_SIZE_DEPTH = 8
 class EncodedWrite:
     """Encoded steps, and the open episodes that they continue.
 
-    The steps of an `EpisodeWriter` continue only its own episode, and `episodes` is None.
+    For an `EpisodeWriter`, `episodes` is None, because its steps continue only its own episode.
     """
 
     steps: PendingSteps
@@ -56,7 +56,7 @@ class Submission:
 
     @property
     def episodes(self) -> set[str]:
-        """Keys of the episodes of this submission, whose later steps must be written after it."""
+        """Keys of the episodes whose later steps must be written after this submission."""
         if not isinstance(self.payload, Sequence):
             # Only threads submit these, and a thread waits before it submits more steps.
             return set()

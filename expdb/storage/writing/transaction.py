@@ -25,7 +25,7 @@ from expdb.storage.commits import BufferCounters, Commit
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.statements import (
     COUNT,
-    COUNT_AND_TELL,
+    COUNT_AND_RETURN,
     COUNTERS,
     KEEP_FINAL,
     TAKE,
@@ -390,7 +390,7 @@ def _count(store: Store, session: Session, count: int, nbytes: int) -> BufferCou
     if not store.commit_queue.is_accepting:
         session.execute(COUNT, count, nbytes, store.id)
         return None
-    ((*counters, capacity),) = session.query(COUNT_AND_TELL, count, nbytes, store.id)
+    ((*counters, capacity),) = session.query(COUNT_AND_RETURN, count, nbytes, store.id)
     if capacity is not None and counters[1] > capacity:
         (counters,) = session.query(COUNTERS, store.id)
     return BufferCounters(*counters)

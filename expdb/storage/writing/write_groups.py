@@ -14,7 +14,7 @@ from expdb.storage.writing import transaction
 from expdb.storage.writing.batches import rows_of, split_step
 from expdb.storage.writing.in_doubt import commit_unknown
 from expdb.storage.writing.open_episodes import OpenEpisodes
-from expdb.storage.writing.pending_steps import PendingSteps, new_steps
+from expdb.storage.writing.pending_steps import PendingSteps, create_steps
 from expdb.storage.writing.submissions import EncodedWrite, Payload, Submission
 
 # If fields vary in size, a chunk larger than this gets no steps of later submissions. When its
@@ -44,12 +44,12 @@ def write_alone(store: Store, episodes: OpenEpisodes, payload: Payload) -> np.nd
         if payload.episodes is None:
             return transaction.write(store, payload.steps)
         return payload.episodes.write_gathered(payload.steps)
-    pending = new_steps(store.fields, store.replacements)
+    pending = create_steps(store.fields, store.replacements)
     if not isinstance(payload, dict):
         return episodes.write_gathered(pending, payload)
     are_gathered = False
-    # After these errors, the steps are gathered row by row below: this looks up the episodes
-    # again, and an error names its row.
+    # After these errors, add the steps row by row. This looks up the episodes again, and an
+    # error then names its row.
     with suppress(errors.EpisodeEnded, errors.EpisodeMismatch, errors.InvalidValue):
         are_gathered = episodes.gather_columns(payload, pending)
     if are_gathered:
@@ -105,7 +105,7 @@ def _write_shared(
     After a refusal, the caller must write the submissions without a result one by one. Return
     the error if the database was unreachable or locked.
     """
-    pending = episodes.new_steps()
+    pending = episodes.create_steps()
     members: dict[EncodedWrite, list[Member]] = {
         submission.payload: [(submission, 0, None)]
         for submission in group

@@ -1,4 +1,4 @@
-"""Group commit: writes that are submitted at the same time share one transaction.
+"""Queue the writes of a buffer, so that concurrent writes share one transaction.
 
 A commit costs much more than a step. While one transaction commits, the writes of other threads and
 coroutines of the process wait in a queue, and the next transaction stores all of them. A thread of
@@ -34,9 +34,9 @@ GROUP_SIZE = 1024
 QUEUE_BYTES = 48 << 20
 # How long the thread waits for the next submission before it ends.
 IDLE_SECONDS = 0.2
-# Pause between two attempts while the rate limiter refuses all submissions.
+# Pause between two attempts while no submission can be written.
 PAUSE_SECONDS = 0.02
-# Pause of a cancelled call between two looks for its outcome.
+# Pause between two checks for the result of a cancelled call.
 POLL_SECONDS = 0.001
 
 
@@ -58,7 +58,7 @@ class WriteQueue:
         self._submitted = threading.Condition(self._queue_lock)
         self._thread: threading.Thread | None = None
         self._queued_bytes = 0
-        # Coroutines that wait for room in the queues.
+        # Coroutines that wait for space in the queues.
         self._waiting: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
 
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
@@ -99,7 +99,7 @@ class WriteQueue:
         if self._owner == threading.get_ident() or (
             self._owner is None and not self._small and not self._large
         ):
-            # As `run` does, but without another call.
+            # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload
             return locked(self._lock, self._run_as_owner, *arguments)
         own = Submission(payload, deadline, self._store.engine)
@@ -194,12 +194,12 @@ class WriteQueue:
         for queue in (self._small, self._large):
             if own in queue:
                 queue.remove(own)
-                self._make_room()
+                self._update_queued_bytes()
                 return True
         return False
 
-    def _make_room(self) -> None:
-        """Count the queued bytes, and wake the coroutines that wait for room."""
+    def _update_queued_bytes(self) -> None:
+        """Count the queued bytes, and wake the coroutines that wait for space."""
         self._queued_bytes = sum([own.nbytes for own in (*self._small, *self._large)])
         _set_done([self._waiting.popleft() for _ in range(len(self._waiting))])
 
@@ -247,7 +247,7 @@ class WriteQueue:
             group.append(self._large.popleft())
         for own in group:
             own.is_taken = True
-        self._make_room()
+        self._update_queued_bytes()
         return group
 
     def _put_back(self, group: list[Submission]) -> None:

@@ -30,7 +30,7 @@ class CommitWatch:
     """
 
     def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):
-        self._path, self._max_lag, self._ask = path, max_lag, ask
+        self._path, self._max_lag, self._read_last_commit = path, max_lag, ask
         self.reset()
 
     def reset(self) -> None:
@@ -42,7 +42,7 @@ class CommitWatch:
 
     @property
     def is_used(self) -> bool:
-        """Whether a caller has asked for a version."""
+        """Whether a caller has read a version."""
         return self._last_check[2] is not _NOTHING
 
     def is_last(self, version: object) -> bool:
@@ -74,6 +74,6 @@ class CommitWatch:
             # Without a header, the index was closed with its connection, and the path may be
             # another file's.
             if last.log is None or last.header is None or last.log.header() != last.header:
-                last = locked(self._lock, self._ask)
+                last = locked(self._lock, self._read_last_commit)
             self._last_check = now, own, last
         return last.version

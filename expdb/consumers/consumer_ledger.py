@@ -173,7 +173,7 @@ class ConsumerLedger:
     def lease(
         self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
     ) -> DrawnLease | None:
-        """Draw a batch that no other lease holds, and record it.
+        """Draw a batch of items that are not leased, and record its lease.
 
         `done` is the id and the trainer step of a lease to acknowledge in the same transaction.
         Raise LeaseLost, and draw nothing, if that lease is not held. Raise TooFewRows if there are
@@ -244,7 +244,7 @@ class ConsumerLedger:
             if overdue:
                 leases.release(session, self._store, self._consumer, overdue, counters.now)
                 return None
-            return self._hand_out(session, counters, request, seconds, done is not None)
+            return self._draw_and_record(session, counters, request, seconds, done is not None)
 
     def waiter(self) -> Waiter:
         """Return a context that shows other processes that a learner waits for a lease."""
@@ -273,7 +273,7 @@ class ConsumerLedger:
         self._usage.version = version
         return replace(counters, version=version)
 
-    def _hand_out(
+    def _draw_and_record(
         self,
         session: Session,
         counters: Counters,
@@ -463,7 +463,7 @@ class ConsumerLedger:
             return bool(status == ACKNOWLEDGED)
 
     def rewind(self, step: int) -> tuple[dict[str, int], np.ndarray]:
-        """Return the batches that were leased after a trainer step; see `Consumer.rewind`.
+        """Release the batches that were leased after a trainer step; see `Consumer.rewind`.
 
         Return the figures, and the positions of the items whose steps are evicted or deleted.
         """
@@ -497,21 +497,21 @@ class ConsumerLedger:
         if lease is not None and becomes:
             self._take_in(replace(lease, **becomes), version - 1)
 
-    def give_back(self, lease: int) -> bool:
-        """Release a lease; return whether it was still held."""
+    def release(self, lease: int) -> bool:
+        """Release a lease; return False if it had already ended."""
         return bool(self._store.engine.retry(locked, self._lock, self._give_back, lease))
 
     def _give_back(self, id: int) -> bool:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
             counters = leases.hold(session, store, consumer)
-            was_returned = leases.release(
+            was_released = leases.release(
                 session, store, consumer, [id], counters.now, self._holder
             )
         lease = self._usage.held.get(id)
-        if was_returned and lease is not None:
+        if was_released and lease is not None:
             self._take_in(replace(lease, status="returned"), counters.version)
-        return bool(was_returned)
+        return bool(was_released)
 
     def shared(self, id: int, units: Units) -> tuple[Batch, Unit, tuple[int, int] | None]:
         """Return the batch of a lease of any process, its unit, and its ranks."""
