@@ -104,6 +104,7 @@ def check_sampler(
 
     The sampler must be hashable and equal to its copies, draw only steps that match the query,
     return each of its keys with one value per row, and draw the same batch for the same seed.
+    Without `buffer`, the check also leases and replays batches, which must be equal bit for bit.
     Writing to a batch must not change the next batch.
 
     Parameters
@@ -142,8 +143,11 @@ def check_sampler(
             drawn = set(batch["position"].tolist())
             assert drawn <= matching, f"{label}: drew {min(drawn - matching)}, which does not match"
             for key in tuple(sampler.keys()):
+                assert isinstance(batch[key], np.ndarray), f"{label}: {key} must be a NumPy array"
                 assert len(batch[key]) == batch.size, f"{label}: {key} has {len(batch[key])} rows"
             _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=expdb.Step())
+            if buffer is None:
+                _check_replay(filled, label, where, sampler=sampler, unit=expdb.Step())
     assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked; pass a buffer"
 
 
@@ -337,7 +341,9 @@ def _check_value(extension: Any) -> None:
 @contextmanager
 def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
     if buffer is not None:
-        yield buffer
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*has the tag tags.kind", expdb.ExpDBWarning)
+            yield buffer
         return
     with warnings.catch_warnings(), expdb.open(":memory:") as db:
         warnings.simplefilter("ignore", expdb.ExpDBWarning)

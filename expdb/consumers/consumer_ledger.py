@@ -44,7 +44,7 @@ from expdb.storage.ledger.consumers import (
     parse_versions,
     unknown_consumer,
 )
-from expdb.storage.ledger.encoding import LeasedItems, described
+from expdb.storage.ledger.encoding import LeasedItems, describe_columns
 from expdb.storage.ledger.leases import Counters, NewLease
 from expdb.storage.ledger.pins import settle_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
@@ -407,7 +407,7 @@ class ConsumerLedger:
 
     def _request_id(self, request: LeaseRequest, drawn: LeasedItems) -> tuple[int, str | None]:
         """Return the id of a request, and its text, or None if the request is already stored."""
-        columns = described(drawn.columns)
+        columns = describe_columns(drawn)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
         cached = self._requests.get(key)
         if cached is not None:

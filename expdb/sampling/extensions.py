@@ -141,6 +141,14 @@ def check_draw(
     return positions.astype(np.int64), {name: np.array(columns[name]) for name in columns}
 
 
+def incomplete_draw(sampler: Sampler, size: int, count: int) -> InvalidValue:
+    """Return the error for a draw of another number of positions than requested."""
+    return InvalidValue(
+        f"{_name(sampler)}.draw must return {size} positions, got {count}; draw with replacement, "
+        "or raise TooFewRows"
+    )
+
+
 def check_starts(unit: Unit, mask: Any, count: int) -> np.ndarray:
     """Check the result of `may_start` of a unit, and return it."""
     if not isinstance(mask, np.ndarray) or mask.dtype != bool or mask.shape != (count,):

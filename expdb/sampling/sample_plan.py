@@ -10,7 +10,7 @@ import numpy as np
 
 from expdb import checks
 from expdb.batch import Batch
-from expdb.errors import InvalidValue
+from expdb.errors import InvalidValue, TooFewRows
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories
@@ -28,6 +28,7 @@ from expdb.sampling.extensions import (
     check_draw,
     check_layout,
     check_selection,
+    incomplete_draw,
     read_only,
     unknown_column,
 )
@@ -275,10 +276,8 @@ class SamplePlan:
             positions, columns = draw_at_least(
                 lambda size: self._draw_from(population, size, rng), request.at_least, request.size
             )
-        elif self._checks_sampler:
-            positions, columns = self._draw_from(population, request.size, rng)
         else:
-            positions, columns = request.sampler.draw(population, request.size, rng)
+            positions, columns = self._draw_from(population, request.size, rng)
         if request.lists_anchors:
             return positions, self.candidates.rows(session, request, positions), columns
         return positions, r.rows(positions), columns
@@ -286,11 +285,22 @@ class SamplePlan:
     def _draw_from(
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
     ) -> Draw:
-        sampler = self.request.sampler
-        if not self._checks_sampler:
-            return sampler.draw(population, size, rng)
-        check_size(population.size, 1, self.request.unit.what, replace=True)
-        return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
+        sampler, what = self.request.sampler, self.request.unit.what
+        if self._checks_sampler:
+            check_size(population.size, 1, what, replace=True)
+            return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
+        try:
+            drawn = sampler.draw(population, size, rng)
+            is_complete = len(drawn[0]) == size
+        except TooFewRows:
+            raise
+        except Exception:
+            check_size(population.size, 1, what, replace=True)  # the error may come from no steps
+            raise
+        if not is_complete:
+            check_size(population.size, 1, what, replace=True)
+            raise incomplete_draw(sampler, size, len(drawn[0]))
+        return drawn
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""

@@ -307,10 +307,59 @@ class Labelled(expdb.Sampler):
 def test_lease_rejects_sampler_arrays_that_are_not_booleans_or_numbers(buffer):
     consumer = buffer.consumer("trainer")
     for dtype in ("U8", "O", "M8[s]"):
-        with pytest.raises(expdb.InvalidValue, match="cannot store the sampler's array 'label'"):
+        with pytest.raises(expdb.InvalidValue, match="cannot store the array 'label'"):
             consumer.lease(2, sampler=Labelled(dtype))
     consumer.lease(2, sampler=Labelled("f4")).acknowledge()
     assert next(buffer.replay("trainer"))["label"].tolist() == [1.0, 1.0]
+
+
+@dataclass(frozen=True)
+class Trusted(expdb.Sampler):
+    """A sampler without checks, whose `draw` returns `function(population, size)`."""
+
+    function: Callable
+
+    checks_results = False
+
+    def keys(self):
+        return ("age",)
+
+    def draw(self, population, size, rng):
+        return self.function(population, size)
+
+
+def test_unchecked_samplers_fail_as_checked_ones_if_too_few_steps_match(buffer):
+    def draw(population, size):  # each of the two fails if there are no steps
+        chosen = np.random.default_rng(0).integers(0, population.size, size)
+        return population.at(chosen), {"age": np.ones(size)}
+
+    def draw_some(population, size):
+        return population.positions[:size], {"age": np.ones(min(size, population.size))}
+
+    for function in (draw, draw_some, lambda population, size: (population.at([0] * size), {})):
+        with pytest.raises(expdb.TooFewRows, match="no steps"):
+            buffer.sample(4, {"task_id": "unknown"}, sampler=Trusted(function))
+    with pytest.raises(expdb.InvalidValue, match="must return 100 positions, got 32"):
+        buffer.consumer("learner").lease(100, sampler=Trusted(draw_some))
+    consumer = buffer.consumer("once", max_times_sampled=1)
+    assert [batch.size for batch in consumer.batches(20, at_least=1, sampler=Trusted(draw))] == [
+        20, 12,
+    ]  # fmt: skip
+
+
+def test_a_lease_rejects_arrays_of_another_length(buffer):
+    for age in (np.ones(1), [1.0, 1.0]):
+        sampler = Trusted(
+            lambda population, size, age=age: (population.at([0] * size), {"age": age})
+        )
+        with pytest.raises(expdb.InvalidValue, match="one value for each drawn position"):
+            buffer.consumer("learner").lease(2, sampler=sampler)
+
+
+def test_check_sampler_leases_batches_and_does_not_warn_of_its_own_tags(buffer):
+    with pytest.raises(expdb.InvalidValue, match="cannot store the array 'label'"):
+        check_sampler(Labelled("U8"))
+    check_sampler(Labelled("U8"), buffer)  # warnings are errors
 
 
 @dataclass

@@ -81,18 +81,21 @@ def unpack_positions(data: bytes) -> LeasedItems:
     return LeasedItems(positions, {}, kept, attempt)
 
 
-def described(columns: Columns) -> dict[str, Any]:
+def describe_columns(drawn: LeasedItems) -> dict[str, Any]:
     """Return the dtype and shape of each column as JSON; the packed bytes do not contain them.
 
-    Raise InvalidValue if a column has another dtype than a boolean or a number.
+    Raise InvalidValue if a column cannot be stored.
     """
-    for name, array in columns.items():
-        if array.dtype.kind not in _KINDS:
+    described: dict[str, Any] = {}
+    for name, array in drawn.columns.items():
+        is_array = isinstance(array, np.ndarray) and array.shape[:1] == drawn.positions.shape[:1]
+        if not is_array or array.dtype.kind not in _KINDS:
             raise errors.InvalidValue(
-                f"a lease cannot store the sampler's array {name!r} of dtype {array.dtype}; "
-                "return an array of booleans or numbers from draw()"
+                f"a lease cannot store the array {name!r} of the sampler; return a NumPy array of "
+                "booleans or numbers from draw(), with one value for each drawn position"
             )
-    return {name: [array.dtype.str, *array.shape[1:]] for name, array in columns.items()}
+        described[name] = [array.dtype.str, *array.shape[1:]]
+    return described
 
 
 def pack_columns(columns: Columns) -> bytes:
