@@ -412,7 +412,7 @@ class NStep(Unit):
         if self.n == 1 or self.n == (1, 1):
             taken = np.empty(len(rows), np.int64)
             taken.fill(1)
-            discount = _discounts(self.gamma).take(trajectories.terminated(rows))
+            discount = _discounts(self.gamma or 0.0).take(trajectories.terminated(rows))
             columns = {"discount": discount, "n_steps": taken}
             layout = Layout(rows, columns, next_rows=trajectories.successors(rows))
             if self.stack > 1:

@@ -355,7 +355,9 @@ class SampleEngine:
             plan.options = options
             if asked is not None:
                 remember(plans, asked, plan)
-                if limits is None and not plan.scores:
+                parameters = getattr(arguments[0], "__dataclass_params__", None)
+                is_frozen = getattr(parameters, "frozen", False)  # units are always frozen
+                if limits is None and not plan.scores and is_frozen:
                     self._recent = [plan, *self._recent][:RECENT_PLANS]
         if plan.scores:  # again for a plan in use, because the first score may come later
             self._store.tags.warn_of_unknown(plan.scores)

@@ -20,7 +20,7 @@ class Signatures:
     def __init__(self, engine: Engine, buffer_id: int, buffer: str):
         self._engine, self._buffer_id, self._buffer = engine, buffer_id, buffer
         self._decoders: dict[int, Decoder] = {}
-        self._last: tuple[Any, Decoder | None] = ((), None)  # the last result of `of_fields`
+        self._last: tuple[Any, Decoder | None] = (None, None)  # the last result of `of_fields`
         self._ids: dict[tuple[tuple[str, Field], ...], int] = {}
 
     def learn(self, outcome: WriteOutcome) -> None:

@@ -467,6 +467,26 @@ class Mutable(expdb.Sampler):
         return population.uniform(size, rng), {}
 
 
+@dataclass(unsafe_hash=True)
+class Renamed(expdb.Sampler):
+    name: str
+
+    def keys(self):
+        return (self.name,)
+
+    def draw(self, population, size, rng):
+        return population.uniform(size, rng), {self.name: np.ones(size)}
+
+
+def test_a_sampler_can_change_between_samples_if_its_hash_changes(buffer):
+    sampler = Renamed("first")
+    for options in ({}, {"at_least": 1}, {"shard": (0, 1)}):
+        sampler.name = "first"
+        assert "first" in buffer.sample(2, sampler=sampler, **options)
+        sampler.name = "second"
+        assert "second" in buffer.sample(2, sampler=sampler, **options)
+
+
 def test_settings_that_equality_does_not_compare_take_effect(buffer):
     scaled = [buffer.sample(2, unit=Slotted(scale))["scaled"][0] for scale in (1.0, 2.0)]
     assert scaled == [1.0, 2.0]

@@ -478,8 +478,10 @@ def test_operations_take_few_round_trips(url, proxy, monkeypatch):
         time.sleep(0.11)  # longer than max_lag
         assert trips(lambda: buffer.sample(256)) == 2
         assert min(trips(lambda: buffer.sample(256)) for _ in range(5)) == 0
-        buffer.store(**step(0))
-        assert trips(lambda: buffer.store(**step(0))) == 1
+        without_fields = db.buffer("without fields")
+        for other, row in ((buffer, step(0)), (without_fields, {"task_id": "t"})):
+            other.store(**row)
+            assert trips(lambda other=other, row=row: other.store(**row)) == 1
         assert trips(lambda: buffer.store_batch([step(0)] * 64)) == 1
         consumer, leases = buffer.consumer("learner"), []
         for _ in range(2):  # the first lease also stores its request
