@@ -128,7 +128,7 @@ def check_sampler(
     --------
     >>> check_sampler(expdb.Uniform(replace=False))
     """
-    _check_value(sampler)
+    _check_value(sampler, expdb.Sampler)
     checked, drawn_at_all = _with_checks(sampler), False
     with _filled(buffer) as filled:
         for name, where in QUERIES.items():
@@ -185,7 +185,7 @@ def check_unit(
     --------
     >>> check_unit(expdb.NStep(3))
     """
-    _check_value(unit)
+    _check_value(unit, expdb.Unit)
     checked, drawn_at_all = _with_checks(unit), False
     with _filled(buffer) as filled:
         for name, where in QUERIES.items():
@@ -323,8 +323,11 @@ def _with_checks(extension: Any) -> Any:
     return copied
 
 
-def _check_value(extension: Any) -> None:
+def _check_value(extension: Any, kind: type) -> None:
     """Check that a sampler or unit is hashable and equal to its copies."""
+    assert isinstance(extension, kind), (
+        f"expected a {kind.__name__} as the first argument, got {type(extension).__name__}"
+    )
     try:
         hash(extension)
     except TypeError as error:
@@ -341,6 +344,9 @@ def _check_value(extension: Any) -> None:
 @contextmanager
 def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
     if buffer is not None:
+        assert isinstance(buffer, expdb.ReplayBuffer), (
+            f"expected a ReplayBuffer as the second argument, got {type(buffer).__name__}"
+        )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*has the tag tags.kind", expdb.ExpDBWarning)
             yield buffer

@@ -91,7 +91,7 @@ def _check_names(extension: Sampler | Unit, reserved: tuple[str, ...]) -> None:
         )
     keys: Any = extension.keys()
     if not isinstance(keys, tuple) or not _are_names(keys):
-        raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names")
+        raise InvalidValue(f"{_name(extension)}.keys() must return a tuple of names, got {keys!r}")
     if taken := [key for key in reserved if key in keys]:
         raise InvalidValue(
             f"{_name(extension)} has the key {taken[0]!r}, which is reserved; rename the key"

@@ -509,8 +509,8 @@ class MatchingPopulation:
         positions, places = self._drawable(), np.asarray(places)
         if places.size and not 0 <= places.min() <= places.max() < positions.count():
             raise InvalidValue(
-                f"places must be from 0 to {positions.count() - 1}, got {places.min()} to "
-                f"{places.max()}"
+                f"population.at() expects indices from 0 to {positions.count() - 1}, got "
+                f"{places.min()} to {places.max()}"
             )
         return positions.at(places)
 

@@ -212,7 +212,7 @@ class Says(expdb.Sampler):
     [
         (("task_id", ()), "reads must be a tuple"),
         ((("taskid",), ()), "did you mean 'task_id'"),
-        (((), "age"), "must return a tuple of names"),
+        (((), "age"), "must return a tuple of names, got 'age'"),
         (((), ("position",)), "which is reserved"),
         (((), ("reward",)), "Says has the key 'reward', which is reserved"),
         (((), ("discount",)), "both have the key 'discount'"),
@@ -365,6 +365,14 @@ def test_check_sampler_leases_batches_and_does_not_warn_of_its_own_tags(buffer):
 @dataclass
 class Unhashable(expdb.Sampler):
     """A sampler that is not frozen."""
+
+
+def test_check_functions_name_arguments_of_a_wrong_type(buffer):
+    for check, extension in ((check_sampler, expdb.Uniform()), (check_unit, expdb.Step())):
+        with pytest.raises(AssertionError, match="as the first argument, got ReplayBuffer"):
+            check(buffer, extension)
+        with pytest.raises(AssertionError, match="as the second argument, got int"):
+            check(extension, 32)
 
 
 def test_check_functions_explain_how_to_make_a_class_hashable():
