@@ -75,9 +75,9 @@ class Signatures:
 
     def of_fields(self, fields: Mapping[str, Field]) -> Decoder | None:
         """Return the decoder of the signature for these fields, or None if it is not known yet."""
-        key = tuple(fields.items())
-        if key == self._last[0]:  # the usual case; a comparison is faster than a hash
-            return self._last[1]
+        key, last = tuple(fields.items()), self._last  # read once: other threads may change it
+        if key == last[0]:  # the usual case; a comparison is faster than a hash
+            return last[1]
         id = self._ids.get(key)
         decoder = None if id is None else self._decoders.get(id)
         if decoder is not None:

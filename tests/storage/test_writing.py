@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from behind import store_of
+
 import expdb
 
 pytestmark = pytest.mark.both_databases
@@ -406,3 +408,20 @@ def test_changing_a_dropped_buffer_raises_unknown_buffer(open_db):
             change()
     db.buffer("other").store(x=1)
     assert db.buffers() == ["other"]
+
+
+def test_a_signature_is_found_while_another_thread_looks_up_another_one(scratch):
+    scratch.store(a=1)
+    scratch.store(b=1)
+    types, signatures = store_of(scratch).fields.types, store_of(scratch).signatures
+    decoders = [signatures.of_fields({name: types[name]}) for name in "ab"]
+
+    class Last(tuple):
+        """Change the last result when it is read, as another thread may do."""
+
+        def __getitem__(self, index):
+            signatures._last = None, decoders[0]
+            return super().__getitem__(index)
+
+    signatures._last = Last(signatures._last)
+    assert signatures.of_fields({"b": types["b"]}) is decoders[1]
