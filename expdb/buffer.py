@@ -1662,12 +1662,12 @@ class ReplayBuffer(NotACollection):
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
             fields = field_names(fields)  # only once: it may be an iterator
-        asked = size, where, sampler, unit, fields, shard, generator, empty, at_least
+        asked = size, where, sampler, unit, fields, shard, None, None, at_least
         before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:
             try:
-                batch = self._sampling.sample(*asked)
+                batch = self._sampling.sample(asked, generator, empty)
                 self._store.report_if_due()
                 return batch
             except errors.ConnectionLost as error:

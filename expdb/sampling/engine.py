@@ -139,24 +139,13 @@ class SampleEngine:
         """Bytes that the budget limits, without cached chunks and the memory of batches."""
         return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
 
-    def sample(
-        self,
-        size: Any,
-        where: Where,
-        sampler: Any,
-        unit: Any,
-        fields: Any,
-        shard: Any,
-        rng: np.random.Generator,
-        empty: Empty,
-        at_least: Any = None,
-    ) -> Batch:
+    def sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        If the draw raises an ExpDBError, the engine restores the state of `rng`. The exception is a
-        unit that draws steps, not episodes, from `MANY` or more steps in memory.
+        `asked` has the arguments of `_plan`. If the draw raises an ExpDBError, the engine restores
+        the state of `rng`. The exception is a unit that draws steps, not episodes, from `MANY` or
+        more steps in memory.
         """
-        asked = size, where, sampler, unit, fields, shard, None, None, at_least
         with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
 
     @_under_lock

@@ -21,7 +21,6 @@ from expdb.replay.samplers import Draw, Sampler
 from expdb.replay.units import Unit
 
 FIXED = ("position", "episode")  # keys that no sampler or unit may replace
-RESERVED = {Sampler: (*FIXED, *SYSTEM), Unit: FIXED}
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -47,8 +46,8 @@ def check_declarations(sampler: Sampler, unit: Unit, fields: Mapping[str, Any]) 
         raise InvalidValue(
             f"{_name(unit)} must be hashable ({error}); use a tuple instead of a list"
         ) from None
-    for extension, kind in ((sampler, Sampler), (unit, Unit)):
-        _check_names(extension, RESERVED[kind])
+    _check_names(sampler, (*FIXED, *SYSTEM))
+    _check_names(unit, FIXED)
     window: Any = unit.window
     if window is not None and not (isinstance(window, range) and window.step == 1):
         raise InvalidValue(

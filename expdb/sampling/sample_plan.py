@@ -291,16 +291,15 @@ class SamplePlan:
             return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
         try:
             drawn = sampler.draw(population, size, rng)
-            is_complete = len(drawn[0]) == size
+            if len(drawn[0]) == size:
+                return drawn
+            failure: Exception = incomplete_draw(sampler, size, len(drawn[0]))
         except TooFewRows:
             raise
-        except Exception:
-            check_size(population.size, 1, what, replace=True)  # the error may come from no steps
-            raise
-        if not is_complete:
-            check_size(population.size, 1, what, replace=True)
-            raise incomplete_draw(sampler, size, len(drawn[0]))
-        return drawn
+        except Exception as error:
+            failure = error
+        check_size(population.size, 1, what, replace=True)  # the cause may be that no step matches
+        raise failure
 
     def drawable(self, session: Session | None) -> Positions:
         """Return the positions that the query matches and the unit may start from."""

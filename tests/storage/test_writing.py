@@ -6,7 +6,6 @@ These tests cover acknowledged writes, rejected writes, and the start and end of
 import numpy as np
 import pyarrow as pa
 import pytest
-
 from behind import store_of
 
 import expdb

@@ -25,7 +25,7 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class LeasedItems:
-    """The items of a leased batch, in the order in which they were drawn."""
+    """The items of a leased batch, in the order of the draw."""
 
     # [B], or [B, n] for n positions per anchor, padded with UNKNOWN.
     positions: np.ndarray

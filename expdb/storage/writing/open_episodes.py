@@ -185,7 +185,7 @@ class OpenEpisodes:
     def write_gathered(
         self, pending: PendingSteps, rows: Sequence[Row] | None = None
     ) -> np.ndarray:
-        """Write gathered steps, or `rows` that are not gathered yet; return their positions.
+        """Write gathered steps, or `rows` with empty `pending` steps; return their positions.
 
         If another process has ended, deleted or evicted an episode that this handle knew as open,
         or has begun an episode of the same name, the steps are gathered again.
@@ -193,12 +193,10 @@ class OpenEpisodes:
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
-                    if attempt or pending.taken:
-                        steps = self.create_steps()
-                        self._gather(rows, steps)  # may raise, but only before `pending` changes
+                    steps = self.create_steps() if attempt else pending
+                    self._gather(rows, steps)  # may raise, but only before `pending` changes
+                    if attempt:
                         pending.become(steps)
-                    else:
-                        self._gather(rows, pending)
                 return self.commit(pending)
             except errors.EpisodeResumed:
                 raise

@@ -29,8 +29,8 @@ class CommitWatch:
     hundred steps.
     """
 
-    def __init__(self, path: str, max_lag: float, ask: Callable[[], LastCommit]):
-        self._path, self._max_lag, self._read_last_commit = path, max_lag, ask
+    def __init__(self, path: str, max_lag: float, read: Callable[[], LastCommit]):
+        self._path, self._max_lag, self._read_last_commit = path, max_lag, read
         self.reset()
 
     def reset(self) -> None:

@@ -94,13 +94,13 @@ class SqliteTransaction(Transaction):
         self._is_over = True
 
     def _release(self, error: BaseException | None, session: SqliteSession) -> None:
-        is_sound = error is None or isinstance(error, errors.ExpDBError)
+        is_usable = error is None or isinstance(error, errors.ExpDBError)
         if not session.in_transaction:
             self.committed = self._ending
         else:
             with suppress(Exception):  # the first error is the one to raise
                 session.driver.execute("ROLLBACK")
-            is_sound &= not session.in_transaction
+            is_usable &= not session.in_transaction
         if self.committed and self._writes:
             own = open_files.note_commit(self._engine.path)
             if self._wal_index_header is not None:
@@ -108,7 +108,7 @@ class SqliteTransaction(Transaction):
                 if after is not None and is_next_commit(self._wal_index_header, after):
                     self.commit_versions = self._wal_index_header, after, own
         self._session = None  # before the session is given back, which must happen only once
-        self._engine.return_session(self._kind, session, is_sound)
+        self._engine.return_session(self._kind, session, is_usable)
 
     def _translate_errors(self, error: BaseException) -> BaseException:
         translated = self._engine.translated(error)
