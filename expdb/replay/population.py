@@ -151,10 +151,10 @@ class Interval:
             return drawn
         fit = allowed(drawn)
         # `argmin` is faster than `all` and `count_nonzero`, which call Python code in NumPy.
-        return drawn if count and fit[fit.argmin()] else self._redraw(drawn, fit, rng)
+        return drawn if count and fit[fit.argmin()] else self.redraw(drawn, fit, rng)
 
-    def _redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Replace the drawn positions where `fit` is False; `drawn` is changed in place."""
+    def redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw other positions where `fit` is False; change `drawn` in place and return it."""
         first, high, allowed = self.low - len(self.early), self.high, self.allowed
         assert allowed is not None
         again = np.flatnonzero(~fit)

@@ -410,10 +410,8 @@ class NStep(Unit):
             may have fewer rows than were drawn.
         """
         if self.n == 1 or self.n == (1, 1):
-            taken = np.empty(len(rows), np.int64)
-            taken.fill(1)
             discount = _discounts(self.gamma or 0.0).take(trajectories.terminated(rows))
-            columns = {"discount": discount, "n_steps": taken}
+            columns = {"discount": discount, "n_steps": _ones(len(rows)).copy()}
             layout = Layout(rows, columns, next_rows=trajectories.successors(rows))
             if self.stack > 1:
                 layout.stacks = first_repeated(trajectories.around(rows, range(1 - self.stack, 1)))
@@ -424,13 +422,15 @@ class NStep(Unit):
         wanted = self._steps_wanted(steps, rng)
         taken = np.minimum(steps.taken, wanted)
         kept = taken == wanted if self.end == "drop" else None
-        every = np.arange(len(rows))
+        every, count = np.arange(len(rows)), steps.rows.shape[1]
         last = np.maximum(taken, 1) - 1
+        last_places = every * count + last  # in the flat arrays
+        next_rows = steps.after.reshape(-1)[last_places]
         layout = Layout(
             rows,
-            self._returns(trajectories, steps, taken, last),
-            next_rows=steps.after[every, last],
-            last_rows=steps.rows[every, last],
+            self._returns(trajectories, steps, taken, last_places),
+            next_rows=next_rows,
+            last_rows=steps.rows.reshape(-1)[last_places],
         )
         if self.stack > 1:
             frames = trajectories.around(rows, range(1 - self.stack, 1))
@@ -438,7 +438,7 @@ class NStep(Unit):
             # The frames before the successor end with the last step taken.
             all_rows = np.concatenate((frames[:, :-1], steps.rows), 1)
             before = all_rows[every[:, None], last[:, None] + np.arange(1, self.stack)]
-            following = before, steps.after[every, last][:, None]
+            following = before, next_rows[:, None]
             layout.next_stacks = first_repeated(np.concatenate(following, 1))
         return layout if kept is None else _only(layout, kept)
 
@@ -451,20 +451,20 @@ class NStep(Unit):
         return rng.integers(low, high, len(steps.taken), endpoint=True)
 
     def _returns(
-        self, trajectories: Trajectories, steps: Steps, taken: np.ndarray, last: np.ndarray
+        self, trajectories: Trajectories, steps: Steps, taken: np.ndarray, last_places: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Return the columns in `keys` of transitions that take `taken` steps."""
-        every, count = np.arange(len(taken)), steps.rows.shape[1]
+        count = steps.rows.shape[1]
         gammas = _powers(self.gamma, count + 1)
         # Steps are the first axis, so that rewards are added in the order of the steps.
         rewards = np.ascontiguousarray(trajectories.rewards(steps.rows).T)
         counted = np.arange(count)[:, None] < taken
         reward = np.add.reduce(np.where(counted, rewards, 0.0) * gammas[:count, None])
-        terminated = steps.terminated[every, last]
+        terminated = steps.terminated.reshape(-1)[last_places]
         return {
             "reward": reward,
             "terminated": terminated,
-            "truncated": trajectories.truncated(steps.rows)[every, last],
+            "truncated": trajectories.truncated(steps.rows).reshape(-1)[last_places],
             "discount": np.where(terminated, 0.0, gammas.take(taken)),
             "n_steps": taken,
         }
@@ -492,6 +492,12 @@ def _discounts(gamma: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
+def _ones(count: int) -> np.ndarray:
+    """Return an array of ones; copying it is faster than filling another array."""
+    return np.ones(count, np.int64)
+
+
+@lru_cache(maxsize=16)
 def _powers(gamma: float, count: int) -> np.ndarray:
     """Return gamma to the power of 0 to `count` - 1."""
     powers: np.ndarray = np.float64(gamma) ** np.arange(count)
@@ -509,11 +515,12 @@ def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Step
     else:
         window = along(trajectories, rows, count)
     after, terminated = trajectories.successors(window), trajectories.terminated(window)
-    has_successor = after >= 0
-    on = has_successor[:, 0]
+    # Transposed, because NumPy computes faster with contiguous rows.
+    has_successor = np.ascontiguousarray(after.T) >= 0
+    on = has_successor[0]
     taken = on.astype(np.int64)
-    for k in range(1, window.shape[1]):
-        on = on & has_successor[:, k] & ~terminated[:, k - 1]
+    for may_follow in has_successor[1:] > np.ascontiguousarray(terminated.T)[:-1]:
+        on = on & may_follow
         taken += on
     return Steps(window, after, terminated, taken)
 

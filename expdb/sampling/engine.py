@@ -371,12 +371,14 @@ class SampleEngine:
             if self._by_priority.unsaved:
                 self._save_for(plan)
             changed: object = None
-            if self._loads_rows or not plan.needs_no_rows:  # else commits are not tracked yet
+            if (
+                self._loads_rows or not plan.request.needs_no_rows
+            ):  # else commits are not tracked yet
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
                     if plan.saves_generator or self.resident.size < MANY:
                         rng_state = rng.bit_generator.state
-                    batch = plan.draw(rng, empty)
+                    batch = plan.draw_in_memory(rng, empty)
                     self.batches += 1
                     return batch
             rng_state = rng.bit_generator.state
@@ -399,7 +401,7 @@ class SampleEngine:
         with self._store.engine.reading() as session:
             state = self._store.state(session)
             # If there are deleted steps between stored steps, a draw must list all positions.
-            if r.complete or not (plan.needs_no_rows and state.is_contiguous):
+            if r.complete or not (plan.request.needs_no_rows and state.is_contiguous):
                 self._refresh(session, state, changed)
             elif self._loads_rows:
                 self._refresh(session, state, changed, FILL_SECONDS)

@@ -56,9 +56,8 @@ class Gatherer:
             else:
                 items = self._items_of_layout(window, layout)
             for key, name, kind in packed:
-                out[key] = items[name].copy()
-                if kind is not None:
-                    out[key] = out[key].view(kind)
+                column = items[name].copy()
+                out[key] = column if kind is None else column.view(kind)
         for source, alone in keys.alone.items():
             rows = _rows(source, window, layout)
             for key, name in alone:

@@ -17,9 +17,9 @@ from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
 from expdb.names import SCORE
 from expdb.replay.layout import Trajectories
-from expdb.replay.samplers import Sampler
+from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.settings import settings_of
-from expdb.replay.units import Unit
+from expdb.replay.units import Step, Unit
 from expdb.sampling.extensions import check_starts, read_only
 from expdb.sql.conditions import Condition
 from expdb.sql.query import QueryBuilder, Where, plain_where
@@ -172,6 +172,38 @@ class SampleRequest:
     def asks_database(self) -> bool:
         """Whether the query or the sampler reads data that may be stored only in the database."""
         return self.asks_priorities or self.sampler.asks_database
+
+    @cached_property
+    def needs_no_rows(self) -> bool:
+        """Whether a uniform sample of single steps can be read before the rows are loaded."""
+        is_usual = (self.sampler, self.unit) == (Uniform(replace=True), Step())
+        return is_usual and self.key is None and self.shard is None and self.limits is None
+
+    @cached_property
+    def needs_steps_alone(self) -> bool:
+        """Whether a draw needs only rows: no queries, columns of episodes or priorities."""
+        reads = self.reads or self.sampler.uses_priorities or self.asks_database
+        return not reads and self.key is None and self.limits is None
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether neither limits nor the unit or the sampler need more than rows and priorities."""
+        unit = self.unit
+        return not (
+            unit.checks_results
+            or unit.has_budget
+            or unit.assembles
+            or unit.lists_anchors
+            or self.sampler.checks_results
+            or self.reads
+            or self.limits is not None
+            or self.at_least is not None
+        )
+
+    @cached_property
+    def is_uniform(self) -> bool:
+        """Whether all steps from which the unit may start are equally likely."""
+        return self.key is None and self.shard is None and self.sampler.draws_uniformly
 
     def trajectories(self, resident: Resident) -> Resident | AgentTrajectories:
         """Return the rows with the links that the unit follows.

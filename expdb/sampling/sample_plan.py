@@ -3,7 +3,6 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,17 +13,23 @@ from expdb.errors import InvalidValue, TooFewRows
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories
-from expdb.replay.population import Grouped, Listed, Positions, check_size, random_positions
-from expdb.replay.ragged import RaggedArray
-from expdb.replay.samplers import Draw, Prioritized, PriorityTree, Sampler, Uniform
+from expdb.replay.population import (
+    Grouped,
+    Interval,
+    Listed,
+    Positions,
+    check_size,
+    random_positions,
+)
+from expdb.replay.samplers import Draw, Prioritized, PriorityTree, Sampler
 from expdb.replay.settings import have_same_settings
-from expdb.replay.units import Step, Unit
+from expdb.replay.units import Unit
+from expdb.sampling.assembly import assemble, select_items
 from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.checksums import least_position, rows_crc
 from expdb.sampling.drawing import draw_at_least, draw_within
 from expdb.sampling.extensions import (
-    check_assembly,
     check_draw,
     check_layout,
     check_selection,
@@ -37,12 +42,12 @@ from expdb.sampling.keys import KeySources, key_sources
 from expdb.sampling.request import SampleRequest
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
-from expdb.storage.annotate import annotate_tokens
 from expdb.storage.ledger.encoding import LeasedItems
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
+_NO_COLUMNS: dict[str, np.ndarray] = {}
 MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominates their cost
 
 
@@ -97,26 +102,10 @@ class SamplePlan:
         self._window: Window | None = None
         self._loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
-        # Whether a draw needs only the rows of steps: no queries, episode columns or priorities.
-        self._needs_steps_alone = (
-            request.key is None
-            and not request.reads
-            and not request.sampler.uses_priorities
-            and not request.asks_database
-            and request.limits is None
-        )
-        self._assembles = request.unit.assembles
         # Whether a draw from memory can fail after it has drawn random numbers, even if there are
         # many steps. If it cannot, the engine does not save the state of the generator.
         self.saves_generator = request.unit.by_episode or self._checks_unit or self._checks_sampler
         self.scores: list[str] = []  # names of the scores that the request reads
-        # Uniform samples of single steps can be read without loading the rows.
-        self.needs_no_rows = (
-            (request.sampler, request.unit) == (Uniform(replace=True), Step())
-            and request.key is None
-            and request.shard is None
-            and request.limits is None
-        )
 
     def serves(self, sampler: Sampler, unit: Unit) -> bool:
         """Return whether the plan can serve a call with an equal sampler and an equal unit.
@@ -147,7 +136,7 @@ class SamplePlan:
             self._set_keys()
         if not self._keys.in_memory:
             return False
-        if self._needs_steps_alone and r.has_plain_links:
+        if self.request.needs_steps_alone and r.has_plain_links:
             return True
         return self.candidates.are_current(self.request)
 
@@ -167,6 +156,41 @@ class SamplePlan:
         positions, rows, columns = self._choose(rng, session)
         laid_out = self._lay_out(positions, rows, columns, rng, session, state)
         return self._build_batch(positions, columns, laid_out, rng, empty, session, state)
+
+    def draw_in_memory(self, rng: np.random.Generator, empty: Empty) -> Batch:
+        """Draw a batch if `is_in_memory` is True; usual requests take as few calls as possible."""
+        r, request, unit = self.resident, self.request, self.request.unit
+        if not (request.is_plain and r.has_plain_links) or self._offsets is None:
+            return self.draw(rng, empty)
+        r.owners = {}  # the request reads no columns of episodes
+        size, columns = request.size, _NO_COLUMNS
+        if request.is_uniform and not r.gaps:
+            positions = random_positions(r.low, r.high, size, rng)
+            window = self._load(positions, r.rows(positions))
+            if request.anchor_key:
+                fit = unit.may_start(window, window.drawn)
+                # `argmin` is faster than `all`, which calls Python code in NumPy.
+                if not fit[fit.argmin()]:
+                    self._window = window
+                    drawable = self.drawable(None)
+                    assert isinstance(drawable, Interval)
+                    positions = drawable.redraw(positions, fit, rng)
+                    window = self._load(positions, r.rows(positions))
+        else:
+            positions, columns = self._draw_from(MatchingPopulation(self, None, rng), size, rng)
+            window = self._window_of(positions, r.rows(positions))
+        layout = unit.layout(window, window.drawn, rng)
+        if layout.mask is not None:
+            self._add_mask(layout, window)
+        if layout.kept is not None:
+            positions = positions[layout.kept]
+            columns = {name: array[layout.kept] for name, array in columns.items()}
+        batch = self._gatherer.gather(
+            self._keys, window, positions, layout, columns, None, None, empty
+        )
+        if window.rows.size <= self._most_rows_kept:
+            self._window = window
+        return Batch(batch, len(positions))
 
     def draw_recorded(
         self,
@@ -285,9 +309,9 @@ class SamplePlan:
     def _draw_from(
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
     ) -> Draw:
-        sampler, what = self.request.sampler, self.request.unit.what
+        sampler, unit = self.request.sampler, self.request.unit
         if self._checks_sampler:
-            check_size(population.size, 1, what, replace=True)
+            check_size(population.size, 1, unit.what, replace=True)
             return check_draw(sampler, size, sampler.draw(population, size, rng), population.holds)
         try:
             drawn = sampler.draw(population, size, rng)
@@ -298,7 +322,8 @@ class SamplePlan:
             raise
         except Exception as error:
             failure = error
-        check_size(population.size, 1, what, replace=True)  # the cause may be that no step matches
+        # The cause may be that no step matches.
+        check_size(population.size, 1, unit.what, replace=True)
         raise failure
 
     def drawable(self, session: Session | None) -> Positions:
@@ -322,7 +347,7 @@ class SamplePlan:
         is_linked = r.has_plain_links or request.trajectories(r) is r
         if offsets is None or len(positions) != request.size or not is_linked:
             return request.may_start(r, rows)
-        window = self._load(offsets, positions, rows)
+        window = self._load(positions, rows)
         if request.only_unit_decides:
             fit = request.unit.may_start(window, window.drawn)
         else:
@@ -330,13 +355,23 @@ class SamplePlan:
         self._loaded = window  # set last: a signal handler may draw while the unit reads the window
         return fit
 
-    def _load(self, offsets: range, positions: np.ndarray, rows: np.ndarray) -> Window:
+    def _load(self, positions: np.ndarray, rows: np.ndarray) -> Window:
         """Load the window around steps; a draw in a signal handler gets another window."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
-            window = Window(r, offsets, len(rows), not self.request.unit.fills_with_zeros)
+            assert self._offsets is not None
+            window = Window(r, self._offsets, len(rows), not self.request.unit.fills_with_zeros)
         window.load(positions, read_only(rows) if self._checks_unit else rows)
         return window
+
+    def _window_of(self, positions: np.ndarray, rows: np.ndarray) -> Window:
+        """Return the window around steps; `_fit` may have loaded it."""
+        window, self._loaded = self._loaded, None
+        if window is not None and window.positions_drawn is positions:
+            return window
+        if window is not None:
+            self._window = window
+        return self._load(positions, rows)
 
     # -- building the batch ------------------------------------------------------------------------
 
@@ -352,12 +387,9 @@ class SamplePlan:
         """Return the layout of drawn rows, the window that the unit read, and columns if read."""
         r, unit = self.resident, self.request.unit
         trajectories = r if r.has_plain_links else self.request.trajectories(r)
-        window, self._loaded = self._loaded, None
-        if window is None or window.positions_drawn is not positions:
-            if window is not None:
-                self._window = window
-            offsets = self._offsets if rows.ndim == 1 and trajectories is r else None
-            window = None if offsets is None else self._load(offsets, positions, rows)
+        window = None
+        if self._offsets is not None and rows.ndim == 1 and trajectories is r:
+            window = self._window_of(positions, rows)
         if self._checks_unit:
             layout = self._checked(trajectories, rows, window, rng)
         elif window is None:
@@ -365,12 +397,17 @@ class SamplePlan:
         else:
             layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None:
-            layout.columns.setdefault("mask", layout.mask)
-            if window is None or layout.rows is not window.rows:
-                layout.rows = np.where(layout.mask, layout.rows, r.zero)
+            self._add_mask(layout, window)
         if self._has_budget:
             return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
         return layout, window, None
+
+    def _add_mask(self, layout: Layout, window: Window | None) -> None:
+        """Add the mask to the columns, and let masked rows lead to the zero row."""
+        assert layout.mask is not None
+        layout.columns.setdefault("mask", layout.mask)
+        if window is None or layout.rows is not window.rows:
+            layout.rows = np.where(layout.mask, layout.rows, self.resident.zero)
 
     def _apply_budget(
         self,
@@ -396,7 +433,7 @@ class SamplePlan:
         assert limited.mask is not None
         limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
         limited.kept = is_kept
-        return limited, None, {name: _select_items(array, is_kept) for name, array in batch.items()}
+        return limited, None, {name: select_items(array, is_kept) for name, array in batch.items()}
 
     def _checked(
         self,
@@ -434,43 +471,9 @@ class SamplePlan:
             )
         if window is not None and window.rows.size <= self._most_rows_kept:
             self._window = window
-        if not self._assembles:
+        if not self.request.unit.assembles:
             return Batch(batch, len(positions))
-        unit, count = self.request.unit, len(positions)
-        if "drawn" in batch:
-            raise InvalidValue(
-                f"{type(unit).__name__}.assemble adds the key 'drawn', but this batch already "
-                "has a key 'drawn'; rename the field or key 'drawn', or exclude the field with "
-                "fields="
-            )
-        try:
-            assembled = unit.assemble(Batch(batch, count), rng)
-        except KeyError as error:
-            if self.request.fields is None:
-                raise
-            raise InvalidValue(
-                f"{type(unit).__name__}.assemble requires a key that is not in fields= "
-                f"({error}); add the key to fields="
-            ) from error
-        arrays, size = check_assembly(unit, assembled, count)
-        for name, array in columns.items():
-            arrays.setdefault(name, array[arrays["drawn"]])
-        arrays["position"] = positions[arrays["drawn"]]
-        field, store = unit.annotated_field, self._store
-        if field is None:
-            return Batch(arrays, size)
-        return Batch(arrays, size, partial(store.engine.retry, annotate_tokens, store, field))
-
-
-def _select_items(values: Any, is_selected: np.ndarray) -> Any:
-    """Return the values of the selected items.
-
-    A `RaggedArray` must have the same number of arrays for each item.
-    """
-    if not isinstance(values, RaggedArray):
-        return values[is_selected]
-    indices = np.arange(len(values)).reshape(len(is_selected), -1)[is_selected].reshape(-1)
-    return RaggedArray(values.values, values.starts[indices], values.lengths[indices])
+        return assemble(self._store, self.request, batch, positions, columns, rng)
 
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")

@@ -180,6 +180,10 @@ class Window(RowColumns):
         """Return the row that follows each row."""
         return self._of_drawn[AFTER] if rows is self.drawn else self._of(AFTER, rows)
 
+    def terminated(self, rows: np.ndarray) -> np.ndarray:
+        """Return whether each row terminated its episode."""
+        return self._of_drawn["terminated"] if rows is self.drawn else self._of("terminated", rows)
+
     def positions(self, rows: np.ndarray) -> np.ndarray:
         """Return the positions of rows."""
         if rows is not self.rows or not self._is_beside or self._resident.early.size:

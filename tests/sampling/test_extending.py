@@ -440,6 +440,30 @@ def test_subclasses_do_not_inherit_that_results_are_not_checked(buffer):
 TRUSTED = {"checks_results": False}
 
 
+@dataclass(frozen=True)
+class Last(expdb.Uniform):
+    """Draw only the newest step, without checks of expdb."""
+
+    checks_results = False
+
+    def draw(self, population, size, rng):
+        return population.newest(1).draw(size, True, rng), {}
+
+
+@dataclass(frozen=True)
+class FalselyUniform(Last):
+    draws_uniformly = True
+
+
+def test_expdb_draws_without_calling_draw_only_if_a_class_declares_it(scratch):
+    scratch.store_batch({"x": np.arange(50)})
+    for unit in (expdb.Step(), Unchecked(True)):
+        assert set(scratch.sample(99, sampler=Last(), unit=unit)["position"].tolist()) == {49}
+    check_sampler(Last())
+    with pytest.raises(AssertionError, match="draws_uniformly is True, but draw"):
+        check_sampler(FalselyUniform())
+
+
 @dataclass(frozen=True, slots=True)
 class Slotted(expdb.Unit):
     scale: float = field(default=1.0, compare=False)
