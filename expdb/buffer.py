@@ -603,8 +603,7 @@ class ReplayBuffer(NotACollection):
 
     @retry_on_restart
     def __len__(self) -> int:
-        with self._store.engine.reading() as session:
-            return self._store.state(session).size
+        return self._store.read(Store.state).size
 
     def __bool__(self) -> bool:
         return True
@@ -613,8 +612,7 @@ class ReplayBuffer(NotACollection):
     @retry_on_restart
     def added(self) -> int:
         """Number of steps ever stored, an int; the next step gets this position."""
-        with self._store.engine.reading() as session:
-            return self._store.state(session).added
+        return self._store.read(Store.state).added
 
     @property
     @retry_on_restart
@@ -625,8 +623,7 @@ class ReplayBuffer(NotACollection):
         `eviction` policy with `whole_episodes` or `archive` evicts them. Use `set_capacity` to
         change the capacity.
         """
-        with self._store.engine.reading() as session:
-            return self._store.state(session).capacity
+        return self._store.read(Store.state).capacity
 
     @property
     @retry_on_restart
@@ -671,8 +668,7 @@ class ReplayBuffer(NotACollection):
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         condition = self._compile(where)
-        with self._store.engine.reading() as session:
-            return select.count(self._store, session, condition)
+        return self._store.read(select.count, condition)
 
     @retry_on_restart
     def tasks(self, where: Where = None) -> list[str]:
@@ -700,8 +696,7 @@ class ReplayBuffer(NotACollection):
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         condition = self._compile(where)
-        with self._store.engine.reading() as session:
-            return select.tasks(self._store, session, condition)
+        return self._store.read(select.tasks, condition)
 
     @retry_on_restart
     def task_statistics(
@@ -754,8 +749,7 @@ class ReplayBuffer(NotACollection):
         if name is not None:
             self._store.tags.warn_of_unknown([f"scores.{name}"])
         least, condition = checks.number(success, "success"), self._compile(where)
-        with self._store.engine.reading() as session:
-            rows = task_statistics.read(self._store, session, condition, name, least)
+        rows = self._store.read(task_statistics.read, condition, name, least)
         return table_of_rows(rows, task_statistics.COLUMNS)
 
     @retry_on_restart
@@ -812,8 +806,7 @@ class ReplayBuffer(NotACollection):
         before = None if before is None else checks.whole(before, "before")
         after = None if after is None else checks.whole(after, "after")
         condition = self._compile(where)
-        with self._store.engine.reading() as session:
-            names, rows = select.episodes(self._store, session, condition, before, after, newest)
+        names, rows = self._store.read(select.episodes, condition, before, after, newest)
         return table_of_rows(rows, {name: COLUMN_KINDS[name] for name in names})
 
     @retry_on_restart
@@ -849,8 +842,7 @@ class ReplayBuffer(NotACollection):
         [3]
         """
         size = checks.whole(group_size, "group_size", 1)
-        with self._store.engine.reading() as session:
-            rows = groups.unfinished(self._store, session, size)
+        rows = self._store.read(groups.unfinished, size)
         return table_of_rows(rows, groups.COLUMNS)
 
     @retry_on_restart
@@ -889,8 +881,7 @@ class ReplayBuffer(NotACollection):
         number = checks.whole(number, "the page number", 1)
         size = checks.whole(size, "the page size", 1)
         condition = self._compile(where)
-        with self._store.engine.reading() as session:
-            columns = fetch.page(self._store, session, condition, (number - 1) * size, size)
+        columns = self._store.read(fetch.page, condition, (number - 1) * size, size)
         return Batch(columns).to_list()
 
     @retry_on_restart
@@ -1336,8 +1327,7 @@ class ReplayBuffer(NotACollection):
             If the query is invalid.
         """
         condition = self._compile(where)
-        with self._store.engine.reading() as session:
-            rows = history.read(self._store, session, condition, name)
+        rows = self._store.read(history.read, condition, name)
         return table_of_rows(rows, history.COLUMNS)
 
     def delete(self, where: Where, *, keep_pinned: bool = False) -> int:
@@ -1550,8 +1540,7 @@ class ReplayBuffer(NotACollection):
         list of str
             One line per problem; empty if there is none.
         """
-        with self._store.engine.reading() as session:
-            return check_buffer(self._store, session)
+        return self._store.read(check_buffer)
 
     @retry_on_restart
     def why(self, position: int) -> list[str]:
@@ -1778,8 +1767,7 @@ class ReplayBuffer(NotACollection):
     def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the numbers of stored, matching and unwritten steps."""
         condition = self._store.compiled(where)
-        with self._store.engine.reading() as session:
-            explained_error = explain_too_few(self._store, session, condition, error)
+        explained_error = self._store.read(explain_too_few, condition, error)
         if unwritten := self._writers.unwritten():
             return errors.TooFewRows(
                 f"{explained_error}; writers of this process have {unwritten:,} steps that are "
@@ -1960,8 +1948,7 @@ class ReplayBuffer(NotACollection):
         InvalidValue
             If the new version is less than the stored version, or is not an int64.
         """
-        with self._store.engine.reading() as session:
-            return consumers.policy_version(session, self._store)
+        return self._store.read(consumers.policy_version)
 
     @policy_version.setter
     def policy_version(self, version: int) -> None:
@@ -2012,8 +1999,7 @@ class ReplayBuffer(NotACollection):
         InvalidValue
             If the new value is not a `RateLimiter` or None, or its `min_size` exceeds the capacity.
         """
-        with self._store.engine.reading() as session:
-            return rates.rate_limiter(session, self._store)[0]
+        return self._store.read(rates.rate_limiter)[0]
 
     @rate_limiter.setter
     def rate_limiter(self, limiter: RateLimiter | None) -> None:
@@ -2038,8 +2024,7 @@ class ReplayBuffer(NotACollection):
         InvalidValue
             If the new value is not a `Pace` or None, or `policy_version` was never set.
         """
-        with self._store.engine.reading() as session:
-            return admissions.pace(session, self._store)[0]
+        return self._store.read(admissions.pace)[0]
 
     @pace.setter
     def pace(self, pace: Pace | None) -> None:
@@ -2178,8 +2163,7 @@ class ReplayBuffer(NotACollection):
         >>> [(worker["role"], worker["state"]) for worker in buffer.workers()]  # doctest: +SKIP
         [('actor', 'active'), ('learner', 'waiting')]
         """
-        with self._store.engine.reading() as session:
-            return list_workers(self._store, session)
+        return self._store.read(list_workers)
 
     @retry_on_restart
     def leases(
@@ -2220,8 +2204,7 @@ class ReplayBuffer(NotACollection):
         >>> buffer.leases("learner", newest=1)["trainer_step"].to_pylist()  # doctest: +SKIP
         [1200]
         """
-        with self._store.engine.reading() as session:
-            rows = listing.list_leases(self._store, session, consumer, status, newest)
+        rows = self._store.read(listing.list_leases, consumer, status, newest)
         return table_of_rows(rows, listing.COLUMNS)
 
     @retry_on_restart
@@ -2276,8 +2259,7 @@ class ReplayBuffer(NotACollection):
         chosen = None if positions is None else checks.positions(positions)
         lease = None if lease is None else checks.whole(lease, "lease", 0)
         newest = checks.whole(newest, "newest", 1)
-        with self._store.engine.reading() as session:
-            rows = listing.list_draws(self._store, session, chosen, consumer, lease, newest)
+        rows = self._store.read(listing.list_draws, chosen, consumer, lease, newest)
         return table_of_rows(rows, listing.DRAW_COLUMNS)
 
     @retry_on_restart
@@ -2312,8 +2294,7 @@ class ReplayBuffer(NotACollection):
         --------
         >>> buffer.metrics(time.time() - 3600)["steps_per_second"]  # doctest: +SKIP
         """
-        with self._store.engine.reading() as session:
-            columns = read_metrics(self._store, session, since, newest)
+        columns = self._store.read(read_metrics, since, newest)
         return pa.table({name: pa.array(column, "float64") for name, column in columns.items()})
 
     @retry_on_restart
@@ -2325,8 +2306,7 @@ class ReplayBuffer(NotACollection):
         list of str
             Names of the consumers.
         """
-        with self._store.engine.reading() as session:
-            return consumers.list_consumers(session, self._store)
+        return self._store.read(consumers.list_consumers)
 
     def drop_consumer(self, name: str) -> None:
         """Delete a consumer and its ledger.

@@ -105,8 +105,7 @@ class Retention:
 
     def policy(self) -> Eviction | None:
         """Return the eviction policy, or None if there is none."""
-        with self._store.engine.reading() as session:
-            return eviction.read_policy(session, self._store)
+        return self._store.read(eviction.read_policy)
 
     def set_policy(self, policy: Eviction | None) -> None:
         """Set the policy; raise ArchiveFailed if its folder cannot be written."""
@@ -130,7 +129,7 @@ class Retention:
                         "error, or set an Eviction with a writable archive"
                     ) from error
             with store.writing() as (session, _):
-                under_way = evictions.under_way(session, store)
+                under_way = evictions.under_way(store, session)
                 if under_way is not None and under_way.committed:
                     raise errors.ArchiveFailed(
                         f"cannot replace the eviction policy of buffer {store.name!r}, because "
@@ -138,10 +137,10 @@ class Retention:
                         "call evict(), or discard the steps with evict(forget_missing=True)"
                     )
                 if under_way is not None and keeps:
-                    evictions.end(session, store, under_way)
+                    evictions.end(store, session, under_way)
                 elif under_way is None and not keeps and self._is_to_archive(session):
                     continue  # other processes have written in the meantime
-                eviction.set_policy(session, store, policy, marker)
+                eviction.set_policy(store, session, policy, marker)
                 return
         raise errors.DatabaseBusy(
             f"cannot replace the eviction policy of buffer {store.name!r}, because other "
@@ -150,7 +149,7 @@ class Retention:
 
     def _is_to_archive(self, session: Session) -> bool:
         """Return whether the current policy must archive steps now."""
-        policy = eviction.read_policy(session, self._store)
+        policy = eviction.read_policy(self._store, session)
         if policy is None or policy.archive is None:
             return False
         return len(self._due(session, policy).positions) > 0
@@ -175,7 +174,7 @@ class Retention:
         store = self._store
         names = ("episode", "first", "last", "episode_id", "task_id", "why")
         with store.engine.reading() as session:
-            policy = eviction.read_policy(session, store)
+            policy = eviction.read_policy(store, session)
             plan = NOTHING
             if policy is not None:
                 plan = plan_eviction(store, session, policy, time.time())
@@ -272,10 +271,10 @@ class Retention:
         """End an eviction whose deleted steps are not in any file."""
         store = self._store
         with store.writing() as (session, _):
-            entry = evictions.under_way(session, store)
+            entry = evictions.under_way(store, session)
             if entry is None or not entry.committed or entry.draft.exists() or entry.path.exists():
                 return
-            evictions.end(session, store, entry)
+            evictions.end(store, session, entry)
         errors.warn(
             f"evicted steps of buffer {store.name!r} are lost, because neither {entry.path} nor "
             "its draft exists; restore the file from a backup"
@@ -293,14 +292,14 @@ class Retention:
         """Return the steps that are due; None for no steps or if another process is archiving."""
         store = self._store
         with store.engine.reading() as session:
-            policy = eviction.read_policy(session, store)
-            if policy is None or evictions.under_way(session, store) is not None:
+            policy = eviction.read_policy(store, session)
+            if policy is None or evictions.under_way(store, session) is not None:
                 return None
             if store.state(session).pinned is None:
                 return self._backlog_of(session, policy)
         with store.writing() as (session, _):
-            settle_pins(session, store)  # expired leases pin nothing
-            policy = eviction.read_policy(session, store)
+            settle_pins(store, session)  # expired leases pin nothing
+            policy = eviction.read_policy(store, session)
             return None if policy is None else self._backlog_of(session, policy)
 
     def _backlog_of(self, session: Session, policy: Eviction) -> _Backlog | None:
@@ -323,9 +322,9 @@ class Retention:
         self._save()
         with store.writing() as (session, outcome):
             if (
-                eviction.read_policy(session, store) != backlog.policy
+                eviction.read_policy(store, session) != backlog.policy
                 or store.state(session).capacity != backlog.capacity
-                or evictions.under_way(session, store) is not None
+                or evictions.under_way(store, session) is not None
             ):
                 self._backlog = None
                 return 0
@@ -333,7 +332,7 @@ class Retention:
                 self._backlog = None
                 positions = self._free(session, backlog.policy, backlog.plan.positions)
                 return evict(store, session, outcome, positions)
-            marker = eviction.read_marker(session, store)
+            marker = eviction.read_marker(store, session)
             positions = self._free(session, backlog.policy, backlog.take(count))
             if not len(backlog.plan.positions):
                 self._backlog = None
@@ -342,7 +341,7 @@ class Retention:
                 return 0
             archive_folder.check(store.engine.location, store.name, backlog.policy, marker)
             file = _file(backlog.policy, store.name, positions)
-            archiving = evictions.begin(session, store, self._holder, file, positions)
+            archiving = evictions.begin(store, session, self._holder, file, positions)
         if not self._has_removed_drafts:
             self._has_removed_drafts = True
             archive_folder.remove_old_drafts(archiving.path.parent.parent)
@@ -364,11 +363,11 @@ class Retention:
         """Finish an eviction that a process has left, and return the number of evicted steps."""
         store = self._store
         with store.engine.reading() as session:
-            archiving = evictions.under_way(session, store)
+            archiving = evictions.under_way(store, session)
             if archiving is None:
                 return 0
             policy, marker = (
-                eviction.read_policy(session, store), eviction.read_marker(session, store)
+                eviction.read_policy(store, session), eviction.read_marker(store, session)
             )  # fmt: skip
         if not self._is_abandoned(archiving) and not (
             archiving.committed and (archiving.draft.exists() or archiving.path.exists())
@@ -384,17 +383,16 @@ class Retention:
             self._publish(archiving)
             return 0
         with store.writing() as (session, _):
-            if not evictions.is_owner(session, store, archiving):
+            if not evictions.is_owner(store, session, archiving):
                 return 0
-            taken = evictions.take_over(session, store, archiving, self._holder)
+            taken = evictions.take_over(store, session, archiving, self._holder)
         if _is_left(archiving):  # a suspended owner removes its draft itself when it resumes
             archive_folder.remove(archiving.draft)
         return self._archive(taken)
 
     def publish_evicted(self) -> None:
         """Publish the draft that holds evicted steps, if a process has left one."""
-        with self._store.engine.reading() as session:
-            archiving = evictions.under_way(session, self._store)
+        archiving = self._store.read(evictions.under_way)
         if archiving is not None and archiving.committed:
             locked(self._lock, self._finish)
 
@@ -416,10 +414,10 @@ class Retention:
         except BaseException:
             # If the outcome of a commit is unknown, the steps may be deleted: keep the draft then.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
-                stored = evictions.under_way(session, self._store)
+                stored = evictions.under_way(self._store, session)
                 if stored is None or stored.id != archiving.id or not stored.committed:
                     archive_folder.remove(archiving.draft)
-                    evictions.give_up(session, self._store, archiving)
+                    evictions.give_up(self._store, session, archiving)
             raise
         if archiving.committed:
             self._publish(archiving)
@@ -435,28 +433,28 @@ class Retention:
             with store.writing() as (session, outcome):
                 free = self._without_pinned(session, archiving)
                 if free is archiving and (
-                    evictions.fingerprint(session, store, archiving) == before
+                    evictions.fingerprint(store, session, archiving) == before
                 ):
                     return self._delete(session, outcome, archiving)
             archiving = free
         with store.writing() as (session, outcome):  # other writers wait
             archiving = self._without_pinned(session, archiving)
-            self._write_draft(archiving, lambda current: evictions.renew(session, store, current))
+            self._write_draft(archiving, lambda current: evictions.renew(store, session, current))
             return self._delete(session, outcome, archiving)
 
     def _renew(self, archiving: Archiving) -> bool:
         with self._store.writing() as (session, _):
-            return evictions.renew(session, self._store, archiving)
+            return evictions.renew(self._store, session, archiving)
 
     def _without_pinned(self, session: Session, archiving: Archiving) -> Archiving:
         """Return the eviction without the steps that leases have pinned since it began."""
-        if not evictions.is_owner(session, self._store, archiving):
+        if not evictions.is_owner(self._store, session, archiving):
             raise _OwnerChanged
-        policy = eviction.read_policy(session, self._store)
+        policy = eviction.read_policy(self._store, session)
         free = self._free(session, policy, archiving.positions)
         if len(free) == len(archiving.positions):
             return archiving
-        return evictions.shrink(session, self._store, archiving, free)
+        return evictions.shrink(self._store, session, archiving, free)
 
     def _delete(
         self, session: Session, outcome: WriteOutcome, archiving: Archiving
@@ -465,10 +463,10 @@ class Retention:
         store, positions = self._store, archiving.positions
         stored = positions[alive(store, session, positions)] if len(positions) else positions
         if not len(stored):
-            evictions.end(session, store, archiving)
+            evictions.end(store, session, archiving)
             return 0, archiving
         count = evict(store, session, outcome, stored)
-        return count, evictions.commit(session, store, archiving)
+        return count, evictions.commit(store, session, archiving)
 
     def _publish(self, archiving: Archiving) -> None:
         """Rename the draft to its final name after its steps are deleted, and end the eviction."""
@@ -483,8 +481,7 @@ class Retention:
                 # Drafts of previous owners, which may no longer delete the steps.
                 archive_folder.remove(draft)
         except FileNotFoundError:
-            with store.engine.reading() as session:
-                stored = evictions.under_way(session, store)
+            stored = store.read(evictions.under_way)
             if stored is None or stored.id != archiving.id:
                 return  # another process has renamed the draft
             if not archiving.path.exists():
@@ -499,7 +496,7 @@ class Retention:
                 "permissions of the folder, then call evict()"
             ) from error
         with store.writing() as (session, _):
-            evictions.end(session, store, archiving)
+            evictions.end(store, session, archiving)
 
     def _write_draft(
         self, archiving: Archiving, renew: Callable[[Archiving], bool]
@@ -508,7 +505,7 @@ class Retention:
         store, draft = self._store, archiving.draft
         with store.engine.reading() as session:
             store.state(session)  # updates the fields
-            before = evictions.fingerprint(session, store, archiving)
+            before = evictions.fingerprint(store, session, archiving)
             stored = archiving.positions
             stored = stored[alive(store, session, stored)] if len(stored) else stored
         if not len(stored):
@@ -526,7 +523,7 @@ class Retention:
             raise
         except OSError as error:
             with store.engine.reading() as session:
-                if not evictions.is_owner(session, store, archiving):
+                if not evictions.is_owner(store, session, archiving):
                     raise _OwnerChanged from None
             raise archive_folder.failed(archiving.file, error) from error
         return before

@@ -133,9 +133,9 @@ class ConsumerLedger:
 
     def _record(self) -> ConsumerRecord:
         with self._store.engine.reading() as session:
-            record = find_consumer(session, self._store, self._consumer.name)
+            record = find_consumer(self._store, session, self._consumer.name)
             if record is None:
-                raise unknown_consumer(session, self._store, self._consumer.name)
+                raise unknown_consumer(self._store, session, self._consumer.name)
             return record
 
     def left(self, positions: np.ndarray) -> np.ndarray:
@@ -143,12 +143,12 @@ class ConsumerLedger:
         settings = self._consumer.settings
         usage = Usage(settings.max_times_sampled, self._consumer.began if settings.new_only else 0)
         with self._store.engine.reading() as session:
-            record = find_consumer(session, self._store, self._consumer.name)
+            record = find_consumer(self._store, session, self._consumer.name)
             if record is None:
-                raise unknown_consumer(session, self._store, self._consumer.name)
+                raise unknown_consumer(self._store, session, self._consumer.name)
             version, leased, begun = record.version, record.handed_out, record.begun
             counters = Counters(version, leased, begun, 0.0, None, None, record.rewinds, None)
-            follow(usage, session, self._store, self._consumer, counters)
+            follow(usage, self._store, session, self._consumer, counters)
         return usage.left(positions)
 
     def reset_after_fork(self) -> None:
@@ -236,13 +236,13 @@ class ConsumerLedger:
         """Acknowledge `done`, then lease a batch, or release overdue leases and return None."""
         with self._store.engine.writing(outlives=done is not None) as session:
             if done is None:
-                counters = leases.hold(session, self._store, self._consumer)
-                follow(self._usage, session, self._store, self._consumer, counters)
+                counters = leases.hold(self._store, session, self._consumer)
+                follow(self._usage, self._store, session, self._consumer, counters)
             else:
                 counters = self._acknowledge_first(session, *done)
             overdue = self._overdue(counters.now)
             if overdue:
-                leases.release(session, self._store, self._consumer, overdue, counters.now)
+                leases.release(self._store, session, self._consumer, overdue, counters.now)
                 return None
             return self._draw_and_record(session, counters, request, seconds, done is not None)
 
@@ -258,7 +258,7 @@ class ConsumerLedger:
 
     def _acknowledge_first(self, session: Session, id: int, step: int | None) -> Counters:
         """Acknowledge a lease in an open transaction and return the updated counters."""
-        asked = session, self._store, self._consumer
+        asked = self._store, session, self._consumer
         if self._store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
             counters, version = leases.hold_and_acknowledge(*asked, id, self._holder, step)
         else:
@@ -294,15 +294,15 @@ class ConsumerLedger:
                 before = self._usage.returned.get(new.number)  # already counted
                 count = len(new.drawn.items) - (0 if before is None else len(before.drawn.items))
                 if count > 0:
-                    count_samples(session, self._store, count)
+                    count_samples(self._store, session, count)
         except errors.TooFewRows as error:
             if goes_on:
                 return error
             raise
         if text is not None:
-            leases.insert_request(session, self._store, new.request, text)
-        leases.insert(session, self._store, self._consumer, counters, new)
-        if new.pinned is not None and settle_pins(session, self._store) > new.pinned:
+            leases.insert_request(self._store, session, new.request, text)
+        leases.insert(self._store, session, self._consumer, counters, new)
+        if new.pinned is not None and settle_pins(self._store, session) > new.pinned:
             raise _Overtaken
         lease = leases.LeaseRow(
             counters.handed_out,
@@ -459,7 +459,7 @@ class ConsumerLedger:
 
     def _is_acknowledged(self, lease: int) -> bool:
         with self._store.engine.reading() as session:
-            status, _ = leases.status(session, self._store, self._consumer, lease)
+            status, _ = leases.status(self._store, session, self._consumer, lease)
             return bool(status == ACKNOWLEDGED)
 
     def rewind(self, step: int) -> tuple[dict[str, int], np.ndarray]:
@@ -471,7 +471,7 @@ class ConsumerLedger:
 
         def attempt() -> None:
             with store.engine.writing() as session:
-                returned = rewind(session, store, self._consumer, step)
+                returned = rewind(store, session, self._consumer, step)
                 if returned.leases or not attempts:  # an earlier attempt may have been committed
                     is_stored = fetch.alive(store, session, returned.positions)
                     attempts.append((returned, returned.positions[~is_stored]))
@@ -489,10 +489,9 @@ class ConsumerLedger:
     ) -> None:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
-            version = change(session, store, consumer, id, self._holder, argument)
+            version = change(store, session, consumer, id, self._holder, argument)
         if version is None:
-            with store.engine.reading() as session:
-                raise leases.lost(session, store, consumer, id)
+            raise store.read(leases.lost, consumer, id)
         lease = self._usage.held.get(id)
         if lease is not None and becomes:
             self._take_in(replace(lease, **becomes), version - 1)
@@ -504,9 +503,9 @@ class ConsumerLedger:
     def _give_back(self, id: int) -> bool:
         store, consumer = self._store, self._consumer
         with store.engine.writing() as session:
-            counters = leases.hold(session, store, consumer)
+            counters = leases.hold(store, session, consumer)
             was_released = leases.release(
-                session, store, consumer, [id], counters.now, self._holder
+                store, session, consumer, [id], counters.now, self._holder
             )
         lease = self._usage.held.get(id)
         if was_released and lease is not None:
@@ -535,15 +534,15 @@ class ConsumerLedger:
 
 def _acknowledge_with_scores(
     scores: list[NewScore],
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     id: int,
     holder: str,
     step: int | None,
 ) -> int | None:
     """Acknowledge a lease and record scores; return what `leases.acknowledge` returns."""
-    version = leases.acknowledge(session, store, consumer, id, holder, step)
+    version = leases.acknowledge(store, session, consumer, id, holder, step)
     if version is not None:
         session.require(store.dropped, store.dialect.LOCK, store.id)
         Recording(store, scores).record(session, skip_missing=True)
@@ -551,16 +550,16 @@ def _acknowledge_with_scores(
 
 
 def follow(
-    usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
+    usage: Usage, store: Store, session: Session, consumer: ConsumerRecord, counters: Counters
 ) -> None:
     """Apply the ledger's changes since the last call to the usage counts."""
     if usage.version == counters.version:
         return
     try:
         if usage.version < 0 or usage.rewinds != counters.rewinds:
-            _load(usage, session, store, consumer, counters)
+            _load(usage, store, session, consumer, counters)
         else:
-            for lease in leases.changed(session, store, consumer, usage.last, usage.held):
+            for lease in leases.changed(store, session, consumer, usage.last, usage.held):
                 usage.take_in(lease)
     except BaseException:
         usage.forget()
@@ -569,15 +568,15 @@ def follow(
 
 
 def _load(
-    usage: Usage, session: Session, store: Store, consumer: ConsumerRecord, counters: Counters
+    usage: Usage, store: Store, session: Session, consumer: ConsumerRecord, counters: Counters
 ) -> None:
     """Read the leases that affect which steps may be drawn."""
     oldest = store.state(session).oldest
     usage.begin_at(oldest)
     if usage.most is not None:
-        for lease in leases.acknowledged(session, store, consumer, oldest):
+        for lease in leases.acknowledged(store, session, consumer, oldest):
             usage.take_in(lease)
-    for lease in leases.open_leases(session, store, consumer):
+    for lease in leases.open_leases(store, session, consumer):
         usage.take_in(lease)
     usage.last, usage.begun = counters.handed_out - 1, counters.begun
     usage.rewinds = counters.rewinds

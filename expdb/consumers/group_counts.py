@@ -31,7 +31,7 @@ def count_groups(
     with store.engine.reading() as session:
         groups, returns, versions, ids, lengths = _rollouts(store, session, where)
         first_positions, stored_steps = _find_stored_parts(store, session, ids)
-        discarded = entries.count_discarded(session, store, record)
+        discarded = entries.count_discarded(store, session, record)
         if most is not None and of_agents:
             least = None if version is None else version - most
             oldest_of_agents = {agent: current - most for agent, current in of_agents.items()}

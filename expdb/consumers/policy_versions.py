@@ -25,8 +25,7 @@ class PolicyVersions(MutableMapping[str, int]):
         self._store = store
 
     def _read(self) -> dict[str, int]:
-        with self._store.engine.reading() as session:
-            return consumers.policy_versions(session, self._store)
+        return self._store.read(consumers.policy_versions)
 
     def _all(self) -> dict[str, int]:
         return self._store.engine.retry(self._read)

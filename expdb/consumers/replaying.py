@@ -51,12 +51,12 @@ def replayed(
 ) -> Iterator[Batch]:
     """Return an iterator over acknowledged batches, in the order of their acknowledgement."""
     with store.engine.reading() as session:
-        consumer = find_consumer(session, store, name)
+        consumer = find_consumer(store, session, name)
         if consumer is None:
-            raise unknown_consumer(session, store, name)
-        ids = entries.acknowledged(session, store, consumer, steps, newest)
+            raise unknown_consumer(store, session, name)
+        ids = entries.acknowledged(store, session, consumer, steps, newest)
         if steps and not ids:
-            first, last = entries.find_acknowledged_range(session, store, consumer)
+            first, last = entries.find_acknowledged_range(store, session, consumer)
             available = "none" if first is None else f"{first} to {last}"
             errors.warn(
                 f"consumer {name!r} has no batch that was acknowledged with a trainer step in "
@@ -69,8 +69,7 @@ def _each(
     store: Store, sampling: SampleEngine, consumer: ConsumerRecord, ids: list[int], units: Units
 ) -> Iterator[Batch]:
     def batch_of(id: int) -> Batch:
-        with store.engine.reading() as session:
-            entry = entries.read_entry(session, store, consumer, id)
+        entry = store.read(entries.read_entry, consumer, id)
         if entry is None:
             raise damaged(store.name, consumer.name, id, "its row is missing")
         return rebuild_batch(store, sampling, consumer, entry, units)[0]
@@ -86,11 +85,9 @@ def shared(
 
     Raise LeaseLost if no process holds the lease.
     """
-    with store.engine.reading() as session:
-        entry = entries.read_entry(session, store, consumer, id)
+    entry = store.read(entries.read_entry, consumer, id)
     if entry is None or entry.status != "leased":
-        with store.engine.reading() as session:
-            raise leases.lost(session, store, consumer, id)
+        raise store.read(leases.lost, consumer, id)
     ranks = entry.request.get("ranks")
     batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
     return batch, unit, None if ranks is None else (ranks[0], ranks[1])

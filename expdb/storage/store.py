@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -29,6 +29,9 @@ from expdb.storage.replacements import Replacements
 from expdb.storage.signatures import Signatures
 from expdb.storage.statements import INSERT_CHUNK
 from expdb.storage.tags import Tags
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,16 @@ class Store:
         self.activity = Activity()
         self.report_if_due: Callable[[], None] = lambda: None  # see upkeep/reporting.py
         self.admission_limit: AdmissionLimit | None = None  # from the last read of the pace
+
+    def read(
+        self,
+        function: "Callable[Concatenate[Store, Session, Arguments], Result]",
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Result:
+        """Return the result of `function(store, session, ...)`, which reads one snapshot."""
+        with self.engine.reading() as session:
+            return function(self, session, *arguments, **options)
 
     def writing(self, timeout: float | None = None) -> "Writing":
         """Return a context manager for a transaction that locks the buffer's row.

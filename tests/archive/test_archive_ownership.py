@@ -101,7 +101,7 @@ def test_an_archiver_renews_its_eviction_while_it_writes(filled, tmp_path, monke
                 session.query(f"UPDATE evictions SET renewed = {now} - 500 RETURNING id")
             yield from scan(positions[start : start + 10], names)
             with store.engine.reading() as session:
-                idle.append(evictions.under_way(session, store).idle)
+                idle.append(evictions.under_way(store, session).idle)
 
     monkeypatch.setattr(first._retention, "_scan", in_small_batches)
     assert first.evict() == 30
@@ -206,9 +206,9 @@ def test_evict_rejects_a_stored_path_outside_the_archive(filled, tmp_path, name,
     store = second._retention._store
     with writing(second._database) as session:
         file = name if name.startswith("/") else str(tmp_path / name)
-        row = evictions.begin(session, store, evictions.NOBODY, file, np.arange(5))
+        row = evictions.begin(store, session, evictions.NOBODY, file, np.arange(5))
         if committed:
-            evictions.commit(session, store, row)
+            evictions.commit(store, session, row)
     with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of the policy"):
         second.evict()
     with writing(second._database) as session:

@@ -372,7 +372,7 @@ def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, mo
     buffer = archiving(db, tmp_path, 12)
     with writing(db) as session:
         file = str(tmp_path / "f.parquet")
-        begin(session, store_of(buffer), "elsewhere 7 8 9", file, np.arange(7))
+        begin(store_of(buffer), session, "elsewhere 7 8 9", file, np.arange(7))
     assert buffer.evict() == 0  # a process on another machine runs this eviction
     with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
         buffer.eviction = None

@@ -24,7 +24,7 @@ class Admitted:
     policy_version: int | None  # of the buffer at the admission
 
 
-def pace(session: Session, store: Store) -> tuple[Pace | None, int]:
+def pace(store: Store, session: Session) -> tuple[Pace | None, int]:
     """Return the pace or None, and the policy version at the time when it was set."""
     rows = session.query(sa.select(B.pace).where(B.id == store.id))
     if not rows:
@@ -147,8 +147,7 @@ def _now(store: Store) -> sa.ColumnElement[float]:
 
 def read_pace_state(store: Store, others: ProcessLiveness) -> PaceState:
     """Read the state of the pace without writing or waiting for a lock."""
-    with store.engine.reading() as session:
-        return _query_pace_state(store, session, others, last=True)
+    return store.read(_query_pace_state, others, last=True)
 
 
 def try_to_admit(

@@ -69,7 +69,7 @@ _COUNTERS = ("began", "version", "handed_out", "begun", "acknowledged")
 _MOST = 1 << 62  # exclusive limit of each counter; database integers can be twice as large
 
 
-def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord | None:
+def find_consumer(store: Store, session: Session, name: str) -> ConsumerRecord | None:
     """Return the consumer with this name, or None if there is no such consumer."""
     rows = session.query(sa.select(*_COLUMNS).where(K.buffer_id == store.id, K.name == name))
     if not rows:
@@ -82,22 +82,22 @@ def find_consumer(session: Session, store: Store, name: str) -> ConsumerRecord |
     return ConsumerRecord(**values)
 
 
-def list_consumers(session: Session, store: Store) -> list[str]:
+def list_consumers(store: Store, session: Session) -> list[str]:
     """Return the names of all consumers of a buffer, oldest first."""
     named = sa.select(K.name).where(K.buffer_id == store.id).order_by(K.id)
     return [name for (name,) in session.query(named)]
 
 
-def is_dropped(session: Session, store: Store) -> bool:
+def is_dropped(store: Store, session: Session) -> bool:
     """Return whether the buffer was dropped."""
     return not session.query("SELECT 1 FROM buffers WHERE id = ?", store.id)
 
 
-def unknown_consumer(session: Session, store: Store, name: str) -> errors.ExpDBError:
+def unknown_consumer(store: Store, session: Session, name: str) -> errors.ExpDBError:
     """Return the error for a name that no consumer has, or for a dropped buffer."""
-    if is_dropped(session, store):
+    if is_dropped(store, session):
         return store.dropped()
-    names = list_consumers(session, store)
+    names = list_consumers(store, session)
     there = f"the consumers are {', '.join(names)}" if names else "the buffer has no consumers"
     return errors.UnknownConsumer(
         f"buffer {store.name!r} has no consumer {name!r}{nearest(name, names) or ';'} {there}"
@@ -109,19 +109,17 @@ def open_consumer(store: Store, name: str, requested: dict[str, Any], seed: int)
 
     Raise ConsumerMismatch if a requested setting differs from the stored one.
     """
-    with store.engine.reading() as session:
-        consumer = find_consumer(session, store, name)
+    consumer = store.read(find_consumer, name)
     if consumer is None:
         if store.engine.read_only:
-            with store.engine.reading() as session:
-                error = unknown_consumer(session, store, name)
+            error = store.read(unknown_consumer, name)
             if not isinstance(error, errors.UnknownConsumer):
                 raise error
             raise errors.UnknownConsumer(
                 f"{error}; open the database without read_only=True to create the consumer"
             )
         with store.writing() as (session, _):
-            consumer = find_consumer(session, store, name)
+            consumer = find_consumer(store, session, name)
             if consumer is None:  # no other process has created it since the read
                 settings = Settings(**{"seed": seed, **requested})
                 # Ids are never reused, so leases of a dropped consumer cannot match a new
@@ -157,19 +155,19 @@ def refuse_minimum(store: Store, min_size: int, capacity: int | None, of: str = 
 def drop_consumer(store: Store, name: str) -> None:
     """Delete a consumer and its ledger."""
     with store.engine.writing() as session:
-        consumer = find_consumer(session, store, name)
+        consumer = find_consumer(store, session, name)
         if consumer is None:
-            raise unknown_consumer(session, store, name)
+            raise unknown_consumer(store, session, name)
         is_consumer = sa.and_(K.buffer_id == store.id, K.id == consumer.id)
         # Leasing also locks the consumer's row first, so one of the two transactions waits.
         session.execute(sa.delete(tables.consumers).where(is_consumer))
         leases = tables.leases.c
         of_consumer = sa.and_(leases.buffer_id == store.id, leases.consumer == consumer.id)
         session.execute(sa.delete(tables.leases).where(of_consumer))
-        settle_pins(session, store)
+        settle_pins(store, session)
 
 
-def policy_version(session: Session, store: Store) -> int | None:
+def policy_version(store: Store, session: Session) -> int | None:
     """Return the version of the policy that is being trained, or None if it was never set."""
     rows = session.query("SELECT policy_version FROM buffers WHERE id = ?", store.id)
     if not rows:
@@ -177,7 +175,7 @@ def policy_version(session: Session, store: Store) -> int | None:
     return None if rows[0][0] is None else int(rows[0][0])
 
 
-def policy_versions(session: Session, store: Store) -> dict[str, int]:
+def policy_versions(store: Store, session: Session) -> dict[str, int]:
     """Return the current policy versions of single agents."""
     rows = session.query("SELECT policy_versions FROM buffers WHERE id = ?", store.id)
     if not rows:
@@ -199,9 +197,9 @@ def parse_versions(text: str | None, buffer: str) -> dict[str, int]:
 def set_agent_version(store: Store, agent_id: str, version: int) -> None:
     """Set the policy version of an agent; raise InvalidValue if the stored one is greater."""
     with store.writing() as (session, _):
-        versions = policy_versions(session, store)
+        versions = policy_versions(store, session)
         if agent_id not in versions:
-            _warn_of_unknown_agent(session, store, agent_id)
+            _warn_of_unknown_agent(store, session, agent_id)
         stored = versions.get(agent_id, version)
         if stored > version:
             raise errors.InvalidValue(
@@ -213,7 +211,7 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
         session.execute("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
 
 
-def _warn_of_unknown_agent(session: Session, store: Store, agent_id: str) -> None:
+def _warn_of_unknown_agent(store: Store, session: Session, agent_id: str) -> None:
     """Warn if no episode or step has this agent, but one has an agent with a similar name."""
     rows = session.query(
         "SELECT agent_id FROM episodes WHERE buffer_id = ? UNION SELECT agent_id FROM steps "
@@ -239,8 +237,7 @@ def set_policy_version(store: Store, version: int) -> None:
         question = (statement, version, store.id, version, version)
         (rows,) = session.query_all(question, last=True)
     if not rows:
-        with store.engine.reading() as session:
-            stored = policy_version(session, store)
+        stored = store.read(policy_version)
         raise errors.InvalidValue(
             f"policy_version must not decrease, got {version} after {stored} in buffer "
             f"{store.name!r}; omit the assignment to continue, or use another buffer for a new run"

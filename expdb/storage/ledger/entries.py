@@ -47,8 +47,8 @@ class Entry:
 
 
 def acknowledged(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     steps: set[int] | None,
     newest: int | None,
@@ -61,7 +61,7 @@ def acknowledged(
     condition = sa.and_(
         L.buffer_id == store.id, L.consumer == consumer.id, L.status == "acknowledged"
     )
-    if discards := find_discards(session, store):
+    if discards := find_discards(store, session):
         condition = sa.and_(condition, sa.not_(store.dialect.among(L.request, discards)))
     if steps is not None:
         condition = sa.and_(condition, store.dialect.among(L.trainer_step, sorted(steps)))
@@ -69,21 +69,21 @@ def acknowledged(
     return [id for (id,) in reversed(session.query(ordered))]
 
 
-def find_discards(session: Session, store: Store) -> list[int]:
+def find_discards(store: Store, session: Session) -> list[int]:
     """Return the ids of the requests of discarded batches."""
     pattern = store.dialect.like(R.request, f'%"{DISCARDED}": true%')
     rows = session.query(sa.select(R.id, R.request).where(R.buffer_id == store.id, pattern))
     return [row.id for row in rows if json.loads(row.request).get(DISCARDED) is True]
 
 
-def count_discarded(session: Session, store: Store, consumer: ConsumerRecord) -> int:
+def count_discarded(store: Store, session: Session, consumer: ConsumerRecord) -> int:
     """Return how many different items of a consumer were discarded."""
-    discards = find_discards(session, store)
+    discards = find_discards(store, session)
     if not discards:
         return 0
     is_discard = sa.and_(store.dialect.among(L.request, discards), L.status == "acknowledged")
     items: set[int] = set()
-    for entry in read_entries(session, store, consumer, is_discard):
+    for entry in read_entries(store, session, consumer, is_discard):
         if isinstance(entry, DatabaseDamaged):
             raise entry
         items.update(entry.drawn.positions.reshape(len(entry.drawn.positions), -1)[:, 0].tolist())
@@ -91,7 +91,7 @@ def count_discarded(session: Session, store: Store, consumer: ConsumerRecord) ->
 
 
 def find_acknowledged_range(
-    session: Session, store: Store, consumer: ConsumerRecord
+    store: Store, session: Session, consumer: ConsumerRecord
 ) -> tuple[int | None, int | None]:
     """Return the least and the greatest trainer step of the acknowledged leases."""
     condition = sa.and_(
@@ -120,7 +120,7 @@ class _Row(NamedTuple):
     crc: int
 
 
-def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> Entry | None:
+def read_entry(store: Store, session: Session, consumer: ConsumerRecord, id: int) -> Entry | None:
     """Return an entry of the ledger and end the transaction; None if there is no such entry.
 
     Raise DatabaseDamaged if the entry cannot be read.
@@ -143,7 +143,7 @@ def read_entry(session: Session, store: Store, consumer: ConsumerRecord, id: int
 
 
 def read_entries(
-    session: Session, store: Store, consumer: ConsumerRecord, where: sa.ColumnElement[bool]
+    store: Store, session: Session, consumer: ConsumerRecord, where: sa.ColumnElement[bool]
 ) -> Iterator[Entry | DatabaseDamaged]:
     """Yield rows of the ledger, oldest first, and an error for each unreadable row."""
     statement = sa.select(R.id, R.request).where(R.buffer_id == store.id)

@@ -55,7 +55,7 @@ class Archiving:
         return self.path.with_name(f".{self.path.name}.{self.id:x}")
 
 
-def under_way(session: Session, store: Store) -> Archiving | None:
+def under_way(store: Store, session: Session) -> Archiving | None:
     """Return the buffer's eviction that is under way, or None."""
     rows = session.query(
         sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
@@ -69,7 +69,7 @@ def under_way(session: Session, store: Store) -> Archiving | None:
 
 
 def begin(
-    session: Session, store: Store, holder: str, file: str, positions: np.ndarray
+    store: Store, session: Session, holder: str, file: str, positions: np.ndarray
 ) -> Archiving:
     """Insert the row of a new eviction; a buffer has at most one eviction at a time."""
     id = _random_id()
@@ -83,7 +83,7 @@ def begin(
     return Archiving(id, holder, 0.0, file, positions, False)
 
 
-def take_over(session: Session, store: Store, archiving: Archiving, holder: str) -> Archiving:
+def take_over(store: Store, session: Session, archiving: Archiving, holder: str) -> Archiving:
     """Make another process the owner, so that the previous one can no longer delete the steps."""
     id = _random_id()
     values = {"id": id, "holder": holder, "renewed": _now(store)}
@@ -91,15 +91,15 @@ def take_over(session: Session, store: Store, archiving: Archiving, holder: str)
     return replace(archiving, id=id, holder=holder, idle=0.0)
 
 
-def renew(session: Session, store: Store, archiving: Archiving) -> bool:
+def renew(store: Store, session: Session, archiving: Archiving) -> bool:
     """Set the time of the last renewal to now; return False if `is_owner` returns False."""
-    if not is_owner(session, store, archiving):
+    if not is_owner(store, session, archiving):
         return False
     session.execute(_update(store, archiving).values(renewed=_now(store)))
     return True
 
 
-def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
+def is_owner(store: Store, session: Session, archiving: Archiving) -> bool:
     """Return whether the owner and state of the eviction are still those of `archiving`.
 
     Once the owner has deleted the steps, only its draft contains them. Taking over the eviction
@@ -110,33 +110,33 @@ def is_owner(session: Session, store: Store, archiving: Archiving) -> bool:
     return bool(rows) and bool(rows[0][0]) == archiving.committed
 
 
-def give_up(session: Session, store: Store, archiving: Archiving) -> None:
+def give_up(store: Store, session: Session, archiving: Archiving) -> None:
     """Give up the ownership, so that any process can continue the eviction."""
     session.execute(_update(store, archiving).values(holder=NOBODY))
 
 
 def shrink(
-    session: Session, store: Store, archiving: Archiving, positions: np.ndarray
+    store: Store, session: Session, archiving: Archiving, positions: np.ndarray
 ) -> Archiving:
     """Reduce an eviction to the steps at `positions`; the file stays the same."""
     session.execute(_update(store, archiving).values(positions=_pack(positions)))
     return replace(archiving, positions=positions)
 
 
-def commit(session: Session, store: Store, archiving: Archiving) -> Archiving:
+def commit(store: Store, session: Session, archiving: Archiving) -> Archiving:
     """Record that the steps are deleted, in the transaction that deletes them."""
     session.execute(_update(store, archiving).values(committed=True, positions=_pack(NO_STEPS)))
     return replace(archiving, committed=True, positions=NO_STEPS)
 
 
-def end(session: Session, store: Store, archiving: Archiving) -> None:
+def end(store: Store, session: Session, archiving: Archiving) -> None:
     """Delete the row of an eviction."""
     session.execute(
         sa.delete(tables.evictions).where(V.buffer_id == store.id, V.id == archiving.id)
     )
 
 
-def fingerprint(session: Session, store: Store, archiving: Archiving) -> tuple[int, ...]:
+def fingerprint(store: Store, session: Session, archiving: Archiving) -> tuple[int, ...]:
     """Return numbers that change when the steps or their episodes change."""
     if not len(archiving.positions):
         return ()

@@ -103,11 +103,11 @@ class NewLease:
     pinned: int | None = None  # first position to protect from eviction; None for no pin
 
 
-def hold(session: Session, store: Store, consumer: ConsumerRecord) -> Counters:
+def hold(store: Store, session: Session, consumer: ConsumerRecord) -> Counters:
     """Lock a consumer, so that no other transaction changes its leases; return its counters."""
     rows = session.query(*_lock_statement(store, consumer))
     if not rows:
-        raise _dropped_error(session, store, consumer)
+        raise _dropped_error(store, session, consumer)
     return Counters(*rows[0])
 
 
@@ -124,8 +124,8 @@ def _lock_statement(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
 
 
 def hold_and_acknowledge(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     id: int,
     holder: str,
@@ -143,7 +143,7 @@ def hold_and_acknowledge(
         _lock_statement(store, consumer), (statement, step, *key, id, holder, step, *key)
     )
     if not counter_rows:
-        raise _dropped_error(session, store, consumer)
+        raise _dropped_error(store, session, consumer)
     return Counters(*counter_rows[0]), int(version_rows[0][0]) if version_rows else None
 
 
@@ -160,7 +160,7 @@ def glance(
         with store.engine.appending() as session:
             ((numbers,),) = session.query(wait, *key, seen or [], seconds)
             if numbers is None:
-                raise _dropped_error(session, store, consumer)
+                raise _dropped_error(store, session, consumer)
             return list(numbers)
     with store.engine.reading() as session:
         rows = session.query(
@@ -170,12 +170,12 @@ def glance(
             *key,
         )
     if not rows:
-        raise _dropped_error(session, store, consumer)
+        raise _dropped_error(store, session, consumer)
     return list(rows[0])
 
 
 def changed(
-    session: Session, store: Store, consumer: ConsumerRecord, after: int, ids: Iterable[int]
+    store: Store, session: Session, consumer: ConsumerRecord, after: int, ids: Iterable[int]
 ) -> list[LeaseRow]:
     """Return the leases with an id above `after` or in `ids`, oldest first."""
     listed = store.dialect.as_list(np.array(sorted(ids), np.int64))
@@ -186,7 +186,7 @@ def changed(
     return [_read(store, consumer, row) for row in rows]
 
 
-def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> list[LeaseRow]:
+def open_leases(store: Store, session: Session, consumer: ConsumerRecord) -> list[LeaseRow]:
     """Return the leases that have not ended, or were released and not drawn again yet."""
     where = "AND status IN ('leased', 'returned') ORDER BY id"
     rows = session.query(_CHANGED + where, store.id, consumer.id)
@@ -194,7 +194,7 @@ def open_leases(session: Session, store: Store, consumer: ConsumerRecord) -> lis
 
 
 def acknowledged(
-    session: Session, store: Store, consumer: ConsumerRecord, oldest: int
+    store: Store, session: Session, consumer: ConsumerRecord, oldest: int
 ) -> Iterator[LeaseRow]:
     """Yield the acknowledged leases that contain a position from `oldest` on."""
     where = "AND status = 'acknowledged' AND last >= ?"
@@ -214,8 +214,8 @@ def _read(store: Store, consumer: ConsumerRecord, row: Any) -> LeaseRow:
 
 
 def insert(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     counters: Counters,
     lease: NewLease,
@@ -236,8 +236,8 @@ def insert(
 
 
 def release(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     ids: list[int],
     now: float,
@@ -255,20 +255,20 @@ def release(
         now, store.id, consumer.id, listed, holder,
     )  # fmt: skip
     if rows:
-        _count_change(session, store, consumer)
+        _count_change(store, session, consumer)
         if holder is None:
             message = (
                 "buffer %r, consumer %r: releasing %d leases that expired or whose process ended"
             )
             log.warning(message, store.name, consumer.name, len(rows))
     if any(pinned is not None for _, pinned in rows):
-        settle_pins(session, store)
+        settle_pins(store, session)
     return [id for id, _ in rows]
 
 
 def acknowledge(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     id: int,
     holder: str,
@@ -276,7 +276,7 @@ def acknowledge(
 ) -> int | None:
     """Acknowledge a lease; return the consumer's version, or None if `holder` does not hold it."""
     now = store.dialect.NOW
-    _hold(session, store, consumer)
+    _hold(store, session, consumer)
     rows = session.query(
         f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ?, "
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
@@ -288,7 +288,7 @@ def acknowledge(
     if not rows:
         return None
     if rows[0][0] is not None:
-        settle_pins(session, store)
+        settle_pins(store, session)
     ((version,),) = session.query(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
         "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ? RETURNING version",
@@ -298,8 +298,8 @@ def acknowledge(
 
 
 def acknowledge_at_once(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     id: int,
     holder: str,
@@ -311,15 +311,15 @@ def acknowledge_at_once(
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
-    _hold(session, store, consumer)
+    _hold(store, session, consumer)
     key = store.id, consumer.id
     (rows,) = session.query_all((statement, step, *key, id, holder, step, *key), last=True)
     return int(rows[0][0]) if rows else None
 
 
 def renew(
-    session: Session,
     store: Store,
+    session: Session,
     consumer: ConsumerRecord,
     id: int,
     holder: str,
@@ -330,16 +330,16 @@ def renew(
     Return the consumer's new version, or None if `holder` does not hold the lease.
     """
     now = store.dialect.NOW
-    _hold(session, store, consumer)
+    _hold(store, session, consumer)
     rows = session.query(
         f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
         f"AND holder = ? AND {active_lease_condition(now)} RETURNING id",
         seconds, store.id, consumer.id, id, holder,
     )  # fmt: skip
-    return _count_change(session, store, consumer) if rows else None
+    return _count_change(store, session, consumer) if rows else None
 
 
-def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
+def _hold(store: Store, session: Session, consumer: ConsumerRecord) -> None:
     """Queue a lock on the consumer's row: every transaction locks this row before its leases."""
     if not store.dialect.WRITES_ALONE:
         session.execute(
@@ -348,7 +348,7 @@ def _hold(session: Session, store: Store, consumer: ConsumerRecord) -> None:
         )  # fmt: skip
 
 
-def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> int:
+def _count_change(store: Store, session: Session, consumer: ConsumerRecord) -> int:
     ((version,),) = session.query(
         "UPDATE consumers SET version = version + 1 WHERE buffer_id = ? AND id = ? "
         "RETURNING version",
@@ -357,7 +357,7 @@ def _count_change(session: Session, store: Store, consumer: ConsumerRecord) -> i
     return int(version)
 
 
-def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
+def status(store: Store, session: Session, consumer: ConsumerRecord, id: int) -> tuple[str, float]:
     """Return the status of a lease and the seconds since it expired, negative before that."""
     rows = session.query(
         f"SELECT status, {store.dialect.NOW} - expires FROM leases "
@@ -369,7 +369,7 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
             "SELECT handed_out FROM consumers WHERE buffer_id = ? AND id = ?", store.id, consumer.id
         )
         if not counted:
-            raise _dropped_error(session, store, consumer)
+            raise _dropped_error(store, session, consumer)
         raise errors.LeaseLost(
             f"consumer {consumer.name!r} has no lease {id} and has created only {counted[0][0]} "
             "leases; pass the id of a lease of this consumer"
@@ -377,9 +377,9 @@ def status(session: Session, store: Store, consumer: ConsumerRecord, id: int) ->
     return rows[0][0], rows[0][1]
 
 
-def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
+def lost(store: Store, session: Session, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
     """Return the error for a lease that this process does not hold."""
-    state, late = status(session, store, consumer, id)
+    state, late = status(store, session, consumer, id)
     what = f"lease {id} of consumer {consumer.name!r}"
     if state == "acknowledged":
         return errors.LeaseLost(f"{what} was already acknowledged; lease another batch")
@@ -395,9 +395,9 @@ def lost(session: Session, store: Store, consumer: ConsumerRecord, id: int) -> e
     return errors.LeaseLost(f"{what} was released; lease another batch")
 
 
-def _dropped_error(session: Session, store: Store, consumer: ConsumerRecord) -> errors.ExpDBError:
+def _dropped_error(store: Store, session: Session, consumer: ConsumerRecord) -> errors.ExpDBError:
     """Return the error for a consumer that was dropped, alone or with its buffer."""
-    if is_dropped(session, store):
+    if is_dropped(store, session):
         return store.dropped()
     return errors.UnknownConsumer(
         f"consumer {consumer.name!r} was dropped; create it again with buffer.consumer()"
@@ -409,7 +409,7 @@ def request_id(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def insert_request(session: Session, store: Store, id: int, text: str) -> None:
+def insert_request(store: Store, session: Session, id: int, text: str) -> None:
     """Insert a request, unless it is already stored."""
     session.execute(
         "INSERT INTO requests (buffer_id, id, request) VALUES (?, ?, ?) "

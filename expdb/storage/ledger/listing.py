@@ -53,9 +53,9 @@ def list_leases(
     if consumer is None:
         consumers = session.query("SELECT id, name FROM consumers WHERE buffer_id = ?", store.id)
     else:
-        record = find_consumer(session, store, consumer)
+        record = find_consumer(store, session, consumer)
         if record is None:
-            raise unknown_consumer(session, store, consumer)
+            raise unknown_consumer(store, session, consumer)
         consumers = [(record.id, record.name)]
     statement = NEWEST.format(status=status_expression, condition=condition)
     answers = session.query_all(*[(statement, store.id, id, newest) for id, _ in consumers])
@@ -92,14 +92,14 @@ def list_draws(
     if positions is not None and not len(positions):
         return []
     draws, ((now,),) = [], session.query(f"SELECT {store.dialect.NOW}")
-    for name in list_consumers(session, store) if consumer is None else [consumer]:
-        record = find_consumer(session, store, name)
+    for name in list_consumers(store, session) if consumer is None else [consumer]:
+        record = find_consumer(store, session, name)
         if record is None:
-            raise unknown_consumer(session, store, name)
+            raise unknown_consumer(store, session, name)
         condition = L.id == lease if lease is not None else L.id >= record.handed_out - newest
         if positions is not None:
             condition &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
-        for entry in read_entries(session, store, record, condition):
+        for entry in read_entries(store, session, record, condition):
             if isinstance(entry, DatabaseDamaged):
                 raise entry
             items, probabilities = _items(entry)

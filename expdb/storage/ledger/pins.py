@@ -8,7 +8,7 @@ from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.store import Store
 
 
-def settle_pins(session: Session, store: Store) -> int:
+def settle_pins(store: Store, session: Session) -> int:
     """Update the buffer's oldest pinned position; return the position of its oldest step.
 
     The function locks the buffer's row first, so that the next statement sees the pins of all other
@@ -24,7 +24,7 @@ def settle_pins(session: Session, store: Store) -> int:
     return int(low)
 
 
-def pinned_positions(session: Session, store: Store) -> np.ndarray:
+def pinned_positions(store: Store, session: Session) -> np.ndarray:
     """Return the positions that active leases pin, int64.
 
     The transaction must have locked the buffer's row, as every transaction that pins steps does.

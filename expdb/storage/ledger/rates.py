@@ -54,7 +54,7 @@ class _Stored:
         return None if most is None else min(self.since + most, LARGEST_LIMIT)
 
 
-def rate_limiter(session: Session, store: Store) -> tuple[RateLimiter | None, int]:
+def rate_limiter(store: Store, session: Session) -> tuple[RateLimiter | None, int]:
     """Return the limiter or None, and the next position at the time when it was set."""
     rows = session.query(sa.select(B.rate_limiter).where(B.id == store.id))
     if not rows:
@@ -103,7 +103,7 @@ def check_sample(store: Store, text: str, least: int) -> None:
         )
 
 
-def count_samples(session: Session, store: Store, count: int) -> None:
+def count_samples(store: Store, session: Session, count: int) -> None:
     """Count the rows of a lease; raise TooFewRows if the rate limiter does not allow them yet.
 
     The function locks the buffer's row before it reads the limiter, because another process may
@@ -122,7 +122,7 @@ def count_samples(session: Session, store: Store, count: int) -> None:
     if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
         if stored.forgiven:
             # A new consumer may be able to lease steps that no earlier consumer could.
-            stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
+            stored = replace(stored, forgiven=_forgiven(store, session, stored, sampled, added))
         if not limiter.may_sample(inserts, sampled + stored.forgiven, count, size):
             raise errors.TooFewRows(
                 f"the rate limiter of buffer {store.name!r} does not allow a lease of {count} "
@@ -148,7 +148,7 @@ def forgive(store: Store) -> None:
         if text is None:
             return
         stored = _read(store, text)
-        stored = replace(stored, forgiven=_forgiven(session, store, stored, sampled, added))
+        stored = replace(stored, forgiven=_forgiven(store, session, stored, sampled, added))
         limit, missing = stored.insert_limit(sampled), stored.limiter.min_size - size
         if limit is not None and missing > 0:  # learners wait until the buffer has min_size steps
             limit = max(limit, added + missing)
@@ -158,12 +158,12 @@ def forgive(store: Store) -> None:
         )  # fmt: skip
 
 
-def _forgiven(session: Session, store: Store, stored: _Stored, sampled: int, added: int) -> float:
+def _forgiven(store: Store, session: Session, stored: _Stored, sampled: int, added: int) -> float:
     ahead = (added - stored.since) * stored.limiter.ratio - sampled
-    return max(0.0, ahead - leasable(session, store, stored.since, stored.limiter))
+    return max(0.0, ahead - leasable(store, session, stored.since, stored.limiter))
 
 
-def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -> float:
+def leasable(store: Store, session: Session, since: int, limiter: RateLimiter) -> float:
     """Return how many rows consumers can still lease from the steps at `since` and later.
 
     If the buffer has no consumer, assume that a future consumer will lease every step `ratio`
@@ -172,27 +172,27 @@ def leasable(session: Session, store: Store, since: int, limiter: RateLimiter) -
     state = store.state(session)
     if state.size < limiter.min_size:
         return 0.0
-    records = [find_consumer(session, store, name) for name in list_consumers(session, store)]
+    records = [find_consumer(store, session, name) for name in list_consumers(store, session)]
     if not records:
         statement = sa.select(sa.func.count()).select_from(tables.steps)
         ((count,),) = session.query(statement.where(S.buffer_id == store.id, S.position >= since))
         return float(count * limiter.ratio)
-    version = policy_version(session, store)
+    version = policy_version(store, session)
     total = 0.0
     for record in records:
         if record is None or state.size < record.settings.min_size:
             continue
-        total += _leasable_by(session, store, record, since, version)
+        total += _leasable_by(store, session, record, since, version)
     return total
 
 
 def _leasable_by(
-    session: Session, store: Store, record: ConsumerRecord, since: int, version: int | None
+    store: Store, session: Session, record: ConsumerRecord, since: int, version: int | None
 ) -> float:
     settings = record.settings
     first = max(since, record.began if settings.new_only else 0)
     steps = sa.select(S.position, S.episode).where(S.buffer_id == store.id, S.position >= first)
-    whole = _requests_of_whole_episodes(session, store)
+    whole = _requests_of_whole_episodes(store, session)
     if settings.max_staleness is not None and version is not None:
         episode = sa.and_(E.buffer_id == S.buffer_id, E.id == S.episode)
         latest = session.query(
@@ -216,10 +216,10 @@ def _leasable_by(
     oldest = int(positions[0])
     leased = [
         open_lease
-        for open_lease in open_leases(session, store, record)
+        for open_lease in open_leases(store, session, record)
         if open_lease.status == "leased"
     ]
-    for lease in (*acknowledged(session, store, record, oldest), *leased):
+    for lease in (*acknowledged(store, session, record, oldest), *leased):
         items = lease.drawn.items
         place = np.searchsorted(positions, items)
         is_counted = (place < len(positions)) & (items >= oldest)
@@ -231,7 +231,7 @@ def _leasable_by(
     return float(np.maximum(settings.max_times_sampled - times, 0).sum())
 
 
-def _requests_of_whole_episodes(session: Session, store: Store) -> set[int]:
+def _requests_of_whole_episodes(store: Store, session: Session) -> set[int]:
     """Return the ids of requests whose leases name an episode by its first step."""
     rows = session.query("SELECT id, request FROM requests WHERE buffer_id = ?", store.id)
     units = {id: parse_object(text, "a request").get("unit") for id, text in rows}
@@ -253,7 +253,7 @@ def _wait_to_insert(
     began, pause = time.monotonic(), FIRST_LOOK
     while True:
         with store.engine.reading() as session:
-            limiter, _ = rate_limiter(session, store)
+            limiter, _ = rate_limiter(store, session)
             limits = session.query(sa.select(B.insert_limit, B.added).where(B.id == store.id))
         if limiter is None or limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
             return
@@ -274,7 +274,7 @@ def _wait_to_insert(
                 limits = session.query(sa.select(B.insert_limit, B.added).where(B.id == store.id))
                 if limits[0][0] is None or limits[0][1] + count <= limits[0][0]:
                     return
-                left = leasable(session, store, rate_limiter(session, store)[1], limiter)
+                left = leasable(store, session, rate_limiter(store, session)[1], limiter)
             rows = "any number of" if left == math.inf else f"{left:g}"
             raise errors.RateLimited(
                 f"the rate limiter of buffer {store.name!r} did not allow {count} more steps "

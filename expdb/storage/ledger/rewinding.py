@@ -19,13 +19,13 @@ class Returned(NamedTuple):
     positions: np.ndarray  # of the items, ascending, each once
 
 
-def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) -> Returned:
+def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) -> Returned:
     """Release all leases that are active or were acknowledged after a trainer step.
 
     These are the leases with a greater trainer step, and those without a trainer step that were
     acknowledged after the last lease with a trainer step up to `step`.
     """
-    counters = hold(session, store, consumer)
+    counters = hold(store, session, consumer)
     rows = session.query(
         "SELECT id, status, trainer_step, acknowledged FROM leases WHERE buffer_id = ? AND "
         "consumer = ? AND status IN ('leased', 'acknowledged')",
@@ -47,7 +47,7 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
     ids = np.array(sorted(row[0] for row in rows if row[0] not in kept), np.int64)
     if not len(ids):
         return Returned(0, ids)
-    leases = _read(session, store, consumer, ids)
+    leases = _read(store, session, consumer, ids)
     session.execute(
         f"UPDATE leases SET status = 'returned', ended = {store.dialect.NOW}, trainer_step = NULL, "
         f"acknowledged = NULL WHERE buffer_id = ? AND consumer = ? AND id {store.dialect.AMONG}",
@@ -65,12 +65,12 @@ def rewind(session: Session, store: Store, consumer: ConsumerRecord, step: int) 
         counters.version + 1, len(kept), max(kept_steps)[1] if kept_steps else None, store.id,
         consumer.id,
     )  # fmt: skip
-    settle_pins(session, store)
+    settle_pins(store, session)
     return Returned(len(ids), np.unique(np.concatenate([lease.drawn.items for lease in leases])))
 
 
 def _read(
-    session: Session, store: Store, consumer: ConsumerRecord, ids: np.ndarray
+    store: Store, session: Session, consumer: ConsumerRecord, ids: np.ndarray
 ) -> list[LeaseRow]:
     no_others = 1 << 62
-    return changed(session, store, consumer, no_others, ids.tolist())
+    return changed(store, session, consumer, no_others, ids.tolist())

@@ -17,9 +17,9 @@ L = tables.leases.c
 
 def check_ledger(store: Store, session: Session) -> Iterator[str]:
     """Yield the problems of the consumers and their leases, one line each."""
-    for name in list_consumers(session, store):
+    for name in list_consumers(store, session):
         try:
-            consumer = find_consumer(session, store, name)
+            consumer = find_consumer(store, session, name)
             assert consumer is not None
             for problem in _consumer(store, session, consumer):
                 yield f"consumer {name!r} {problem}"
@@ -42,7 +42,7 @@ def _consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Itera
     leased: list[np.ndarray] = []
     drawn: list[np.ndarray] = []
     most = consumer.settings.max_times_sampled
-    for entry in entries.read_entries(session, store, consumer, sa.true()):
+    for entry in entries.read_entries(store, session, consumer, sa.true()):
         if isinstance(entry, ExpDBError):
             yield str(entry)
             continue

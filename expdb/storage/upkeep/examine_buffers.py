@@ -47,8 +47,7 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
             yield _workers(name, workers, sorted(silent))
         yield from _pins(db, buffer)
         yield from _step_numbers(db, name)
-        with buffer._store.engine.reading() as session:
-            count, missing, _ = count_ends(buffer._store, session)
+        count, missing, _ = buffer._store.read(count_ends)
         if missing:
             yield finding(
                 f"ends of episodes of {name!r}",

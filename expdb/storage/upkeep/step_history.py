@@ -33,10 +33,10 @@ def why(store: Store, session: Session, position: int) -> Iterator[str]:
         yield f"{gone}: the buffer holds {state.size} steps, from position {state.oldest} on"
     else:
         yield from _describe_step(step)
-    version, others = consumers.policy_version(session, store), ProcessLiveness()
+    version, others = consumers.policy_version(store, session), ProcessLiveness()
     ((now,),) = session.query(f"SELECT {store.dialect.NOW}")
-    for name in consumers.list_consumers(session, store):
-        consumer = consumers.find_consumer(session, store, name)
+    for name in consumers.list_consumers(store, session):
+        consumer = consumers.find_consumer(store, session, name)
         assert consumer is not None
         leases = list(_leases(store, session, consumer, position, step))
         for entry, row in leases:
@@ -105,7 +105,7 @@ def _leases(
     columns = L.id, L.status, L.leased, L.ended, L.expires, L.holder, L.trainer_step
     of_consumer = sa.and_(L.buffer_id == store.id, L.consumer == consumer.id, near)
     rows = {row.id: row for row in session.query(sa.select(*columns).where(of_consumer))}
-    for entry in entries.read_entries(session, store, consumer, near):
+    for entry in entries.read_entries(store, session, consumer, near):
         if isinstance(entry, DatabaseDamaged):
             raise entry
         whole = names_episodes(entry.request["unit"])

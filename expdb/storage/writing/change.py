@@ -237,7 +237,7 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
     with store.writing() as (session, outcome):
         positions = select.positions(store, session, where)
         if keep_pinned and len(positions):
-            pinned = pinned_positions(session, store)
+            pinned = pinned_positions(store, session)
             pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
             kept = _episodes_at(store, session, pinned)
             positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
@@ -378,7 +378,7 @@ def raise_capacity(store: Store, capacity: int | None) -> int | bool | None:
         ((stored,),) = session.query(sa.select(B.capacity).where(B.id == store.id))
         if stored is None or (capacity is not None and capacity < stored):
             return True if stored == capacity else stored
-        _set_capacity(session, store, capacity)
+        _set_capacity(store, session, capacity)
         return True
 
 
@@ -389,17 +389,17 @@ def set_capacity(store: Store, capacity: int | None) -> None:
     consumer.
     """
     with store.writing() as (session, _):
-        limiter, _since = rate_limiter(session, store)
+        limiter, _since = rate_limiter(store, session)
         if limiter is not None:
             refuse_minimum(store, limiter.min_size, capacity)
-        for name in list_consumers(session, store):
-            record = find_consumer(session, store, name)
+        for name in list_consumers(store, session):
+            record = find_consumer(store, session, name)
             if record is not None:
                 refuse_minimum(store, record.settings.min_size, capacity, f" of consumer {name!r}")
-        _set_capacity(session, store, capacity)
+        _set_capacity(store, session, capacity)
 
 
-def _set_capacity(session: Session, store: Store, capacity: int | None) -> None:
+def _set_capacity(store: Store, session: Session, capacity: int | None) -> None:
     session.execute(sa.update(tables.buffers).where(B.id == store.id).values(capacity=capacity))
 
 

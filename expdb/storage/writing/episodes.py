@@ -40,17 +40,17 @@ ADVANCE = (
 )
 
 
-def require_unused(session: Session, store: Store, records: Sequence[EpisodeRecord]) -> None:
+def require_unused(store: Store, session: Session, records: Sequence[EpisodeRecord]) -> None:
     """Raise EpisodeMismatch or EpisodeResumed if the name of a new episode is already stored."""
     by_name = {record.episode_id: record for record in records}
-    for (name,) in _query_named(session, store, FIND_NAMES, list(by_name)):
+    for (name,) in _query_named(store, session, FIND_NAMES, list(by_name)):
         if by_name[name].may_resume:
             raise resumed(name)
         raise errors.EpisodeMismatch(f"episode {name!r} already exists; choose another episode_id")
 
 
 def insert(
-    session: Session, store: Store, writes: Sequence[EpisodeWrite], first: int, now: float
+    store: Store, session: Session, writes: Sequence[EpisodeWrite], first: int, now: float
 ) -> None:
     """Insert the rows of new episodes."""
     rows = []
@@ -66,12 +66,12 @@ def insert(
     store.dialect.insert_rows(session, tables.episodes, rows, _NAMES)
 
 
-def advance(session: Session, store: Store, write: EpisodeWrite, first: int, now: float) -> bool:
+def advance(store: Store, session: Session, write: EpisodeWrite, first: int, now: float) -> bool:
     """Update a stored episode's row; return whether the stored state was as planned."""
     before, after = write.before, write.after
     ended = None if write.status == "open" else now
     if write.details:
-        _add_details(session, store, write)
+        _add_details(store, session, write)
     return bool(
         session.query(
             ADVANCE, len(write.rows), write.status, ended, after.ordered, after.last_step,
@@ -82,7 +82,7 @@ def advance(session: Session, store: Store, write: EpisodeWrite, first: int, now
     )  # fmt: skip
 
 
-def _add_details(session: Session, store: Store, write: EpisodeWrite) -> None:
+def _add_details(store: Store, session: Session, write: EpisodeWrite) -> None:
     """Set episode details that the steps add; raise EpisodeMismatch if a stored value differs.
 
     Another process may have set a detail after this process read the row.
@@ -110,7 +110,7 @@ WIDEN = (
 )
 
 
-def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
+def widen_versions(store: Store, session: Session, plan: WritePlan) -> None:
     """Include the versions of new steps in the first and last version of their episodes.
 
     A trigger on steps would cost time for every step, and few steps have their own version.
@@ -130,7 +130,7 @@ def widen_versions(session: Session, store: Store, plan: WritePlan) -> None:
             session.execute(WIDEN, low, low, high, high, store.id, write.after.id)
 
 
-def current(session: Session, store: Store, record: EpisodeRecord) -> EpisodeRecord:
+def current(store: Store, session: Session, record: EpisodeRecord) -> EpisodeRecord:
     """Return the stored state of an episode that another process has changed.
 
     If the episode was swept, return a record without an id, so that it is inserted again. Raise
@@ -294,11 +294,11 @@ def _end_some(store: Store, generations: Mapping[int, int], status: str) -> None
             f"AND id {store.dialect.AMONG} RETURNING id",
             status, time.time(), store.id, store.dialect.as_list(np.array(ids, np.int64)),
         )  # fmt: skip
-        for id in find_episodes_to_compact(session, store, [id for (id,) in ended]):
+        for id in find_episodes_to_compact(store, session, [id for (id,) in ended]):
             compact.compact_episode(store, session, outcome, id, None, {})
 
 
-def find_episodes_to_compact(session: Session, store: Store, ids: Sequence[int]) -> list[int]:
+def find_episodes_to_compact(store: Store, session: Session, ids: Sequence[int]) -> list[int]:
     """Return the ids of episodes that have several segments, or whose steps are all evicted.
 
     Most episodes have one segment, so there is nothing to merge.
@@ -368,8 +368,7 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
 
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
-    with store.engine.reading() as session:
-        rows = _query_named(session, store, FIND, names)
+    rows = store.read(_query_named, FIND, names)
     episodes = {}
     for *values, status in rows:
         episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
@@ -378,7 +377,7 @@ def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, 
     return episodes
 
 
-def _query_named(session: Session, store: Store, statement: str, names: Sequence[str]) -> list[Any]:
+def _query_named(store: Store, session: Session, statement: str, names: Sequence[str]) -> list[Any]:
     """Return the rows of a query for the episodes with these names."""
     rows: list[Any] = []
     for start in range(0, len(names), NAMES_AT_ONCE):

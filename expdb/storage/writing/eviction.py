@@ -118,9 +118,9 @@ class Eviction:
         return not self.whole_episodes and self.archive is None
 
 
-def read_policy(session: Session, store: Store) -> Eviction | None:
+def read_policy(store: Store, session: Session) -> Eviction | None:
     """Return the policy of a buffer, or None if it has none."""
-    stored = _read(session, store)
+    stored = _read(store, session)
     if stored is None:
         return None
     stored.pop(MARKER, None)
@@ -130,13 +130,13 @@ def read_policy(session: Session, store: Store) -> Eviction | None:
         raise _unreadable(store, error) from error
 
 
-def read_marker(session: Session, store: Store) -> str | None:
+def read_marker(store: Store, session: Session) -> str | None:
     """Return the id that the archive folder must contain, or None if any folder is valid."""
-    stored = _read(session, store)
+    stored = _read(store, session)
     return None if stored is None else stored.get(MARKER)
 
 
-def _read(session: Session, store: Store) -> dict[str, Any] | None:
+def _read(store: Store, session: Session) -> dict[str, Any] | None:
     rows = session.query(sa.select(B.eviction).where(B.id == store.id))
     if not rows:
         raise store.dropped()
@@ -155,7 +155,7 @@ def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
 
 
 def set_policy(
-    session: Session, store: Store, policy: Eviction | None, marker: str | None = None
+    store: Store, session: Session, policy: Eviction | None, marker: str | None = None
 ) -> None:
     """Store a policy and the id of its archive folder, in a transaction that locked the buffer."""
     if session.query(sa.select(V.id).where(V.buffer_id == store.id)):

@@ -46,7 +46,7 @@ class NumbersTaken(errors.OutOfDate):
 
 
 def read(
-    session: Session, store: Store, write: EpisodeWrite, state: EpisodeRecord
+    store: Store, session: Session, write: EpisodeWrite, state: EpisodeRecord
 ) -> Numbers | None:
     """Return the numbers of the stored steps of an episode, whose current state is `state`.
 

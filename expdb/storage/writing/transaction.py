@@ -367,7 +367,7 @@ def _write(
     owners = list(map(ids.__getitem__, plan.place))
     columns = (range(first, added), owners, plan.step, *plan.columns)
     store.dialect.insert_steps(session, store.id, columns, count)
-    episodes.widen_versions(session, store, plan)
+    episodes.widen_versions(store, session, plan)
     nbytes = 0
     for chunk in plan.chunks:
         nbytes += store.insert_chunk(
@@ -415,7 +415,7 @@ def _put_episodes(
         write = plan.episodes[put]
         if write.needs_numbers and write.record not in with_numbers:
             with_numbers.add(write.record)
-            plan = _plan_with_numbers(session, store, pending, write, current)
+            plan = _plan_with_numbers(store, session, pending, write, current)
             continue
         if write.before.id is None:
             if write.record.id is not None:  # it was swept, and no id was reserved for it
@@ -425,13 +425,13 @@ def _put_episodes(
             write.after.id = id
             if write.record not in unused:
                 unused |= {new.record for new in plan.episodes if new.before.id is None}
-                episodes.require_unused(session, store, list(unused))
-        elif not episodes.advance(session, store, write, first, now):
+                episodes.require_unused(store, session, list(unused))
+        elif not episodes.advance(store, session, write, first, now):
             if write.record in current:
                 raise errors.EpisodeEnded(
                     f"episode {write.record.episode_id!r} was deleted; start another episode"
                 )
-            current[write.record] = episodes.current(session, store, write.record)
+            current[write.record] = episodes.current(store, session, write.record)
             plan = make_plan(pending, current)
             continue
         ids.append(write.after.id or 0)
@@ -440,7 +440,7 @@ def _put_episodes(
         write.after.id, write.after.last_position = id, first + write.rows[-1]
     new = [write for write in plan.episodes if write.before.id is None]
     if new:
-        episodes.insert(session, store, new, first, now)
+        episodes.insert(store, session, new, first, now)
     return plan
 
 
@@ -453,8 +453,8 @@ def _write_of(
 
 
 def _plan_with_numbers(
-    session: Session,
     store: Store,
+    session: Session,
     pending: PendingSteps,
     write: EpisodeWrite,
     current: dict[EpisodeRecord, EpisodeRecord],
@@ -466,13 +466,13 @@ def _plan_with_numbers(
     state, ended = current.get(write.record, write.before), None
     if state.id is not None:
         try:
-            state = episodes.current(session, store, write.record)
+            state = episodes.current(store, session, write.record)
         except errors.EpisodeEnded as error:
             if len(write.late) < len(write.rows):
                 raise
             ended = error  # the steps may repeat stored steps
     current[write.record] = state
-    numbers = step_numbers.read(session, store, _write_of(pending, current, write.record), state)
+    numbers = step_numbers.read(store, session, _write_of(pending, current, write.record), state)
     current[write.record] = step_numbers.with_greatest(numbers, state)
     plan = make_plan(pending, current)
     (write,) = [other for other in plan.episodes if other.record is write.record]
@@ -502,7 +502,7 @@ def _compact_ended(
         session.execute(KEEP_FINAL, first + chunk, row, json.dumps(names), store.id, ids[0])
         final = None
     if ids and not final:
-        ids = episodes.find_episodes_to_compact(session, store, ids)
+        ids = episodes.find_episodes_to_compact(store, session, ids)
     for id in ids:
         compact.compact_episode(
             store, session, outcome, id, final, pending.final_types if final else {}
