@@ -454,7 +454,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Seconds since the last flush after which the next append flushes.
+            Seconds since the last flush after which the next append flushes. The next `sample`,
+            `score` or `lease` of this handle also flushes then, unless the buffer has a
+            `rate_limiter`.
 
         Returns
         -------
@@ -516,7 +518,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Seconds since the last flush after which the next append flushes.
+            Seconds since the last flush after which the next append flushes. The next `sample`,
+            `score` or `lease` of this handle also flushes then, unless the buffer has a
+            `rate_limiter`.
 
         Returns
         -------
@@ -1215,6 +1219,7 @@ class ReplayBuffer(NotACollection):
         >>> buffer.score([7, 8], name="format", value=[1.0, 0.0])  # doctest: +SKIP
         2
         """
+        self._writers.flush_late()
         arguments = {"name": name, "value": value, "by": by, "status": status, "detail": detail}
         condition = None if where is None else self._required(where, "score")
         return record_score(self._store, where, condition, episode_id, arguments)
@@ -1252,6 +1257,7 @@ class ReplayBuffer(NotACollection):
         ... )
         64
         """
+        self._writers.flush_late()
         return Recording(self._store, scores_of(scores)).run()
 
     def annotate(self, positions: Any, /, version: int | None = None, **arrays: Any) -> int:
@@ -1655,6 +1661,8 @@ class ReplayBuffer(NotACollection):
         before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:
+            if time.monotonic() >= self._writers.next_flush:
+                self._writers.flush_late()
             try:
                 batch = self._sampling.sample(asked, generator, empty)
                 self._store.report_if_due()

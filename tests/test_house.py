@@ -53,7 +53,7 @@ BELOW = {
     "chunks": {"replay.ragged"},
     "sql": set(),
     "batch": set(),
-    "writers": {"storage.writing", "storage"},
+    "writers": {"storage.writing", "storage.ledger", "storage"},
     "storage": {"chunks", "sql"},
     "storage.reading": {"storage", "chunks", "sql", "replay.ragged"},
     "storage.priorities": {"storage.reading", "storage", "sql"},
@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_440,
+    "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_441,
     "integrations": 8_216, "memory": 2_080, "process": 312, "replay": 2_388,
-    "root": 2_582, "sampling": 3_289, "serve": 1_528, "sql": 4_452,
-    "storage": 9_822, "text": 322, "writers": 620,
+    "root": 2_586, "sampling": 3_289, "serve": 1_528, "sql": 4_452,
+    "storage": 9_822, "text": 322, "writers": 657,
 }  # fmt: skip
 
 

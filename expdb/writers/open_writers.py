@@ -3,13 +3,16 @@
 Appended steps are never lost without a warning.
 """
 
+import math
 import sys
+import time
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from expdb import errors
 from expdb.process import exits
 from expdb.process.weak_registry import WeakRegistry
+from expdb.storage.ledger.rates import rate_limiter
 from expdb.storage.store import Store
 from expdb.writers.writers import EpisodeWriter, StepWriter
 
@@ -29,14 +32,32 @@ class OpenWriters:
         self._store = store
         self._open: WeakRegistry[Writer] = WeakRegistry()
         self._waiting: list[Writer] = []  # collected while writing was not possible
+        self.next_flush = math.inf  # when to call `flush_late`, on the monotonic clock
 
     def add(self, writer: Kind) -> Kind:
         """Track a writer until it is closed, and return it."""
         self._open.add(writer)
+        self.next_flush = 0.0
         exits.watch_worker()
         if self._waiting:
             self._end_collected(self._waiting)
         return writer
+
+    def flush_late(self) -> None:
+        """Write the steps that writers have kept for longer than their `flush_seconds`.
+
+        With a rate limiter, a write might wait for the call that needs the steps, so do nothing.
+        """
+        self.next_flush = math.inf  # assigned first: another thread may add a writer
+        writers = [writer for writer in self._open.list() if writer.is_open]
+        try:
+            for writer in [writer for writer in writers if writer.is_late()]:
+                limiter, _since = self._store.engine.retry(self._store.read, rate_limiter)
+                if limiter is None:
+                    writer.flush_late()
+        finally:
+            now = time.monotonic()
+            self.next_flush = min([self.next_flush, *(each.next_flush(now) for each in writers)])
 
     def collected(self, writer: Writer) -> None:
         """End a writer that is being garbage-collected.

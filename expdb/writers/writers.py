@@ -3,6 +3,8 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 import functools
+import logging
+import math
 import os
 import threading
 import time
@@ -22,6 +24,8 @@ from expdb.writers.sinks import EpisodeSink, StepSink
 from expdb.writers.unclosed_episodes import LostSteps, UnclosedEpisode
 
 Parameters = ParamSpec("Parameters")
+
+log = logging.getLogger(__name__)
 
 
 def async_append_form(
@@ -159,16 +163,40 @@ class BufferedWriter(ABC):
         return self._flush()
 
     def _flush(self) -> np.ndarray:
-        self._flushed_at = time.monotonic()
-        self._write_in_doubt()
-        if len(self._steps):
-            self._write()
+        try:
+            self._flushed_at = math.inf  # see `is_late`
+            self._write_in_doubt()
+            if len(self._steps):
+                self._write()
+        finally:
+            self._flushed_at = time.monotonic()
         positions, self._untold = self._untold, np.empty(0, np.int64)
         return positions
 
     def _flush_if_due(self) -> None:
         if not self._defers_flush and self._is_flush_due():
             self._flush()
+
+    def is_late(self) -> bool:
+        """Return whether appended steps have waited for `flush_seconds` and no flush is running."""
+        waited = time.monotonic() - self._flushed_at  # negative during a flush
+        return waited >= self._flush_seconds and bool(len(self._steps) or self._in_doubt)
+
+    def flush_late(self) -> None:
+        """Write late steps; after an error that loses no step, the next flush tries again."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # called from a signal handler
+            return
+        try:
+            locked(self._lock, self._flush_if_due)
+        except (errors.InvalidValue, errors.Evicted):  # the writer may have discarded a step
+            raise
+        except errors.ExpDBError as error:
+            log.info("%d appended steps are not written yet: %s", self.unwritten, error)
+
+    def next_flush(self, now: float) -> float:
+        """Return the earliest time after `now` at which steps that wait then may be late."""
+        due = self._flushed_at + self._flush_seconds
+        return due if now < due < math.inf else now + self._flush_seconds
 
     def _is_flush_due(self) -> bool:
         steps = self._steps
