@@ -103,10 +103,9 @@ def check_sampler(
     """Check that a sampler keeps its contract.
 
     The sampler must be hashable and equal to its copies, draw only steps that match the query,
-    return each of its keys with one value per row, and draw the same batch for the same seed. If
-    `draws_uniformly` is True, `draw` must return what ``population.uniform`` returns. Without
-    `buffer`, the check also leases and replays batches, which must be equal bit for bit. Writing to
-    a batch must not change the next batch.
+    return each of its keys with one value per row, and draw the same batch for the same seed.
+    Without `buffer`, the check also leases and replays batches, which must be equal bit for bit.
+    Writing to a batch must not change the next batch.
 
     Parameters
     ----------
@@ -141,9 +140,6 @@ def check_sampler(
             if sampled is None:
                 continue
             (batch, wanted), drawn_at_all = sampled, True
-            if sampler.draws_uniformly:
-                usual = filled.sample(wanted, where, sampler=expdb.Uniform(replace=True), rng=SEED)
-                _same_batch(batch, usual, f"{label}: draws_uniformly is True, but draw differs")
             drawn = set(batch["position"].tolist())
             assert drawn <= matching, f"{label}: drew {min(drawn - matching)}, which does not match"
             for key in tuple(sampler.keys()):

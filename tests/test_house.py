@@ -181,9 +181,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_441,
-    "integrations": 8_216, "memory": 2_080, "process": 312, "replay": 2_388,
-    "root": 2_586, "sampling": 3_289, "serve": 1_528, "sql": 4_452,
-    "storage": 9_822, "text": 322, "writers": 657,
+    "integrations": 8_216, "memory": 2_079, "process": 318, "replay": 2_378,
+    "root": 2_583, "sampling": 3_298, "serve": 1_528, "sql": 4_452,
+    "storage": 9_824, "text": 322, "writers": 657,
 }  # fmt: skip
 
 
@@ -217,7 +217,8 @@ def test_folders_do_not_grow():
     ] == []
 
 
-LONG_FILES = {"buffer.py": 850}  # half of it are signatures
+# Half of buffer.py are signatures.
+LONG_FILES = {"buffer.py": 850, "sampling/sample_plan.py": 540, "writers/writers.py": 540}
 
 
 def docstring_lines(path):

@@ -51,8 +51,7 @@ class BatchArrays:
         return array.take(rows, 0, out, "clip")
 
     def _memory(self, size: int) -> np.ndarray:
-        # A signal handler may sample during this method, so no other call may use the list.
-        kept, self._kept = self._kept, []
+        kept = self._kept
         for k in range(len(kept)):
             if kept[k].nbytes == size and _references(kept, k) == _ALONE:
                 memory = kept.pop(k)
@@ -62,7 +61,6 @@ class BatchArrays:
         kept.append(memory)
         while len(kept) > MOST_ARRAYS or sum(array.nbytes for array in kept) > MOST_BYTES:
             kept.pop(0)
-        self._kept = kept
         return memory
 
 

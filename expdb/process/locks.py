@@ -4,6 +4,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from expdb import errors
+
 Result = TypeVar("Result")
 
 
@@ -16,3 +18,15 @@ def locked(
     block may occur before the lock is released, and the lock would then stay locked forever.
     """
     with lock: return work(*arguments)  # fmt: skip
+
+
+def nested_call(buffer: str) -> errors.ExpDBError:
+    """Return the error of a call that interrupts another call of the same thread.
+
+    A signal handler, or a function of the user such as a sampler, made the call while the
+    interrupted call was changing the data that the lock of the buffer protects.
+    """
+    return errors.ExpDBError(
+        f"buffer {buffer!r} is in the middle of another call of this thread; in a signal handler, "
+        "set a flag, and call the buffer after that call has returned"
+    )

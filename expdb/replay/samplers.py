@@ -318,14 +318,6 @@ class Sampler:
         """Whether all draws of a batch are independent of each other, a bool."""
         return False
 
-    @property
-    def draws_uniformly(self) -> bool:
-        """Whether `draw` returns ``population.uniform(size, rng), {}``, a bool.
-
-        If True, expdb may draw these positions without calling `draw`, which is faster.
-        """
-        return False
-
     def for_unit(self, lists_anchors: bool) -> Sampler:
         """Return this sampler with its unset settings filled in for a unit.
 
@@ -426,12 +418,6 @@ class Uniform(Sampler):
     def is_independent(self) -> bool:
         """Whether the draws of a batch are independent: True unless `replace` is False."""
         return self.replace is not False
-
-    @property
-    def draws_uniformly(self) -> bool:
-        """Whether expdb may draw without calling `draw`: True for steps with replacement."""
-        is_own_draw = type(self).draw is Uniform.draw  # a subclass may draw in another way
-        return is_own_draw and self.over == "step" and self.replace is not False
 
     def for_unit(self, lists_anchors: bool) -> Sampler:
         """Return this sampler with the default `replace` for a unit if it is None.

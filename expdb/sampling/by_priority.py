@@ -71,7 +71,6 @@ class ByPriority:
         self._store, self._resident, self._candidates = store, resident, candidates
         self._draws: dict[Any, Weights] = {}
         self._calls: dict[str, int] = {}  # calls of samplers that anneal beta, by schedule
-        self._updates = 0  # number of updates so far
         self.is_used = False  # whether priorities were used for a draw, or restored
         self.unsaved = False  # whether a changed priority is not written yet
         self._saved = time.monotonic()
@@ -246,7 +245,6 @@ class ByPriority:
             if not len(positions):
                 return 0
         rows = r.rows(positions)
-        self._updates = number = self._updates + 1
         self.unsaved = True
         row_priorities.set_priorities(r, rows, values)
         for draws in self._draws.values():
@@ -263,10 +261,6 @@ class ByPriority:
                 draws.again.append(positions.copy())  # the caller may change the array
             else:  # a sampler that is no longer used
                 draws.epoch, draws.again = -1, []
-        # A signal handler may have updated the same or other steps in between.
-        if self._updates != number:
-            for draws in self._draws.values():
-                draws.epoch = -1
         self.save(SAVE_SECONDS)
         return len(positions)
 

@@ -19,6 +19,7 @@ from expdb.memory.new_steps import apply_commit
 from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
+from expdb.process.locks import nested_call
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -72,7 +73,10 @@ def _under_lock(
 
     @wraps(method)
     def call(engine: SampleEngine, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with engine.resident.lock: return safely(engine, *args, **kwargs)  # fmt: skip
+        lock = engine.resident.lock
+        if lock._is_owned():  # type: ignore[attr-defined]
+            raise nested_call(engine.name)
+        with lock: return safely(engine, *args, **kwargs)  # fmt: skip
 
     return call
 
@@ -81,7 +85,7 @@ class SampleEngine:
     """The rows of one buffer in the memory of one process, and the data derived from them."""
 
     def __init__(self, store: Store, budget: Budget):
-        self._store, self._budget = store, budget
+        self._store, self._budget, self.name = store, budget, store.name
         self._held: threading.RLock | None = None  # the lock that the forking thread holds
         self.batches = 0  # number of batches that `sample` has returned
         self._advised: set[type[Unit]] = set()  # units whose first batch was examined
@@ -146,7 +150,10 @@ class SampleEngine:
         the state of `rng`. The exception is a unit that draws steps, not episodes, from `MANY` or
         more steps in memory.
         """
-        with self.resident.lock: return self._sample(asked, rng, empty)  # fmt: skip
+        lock = self.resident.lock
+        if lock._is_owned():  # type: ignore[attr-defined]
+            raise nested_call(self.name)
+        with lock: return self._sample(asked, rng, empty)  # fmt: skip
 
     @_under_lock
     def sample_for(

@@ -200,11 +200,6 @@ class SampleRequest:
             or self.at_least is not None
         )
 
-    @cached_property
-    def is_uniform(self) -> bool:
-        """Whether all steps from which the unit may start are equally likely."""
-        return self.key is None and self.shard is None and self.sampler.draws_uniformly
-
     def trajectories(self, resident: Resident) -> Resident | AgentTrajectories:
         """Return the rows with the links that the unit follows.
 

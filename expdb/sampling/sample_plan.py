@@ -47,7 +47,6 @@ from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.store import State, Store, evicted
 
-_NO_COLUMNS: dict[str, np.ndarray] = {}
 MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominates their cost
 
 
@@ -106,6 +105,8 @@ class SamplePlan:
         # many steps. If it cannot, the engine does not save the state of the generator.
         self.saves_generator = request.unit.by_episode or self._checks_unit or self._checks_sampler
         self.scores: list[str] = []  # names of the scores that the request reads
+        self._drawn_from = MatchingPopulation(self, None, None)  # of draws from memory
+        self._drawn_from.is_whole = request.key is None and request.shard is None
 
     def serves(self, sampler: Sampler, unit: Unit) -> bool:
         """Return whether the plan can serve a call with an equal sampler and an equal unit.
@@ -163,22 +164,12 @@ class SamplePlan:
         if not (request.is_plain and r.has_plain_links) or self._offsets is None:
             return self.draw(rng, empty)
         r.owners = {}  # the request reads no columns of episodes
-        size, columns = request.size, _NO_COLUMNS
-        if request.is_uniform and not r.gaps:
-            positions = random_positions(r.low, r.high, size, rng)
+        self._drawn_from.rng = rng
+        positions, columns = self._draw_from(self._drawn_from, request.size, rng)
+        window, self._loaded = self._loaded, None
+        if window is None or window.positions_drawn is not positions:
+            self._window = self._window if window is None else window
             window = self._load(positions, r.rows(positions))
-            if request.anchor_key:
-                fit = unit.may_start(window, window.drawn)
-                # `argmin` is faster than `all`, which calls Python code in NumPy.
-                if not fit[fit.argmin()]:
-                    self._window = window
-                    drawable = self.drawable(None)
-                    assert isinstance(drawable, Interval)
-                    positions = drawable.redraw(positions, fit, rng)
-                    window = self._load(positions, r.rows(positions))
-        else:
-            positions, columns = self._draw_from(MatchingPopulation(self, None, rng), size, rng)
-            window = self._window_of(positions, r.rows(positions))
         layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None:
             self._add_mask(layout, window)
@@ -191,6 +182,25 @@ class SamplePlan:
         if window.rows.size <= self._most_rows_kept:
             self._window = window
         return Batch(batch, len(positions))
+
+    def draw_uniformly(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return positions, drawn with replacement from all steps in memory that the unit allows.
+
+        Keep their window, if none of them was drawn again.
+        """
+        r, request = self.resident, self.request
+        positions = random_positions(r.low, r.high, size, rng)
+        window = self._load(positions, r.rows(positions))
+        if request.anchor_key:
+            fit = request.unit.may_start(window, window.drawn)
+            # `argmin` is faster than `all`, which calls Python code in NumPy.
+            if not fit[fit.argmin()]:
+                self._window = window
+                drawable = self.drawable(None)
+                assert isinstance(drawable, Interval)
+                return drawable.redraw(positions, fit, rng)
+        self._loaded = window
+        return positions
 
     def draw_recorded(
         self,
@@ -352,11 +362,11 @@ class SamplePlan:
             fit = request.unit.may_start(window, window.drawn)
         else:
             fit = request.may_start(r, window.drawn, window)
-        self._loaded = window  # set last: a signal handler may draw while the unit reads the window
+        self._loaded = window
         return fit
 
     def _load(self, positions: np.ndarray, rows: np.ndarray) -> Window:
-        """Load the window around steps; a draw in a signal handler gets another window."""
+        """Load the window around steps."""
         window, self._window, r = self._window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
             assert self._offsets is not None
@@ -482,16 +492,17 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 class MatchingPopulation:
     """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
-    __slots__ = ("_number", "_plan", "_rng", "_session")
+    __slots__ = ("_number", "_plan", "_session", "is_whole", "rng")
 
     def __init__(
         self,
         plan: SamplePlan,
         session: Session | None,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         number: int | None = None,
     ):
-        self._plan, self._session, self._rng, self._number = plan, session, rng, number
+        self.is_whole = False  # whether all steps in memory that the unit allows may be drawn
+        self._plan, self._session, self.rng, self._number = plan, session, rng, number
 
     def _drawable(self) -> Positions:
         return self._plan.drawable(self._session)
@@ -522,7 +533,10 @@ class MatchingPopulation:
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
-        return self._plan.drawable(self._session).draw(size, replace, rng)
+        plan = self._plan
+        if replace and self.is_whole and size == plan.request.size and not plan.resident.gaps:
+            return plan.draw_uniformly(size, rng)
+        return plan.drawable(self._session).draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
@@ -563,7 +577,8 @@ class MatchingPopulation:
                 "priorities() requires a sampler with uses_priorities = True; set "
                 "uses_priorities in the sampler class"
             )
-        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self._rng)
+        assert self.rng is not None
+        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self.rng)
 
     def calls(self, sampler: Prioritized) -> int:
         """Count a call of a sampler, and return the number of earlier calls.

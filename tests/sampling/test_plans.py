@@ -10,7 +10,6 @@ from processes import run_at_once
 import expdb
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.sample_plan import MOST_ROWS_KEPT
-from expdb.sampling.window import Window
 
 UNITS = [
     expdb.Step(), expdb.NStep(1), expdb.NStep(1, gamma=0.9, end="redraw"),
@@ -203,44 +202,22 @@ def test_batches_are_writable_and_do_not_affect_later_batches(buffer):
             assert all((batch[key] == k % 2).all() for key in batch)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("unit", "where"),
-    [
-        (expdb.Step(), (Gatherer, "gather")),
-        (expdb.NStep(1), (Window, "load")),
-        (expdb.NStep(3, end="redraw"), (Window, "around")),
-        (expdb.Sequence(4, burn_in=2), (None, "may_start")),
-        (expdb.Episode(), (Gatherer, "gather")),
-    ],
-)
-def test_a_signal_handler_that_samples_does_not_change_the_batch(buffer, monkeypatch, unit, where):
-    """A signal handler can sample in the thread that already holds the lock."""
-    repeated = expdb.Uniform(replace=True)
-    kind, name = where[0] or type(unit), where[1]
-    method, seeds = getattr(kind, name), {}
-
-    def draw_in_between(moment):
-        seed = seeds.pop(moment, None)
-        if seed is not None:
-            buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
+def test_a_call_in_a_signal_handler_is_refused_during_a_sample(buffer, monkeypatch):
+    gather, unit = Gatherer.gather, expdb.NStep(1)
+    expected = buffer.sample(40, rng=1, unit=unit)
+    calls = [
+        lambda: buffer.sample(1),
+        lambda: buffer.update_priorities(expected["position"], expected["reward"]),
+    ]
 
     def interrupted(*arguments):
-        draw_in_between("before")
-        result = method(*arguments)
-        draw_in_between("after")
-        return result
+        for call in calls:
+            with pytest.raises(expdb.ExpDBError, match="in the middle of another call"):
+                call()
+        return gather(*arguments)
 
-    monkeypatch.setattr(kind, name, interrupted)
-    for _ in range(3):
-        buffer.sample(40, unit=unit, sampler=repeated)
-    for seed in range(4):
-        expected = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
-        for moment in ("before", "after"):
-            seeds[moment] = seed + 4
-            batch = buffer.sample(40, rng=np.random.default_rng(seed), unit=unit, sampler=repeated)
-            assert_same(batch, expected)
-            seeds.clear()
+    monkeypatch.setattr(Gatherer, "gather", interrupted)
+    assert_same(buffer.sample(40, rng=1, unit=unit), expected)
 
 
 def test_a_list_of_fields_can_change_between_samples(buffer):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from expdb import errors
-from expdb.process.locks import locked
+from expdb.process.locks import locked, nested_call
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
 from expdb.storage.writing.open_episodes import OpenEpisodes
@@ -63,16 +63,17 @@ class WriteQueue:
 
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of `work(*arguments)`, called while no other thread writes."""
+        if self._owner == threading.get_ident():
+            raise nested_call(self._store.name)
         result: Result = locked(self._lock, self._run_as_owner, work, *arguments)
         return result
 
     def _run_as_owner(self, work: Callable[..., Result], *arguments: Any) -> Result:
-        before = self._owner  # a signal handler may write while the same thread writes
         try:
             self._owner = threading.get_ident()
             return work(*arguments)
         finally:
-            self._owner = before
+            self._owner = None
 
     def write(self, payload: Payload) -> np.ndarray:
         """Store steps in one transaction and return their positions.
@@ -96,12 +97,13 @@ class WriteQueue:
                 refusal = error
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
-        if self._owner == threading.get_ident() or (
-            self._owner is None and not self._small and not self._large
-        ):
+        if self._owner == threading.get_ident():
+            raise nested_call(self._store.name)
+        if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload
             return locked(self._lock, self._run_as_owner, *arguments)
+        deadline = min(deadline, time.monotonic() + self._store.engine.remaining())
         own = Submission(payload, deadline, self._store.engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
