@@ -454,9 +454,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Seconds since the last flush after which the next append flushes. The next `sample`,
-            `score` or `lease` of this handle also flushes then, unless the buffer has a
-            `rate_limiter`.
+            If the last flush is at least this number of seconds ago, the next append flushes.
+            Unless the buffer has a `rate_limiter`, the next `sample`, `epochs`, `score`,
+            `score_batch` or `lease` of this buffer object also flushes.
 
         Returns
         -------
@@ -518,9 +518,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            Seconds since the last flush after which the next append flushes. The next `sample`,
-            `score` or `lease` of this handle also flushes then, unless the buffer has a
-            `rate_limiter`.
+            If the last flush is at least this number of seconds ago, the next append flushes.
+            Unless the buffer has a `rate_limiter`, the next `sample`, `epochs`, `score`,
+            `score_batch` or `lease` of this buffer object also flushes.
 
         Returns
         -------
@@ -1219,7 +1219,7 @@ class ReplayBuffer(NotACollection):
         >>> buffer.score([7, 8], name="format", value=[1.0, 0.0])  # doctest: +SKIP
         2
         """
-        self._writers.flush_late()
+        self._writers.flush_overdue_steps()
         arguments = {"name": name, "value": value, "by": by, "status": status, "detail": detail}
         condition = None if where is None else self._required(where, "score")
         return record_score(self._store, where, condition, episode_id, arguments)
@@ -1257,7 +1257,7 @@ class ReplayBuffer(NotACollection):
         ... )
         64
         """
-        self._writers.flush_late()
+        self._writers.flush_overdue_steps()
         return Recording(self._store, scores_of(scores)).run()
 
     def annotate(self, positions: Any, /, version: int | None = None, **arrays: Any) -> int:
@@ -1662,7 +1662,7 @@ class ReplayBuffer(NotACollection):
         attempts, pause = None, 0.001
         while True:
             if time.monotonic() >= self._writers.next_flush:
-                self._writers.flush_late()
+                self._writers.flush_overdue_steps()
             try:
                 batch = self._sampling.sample(asked, generator, empty)
                 self._store.report_if_due()
@@ -1759,6 +1759,7 @@ class ReplayBuffer(NotACollection):
         >>> for batch in buffer.epochs(256, n=10, unit=expdb.NStep(1)):  # doctest: +SKIP
         ...     loss = learner(batch["obs"], batch["action"])
         """
+        self._writers.flush_overdue_steps()
         names = None if fields is None else field_names(fields)  # only once: it may be an iterator
         request_args = where, unit, names, shard
         retry = self._engine.retry

@@ -458,7 +458,7 @@ class Consumer:
         self._ledger.store.report_if_due()  # not later, because an interrupt would lose the lease
         with self._ledger.waiter() as waiter:
             while True:
-                self._buffer._writers.flush_late()
+                self._buffer._writers.flush_overdue_steps()
                 acknowledge = None if done is None else (done.id, done.step)
                 try:
                     leased = self._ledger.lease(request, how.seconds, acknowledge)

@@ -1,4 +1,4 @@
-"""Track the open writers of a buffer.
+"""Flush overdue writers of a buffer, and end the writers that a program leaves open.
 
 Appended steps are never lost without a warning.
 """
@@ -21,9 +21,14 @@ Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
 
 Writer: TypeAlias = EpisodeWriter | StepWriter
 
+# Maximum time that one call may wait for the locks of the database to flush overdue steps.
+FLUSH_SECONDS = 0.02
+# Maximum time between two searches for overdue steps.
+SEARCH_SECONDS = 0.5
+
 
 class OpenWriters:
-    """End the writers that a program leaves open.
+    """Flush overdue steps, and end the writers that a program leaves open.
 
     A writer is ended when it is garbage-collected, the database is closed or the program exits.
     """
@@ -32,7 +37,7 @@ class OpenWriters:
         self._store = store
         self._open: WeakRegistry[Writer] = WeakRegistry()
         self._waiting: list[Writer] = []  # collected while writing was not possible
-        self.next_flush = math.inf  # when to call `flush_late`, on the monotonic clock
+        self.next_flush = math.inf  # when to call `flush_overdue_steps`
 
     def add(self, writer: Kind) -> Kind:
         """Track a writer until it is closed, and return it."""
@@ -43,21 +48,34 @@ class OpenWriters:
             self._end_collected(self._waiting)
         return writer
 
-    def flush_late(self) -> None:
-        """Write the steps that writers have kept for longer than their `flush_seconds`.
+    def flush_overdue_steps(self) -> None:
+        """Flush the writers whose `flush_seconds` have passed, as far as `FLUSH_SECONDS` allow.
 
-        With a rate limiter, a write might wait for the call that needs the steps, so do nothing.
+        If the buffer has a rate limiter, do nothing, because the flush could wait for a lease that
+        only the caller makes.
         """
-        self.next_flush = math.inf  # assigned first: another thread may add a writer
+        if (now := time.monotonic()) < self.next_flush:
+            return
+        self.next_flush = now + SEARCH_SECONDS
         writers = [writer for writer in self._open.list() if writer.is_open]
+        overdue = [writer for writer in writers if writer.has_overdue_steps(now)]
+        deadline = now + FLUSH_SECONDS
+        with self._store.engine.until(deadline):
+            if overdue and not self._is_limited():
+                for writer in overdue:
+                    writer.flush_overdue_steps()
+                    if time.monotonic() > deadline:
+                        break
+        for writer in writers:
+            self.next_flush = min(self.next_flush, writer.next_flush_time(now))
+
+    def _is_limited(self) -> bool:
+        """Return whether the buffer has a rate limiter, or True if the database does not answer."""
         try:
-            for writer in [writer for writer in writers if writer.is_late()]:
-                limiter, _since = self._store.engine.retry(self._store.read, rate_limiter)
-                if limiter is None:
-                    writer.flush_late()
-        finally:
-            now = time.monotonic()
-            self.next_flush = min([self.next_flush, *(each.next_flush(now) for each in writers)])
+            limiter, _since = self._store.read(rate_limiter)
+        except errors.ExpDBError:
+            return True
+        return limiter is not None
 
     def collected(self, writer: Writer) -> None:
         """End a writer that is being garbage-collected.

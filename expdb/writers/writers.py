@@ -4,7 +4,6 @@ from __future__ import annotations  # NumPy imports its random module when it is
 
 import functools
 import logging
-import math
 import os
 import threading
 import time
@@ -56,6 +55,16 @@ def async_append_form(
         return None
 
     return form
+
+
+# Errors that the next flush would raise again, or after which a step was discarded.
+_REFUSALS = (
+    errors.EpisodeEnded,
+    errors.EpisodeMismatch,
+    errors.Evicted,
+    errors.FieldMismatch,
+    errors.InvalidValue,
+)
 
 
 class BufferedWriter(ABC):
@@ -164,7 +173,6 @@ class BufferedWriter(ABC):
 
     def _flush(self) -> np.ndarray:
         try:
-            self._flushed_at = math.inf  # see `is_late`
             self._write_in_doubt()
             if len(self._steps):
                 self._write()
@@ -177,26 +185,37 @@ class BufferedWriter(ABC):
         if not self._defers_flush and self._is_flush_due():
             self._flush()
 
-    def is_late(self) -> bool:
-        """Return whether appended steps have waited for `flush_seconds` and no flush is running."""
-        waited = time.monotonic() - self._flushed_at  # negative during a flush
-        return waited >= self._flush_seconds and bool(len(self._steps) or self._in_doubt)
+    def has_overdue_steps(self, now: float) -> bool:
+        """Return whether appended steps have waited for `flush_seconds` at the time `now`.
 
-    def flush_late(self) -> None:
-        """Write late steps; after an error that loses no step, the next flush tries again."""
+        Steps of a commit with unknown outcome do not count: a call of the writer must report them.
+        """
+        is_overdue = now - self._flushed_at >= self._flush_seconds
+        return is_overdue and self._in_doubt is None and len(self._steps) > 0
+
+    def flush_overdue_steps(self) -> None:
+        """Write overdue steps, unless another call of the writer is under way.
+
+        Do not raise an ExpDBError: the call that flushes is not a call of the writer. Steps that
+        were not written stay in the writer. Warn if the next flush cannot write them either.
+        """
         if self._lock._is_owned():  # type: ignore[attr-defined]  # called from a signal handler
             return
         try:
-            locked(self._lock, self._flush_if_due)
-        except (errors.InvalidValue, errors.Evicted):  # the writer may have discarded a step
-            raise
+            if self._lock.acquire(blocking=False):
+                self._flush_if_due()
+        except _REFUSALS as error:
+            errors.warn(f"steps of a writer could not be flushed: {error}")
         except errors.ExpDBError as error:
             log.info("%d appended steps are not written yet: %s", self.unwritten, error)
+        finally:
+            if self._lock._is_owned():  # type: ignore[attr-defined]
+                self._lock.release()
 
-    def next_flush(self, now: float) -> float:
-        """Return the earliest time after `now` at which steps that wait then may be late."""
-        due = self._flushed_at + self._flush_seconds
-        return due if now < due < math.inf else now + self._flush_seconds
+    def next_flush_time(self, now: float) -> float:
+        """Return the earliest time after `now` at which appended steps can become overdue."""
+        flush_time = self._flushed_at + self._flush_seconds
+        return flush_time if flush_time > now else now + self._flush_seconds
 
     def _is_flush_due(self) -> bool:
         steps = self._steps

@@ -1,10 +1,11 @@
-"""Steps that waited longer than `flush_seconds` are written by later calls of the same handle."""
+"""Calls of the same buffer write steps that have waited longer than `flush_seconds`."""
 
 import threading
 import time
 
 import numpy as np
 import pytest
+from behind import writing
 
 import expdb
 
@@ -14,6 +15,7 @@ CALLS = {
     "score_batch": lambda buffer: buffer.score_batch(
         [{"episode_id": "e", "name": "judge", "value": 1.0}]
     ),
+    "epochs": lambda buffer: list(buffer.epochs(1)),
     "lease": lambda buffer: buffer.consumer("trainer").lease(1).acknowledge(),
 }
 
@@ -31,13 +33,13 @@ def episode(scratch):
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.filterwarnings("ignore:episode 'e' is scored while it is open")
-def test_late_steps_are_written_before_other_calls(scratch, episode, call):
+def test_overdue_steps_are_written_before_other_calls(scratch, episode, call):
     call(scratch)
     assert len(scratch) == 1
     assert episode.unwritten == 0
 
 
-def test_steps_that_are_not_late_stay_in_memory(scratch):
+def test_sample_does_not_write_steps_before_flush_seconds_have_passed(scratch):
     scratch.store(x=0)
     with scratch.episode("t", flush_seconds=3600) as episode:
         episode.append(x=1)
@@ -45,7 +47,7 @@ def test_steps_that_are_not_late_stay_in_memory(scratch):
         assert len(scratch) == 1
 
 
-def test_every_writer_is_considered_whenever_its_steps_are_late(scratch):
+def test_each_writer_is_flushed_at_its_own_flush_seconds(scratch):
     scratch.store(x=0)
     first = scratch.episode("t", flush_seconds=0.03)
     scratch.sample(1)  # no step waits
@@ -61,7 +63,7 @@ def test_every_writer_is_considered_whenever_its_steps_are_late(scratch):
         episode.end()
 
 
-def test_late_steps_stay_in_memory_if_a_rate_limiter_may_delay_them(scratch, monkeypatch):
+def test_overdue_steps_of_a_buffer_with_a_rate_limiter_are_not_written(scratch, monkeypatch):
     scratch.rate_limiter = expdb.Queue(1)
     scratch.store(x=0)
     with scratch.episode("t", flush_seconds=0.01) as episode:
@@ -77,24 +79,24 @@ def test_a_sample_does_not_wait_for_a_flush_of_another_thread(scratch, monkeypat
     scratch.store(x=0)
     episode = scratch.episode("t", flush_seconds=0.01)
     episode.append(x=1)
-    begun, go_on = threading.Event(), threading.Event()
+    has_begun, may_write = threading.Event(), threading.Event()
     write = episode._sink.write
 
     def slow_write(steps):
-        begun.set()
-        go_on.wait(10)
+        has_begun.set()
+        may_write.wait(10)
         write(steps)
 
     monkeypatch.setattr(episode._sink, "write", slow_write)
     thread = threading.Thread(target=episode.flush)
     thread.start()
-    begun.wait(10)
+    has_begun.wait(10)
     time.sleep(0.02)
     try:
         assert scratch.sample(1)["x"].tolist() == [0]
         assert thread.is_alive()
     finally:
-        go_on.set()
+        may_write.set()
         thread.join()
     episode.end()
     assert len(scratch) == 2
@@ -107,16 +109,63 @@ def test_a_sample_in_a_signal_handler_does_not_interfere_with_an_append(scratch,
         assert episode.unwritten == 1
 
 
-def test_an_error_that_discards_a_late_step_is_raised(scratch):
-    episode = scratch.episode("t", episode_id="e", flush_seconds=3600)
-    episode.append(x=1, step=0)
-    episode.flush()
+def make_overdue(buffer, *writers):
+    for writer in writers:
+        writer._flushed_at -= 3600
+    buffer._writers.next_flush = 0.0
+
+
+def test_a_refused_overdue_step_is_reported_and_the_sample_goes_on(scratch):
+    first = scratch.episode("t", episode_id="e", flush_seconds=3600)
+    second = scratch.episode("t", flush_seconds=3600)
+    first.append(x=1, step=0)
+    first.flush()
     with expdb.open(scratch._database.location) as other:
         other.buffer(scratch.name).store(task_id="t", episode_id="e", step=1, x=np.int64(5))
-    episode.append(x=6, step=1)
-    episode._flushed_at -= 3600
-    scratch._writers.next_flush = 0.0
-    with pytest.raises(expdb.InvalidValue, match="step"):
+    first.append(x=6, step=1)
+    second.append(x=7)
+    make_overdue(scratch, first, second)
+    with pytest.warns(expdb.ExpDBWarning, match="could not be flushed.*step"):
+        assert set(scratch.sample(99)["x"].tolist()) == {1, 5, 7}
+    assert first.unwritten == 0
+    first.end()
+    second.end()
+
+
+def test_a_writer_whose_episode_another_process_resumed_is_reported(scratch):
+    episode = scratch.episode("t", episode_id="e", flush_seconds=3600)
+    episode.append(x=1)
+    episode.flush()
+    episode.append(x=2)
+    with expdb.open(scratch._database.location) as other:
+        other.buffer(scratch.name).episode("t", episode_id="e", resume=True).end()
+    make_overdue(scratch, episode)
+    with pytest.warns(expdb.ExpDBWarning, match="could not be flushed.*'e'"):
         scratch.sample(1)
-    assert episode.unwritten == 0
+
+
+def test_a_sample_hardly_waits_for_another_process_that_writes(scratch):
+    scratch.store(x=0)
+    writers = [scratch.episode("t", flush_seconds=3600) for _ in range(5)]
+    for writer in writers:
+        writer.append(x=1)
+    make_overdue(scratch, *writers)
+    with expdb.open(scratch._database.location) as other, writing(other.buffer(scratch.name)):
+        begun = time.monotonic()
+        scratch.sample(1)
+        assert time.monotonic() - begun < 1.0  # the timeout is 30 s for each writer
+        assert sum(writer.unwritten for writer in writers) == 5
+    for writer in writers:
+        writer.end()
+
+
+def test_a_call_of_the_writer_reports_a_commit_with_unknown_outcome(scratch):
+    scratch.store(x=0)
+    episode = scratch.episode("t", flush_seconds=3600)
+    episode.append(x=1)
+    episode._in_doubt, episode._steps = episode._steps, episode._sink.create_steps()
+    episode.append(x=2)
+    make_overdue(scratch, episode)
+    scratch.sample(1)
+    assert episode.unwritten == 2
     episode.end()
