@@ -12,7 +12,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import expdb
-from expdb.sql.column_types import metadata
+from expdb.sql.tables import metadata
 
 VIEWS = ("experience", "experience_episodes", "experience_scores", "step_priorities")
 MEANINGS = {  # of columns that are not in a table

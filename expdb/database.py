@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from traceback import clear_frames
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
@@ -341,12 +341,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
     def __enter__(self) -> "ExperienceDB":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.close()
 
     # -- buffers -----------------------------------------------------------------------------------

@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_441,
-    "integrations": 8_216, "memory": 2_079, "process": 318, "replay": 2_378,
-    "root": 2_584, "sampling": 3_298, "serve": 1_528, "sql": 4_452,
-    "storage": 9_824, "text": 322, "writers": 678,
+    "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_424,
+    "integrations": 8_216, "memory": 2_079, "process": 307, "replay": 2_378,
+    "root": 2_579, "sampling": 3_298, "serve": 1_528, "sql": 4_220,
+    "storage": 9_812, "text": 322, "writers": 667,
 }  # fmt: skip
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Coroutine, Generator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
@@ -177,12 +176,7 @@ class Admission(AsyncExit["Admission"]):
             raise errors.LeaseLost("the admission has ended; call admit() for every group")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if error is None:
             self.finish()
         else:
@@ -293,11 +287,6 @@ class AdmissionRequest(Coroutine[Any, Any, Admission | None]):
             )
         return await self._admission.__aenter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._admission is not None:
             await self._admission.__aexit__(kind, error, traceback)

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from expdb import checks, errors
@@ -213,12 +212,7 @@ class Lease(AsyncExit[Batch]):
             raise errors.LeaseLost(f"{self!r} has ended; lease another batch")
         return self.batch
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if self._is_over:
             return
         if error is None:

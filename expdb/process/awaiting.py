@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
 from expdb.errors import ExpDBError, WarningLocation
@@ -210,23 +209,13 @@ class AsyncExit(Generic[Entered]):
     def __enter__(self) -> Entered:
         raise NotImplementedError
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         raise NotImplementedError
 
     async def __aenter__(self) -> Entered:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if kind is GeneratorExit:  # the coroutine is closed and cannot wait
             self.__exit__(kind, error, traceback)
         else:

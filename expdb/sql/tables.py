@@ -3,218 +3,149 @@
 `migrations/` creates them; tests compare both.
 """
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
 from expdb.names import EPISODE_COLUMNS, SCORE, STEP_COLUMNS
-from expdb.sql.column_types import Blob, Flag, Integer, Real, Text, metadata
-from expdb.sql.ledger_tables import admissions as admissions
-from expdb.sql.ledger_tables import consumers as consumers
-from expdb.sql.ledger_tables import evictions as evictions
-from expdb.sql.ledger_tables import leases as leases
-from expdb.sql.ledger_tables import metrics as metrics
-from expdb.sql.ledger_tables import requests as requests
-from expdb.sql.ledger_tables import waiters as waiters
-from expdb.sql.ledger_tables import workers as workers
 
-buffers = sa.Table(
+Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+Real: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
+Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
+Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+Blob = sa.LargeBinary()
+Priorities = sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql")
+
+metadata = sa.MetaData()
+
+NamedColumn = Callable[[str], sa.Column[Any]]
+
+
+def _kind(type_: Any, **options: Any) -> Callable[..., NamedColumn]:
+    """Return a function that declares a column of a type with a comment."""
+
+    def declare(comment: str, *items: Any, **others: Any) -> NamedColumn:
+        return lambda name: sa.Column(name, type_, *items, comment=comment, **options, **others)
+
+    return declare
+
+
+def _table(name: str, /, *constraints: Any, **columns: NamedColumn) -> sa.Table:
+    named = [declared(column) for column, declared in columns.items()]
+    return sa.Table(name, metadata, *named, *constraints)
+
+
+key, text_key, flag_key = (_kind(kind, primary_key=True) for kind in (Integer, Text, Flag))
+integer, real, flag, text, blob, priority_values = (
+    _kind(kind, nullable=False) for kind in (Integer, Real, Flag, Text, Blob, Priorities)
+)
+nullable_integer, nullable_real, nullable_text = map(_kind, (Integer, Real, Text))
+
+buffers = _table(
     "buffers",
-    metadata,
-    sa.Column("id", Integer, sa.Identity(), primary_key=True, comment="number of the buffer"),
-    sa.Column("name", Text, nullable=False, unique=True, comment="name of the buffer"),
-    sa.Column(
-        "capacity",
-        Integer,
-        comment="maximum number of steps; the oldest steps are evicted first; NULL for no limit",
+    id=key("number of the buffer", sa.Identity()),
+    name=text("name of the buffer", unique=True),
+    capacity=nullable_integer(
+        "maximum number of steps; the oldest steps are evicted first; NULL for no limit"
     ),
-    sa.Column("added", Integer, nullable=False, comment="number of positions ever assigned"),
-    sa.Column("low", Integer, nullable=False, comment="every step before this position is evicted"),
-    sa.Column("size", Integer, nullable=False, comment="number of steps stored"),
-    sa.Column(
-        "holes",
-        Integer,
-        nullable=False,
-        comment="number of deleted steps whose positions a segment still covers",
+    added=integer("number of positions ever assigned"),
+    low=integer("every step before this position is evicted"),
+    size=integer("number of steps stored"),
+    holes=integer("number of deleted steps whose positions a segment still covers"),
+    deleted=integer("number of steps ever deleted by a user"),
+    bytes=integer("sum of the bytes of all chunks"),
+    episodes_added=integer("number of episode ids ever assigned"),
+    revision=integer("number of changes to stored steps and episodes"),
+    priorities=integer("number of writes to the table `priorities`"),
+    fields=text("name and type of each field, JSON object"),
+    fields_version=integer("number of changes to `fields`"),
+    policy_version=nullable_integer("current version of the policy"),
+    policy_versions=nullable_text(
+        "current versions of the policies of single agents, JSON object; NULL for none"
     ),
-    sa.Column("deleted", Integer, nullable=False, comment="number of steps ever deleted by a user"),
-    sa.Column("bytes", Integer, nullable=False, comment="sum of the bytes of all chunks"),
-    sa.Column(
-        "episodes_added", Integer, nullable=False, comment="number of episode ids ever assigned"
+    rate_limiter=nullable_text("settings of the rate limiter, JSON object; NULL for none"),
+    sampled=integer("number of items leased since the rate limiter was set"),
+    insert_limit=nullable_integer(
+        "largest value of `added` that the rate limiter allows; NULL for no limit"
     ),
-    sa.Column(
-        "revision",
-        Integer,
-        nullable=False,
-        comment="number of changes to stored steps and episodes",
-    ),
-    sa.Column(
-        "priorities", Integer, nullable=False, comment="number of writes to the table `priorities`"
-    ),
-    sa.Column("fields", Text, nullable=False, comment="name and type of each field, JSON object"),
-    sa.Column("fields_version", Integer, nullable=False, comment="number of changes to `fields`"),
-    sa.Column("policy_version", Integer, comment="current version of the policy"),
-    sa.Column(
-        "policy_versions",
-        Text,
-        comment="current versions of the policies of single agents, JSON object; NULL for none",
-    ),
-    sa.Column(
-        "rate_limiter", Text, comment="settings of the rate limiter, JSON object; NULL for none"
-    ),
-    sa.Column(
-        "sampled",
-        Integer,
-        nullable=False,
-        comment="number of items leased since the rate limiter was set",
-    ),
-    sa.Column(
-        "insert_limit",
-        Integer,
-        comment="largest value of `added` that the rate limiter allows; NULL for no limit",
-    ),
-    sa.Column(
-        "consumers_added", Integer, nullable=False, comment="number of consumer ids ever assigned"
-    ),
-    sa.Column("pace", Text, comment="settings of the pace, JSON object; NULL for none"),
-    sa.Column(
-        "admitted",
-        Integer,
-        nullable=False,
-        comment="number of groups that have begun since the pace was set",
-    ),
-    sa.Column(
-        "pinned", Integer, comment="steps from this position on are not evicted; NULL for none"
-    ),
-    sa.Column("eviction", Text, comment="eviction policy, JSON object; NULL for none"),
-    sa.Column(
-        "trigger_evicts",
-        Flag,
-        nullable=False,
-        comment="true if a trigger enforces the capacity; false if the eviction policy enforces it",
+    consumers_added=integer("number of consumer ids ever assigned"),
+    pace=nullable_text("settings of the pace, JSON object; NULL for none"),
+    admitted=integer("number of groups that have begun since the pace was set"),
+    pinned=nullable_integer("steps from this position on are not evicted; NULL for none"),
+    eviction=nullable_text("eviction policy, JSON object; NULL for none"),
+    trigger_evicts=flag(
+        "true if a trigger enforces the capacity; false if the eviction policy enforces it"
     ),
 )
 
-signatures = sa.Table(
+signatures = _table(
     "signatures",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the signature"),
-    sa.Column("id", Integer, primary_key=True, comment="number of the signature in its buffer"),
-    sa.Column(
-        "schema",
-        Blob,
-        nullable=False,
-        comment="Arrow IPC schema message of the chunks with this signature",
-    ),
-    sa.Column("fields", Text, nullable=False, comment="name and type of each field, JSON object"),
-    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of `schema` and `fields`"),
+    buffer_id=key("buffer of the signature"),
+    id=key("number of the signature in its buffer"),
+    schema=blob("Arrow IPC schema message of the chunks with this signature"),
+    fields=text("name and type of each field, JSON object"),
+    crc=integer("CRC-32 of `schema` and `fields`"),
 )
 
-episodes = sa.Table(
+episodes = _table(
     "episodes",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the episode"),
-    sa.Column("id", Integer, primary_key=True, comment="number of the episode in its buffer"),
-    sa.Column(
-        "episode_id", Text, nullable=False, comment="name of the episode, unique in its buffer"
-    ),
-    sa.Column("run", Text, nullable=False, comment="run that started the episode"),
-    sa.Column("task_id", Text, nullable=False, comment="task of the episode"),
-    sa.Column("task_name", Text, comment="name shared by similar tasks"),
-    sa.Column("agent_id", Text, nullable=False, comment="agent that acts in the episode"),
-    sa.Column("group_id", Text, comment="group of rollouts that the episode belongs to"),
-    sa.Column("status", Text, nullable=False, comment="open, complete or aborted"),
-    sa.Column(
-        "length",
-        Integer,
-        nullable=False,
-        comment="number of steps written, including evicted steps",
-    ),
-    sa.Column(
-        "episode_return", Real, comment="sum of the rewards written; NULL before the first reward"
-    ),
-    sa.Column(
-        "policy_version", Integer, comment="policy version of all steps without their own version"
-    ),
-    sa.Column("episode_tags", Text, comment="tags, JSON object"),
-    sa.Column("started", Real, nullable=False, comment="start of the episode in Unix seconds"),
-    sa.Column("ended", Real, comment="end of the episode in Unix seconds"),
-    sa.Column(
-        "ordered", Flag, nullable=False, comment="true if steps were written in the order of `step`"
-    ),
-    sa.Column("last_step", Integer, comment="greatest `step` written"),
-    sa.Column(
-        "last_position",
-        Integer,
-        nullable=False,
-        comment="newest position written; -1 before the first step",
-    ),
-    sa.Column(
-        "tail_chunk", Integer, comment="chunk with the final observation (after the last step)"
-    ),
-    sa.Column("tail_row", Integer, comment="row of the final observation in `tail_chunk`"),
-    sa.Column(
-        "tail_fields", Text, comment="names of the fields of the final observation, JSON array"
-    ),
-    sa.Column(
-        "revision",
-        Integer,
-        comment="revision of the buffer at the last change of this row; NULL if unchanged",
-    ),
-    sa.Column("first_policy_version", Integer, comment="smallest policy version of the steps"),
-    sa.Column("last_policy_version", Integer, comment="greatest policy version of the steps"),
-    sa.Column(
-        "generation",
-        Integer,
-        nullable=False,
-        comment="number of times that a writer has resumed the episode",
-    ),
     sa.UniqueConstraint("buffer_id", "episode_id", name="episodes_by_episode_id"),
     sa.Index("episodes_by_task_id", "buffer_id", "task_id"),
     sa.Index("episodes_by_task_name", "buffer_id", "task_name"),
+    buffer_id=key("buffer of the episode"),
+    id=key("number of the episode in its buffer"),
+    episode_id=text("name of the episode, unique in its buffer"),
+    run=text("run that started the episode"),
+    task_id=text("task of the episode"),
+    task_name=nullable_text("name shared by similar tasks"),
+    agent_id=text("agent that acts in the episode"),
+    group_id=nullable_text("group of rollouts that the episode belongs to"),
+    status=text("open, complete or aborted"),
+    length=integer("number of steps written, including evicted steps"),
+    episode_return=nullable_real("sum of the rewards written; NULL before the first reward"),
+    policy_version=nullable_integer("policy version of all steps without their own version"),
+    episode_tags=nullable_text("tags, JSON object"),
+    started=real("start of the episode in Unix seconds"),
+    ended=nullable_real("end of the episode in Unix seconds"),
+    ordered=flag("true if steps were written in the order of `step`"),
+    last_step=nullable_integer("greatest `step` written"),
+    last_position=integer("newest position written; -1 before the first step"),
+    tail_chunk=nullable_integer("chunk with the final observation (after the last step)"),
+    tail_row=nullable_integer("row of the final observation in `tail_chunk`"),
+    tail_fields=nullable_text("names of the fields of the final observation, JSON array"),
+    revision=nullable_integer(
+        "revision of the buffer at the last change of this row; NULL if unchanged"
+    ),
+    first_policy_version=nullable_integer("smallest policy version of the steps"),
+    last_policy_version=nullable_integer("greatest policy version of the steps"),
+    generation=integer("number of times that a writer has resumed the episode"),
 )
 
-steps = sa.Table(
+steps = _table(
     "steps",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the step"),
-    sa.Column(
-        "position",
-        Integer,
-        primary_key=True,
-        comment="position of the step in its buffer; positions are never reused",
+    buffer_id=key("buffer of the step"),
+    position=key("position of the step in its buffer; positions are never reused"),
+    episode=integer("number of the episode"),
+    step=integer("number of the step in its episode"),
+    pre_agent=nullable_text("agent that acted before this step"),
+    execute_time=real("time of the step in Unix seconds"),
+    reward=nullable_real("reward; NULL if unknown"),
+    terminated=flag("true if the episode reached a terminal state"),
+    truncated=flag("true if the episode was cut off"),
+    tags=nullable_text("tags, JSON object"),
+    revision=nullable_integer(
+        "revision of the buffer at the last change of this row; NULL if unchanged"
     ),
-    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
-    sa.Column("step", Integer, nullable=False, comment="number of the step in its episode"),
-    sa.Column("pre_agent", Text, comment="agent that acted before this step"),
-    sa.Column("execute_time", Real, nullable=False, comment="time of the step in Unix seconds"),
-    sa.Column("reward", Real, comment="reward; NULL if unknown"),
-    sa.Column(
-        "terminated", Flag, nullable=False, comment="true if the episode reached a terminal state"
+    policy_version=nullable_integer(
+        "policy version of the step; if NULL, the version of the episode applies"
     ),
-    sa.Column("truncated", Flag, nullable=False, comment="true if the episode was cut off"),
-    sa.Column("tags", Text, comment="tags, JSON object"),
-    sa.Column(
-        "revision",
-        Integer,
-        comment="revision of the buffer at the last change of this row; NULL if unchanged",
+    policy_version_end=nullable_integer(
+        "policy version at the end of the step; if NULL, `policy_version` applies"
     ),
-    sa.Column(
-        "policy_version",
-        Integer,
-        comment="policy version of the step; if NULL, the version of the episode applies",
-    ),
-    sa.Column(
-        "policy_version_end",
-        Integer,
-        comment="policy version at the end of the step; if NULL, `policy_version` applies",
-    ),
-    sa.Column("scores", Text, comment="latest score of each name, JSON object"),
-    sa.Column(
-        "agent_id", Text, comment="agent of the step; if NULL, the agent of the episode applies"
-    ),
+    scores=nullable_text("latest score of each name, JSON object"),
+    agent_id=nullable_text("agent of the step; if NULL, the agent of the episode applies"),
 )
 # The columns that a write inserts; only changes set `revision` and `scores`.
 WRITTEN_STEP_COLUMNS = tuple(
@@ -227,120 +158,184 @@ sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_incomplete", episodes.c.buffer_id, episodes.c.id)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
 
-segments = sa.Table(
+segments = _table(
     "segments",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the segment"),
-    sa.Column(
-        "last",
-        Integer,
-        primary_key=True,
-        comment="last position of the segment, a range of adjacent steps of one episode",
-    ),
-    sa.Column("first", Integer, nullable=False, comment="first position of the segment"),
-    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
-    sa.Column(
-        "ordinal",
-        Integer,
-        nullable=False,
-        comment="number of steps of the episode written before `first`",
-    ),
-    sa.Column(
-        "chunk", Integer, nullable=False, comment="chunk that stores the fields of the steps"
-    ),
-    sa.Column("chunk_row", Integer, nullable=False, comment="row of the first step in the chunk"),
     sa.Index("segments_by_episode", "buffer_id", "episode"),
+    buffer_id=key("buffer of the segment"),
+    last=key("last position of the segment, a range of adjacent steps of one episode"),
+    first=integer("first position of the segment"),
+    episode=integer("number of the episode"),
+    ordinal=integer("number of steps of the episode written before `first`"),
+    chunk=integer("chunk that stores the fields of the steps"),
+    chunk_row=integer("row of the first step in the chunk"),
 )
 
-chunks = sa.Table(
+chunks = _table(
     "chunks",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the chunk"),
-    sa.Column("id", Integer, primary_key=True, comment="last position in the chunk"),
-    sa.Column("first", Integer, nullable=False, comment="first position in the chunk"),
-    sa.Column(
-        "episode",
-        Integer,
-        comment="number of the episode if all steps belong to one episode, otherwise NULL",
+    buffer_id=key("buffer of the chunk"),
+    id=key("last position in the chunk"),
+    first=integer("first position in the chunk"),
+    episode=nullable_integer(
+        "number of the episode if all steps belong to one episode, otherwise NULL"
     ),
-    sa.Column(
-        "rows", Integer, nullable=False, comment="number of rows, including a final observation"
-    ),
-    sa.Column("signature", Integer, nullable=False, comment="signature that describes the fields"),
-    sa.Column("bytes", Integer, nullable=False, comment="size of `data`"),
-    sa.Column(
-        "crc",
-        Integer,
-        nullable=False,
-        comment="checksum of `data`, `rows`, `id`, buffer and signature",
-    ),
-    sa.Column(
-        "write_id",
-        Text,
-        comment="id of the write on PostgreSQL; detects a write that is sent twice",
-    ),
-    sa.Column("data", Blob, nullable=False, comment="Arrow IPC record-batch message"),
+    rows=integer("number of rows, including a final observation"),
+    signature=integer("signature that describes the fields"),
+    bytes=integer("size of `data`"),
+    crc=integer("checksum of `data`, `rows`, `id`, buffer and signature"),
+    write_id=nullable_text("id of the write on PostgreSQL; detects a write that is sent twice"),
+    data=blob("Arrow IPC record-batch message"),
 )
 
-priorities = sa.Table(
+priorities = _table(
     "priorities",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the priorities"),
-    sa.Column("block", Integer, primary_key=True, comment="number of a block of 1,024 positions"),
-    sa.Column(
-        "version",
-        Integer,
-        nullable=False,
-        comment="value of `buffers.priorities` at the last write to this block",
-    ),
-    sa.Column(
-        "data",
-        sa.LargeBinary().with_variant(sa.ARRAY(sa.Double()), "postgresql"),
-        nullable=False,
-        comment="1,024 priorities, float64",
-    ),
+    buffer_id=key("buffer of the priorities"),
+    block=key("number of a block of 1,024 positions"),
+    version=integer("value of `buffers.priorities` at the last write to this block"),
+    data=priority_values("1,024 priorities, float64"),
 )
 
-scores = sa.Table(
+scores = _table(
     "scores",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the score"),
-    sa.Column("id", Integer, primary_key=True, comment="number of the score in its buffer"),
-    sa.Column("episode", Integer, nullable=False, comment="number of the episode"),
-    sa.Column("position", Integer, comment="position of the step; NULL for the whole episode"),
-    sa.Column("name", Text, nullable=False, comment="name of the score, such as judge"),
-    sa.Column("value", Real, comment="value of the score; NULL if the judge failed"),
-    sa.Column("scored_by", Text, comment="who gave the score, such as a version of a judge"),
-    sa.Column("status", Text, comment="outcome of the judge, such as timeout"),
-    sa.Column("detail", Text, comment="other information about the score, JSON object"),
-    sa.Column("scored", Real, nullable=False, comment="time of the score in Unix seconds"),
     sa.Index("scores_by_episode", "buffer_id", "episode"),
+    buffer_id=key("buffer of the score"),
+    id=key("number of the score in its buffer"),
+    episode=integer("number of the episode"),
+    position=nullable_integer("position of the step; NULL for the whole episode"),
+    name=text("name of the score, such as judge"),
+    value=nullable_real("value of the score; NULL if the judge failed"),
+    scored_by=nullable_text("who gave the score, such as a version of a judge"),
+    status=nullable_text("outcome of the judge, such as timeout"),
+    detail=nullable_text("other information about the score, JSON object"),
+    scored=real("time of the score in Unix seconds"),
 )
 
-annotations = sa.Table(
+annotations = _table(
     "annotations",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the annotation"),
-    sa.Column("position", Integer, primary_key=True, comment="position of the step"),
-    sa.Column("name", Text, primary_key=True, comment="name of the annotation"),
-    sa.Column("version", Integer, primary_key=True, comment="version; -1 for none"),
-    sa.Column("shape", Text, nullable=False, comment="shape of the array, JSON array"),
-    sa.Column("crc", Integer, nullable=False, comment="CRC-32 of `data`"),
-    sa.Column("data", Blob, nullable=False, comment="values of the array, little-endian"),
+    buffer_id=key("buffer of the annotation"),
+    position=key("position of the step"),
+    name=text_key("name of the annotation"),
+    version=key("version; -1 for none"),
+    shape=text("shape of the array, JSON array"),
+    crc=integer("CRC-32 of `data`"),
+    data=blob("values of the array, little-endian"),
 )
 
-rollout_groups = sa.Table(
+rollout_groups = _table(
     "rollout_groups",
-    metadata,
-    sa.Column("buffer_id", Integer, primary_key=True, comment="buffer of the group"),
-    sa.Column("name", Text, primary_key=True, comment="`group_id`, or `task_id` if `is_task`"),
-    sa.Column("is_task", Flag, primary_key=True, comment="true for episodes without a `group_id`"),
-    sa.Column("task_id", Text, nullable=False, comment="smallest `task_id` of the episodes"),
-    sa.Column("first_episode", Integer, nullable=False, comment="number of the first episode"),
-    sa.Column("episodes", Integer, nullable=False, comment="number of episodes in the buffer"),
-    sa.Column(
-        "complete", Integer, nullable=False, comment="number of complete episodes, even if evicted"
+    buffer_id=key("buffer of the group"),
+    name=text_key("`group_id`, or `task_id` if `is_task`"),
+    is_task=flag_key("true for episodes without a `group_id`"),
+    task_id=text("smallest `task_id` of the episodes"),
+    first_episode=integer("number of the first episode"),
+    episodes=integer("number of episodes in the buffer"),
+    complete=integer("number of complete episodes, even if evicted"),
+)
+
+consumers = _table(
+    "consumers",
+    sa.Index("consumers_by_name", "buffer_id", "name", unique=True),
+    buffer_id=key("buffer of the consumer"),
+    id=key("number of the consumer in its buffer"),
+    name=text("name of the consumer"),
+    settings=text("limits and seed, JSON object"),
+    began=integer("position of the next step when the consumer was created"),
+    version=integer("number of changes to leases of the consumer"),
+    handed_out=integer("number of leases ever created"),
+    begun=integer("number of batches ever leased; a batch that is drawn again counts once"),
+    acknowledged=integer("number of leases ever acknowledged"),
+    last_step=nullable_integer("trainer step of the latest acknowledgement"),
+    rewinds=integer("number of times it was rewound"),
+)
+
+requests = _table(
+    "requests",
+    buffer_id=key("buffer of the request"),
+    id=key("number of the request in its buffer"),
+    request=text("arguments of `lease`, JSON object"),
+)
+
+leases = _table(
+    "leases",
+    buffer_id=key("buffer of the lease"),
+    consumer=key("number of the consumer"),
+    id=key("number of the lease of its consumer"),
+    number=integer("number of the batch; a released batch is drawn again with the same number"),
+    status=text(
+        "leased, acknowledged, returned (released), or repeated (released and drawn again)"
     ),
+    request=integer("number of the request"),
+    holder=text("process that has the lease"),
+    leased=real("start of the lease in Unix seconds"),
+    expires=real("time at which the lease expires in Unix seconds"),
+    ended=nullable_real("time of the acknowledgement or release in Unix seconds"),
+    acknowledged=nullable_integer("number of leases that were acknowledged before this lease"),
+    trainer_step=nullable_integer("trainer step that the learner passed when it acknowledged"),
+    policy_version=nullable_integer("policy version of the buffer when the lease was created"),
+    rows=integer("number of leased items"),
+    first=integer("smallest drawn position"),
+    last=integer("greatest drawn position"),
+    positions=blob("drawn positions, encoded"),
+    columns=blob("columns that the sampler added, encoded"),
+    checksum=integer("CRC-32 of the steps in the batch and of their columns that may change"),
+    crc=integer("CRC-32 of `number`, `request`, `positions` and `columns`"),
+    pinned=nullable_integer("steps from this position on are not evicted; NULL for none"),
+)
+# Partial in the database, as are the indexes by revision: leases that are held or may be drawn
+# again.
+sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
+sa.Index("leases_active", leases.c.buffer_id, leases.c.expires)
+
+waiters = _table(
+    "waiters",
+    buffer_id=key("buffer that the process waits for"),
+    id=key("random number"),
+    holder=text("process that waits"),
+    since=real("start of the wait in Unix seconds"),
+    what=text("reason for the wait"),
+    role=nullable_text("actor or learner; NULL if unknown"),
+)
+
+workers = _table(
+    "workers",
+    buffer_id=key("buffer that the process uses"),
+    id=key("random number"),
+    holder=text("process; empty for sums of past processes"),
+    run=text("run of the process"),
+    role=text("actor, learner or judge"),
+    since=real("first report in Unix seconds"),
+    active=real("latest report in Unix seconds"),
+    ended=nullable_real("time at which the handle was closed in Unix seconds"),
+    counts=text("what the process has done so far, JSON object"),
+    rates=text("counts per second between the latest two reports, JSON object"),
+)
+
+metrics = _table(
+    "metrics",
+    buffer_id=key("buffer of the metrics"),
+    id=key("number of the row in its buffer"),
+    time=real("time of the metrics in Unix seconds"),
+    measurement=text("counters and gauges, JSON object"),
+)
+
+admissions = _table(
+    "admissions",
+    buffer_id=key("buffer of the admission"),
+    id=key("random number"),
+    holder=text("process that generates the group"),
+    policy_version=integer("policy version of the buffer when the group began"),
+    since=real("start of the group in Unix seconds"),
+    expires=real("time at which the admission expires in Unix seconds"),
+)
+
+evictions = _table(
+    "evictions",
+    buffer_id=key("buffer of the eviction"),
+    id=key("random number; changes if another process takes over"),
+    holder=text("process that archives the steps"),
+    renewed=real("time of the last renewal in Unix seconds, by the clock of the database"),
+    file=text("file that the steps are archived to"),
+    positions=blob("positions to evict, encoded"),
+    committed=flag("true if the steps are deleted and only the archive draft has them"),
 )
 
 # The tables with rows of buffers, in the order in which rows can be deleted.
@@ -349,24 +344,39 @@ EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 
-class _PriorityAt(sa.sql.functions.FunctionElement[float]):
-    """The priority of a position in its block; NULL for none."""
+def active_lease_condition(now: str) -> str:
+    """Return the SQL condition for a lease that has not ended and expires after `now`."""
+    return f"status = 'leased' AND expires > {now}"
+
+
+def expired_lease_condition(now: str) -> str:
+    """Return the SQL condition for a lease that has not ended but expired before `now`."""
+    return f"status = 'leased' AND expires <= {now}"
+
+
+class _ByDialect(sa.sql.functions.FunctionElement[float]):
+    """A function with a template for each dialect."""
 
     inherit_cache = True
     type = Real
+    sqlite: ClassVar[str]
+    postgresql: ClassVar[str]
 
 
-@compiles(_PriorityAt, "sqlite")
-def _priority_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
+@compiles(_ByDialect)
+def _fill_template(element: _ByDialect, compiler: Any, **options: Any) -> str:
+    clauses = [compiler.process(clause, **options) for clause in element.clauses]
+    template: str = getattr(element, compiler.dialect.name)
+    return template.format(*clauses, unquoted=clauses[1][1:-1])
+
+
+class _PriorityAt(_ByDialect):
+    """The priority of a position in its block; NULL for none."""
+
+    inherit_cache = True
     # A function of expdb's connections: see sqlite/connection.py.
-    data, position = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"expdb_priority(substr({data}, 1 + 8 * ({position} & 1023), 8))"
-
-
-@compiles(_PriorityAt, "postgresql")
-def _priority_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    data, position = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"nullif({data}[({position} & 1023) + 1], 'NaN')"
+    sqlite = "expdb_priority(substr({0}, 1 + 8 * ({1} & 1023), 8))"
+    postgresql = "nullif({0}[({1} & 1023) + 1], 'NaN')"
 
 
 priority = (
@@ -380,7 +390,7 @@ priority = (
 )
 
 
-class _ScoreAt(sa.sql.functions.FunctionElement[float]):
+class _ScoreAt(_ByDialect):
     """The latest score of a name in a JSON object of scores; NULL for none.
 
     The name is part of the statement, because an index on an expression is used only for exactly
@@ -388,41 +398,22 @@ class _ScoreAt(sa.sql.functions.FunctionElement[float]):
     """
 
     inherit_cache = True
-    type = Real
+    sqlite = "json_extract({0}, '$.\"{unquoted}\"')"
+    postgresql = "((({0})::jsonb ->> {1})::float8)"
 
 
-class _ScoreOrFailure(_ScoreAt):
+class _ScoreOrFailure(_ByDialect):
     """As `_ScoreAt`, but negative infinity if a judge failed and no judge gave a score."""
 
     inherit_cache = True
-
-
-@compiles(_ScoreAt, "sqlite")
-def _score_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"json_extract({scores}, '$.\"{name[1:-1]}\"')"
-
-
-@compiles(_ScoreAt, "postgresql")
-def _score_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"((({scores})::jsonb ->> {name})::float8)"
-
-
-@compiles(_ScoreOrFailure, "sqlite")
-def _score_or_failure_on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
-    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
-    value = _score_on_sqlite(element, compiler, **options)
-    kind = f"json_type({scores}, '$.\"{name[1:-1]}\"')"
-    return f"CASE {kind} WHEN 'null' THEN -9e999 ELSE {value} END"
-
-
-@compiles(_ScoreOrFailure, "postgresql")
-def _score_or_failure_on_postgresql(element: Any, compiler: Any, **options: Any) -> str:
-    scores, name = (compiler.process(clause, **options) for clause in element.clauses)
-    value = _score_on_postgresql(element, compiler, **options)
-    kind = f"jsonb_typeof(({scores})::jsonb -> {name})"
-    return f"(CASE {kind} WHEN 'null' THEN '-Infinity'::float8 ELSE {value} END)"
+    sqlite = (
+        "CASE json_type({0}, '$.\"{unquoted}\"') WHEN 'null' THEN -9e999 "
+        f"ELSE {_ScoreAt.sqlite} END"
+    )
+    postgresql = (
+        "(CASE jsonb_typeof(({0})::jsonb -> {1}) WHEN 'null' THEN '-Infinity'::float8 "
+        f"ELSE {_ScoreAt.postgresql} END)"
+    )
 
 
 def _quoted(name: str) -> sa.ColumnElement[Any]:

@@ -4,7 +4,6 @@ import operator
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -86,12 +85,7 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
             self._transaction.__exit__(type(error), error, error.__traceback__)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         try:
             self._transaction.__exit__(kind, error, traceback)
             if self._transaction.committed:

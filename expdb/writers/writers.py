@@ -9,7 +9,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec
 
 import numpy as np
@@ -690,12 +689,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._in_block = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if not self.is_open:
             return
         if kind is GeneratorExit:  # the garbage collector may raise it at any time
@@ -1015,12 +1009,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     def __enter__(self) -> StepWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if kind is GeneratorExit:  # the garbage collector may raise it at any time
             return self._sink.collected(self)
         self._finish("complete" if kind is None else "aborted")

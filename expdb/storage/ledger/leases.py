@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from expdb import errors
-from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
+from expdb.sql.tables import active_lease_condition
 from expdb.storage.ledger.consumers import ConsumerRecord, is_dropped
 from expdb.storage.ledger.encoding import (
     LeasedItems,

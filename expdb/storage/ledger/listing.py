@@ -10,8 +10,8 @@ from expdb.errors import DatabaseDamaged
 from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
-from expdb.sql.ledger_tables import expired_lease_condition
 from expdb.sql.session import Session
+from expdb.sql.tables import expired_lease_condition
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, unknown_consumer
 from expdb.storage.ledger.entries import Entry, read_entries
 from expdb.storage.store import Store

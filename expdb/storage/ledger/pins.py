@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
+from expdb.sql.tables import active_lease_condition
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.store import Store
 

@@ -4,7 +4,6 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
@@ -60,12 +59,7 @@ class Waiter:
             self.store.activity.add_wait(self.role, now - self._counted)
         self._counted = now
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self._count()
         if self._id is None:
             return

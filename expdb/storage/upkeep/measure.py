@@ -16,8 +16,8 @@ import numpy as np
 
 from expdb import errors
 from expdb.process.liveness import has_ended
-from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
+from expdb.sql.tables import active_lease_condition
 from expdb.storage.activity import ROLES
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.reading import fetch

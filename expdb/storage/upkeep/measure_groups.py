@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from expdb.sql.ledger_tables import active_lease_condition
 from expdb.sql.session import Session
+from expdb.sql.tables import active_lease_condition
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
 from expdb.storage.ledger.leases import names_episodes

@@ -16,7 +16,7 @@ from expdb import errors
 from expdb.sql import schema, tables
 from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.postgresql.adhoc import run_sql as run_sql
-from expdb.sql.ledger_tables import active_lease_condition
+from expdb.sql.tables import active_lease_condition
 
 MINIMUM_VERSION = 150_000
 
