@@ -491,9 +491,9 @@ def _discounts(gamma: float) -> np.ndarray:
     return np.array([gamma, 0.0])
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)  # each array is as large as a column of the batch
 def _ones(count: int) -> np.ndarray:
-    """Return an array of ones; copying it is faster than filling another array."""
+    """Return a cached array of ones; copying it is faster than filling a new array."""
     return np.ones(count, np.int64)
 
 

@@ -36,14 +36,14 @@ from expdb.sampling.request import (
     field_names,
     find_scores,
 )
-from expdb.sampling.sample_plan import Recorded, SamplePlan
+from expdb.sampling.sample_plan import Context, Recorded, SamplePlan
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
 from expdb.storage.commits import Commit
 from expdb.storage.ledger.encoding import LeasedItems
 from expdb.storage.reading.chunk_values import Empty
-from expdb.storage.store import State, Store
+from expdb.storage.store import Snapshot, State, Store
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -171,17 +171,16 @@ class SampleEngine:
         `asked` has the arguments of `_plan`. If `session` is not None, its snapshot is used instead
         of a new session.
         """
-        drawing = rng, layout_rng, number, empty
         if session is not None:
             plan = self._plan(*asked)
-            state = self._prepare_plan(session, plan, None)
-            return plan.draw_recorded(*drawing, session, state, wants_least)
+            context = Context(rng, empty, self._prepare_plan(session, plan, None))
+            return plan.draw_recorded(context, layout_rng, number, wants_least)
         plan, changed = self._begin(asked)
         if changed is None and plan.is_in_memory:
-            return plan.draw_recorded(*drawing, None, None, wants_least)
+            return plan.draw_recorded(Context(rng, empty), layout_rng, number, wants_least)
         with self._store.engine.reading() as session:
-            state = self._prepare_plan(session, plan, changed)
-            return plan.draw_recorded(*drawing, session, state, wants_least)
+            context = Context(rng, empty, self._prepare_plan(session, plan, changed))
+            return plan.draw_recorded(context, layout_rng, number, wants_least)
 
     @_under_lock
     def again(
@@ -198,8 +197,8 @@ class SampleEngine:
         # Look for changes first: a later look could report commits that the session does not see.
         changed = self._look_for_changes()
         with self._store.engine.reading() as session:
-            state = self._prepare_plan(session, plan, changed)
-            return plan.draw_given(drawn, rng, session, state)
+            snapshot = self._prepare_plan(session, plan, changed)
+            return plan.draw_given(drawn, Context(rng, np.empty, snapshot))
 
     def describe(self, *asked: Any) -> dict[str, Any]:
         """Return buffer, query, unit and shard of a request as plain JSON values.
@@ -221,11 +220,8 @@ class SampleEngine:
         """Return the positions that can be sampled, ascending, and the version of the rows."""
         plan, changed = self._begin(asked)
         with self._store.engine.reading() as session:
-            state = self._store.state(session)
-            if not state.size:
+            if not self._prepare_plan(session, plan, changed, may_be_empty=True).state.size:
                 return np.empty(0, np.int64), None
-            self._refresh(session, state, changed)
-            self._limit_chunk_cache(plan, state)
             positions = plan.drawable(session).listed().copy()
         return positions, (self.resident, self.resident.epoch)
 
@@ -249,27 +245,18 @@ class SampleEngine:
         if changed is None and plan.is_in_memory:
             if version == (self.resident, self.resident.epoch):
                 stop = min(start + plan.request.size, len(order))
-                return plan.build_batch(order[start:stop].copy(), rng, empty), stop, 0
-            return self._draw_drawable(plan, order, start, rng, empty)
+                return plan.build_batch(order[start:stop].copy(), Context(rng, empty)), stop, 0
+            return self._draw_drawable(plan, order, start, Context(rng, empty))
         with self._store.engine.reading() as session:
-            state = self._store.state(session)
-            if not state.size:
+            snapshot = self._prepare_plan(session, plan, changed, may_be_empty=True)
+            if not snapshot.state.size:
                 return None, len(order), len(order) - start
-            self._refresh(session, state, changed)
-            self._limit_chunk_cache(plan, state)
-            return self._draw_drawable(plan, order, start, rng, empty, session, state)
+            return self._draw_drawable(plan, order, start, Context(rng, empty, snapshot))
 
     def _draw_drawable(
-        self,
-        plan: SamplePlan,
-        order: np.ndarray,
-        start: int,
-        rng: np.random.Generator,
-        empty: Empty,
-        session: Session | None = None,
-        state: State | None = None,
+        self, plan: SamplePlan, order: np.ndarray, start: int, context: Context
     ) -> tuple[Batch | None, int, int]:
-        drawable, parts = plan.drawable(session), list[np.ndarray]()
+        drawable, parts = plan.drawable(context.session), list[np.ndarray]()
         count, stop = 0, start
         while count < plan.request.size and stop < len(order):
             candidates = order[stop : stop + plan.request.size - count]
@@ -278,7 +265,7 @@ class SampleEngine:
         skipped = stop - start - count
         if not count:
             return None, stop, skipped
-        return plan.build_batch(np.concatenate(parts), rng, empty, session, state), stop, skipped
+        return plan.build_batch(np.concatenate(parts), context), stop, skipped
 
     @_under_lock
     def get(self, positions: np.ndarray, fields: Any) -> Batch | None:
@@ -295,7 +282,7 @@ class SampleEngine:
             return None
         if fields is None and (r.columns[AFTER][r.rows(positions)] > r.slots).any():
             return None  # the batch includes final observations
-        return plan.build_batch(positions.copy(), self._rng, np.empty)
+        return plan.build_batch(positions.copy(), Context(self._rng))
 
     def _plan(
         self,
@@ -417,7 +404,7 @@ class SampleEngine:
                 if r.priorities is None and "priority" in (plan.request.fields or ()):
                     load_priorities(self._store, session, r, state)
                 self._limit_chunk_cache(plan, state)
-            batch = plan.draw(rng, empty, session, state)
+            batch = plan.draw(Context(rng, empty, Snapshot(session, state)))
             if plan.unit_type not in self._advised:
                 self._advise(plan, batch, session)
             return batch
@@ -440,12 +427,15 @@ class SampleEngine:
         else:
             self._by_priority.save_if_due()
 
-    def _prepare_plan(self, session: Session, plan: SamplePlan, changed: object) -> State:
+    def _prepare_plan(
+        self, session: Session, plan: SamplePlan, changed: object, may_be_empty: bool = False
+    ) -> Snapshot:
         """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
         state = self._store.state(session)
-        self._refresh(session, state, changed)
-        self._limit_chunk_cache(plan, state)
-        return state
+        if state.size or not may_be_empty:
+            self._refresh(session, state, changed)
+            self._limit_chunk_cache(plan, state)
+        return Snapshot(session, state)
 
     def _limit_chunk_cache(self, plan: SamplePlan, state: State) -> None:
         """Limit the chunk cache to the memory that is left, if the plan reads chunks."""

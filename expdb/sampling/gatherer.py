@@ -14,11 +14,10 @@ from expdb.replay.layout import Layout
 from expdb.replay.ragged import RaggedArray
 from expdb.sampling.keys import KeySources
 from expdb.sampling.window import Window
-from expdb.sql.session import Session
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_cache import ChunkCache
 from expdb.storage.reading.chunk_values import Empty, as_objects, gather
-from expdb.storage.store import State, Store
+from expdb.storage.store import Snapshot, Store
 
 # For each source of values, the attribute of a layout that has its rows.
 _ROWS = {"next": "next_rows", "last": "last_rows", "stack": "stacks", "next_stack": "next_stacks"}
@@ -39,11 +38,10 @@ class Gatherer:
         positions: np.ndarray,
         layout: Layout,
         drawn: dict[str, np.ndarray],
-        session: Session | None,
-        state: State | None,
+        snapshot: Snapshot | None,
         empty: Empty,
     ) -> dict[str, np.ndarray]:
-        """Return the columns of a batch; columns that are not in memory require a session."""
+        """Return the columns of a batch; columns that are not in memory require a snapshot."""
         r = self._resident
         out: dict[str, Any] = keys.keys.copy()
         for source, packed in keys.packed.items():
@@ -68,9 +66,8 @@ class Gatherer:
                 out[key] = _copy_into(out[key], empty)
         stored: dict[str, dict[str, Any]] = {}
         if not keys.in_memory:
-            assert session is not None
-            assert state is not None
-            stored = self._read(session, state, keys, positions, layout, window)
+            assert snapshot is not None
+            stored = self._read(snapshot, keys, positions, layout, window)
         for key, source, name in keys.others:
             if source == "unit":
                 out[key] = layout.columns[name]
@@ -116,8 +113,7 @@ class Gatherer:
 
     def _read(
         self,
-        session: Session,
-        state: State,
+        snapshot: Snapshot,
         keys: KeySources,
         positions: np.ndarray,
         layout: Layout,
@@ -126,13 +122,12 @@ class Gatherer:
         """Read the columns that are not in memory, by source."""
         by_source: dict[str, dict[str, Any]] = {}
         if keys.reads_ragged:
-            by_source["versions"] = self._read_versions(session, state, layout)
+            by_source["versions"] = self._read_versions(snapshot, layout)
         if keys.stored:
             flat = _rows("row", window, layout).reshape(-1)
             is_last_read = not (keys.of_episodes or keys.following or keys.last or keys.frames)
             stored = self._stored(
-                session,
-                state,
+                snapshot,
                 keys.stored,
                 flat,
                 layout.mask,
@@ -148,23 +143,22 @@ class Gatherer:
             }
         if keys.of_episodes:
             by_source["episode_stored"] = self._of_episodes(
-                session, state, keys.of_episodes, positions, layout
+                snapshot, keys.of_episodes, positions, layout
             )
         if keys.following:
-            by_source["next_stored"] = self._read_next(session, state, keys.following, layout)
+            assert layout.next_rows is not None
+            by_source["next_stored"] = self._read_rows(
+                snapshot, keys.following, layout.next_rows, layout.rows
+            )
         if keys.last:
             assert layout.last_rows is not None
-            by_source["last_stored"] = self._stored(
-                session, state, keys.last, layout.last_rows, None
-            )
+            by_source["last_stored"] = self._stored(snapshot, keys.last, layout.last_rows, None)
         if keys.frames:
-            frames = self._frames(session, state, keys.frames, layout)
+            frames = self._frames(snapshot, keys.frames, layout)
             by_source["stack_stored"], by_source["next_stack_stored"] = frames
         return by_source
 
-    def _read_versions(
-        self, session: Session, state: State, layout: Layout
-    ) -> dict[str, np.ndarray]:
+    def _read_versions(self, snapshot: Snapshot, layout: Layout) -> dict[str, np.ndarray]:
         """Return the policy version of each step of a batch of episodes.
 
         The version comes from memory if all steps of the episode share it or lack it. Other
@@ -186,9 +180,7 @@ class Gatherer:
         out["has_policy_version"] = out["has_policy_version"].astype(np.bool_)
         is_in_database = mask & ~is_in_memory[..., None]
         if is_in_database.any():
-            columns = self._fetched(
-                session, state, r.positions(rows[is_in_database]), ["policy_version"]
-            )
+            columns = self._fetched(snapshot, r.positions(rows[is_in_database]), ["policy_version"])
             for name, array in columns.items():
                 out[name][is_in_database] = array
         return out
@@ -205,8 +197,7 @@ class Gatherer:
 
     def _of_episodes(
         self,
-        session: Session,
-        state: State,
+        snapshot: Snapshot,
         names: list[str],
         positions: np.ndarray,
         layout: Layout,
@@ -218,10 +209,10 @@ class Gatherer:
         """
         firsts = layout.firsts
         if firsts is None:
-            return fetch.steps(self._store, session, state, positions, names)
+            return fetch.steps(self._store, *snapshot, positions, names)
         there = np.flatnonzero(firsts.reshape(-1) >= 0)
         columns = fetch.steps(
-            self._store, session, state, self._resident.positions(firsts.reshape(-1)[there]), names
+            self._store, *snapshot, self._resident.positions(firsts.reshape(-1)[there]), names
         )
         out = {name: _place_at(array, there, firsts.size) for name, array in columns.items()}
         for array in out.values():
@@ -230,7 +221,7 @@ class Gatherer:
         return {name: array.reshape(firsts.shape) for name, array in out.items()}
 
     def _frames(
-        self, session: Session, state: State, names: list[str], layout: Layout
+        self, snapshot: Snapshot, names: list[str], layout: Layout
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Read each frame once, and return the stacks of steps and of the rows that follow them."""
         stacks, following = layout.stacks, layout.next_stacks
@@ -241,7 +232,7 @@ class Gatherer:
         before = np.empty(len(rows), np.int64)
         # Any step whose stack has the row is sufficient, because a stack has only one episode.
         before[place] = layout.rows[:, None]
-        columns = self._read_rows(session, state, names, rows, before)
+        columns = self._read_rows(snapshot, names, rows, before)
         width = stacks.shape[1]
         stack_columns, next_columns = (
             {name: self._resident.arrays.taken(array, part) for name, array in columns.items()}
@@ -251,8 +242,7 @@ class Gatherer:
 
     def _stored(
         self,
-        session: Session,
-        state: State,
+        snapshot: Snapshot,
         names: list[str],
         flat: np.ndarray,
         mask: np.ndarray | None,
@@ -266,17 +256,14 @@ class Gatherer:
         """
         there = np.arange(len(flat)) if mask is None else np.flatnonzero(mask.reshape(-1))
         positions = self._resident.positions(flat[there])
-        columns = self._fetched(session, state, positions, names, as_ragged, last)
-        return (
-            columns
-            if mask is None
-            else {name: _place_at(array, there, len(flat)) for name, array in columns.items()}
-        )
+        columns = self._fetched(snapshot, positions, names, as_ragged, last)
+        if mask is None:
+            return columns
+        return {name: _place_at(array, there, len(flat)) for name, array in columns.items()}
 
     def _fetched(
         self,
-        session: Session,
-        state: State,
+        snapshot: Snapshot,
         positions: np.ndarray,
         names: list[str],
         as_ragged: bool = False,
@@ -284,23 +271,12 @@ class Gatherer:
     ) -> dict[str, Any]:
         empty = self._resident.arrays.empty
         return fetch.steps(
-            self._store, session, state, positions, names, cache=self.cache, empty=empty,
+            self._store, *snapshot, positions, names, cache=self.cache, empty=empty,
             as_ragged=as_ragged, last=last,
         )  # fmt: skip
 
-    def _read_next(
-        self, session: Session, state: State, names: list[str], layout: Layout
-    ) -> dict[str, np.ndarray]:
-        """Read fields of the rows that follow steps from the database.
-
-        These rows are other steps, or the final observations of episodes.
-        """
-        rows = layout.next_rows
-        assert rows is not None
-        return self._read_rows(session, state, names, rows, layout.rows)
-
     def _read_rows(
-        self, session: Session, state: State, names: list[str], rows: np.ndarray, before: np.ndarray
+        self, snapshot: Snapshot, names: list[str], rows: np.ndarray, before: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Read fields of rows.
 
@@ -309,13 +285,13 @@ class Gatherer:
         """
         r = self._resident
         steps, finals = np.flatnonzero(rows < r.slots), np.flatnonzero(rows > r.slots)
-        columns = self._fetched(session, state, r.positions(rows[steps]), names)
+        columns = self._fetched(snapshot, r.positions(rows[steps]), names)
         if len(steps) == len(rows):
             return columns
         out = {name: _place_at(array, steps, len(rows)) for name, array in columns.items()}
         episodes = r.episodes(before[finals])  # a transition has only one episode
         observations = (
-            fetch.final_observations(self._store, session, episodes) if len(finals) else {}
+            fetch.final_observations(self._store, snapshot.session, episodes) if len(finals) else {}
         )
         for k, episode in zip(finals.tolist(), episodes.tolist(), strict=True):
             final = observations[episode]

@@ -3,7 +3,8 @@
 from __future__ import annotations  # NumPy imports its random module when it is first named
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from expdb.batch import Batch
 from expdb.errors import InvalidValue, TooFewRows
 from expdb.memory.resident import Resident
 from expdb.names import EPISODE_COLUMNS, SCORE, UNKNOWN
-from expdb.replay.layout import Layout, Trajectories
+from expdb.replay.layout import Layout
 from expdb.replay.population import (
     Grouped,
     Interval,
@@ -45,9 +46,30 @@ from expdb.sql.session import Session
 from expdb.storage.ledger.encoding import LeasedItems
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
-from expdb.storage.store import State, Store, evicted
+from expdb.storage.store import Snapshot, Store, evicted
 
 MOST_ROWS_KEPT = 4096  # windows with more rows are not reused: reading dominates their cost
+
+
+class Chosen(NamedTuple):
+    """The items that a sampler has drawn."""
+
+    positions: np.ndarray
+    rows: np.ndarray
+    columns: dict[str, np.ndarray]  # of the sampler
+
+
+class Context(NamedTuple):
+    """What building a batch needs besides the chosen items."""
+
+    rng: np.random.Generator
+    empty: Empty = np.empty
+    snapshot: Snapshot | None = None  # None if all data are in memory
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the snapshot, if any."""
+        return None if self.snapshot is None else self.snapshot.session
 
 
 # A layout, the window that the unit has read, and the columns of the batch if they were read.
@@ -143,26 +165,18 @@ class SamplePlan:
 
     # -- drawing -----------------------------------------------------------------------------------
 
-    def draw(
-        self,
-        rng: np.random.Generator,
-        empty: Empty = np.empty,
-        session: Session | None = None,
-        state: State | None = None,
-    ) -> Batch:
-        """Draw a batch; data that is not in memory is read through `session`."""
-        if state is not None and not self.resident.complete:
-            assert session is not None
-            return self._draw_stored(rng, session, state)
-        positions, rows, columns = self._choose(rng, session)
-        laid_out = self._lay_out(positions, rows, columns, rng, session, state)
-        return self._build_batch(positions, columns, laid_out, rng, empty, session, state)
+    def draw(self, context: Context) -> Batch:
+        """Draw a batch; data that are not in memory are read from the snapshot."""
+        if context.snapshot is not None and not self.resident.complete:
+            return self._draw_stored(context.rng, context.snapshot)
+        chosen = self._choose(context)
+        return self._build_batch(chosen, self._lay_out(chosen, context), context)
 
     def draw_in_memory(self, rng: np.random.Generator, empty: Empty) -> Batch:
         """Draw a batch if `is_in_memory` is True; usual requests take as few calls as possible."""
         r, request, unit = self.resident, self.request, self.request.unit
         if not (request.is_plain and r.has_plain_links) or self._offsets is None:
-            return self.draw(rng, empty)
+            return self.draw(Context(rng, empty))
         r.owners = {}  # the request reads no columns of episodes
         self._drawn_from.rng = rng
         positions, columns = self._draw_from(self._drawn_from, request.size, rng)
@@ -176,9 +190,7 @@ class SamplePlan:
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
-        batch = self._gatherer.gather(
-            self._keys, window, positions, layout, columns, None, None, empty
-        )
+        batch = self._gatherer.gather(self._keys, window, positions, layout, columns, None, empty)
         if window.rows.size <= self._most_rows_kept:
             self._window = window
         return Batch(batch, len(positions))
@@ -204,23 +216,16 @@ class SamplePlan:
 
     def draw_recorded(
         self,
-        rng: np.random.Generator,
+        context: Context,
         layout_rng: np.random.Generator,
         number: int,
-        empty: Empty,
-        session: Session | None,
-        state: State | None,
         wants_least: bool = False,
     ) -> Recorded:
         """Draw batch `number` of a consumer, with the data that the ledger records."""
-        positions, rows, columns = self._choose(rng, session, number)
-        return self._record(
-            positions, rows, columns, layout_rng, empty, session, state, wants_least
-        )
+        chosen = self._choose(context, number)
+        return self._record(chosen, context._replace(rng=layout_rng), wants_least)
 
-    def draw_given(
-        self, drawn: LeasedItems, layout_rng: np.random.Generator, session: Session, state: State
-    ) -> Recorded:
+    def draw_given(self, drawn: LeasedItems, context: Context) -> Recorded:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
         r = self.resident
         if drawn.kept is not None:  # the other items exceeded the budget of the unit
@@ -229,92 +234,74 @@ class SamplePlan:
         items = drawn.items
         if not (is_stored := r.are_stored(items)).all():
             raise evicted(np.unique(items[~is_stored]))
-        self.candidates.read_owners(session, self.request)
+        self.candidates.read_owners(context.session, self.request)
         there = drawn.positions >= 0
         positions = np.where(there, drawn.positions, r.low)
         rows = np.where(there, r.rows(positions), UNKNOWN)
         names = positions if positions.ndim == 1 else positions[:, 0]
-        return self._record(names, rows, drawn.columns, layout_rng, np.empty, session, state)
+        return self._record(Chosen(names, rows, drawn.columns), context)
 
-    def build_batch(
-        self,
-        positions: np.ndarray,
-        rng: np.random.Generator,
-        empty: Empty,
-        session: Session | None = None,
-        state: State | None = None,
-    ) -> Batch:
+    def build_batch(self, positions: np.ndarray, context: Context) -> Batch:
         """Build a batch from positions that can be sampled."""
-        request, r = self.request, self.resident
-        if request.reads or r.owners or not r.has_plain_links:
-            self.candidates.read_owners(session, request)
-        rows = self.candidates.rows(session, request, positions)
-        laid_out = self._lay_out(positions, rows, {}, rng, session, state)
-        return self._build_batch(positions, {}, laid_out, rng, empty, session, state)
+        self._read_owners(context.session)
+        rows = self.candidates.rows(context.session, self.request, positions)
+        chosen = Chosen(positions, rows, {})
+        return self._build_batch(chosen, self._lay_out(chosen, context), context)
 
-    def _record(
-        self,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        columns: dict[str, np.ndarray],
-        layout_rng: np.random.Generator,
-        empty: Empty,
-        session: Session | None,
-        state: State | None,
-        wants_least: bool = False,
-    ) -> Recorded:
+    def _read_owners(self, session: Session | None) -> None:
+        """Read the columns of episodes that the request needs, if they may be outdated."""
         r = self.resident
-        laid_out = self._lay_out(positions, rows, columns, layout_rng, session, state)
+        if self.request.reads or r.owners or not r.has_plain_links:
+            self.candidates.read_owners(session, self.request)
+
+    def _record(self, chosen: Chosen, context: Context, wants_least: bool = False) -> Recorded:
+        r, rows = self.resident, chosen.rows
+        laid_out = self._lay_out(chosen, context)
         layout, window, _ = laid_out
         whole = layout
         if window is not None and layout.rows is window.rows:
             whole = replace(layout, rows=window.filled)
         crc = rows_crc(r, whole)
         least = least_position(r, whole) if wants_least else None
-        batch = self._build_batch(positions, columns, laid_out, layout_rng, empty, session, state)
+        batch = self._build_batch(chosen, laid_out, context)
         items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
-        return Recorded(batch, LeasedItems(items, columns, layout.kept), crc, least)
+        return Recorded(batch, LeasedItems(items, chosen.columns, layout.kept), crc, least)
 
-    def _draw_stored(self, rng: np.random.Generator, session: Session, state: State) -> Batch:
+    def _draw_stored(self, rng: np.random.Generator, snapshot: Snapshot) -> Batch:
         """Draw single steps from the database; positions must have no gaps.
 
         This is possible before all steps are in memory.
         """
-        store, size = self._store, self.request.size
+        store, size, state = self._store, self.request.size, snapshot.state
         check_size(state.size, 1, self.request.unit.what, replace=True)
         positions = random_positions(state.oldest, state.added, size, rng)
         fields = self.request.fields
-        return Batch(fetch.steps(store, session, state, positions, fields, last=True), size)
+        return Batch(fetch.steps(store, *snapshot, positions, fields, last=True), size)
 
     # -- drawing positions -------------------------------------------------------------------------
 
-    def _choose(
-        self, rng: np.random.Generator, session: Session | None, number: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Draw with the sampler; return positions, their rows, and the sampler's columns.
+    def _choose(self, context: Context, number: int | None = None) -> Chosen:
+        """Draw with the sampler.
 
         For a consumer, `number` is the number of the batch, and the consumer's limits apply.
         """
-        request, r = self.request, self.resident
-        if request.reads or r.owners or not r.has_plain_links:
-            self.candidates.read_owners(session, request)
+        request, rng, session = self.request, context.rng, context.session
+        self._read_owners(session)
         population = MatchingPopulation(self, session, rng, number)
+
+        def draw(size: int) -> Draw:
+            return self._draw_from(population, size, rng)
+
+        rows_of = partial(self.candidates.rows, session, request)
         if request.limits is not None:
-            return draw_within(
-                r,
-                request,
-                lambda size: self._draw_from(population, size, rng),
-                lambda positions: self.candidates.rows(session, request, positions),
-            )
+            return Chosen(*draw_within(self.resident, request, draw, rows_of))
         if request.at_least is not None:
-            positions, columns = draw_at_least(
-                lambda size: self._draw_from(population, size, rng), request.at_least, request.size
-            )
+            positions, columns = draw_at_least(draw, request.at_least, request.size)
         else:
-            positions, columns = self._draw_from(population, request.size, rng)
+            positions, columns = draw(request.size)
         if request.lists_anchors:
-            return positions, self.candidates.rows(session, request, positions), columns
-        return positions, r.rows(positions), columns
+            return Chosen(positions, rows_of(positions), columns)
+        return Chosen(positions, self.resident.rows(positions), columns)
 
     def _draw_from(
         self, population: MatchingPopulation, size: int, rng: np.random.Generator
@@ -342,8 +329,7 @@ class SamplePlan:
         epoch = r.epoch, -1 if request.limits is None else request.limits.usage.epoch
         is_outdated = epoch != self._epoch or request.asks_priorities or request.uses_time
         if self._positions is None or is_outdated:
-            if request.reads or r.owners or not r.has_plain_links:
-                self.candidates.read_owners(session, request)
+            self._read_owners(session)
             positions = self.candidates.positions(session, request, self._fit)
             self._positions, self._epoch = positions, epoch
         return self._positions
@@ -385,31 +371,23 @@ class SamplePlan:
 
     # -- building the batch ------------------------------------------------------------------------
 
-    def _lay_out(
-        self,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        columns: dict[str, np.ndarray],
-        rng: np.random.Generator,
-        session: Session | None,
-        state: State | None,
-    ) -> LayoutResult:
-        """Return the layout of drawn rows, the window that the unit read, and columns if read."""
-        r, unit = self.resident, self.request.unit
+    def _lay_out(self, chosen: Chosen, context: Context) -> LayoutResult:
+        """Return the layout of chosen items, the window that the unit read, and columns if read."""
+        r, unit, rows, rng = self.resident, self.request.unit, chosen.rows, context.rng
         trajectories = r if r.has_plain_links else self.request.trajectories(r)
         window = None
         if self._offsets is not None and rows.ndim == 1 and trajectories is r:
-            window = self._window_of(positions, rows)
-        if self._checks_unit:
-            layout = self._checked(trajectories, rows, window, rng)
-        elif window is None:
-            layout = unit.layout(trajectories, rows, rng)
-        else:
+            window = self._window_of(chosen.positions, rows)
+        if window is not None:
             layout = unit.layout(window, window.drawn, rng)
+        else:
+            layout = unit.layout(trajectories, read_only(rows) if self._checks_unit else rows, rng)
+        if self._checks_unit:
+            check_layout(unit, layout, rows, r, None if window is None else window.rows)
         if layout.mask is not None:
             self._add_mask(layout, window)
         if self._has_budget:
-            return self._apply_budget(unit, layout, positions, rows, columns, rng, session, state)
+            return self._apply_budget(layout, chosen, context)
         return layout, window, None
 
     def _add_mask(self, layout: Layout, window: Window | None) -> None:
@@ -419,71 +397,38 @@ class SamplePlan:
         if window is None or layout.rows is not window.rows:
             layout.rows = np.where(layout.mask, layout.rows, self.resident.zero)
 
-    def _apply_budget(
-        self,
-        unit: Unit,
-        layout: Layout,
-        positions: np.ndarray,
-        rows: np.ndarray,
-        columns: dict[str, np.ndarray],
-        rng: np.random.Generator,
-        session: Session | None,
-        state: State | None,
-    ) -> LayoutResult:
-        """Read the drawn items, and leave out the newest if the batch exceeds the budget."""
+    def _apply_budget(self, layout: Layout, chosen: Chosen, context: Context) -> LayoutResult:
+        """Read the drawn items, and omit the newest items if the batch exceeds the budget."""
+        unit, (positions, rows, columns) = self.request.unit, chosen
         batch = self._gatherer.gather(
-            self._keys, None, positions, layout, columns, session, state, np.empty
+            self._keys, None, positions, layout, columns, context.snapshot, np.empty
         )
         is_kept = unit.select_within_budget(batch, positions)
         if self._checks_unit:
             is_kept = check_selection(unit, is_kept, len(positions))
         if is_kept.all():
             return layout, None, batch
-        limited = unit.layout(self.resident, rows[is_kept], rng)
+        limited = unit.layout(self.resident, rows[is_kept], context.rng)
         assert limited.mask is not None
         limited.rows = np.where(limited.mask, limited.rows, self.resident.zero)
         limited.kept = is_kept
         return limited, None, {name: select_items(array, is_kept) for name, array in batch.items()}
 
-    def _checked(
-        self,
-        trajectories: Trajectories,
-        rows: np.ndarray,
-        window: Window | None,
-        rng: np.random.Generator,
-    ) -> Layout:
-        """Return the layout of drawn rows, after checking the layout."""
-        r, unit = self.resident, self.request.unit
-        if window is None:
-            layout = unit.layout(trajectories, read_only(rows), rng)
-            return check_layout(unit, layout, rows, r, None)
-        layout = unit.layout(window, window.drawn, rng)
-        return check_layout(unit, layout, rows, r, window.rows)
-
-    def _build_batch(
-        self,
-        positions: np.ndarray,
-        columns: dict[str, np.ndarray],
-        laid_out: LayoutResult,
-        rng: np.random.Generator,
-        empty: Empty,
-        session: Session | None,
-        state: State | None,
-    ) -> Batch:
-        """Build a batch from drawn positions and their layout."""
-        layout, window, batch = laid_out
+    def _build_batch(self, chosen: Chosen, laid_out: LayoutResult, context: Context) -> Batch:
+        """Build a batch from chosen items and their layout."""
+        (positions, _, columns), (layout, window, batch) = chosen, laid_out
         if layout.kept is not None:
             positions = positions[layout.kept]
             columns = {name: array[layout.kept] for name, array in columns.items()}
         if batch is None:
             batch = self._gatherer.gather(
-                self._keys, window, positions, layout, columns, session, state, empty
+                self._keys, window, positions, layout, columns, context.snapshot, context.empty
             )
         if window is not None and window.rows.size <= self._most_rows_kept:
             self._window = window
         if not self.request.unit.assembles:
             return Batch(batch, len(positions))
-        return assemble(self._store, self.request, batch, positions, columns, rng)
+        return assemble(self._store, self.request, batch, positions, columns, context.rng)
 
 
 STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")

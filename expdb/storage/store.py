@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
@@ -106,6 +106,13 @@ class Writing(AbstractContextManager[tuple[Session, WriteOutcome]]):
     def commit_versions(self) -> Any:
         """The versions before and after the commit; see `Transaction`."""
         return self._transaction.commit_versions
+
+
+class Snapshot(NamedTuple):
+    """A session that reads one snapshot, and the state of the buffer in it."""
+
+    session: Session
+    state: State
 
 
 class Store:
