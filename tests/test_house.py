@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 701, "chunks": 2_039, "cli": 1_617, "consumers": 1_424,
+    "archive": 699, "chunks": 2_039, "cli": 1_617, "consumers": 1_424,
     "integrations": 8_216, "memory": 2_079, "process": 307, "replay": 2_378,
     "root": 2_579, "sampling": 3_202, "serve": 1_528, "sql": 4_220,
-    "storage": 9_815, "text": 322, "writers": 667,
+    "storage": 9_762, "text": 322, "writers": 667,
 }  # fmt: skip
 
 
@@ -217,8 +217,7 @@ def test_folders_do_not_grow():
     ] == []
 
 
-# Half of buffer.py are signatures.
-LONG_FILES = {"buffer.py": 850, "sampling/sample_plan.py": 540, "writers/writers.py": 540}
+LONG_FILES = {"buffer.py": 850}  # half of it are signatures
 
 
 def docstring_lines(path):

@@ -321,8 +321,9 @@ class Retention:
         assert backlog is not None
         self._save()
         with store.writing() as (session, outcome):
+            policy, marker = eviction.read_policy_and_marker(store, session)
             if (
-                eviction.read_policy(store, session) != backlog.policy
+                policy != backlog.policy
                 or store.state(session).capacity != backlog.capacity
                 or evictions.under_way(store, session) is not None
             ):
@@ -332,7 +333,6 @@ class Retention:
                 self._backlog = None
                 positions = self._free(session, backlog.policy, backlog.plan.positions)
                 return evict(store, session, outcome, positions)
-            marker = eviction.read_marker(store, session)
             positions = self._free(session, backlog.policy, backlog.take(count))
             if not len(backlog.plan.positions):
                 self._backlog = None
@@ -366,9 +366,7 @@ class Retention:
             archiving = evictions.under_way(store, session)
             if archiving is None:
                 return 0
-            policy, marker = (
-                eviction.read_policy(store, session), eviction.read_marker(store, session)
-            )  # fmt: skip
+            policy, marker = eviction.read_policy_and_marker(store, session)
         if not self._is_abandoned(archiving) and not (
             archiving.committed and (archiving.draft.exists() or archiving.path.exists())
         ):

@@ -14,6 +14,7 @@ from expdb.chunks.fields import Field, check_name
 from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
+from expdb.storage.stored_json import damaged
 
 B = tables.buffers.c
 
@@ -49,9 +50,7 @@ class Fields:
             )
             return cls(types, set(stored.get("optional", ())), version, annotations)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise errors.DatabaseDamaged(
-                f"the fields of a buffer cannot be read ({error}); restore a backup"
-            ) from error
+            raise damaged("the fields of a buffer", error) from error
 
     def is_final_observation(self, name: str) -> bool:
         """Return whether a key such as ``next_obs`` selects the final observation of a field."""

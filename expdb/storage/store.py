@@ -184,41 +184,32 @@ class Store:
         If the buffer's fields have changed, read them again.
         """
         rows = session.query(
-            "SELECT added, low, size, holes, revision, capacity, bytes, deleted, priorities, "
-            "fields_version, pinned, trigger_evicts, "
+            "SELECT added, low, size, holes, revision, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL), "
-            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND agent_id IS NOT NULL) FROM "
-            "buffers b WHERE id = ?",
+            "capacity, bytes, deleted, priorities, pinned, trigger_evicts, "
+            "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND agent_id IS NOT NULL), "
+            "fields_version FROM buffers b WHERE id = ?",
             self.id,
         )
         if not rows:
             raise self.dropped()
-        (
-            added,
-            low,
-            size,
-            holes,
-            revision,
-            capacity,
-            nbytes,
-            deleted,
-            priorities,
-            version,
-            pinned,
-            trigger_evicts,
-            revised,
-            has_agents,
-        ) = rows[0]
+        *values, version = rows[0]
         self.fields_at(session, version)
-        if not 0 <= low <= added or size < 0 or not added - low <= size + deleted:
+        state = State(*values)
+        added, low, size = state.added, state.oldest, state.size
+        if not 0 <= low <= added or size < 0 or not added - low <= size + state.deleted:
             raise errors.DatabaseDamaged(
                 f"buffer {self.name!r} has impossible counters ({added} steps added, oldest "
                 f"position {low}, {size} steps stored); restore a backup"
             )
-        return State(
-            added, low, size, holes, revision, bool(revised), capacity, nbytes, deleted,
-            priorities, pinned, bool(trigger_evicts), bool(has_agents),
-        )  # fmt: skip
+        return state
+
+    def column(self, session: Session, name: str) -> Any:
+        """Return a column of the buffer's row."""
+        rows = session.query(f"SELECT {name} FROM buffers WHERE id = ?", self.id)
+        if not rows:
+            raise self.dropped()
+        return rows[0][0]
 
     def fields_at(self, session: Session, version: int) -> Fields:
         """Return the fields of this version in the session's snapshot; read them if not cached."""
@@ -313,19 +304,8 @@ class Store:
         decoder = self.signatures.settle(session, block.fields, outcome)
         data = message(decoder.templates)
         crc = crc_of(decoder.signature, id, block.rows, data, self.id)
-        values = (
-            self.id,
-            id,
-            first,
-            episode,
-            block.rows,
-            decoder.signature.id,
-            len(data),
-            crc,
-            outcome.write_id,
-            data,
-        )
-        session.query(INSERT_CHUNK, *values)
+        described = block.rows, decoder.signature.id, len(data), crc, outcome.write_id, data
+        session.query(INSERT_CHUNK, self.id, id, first, episode, *described)
         return len(data)
 
 

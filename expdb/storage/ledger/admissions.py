@@ -12,6 +12,7 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.store import Store, Writing
+from expdb.storage.stored_json import damaged
 
 A, B = tables.admissions.c, tables.buffers.c
 
@@ -26,10 +27,7 @@ class Admitted:
 
 def pace(store: Store, session: Session) -> tuple[Pace | None, int]:
     """Return the pace or None, and the policy version at the time when it was set."""
-    rows = session.query(sa.select(B.pace).where(B.id == store.id))
-    if not rows:
-        raise store.dropped()
-    return _read(store, rows[0][0])
+    return _read(store, store.column(session, "pace"))
 
 
 def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
@@ -40,9 +38,7 @@ def _read(store: Store, text: str | None) -> tuple[Pace | None, int]:
         since = int(stored.pop("since"))
         return Pace(**stored), since
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise errors.DatabaseDamaged(
-            f"the pace of buffer {store.name!r} cannot be read ({error}); restore a backup"
-        ) from error
+        raise damaged(f"the pace of buffer {store.name!r}", error) from error
 
 
 def set_pace(store: Store, pace: Pace | None) -> None:

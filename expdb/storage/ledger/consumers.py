@@ -33,19 +33,13 @@ class Settings:
         """Parse the JSON in the column `consumers.settings`."""
         try:
             settings = cls(**json.loads(text))
-            numbers = (
-                settings.seed,
-                settings.min_size,
-                settings.max_times_sampled,
-                settings.max_staleness,
-            )
+            limits = settings.max_times_sampled, settings.max_staleness
+            numbers = settings.seed, settings.min_size, *limits
             if any(type(number) not in (int, NoneType) or (number or 0) < 0 for number in numbers):
                 raise ValueError(f"invalid numbers {numbers}")
             return settings
         except (ValueError, TypeError, RecursionError) as error:
-            raise errors.DatabaseDamaged(
-                f"the settings of consumer {name!r} cannot be read ({error}); restore a backup"
-            ) from error
+            raise damaged(f"the settings of consumer {name!r}", error) from error
 
 
 @dataclass(frozen=True)
@@ -80,6 +74,14 @@ def find_consumer(store: Store, session: Session, name: str) -> ConsumerRecord |
     if not all(0 <= count < _MOST for count in counters.values()):
         raise damaged(f"consumer {name!r}", f"its counters are {counters}")
     return ConsumerRecord(**values)
+
+
+def require_consumer(store: Store, session: Session, name: str) -> ConsumerRecord:
+    """Return the consumer with this name; raise UnknownConsumer if there is no such consumer."""
+    record = find_consumer(store, session, name)
+    if record is None:
+        raise unknown_consumer(store, session, name)
+    return record
 
 
 def list_consumers(store: Store, session: Session) -> list[str]:
@@ -169,18 +171,13 @@ def drop_consumer(store: Store, name: str) -> None:
 
 def policy_version(store: Store, session: Session) -> int | None:
     """Return the version of the policy that is being trained, or None if it was never set."""
-    rows = session.query("SELECT policy_version FROM buffers WHERE id = ?", store.id)
-    if not rows:
-        raise store.dropped()
-    return None if rows[0][0] is None else int(rows[0][0])
+    version = store.column(session, "policy_version")
+    return None if version is None else int(version)
 
 
 def policy_versions(store: Store, session: Session) -> dict[str, int]:
     """Return the current policy versions of single agents."""
-    rows = session.query("SELECT policy_versions FROM buffers WHERE id = ?", store.id)
-    if not rows:
-        raise store.dropped()
-    return parse_versions(rows[0][0], store.name)
+    return parse_versions(store.column(session, "policy_versions"), store.name)
 
 
 def parse_versions(text: str | None, buffer: str) -> dict[str, int]:

@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 import sqlalchemy as sa
 
-from expdb import errors
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.store import Store
+from expdb.storage.stored_json import damaged
 
 log = logging.getLogger(__name__)
 
@@ -197,8 +197,5 @@ def _unpack(store: Store, data: bytes) -> np.ndarray:
     try:
         ranges = [np.arange(first, last + 1) for first, last in json.loads(bytes(data))]
     except (ValueError, TypeError, RecursionError, MemoryError) as error:
-        raise errors.DatabaseDamaged(
-            f"the eviction under way in buffer {store.name!r} cannot be read ({error}); restore a "
-            "backup"
-        ) from error
+        raise damaged(f"the eviction under way in buffer {store.name!r}", error) from error
     return np.concatenate([NO_STEPS, *ranges])

@@ -23,7 +23,7 @@ from expdb.storage.ledger.consumers import (
 from expdb.storage.ledger.leases import acknowledged, names_episodes, open_leases
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import damaged, parse_object
 
 B, E, S = tables.buffers.c, tables.episodes.c, tables.steps.c
 
@@ -56,12 +56,10 @@ class _Stored:
 
 def rate_limiter(store: Store, session: Session) -> tuple[RateLimiter | None, int]:
     """Return the limiter or None, and the next position at the time when it was set."""
-    rows = session.query(sa.select(B.rate_limiter).where(B.id == store.id))
-    if not rows:
-        raise store.dropped()
-    if rows[0][0] is None:
+    text = store.column(session, "rate_limiter")
+    if text is None:
         return None, 0
-    stored = _read(store, rows[0][0])
+    stored = _read(store, text)
     return stored.limiter, stored.since
 
 
@@ -71,9 +69,7 @@ def _read(store: Store, text: str) -> _Stored:
         limiter = RateLimiter.from_json(stored)
         return _Stored(limiter, int(stored["since"]), float(stored.get("forgiven", 0.0)))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        raise errors.DatabaseDamaged(
-            f"the rate limiter of buffer {store.name!r} cannot be read ({error}); restore a backup"
-        ) from error
+        raise damaged(f"the rate limiter of buffer {store.name!r}", error) from error
 
 
 def set_rate_limiter(store: Store, limiter: RateLimiter | None) -> None:

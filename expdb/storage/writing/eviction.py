@@ -20,6 +20,7 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import State, Store
+from expdb.storage.stored_json import damaged
 from expdb.storage.writing.change import delete_positions
 
 B, C, E, G, S, V = (
@@ -120,38 +121,20 @@ class Eviction:
 
 def read_policy(store: Store, session: Session) -> Eviction | None:
     """Return the policy of a buffer, or None if it has none."""
-    stored = _read(store, session)
-    if stored is None:
-        return None
-    stored.pop(MARKER, None)
+    return read_policy_and_marker(store, session)[0]
+
+
+def read_policy_and_marker(store: Store, session: Session) -> tuple[Eviction | None, str | None]:
+    """Return the policy, and the id that its archive folder must contain; None if there is none."""
+    text = store.column(session, "eviction")
+    if text is None:
+        return None, None
     try:
-        return Eviction(**stored)
-    except (ValueError, TypeError) as error:
-        raise _unreadable(store, error) from error
-
-
-def read_marker(store: Store, session: Session) -> str | None:
-    """Return the id that the archive folder must contain, or None if any folder is valid."""
-    stored = _read(store, session)
-    return None if stored is None else stored.get(MARKER)
-
-
-def _read(store: Store, session: Session) -> dict[str, Any] | None:
-    rows = session.query(sa.select(B.eviction).where(B.id == store.id))
-    if not rows:
-        raise store.dropped()
-    if rows[0][0] is None:
-        return None
-    try:
-        return dict(json.loads(rows[0][0]))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise _unreadable(store, error) from error
-
-
-def _unreadable(store: Store, error: Exception) -> errors.DatabaseDamaged:
-    return errors.DatabaseDamaged(
-        f"the eviction policy of buffer {store.name!r} cannot be read ({error}); restore a backup"
-    )
+        stored = json.loads(text)
+        marker = stored.pop(MARKER, None)
+        return Eviction(**stored), marker
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(f"the eviction policy of buffer {store.name!r}", error) from error
 
 
 def set_policy(
