@@ -206,15 +206,7 @@ class Batch(Mapping[str, np.ndarray]):
         """
         columns = {}
         for name, array, there in self._columns_and_masks():
-            cells = _cells(array)
-            columns[name] = (
-                cells
-                if there is None
-                else [
-                    cell if is_known else None
-                    for cell, is_known in zip(cells, there.tolist(), strict=True)
-                ]
-            )
+            columns[name] = _cells(array, there)
         if not columns:
             return [{} for _ in range(self.size)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -325,30 +317,20 @@ class Batch(Mapping[str, np.ndarray]):
 
 
 # In these columns NaN stands for an unknown value.
-UNKNOWN_AS_NAN = (
-    "reward",
-    "priority",
-    "episode_return",
-    "ended",
-)
+UNKNOWN_AS_NAN = ("reward", "priority", "episode_return", "ended")
 
 
-def _cells(array: np.ndarray) -> list[Any]:
-    return array.tolist() if array.ndim == 1 else [row.copy() for row in array]
+def _cells(array: np.ndarray, is_present: np.ndarray | None) -> list[Any]:
+    """Return the value of each row, None if it is missing."""
+    cells = array.tolist() if array.ndim == 1 else [row.copy() for row in array]
+    if is_present is None:
+        return cells
+    return [cell if there else None for cell, there in zip(cells, is_present, strict=True)]
 
 
 def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:
     if array.ndim > 1 or array.dtype == object:
-        cells = _cells(array)
-        values = (
-            cells
-            if there is None
-            else [
-                cell if is_known else None
-                for cell, is_known in zip(cells, there.tolist(), strict=True)
-            ]
-        )
-        return pandas.Series(values, dtype=object)
+        return pandas.Series(_cells(array, there), dtype=object)
     if there is None or there.all():
         return pandas.Series(array.copy())
     if array.dtype.kind == "f":
@@ -372,9 +354,7 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
     import pyarrow as pa
 
     if array.dtype == object:
-        values = [
-            cell if there is None or there[k] else None for k, cell in enumerate(array.tolist())
-        ]
+        values = _cells(array, there)
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {str} or kinds <= {bytes}:
             return pa.array(values, pa.binary() if kinds == {bytes} else pa.utf8())

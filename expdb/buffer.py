@@ -980,8 +980,8 @@ class ReplayBuffer(NotACollection):
         size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
         return self._scan(self._compile(where), after, size, fields)
 
-    def _scan(self, *asked: Any) -> Iterator[Batch]:
-        for columns, count in fetch.scan(self._store, *asked):
+    def _scan(self, *arguments: Any) -> Iterator[Batch]:
+        for columns, count in fetch.scan(self._store, *arguments):
             yield Batch(columns, count)
 
     def to_arrow(
@@ -1024,10 +1024,10 @@ class ReplayBuffer(NotACollection):
         >>> frame = buffer.to_arrow({"task_id": "t1"}).read_pandas()  # doctest: +SKIP
         """
         names = None if fields is None else tuple(dict.fromkeys(field_names(fields)))
-        asked = self._compile(where), -1, parquet.BATCH_STEPS
+        arguments = self._compile(where), -1, parquet.BATCH_STEPS
         times = checks.flag(timestamps, "timestamps")
         return parquet.stream(
-            self._store, names, times, lambda keys: self._scan(*asked, keys, True)
+            self._store, names, times, lambda keys: self._scan(*arguments, keys, True)
         )
 
     def _scan_at(self, positions: np.ndarray, fields: Sequence[str]) -> Iterator[Batch]:
@@ -1657,14 +1657,14 @@ class ReplayBuffer(NotACollection):
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
             fields = field_names(fields)  # only once: it may be an iterator
-        asked = size, where, sampler, unit, fields, shard, None, None, at_least
+        arguments = size, where, sampler, unit, fields, shard, None, None, at_least
         before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:
             if time.monotonic() >= self._writers.next_flush:
                 self._writers.flush_overdue_steps()
             try:
-                batch = self._sampling.sample(asked, generator, empty)
+                batch = self._sampling.sample(arguments, generator, empty)
                 self._store.report_if_due()
                 return batch
             except errors.ConnectionLost as error:
@@ -1776,13 +1776,7 @@ class ReplayBuffer(NotACollection):
     def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the numbers of stored, matching and unwritten steps."""
         condition = self._store.compiled(where)
-        explained_error = self._store.read(explain_too_few, condition, error)
-        if unwritten := self._writers.unwritten():
-            return errors.TooFewRows(
-                f"{explained_error}; writers of this process have {unwritten:,} steps that are "
-                "not written yet, so call flush()"
-            )
-        return explained_error
+        return self._writers.explain(self._store.read(explain_too_few, condition, error))
 
     def sampling_state(self) -> dict[str, Any]:
         """Return the state that, together with the stored data, determines the next samples.
@@ -2391,8 +2385,8 @@ class ReplayBuffer(NotACollection):
         --------
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
-        asked = checked_replay(consumer, steps, last, unit, units)
-        return self._engine.retry(replayed, self._store, self._sampling, *asked)
+        arguments = checked_replay(consumer, steps, last, unit, units)
+        return self._engine.retry(replayed, self._store, self._sampling, *arguments)
 
     # -- asynchronous forms ------------------------------------------------------------------------
 

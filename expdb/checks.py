@@ -5,7 +5,6 @@ Each check returns the value as a built-in Python type, or raises InvalidValue w
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -196,11 +195,6 @@ def names(value: Any, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def kept(value: Any, check: Callable[..., Any], *arguments: Any) -> Any:
-    """Return `UNCHANGED` as it is, and check every other value of a setting."""
-    return value if isinstance(value, Unchanged) else check(value, *arguments)
-
-
 def name(value: Any, what: str) -> str:
     """Return a name if every database can store it and it has 1 to 255 bytes."""
     checked = text(value, f"the name of {what}")
@@ -282,8 +276,8 @@ def priorities(positions_: Any, values: Any) -> tuple[np.ndarray, np.ndarray]:
         numbers = np.asarray(values, np.float64).reshape(-1)
     except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: a tensor with gradient
         raise InvalidValue(
-            f"positions and priorities must be numbers ({error}); pass one priority for each "
-            "position"
+            f"positions and priorities must be numbers ({error}); pass batch['position'] first, "
+            "and then one priority for each position"
         ) from None
     if not have_alike_shapes(np.shape(positions_), np.shape(values)):
         raise InvalidValue(

@@ -156,7 +156,7 @@ def open(
         "max_lag": max_lag,
         "text": text,
     }
-    _check_options(**options)
+    _check_options(options)
     run = os.environ.get("EXPDB_RUN") or None if run is None else run
     if run is not None:
         run = checks.text(run, "run")
@@ -194,23 +194,17 @@ def open(
     return db
 
 
-def _check_options(
-    durability: str,
-    timeout: float,
-    resident_bytes: int | None,
-    max_lag: float | None,
-    text: str,
-    **_: object,
-) -> None:
+def _check_options(options: dict[str, Any]) -> None:
     """Raise InvalidValue if an option of `open` is invalid."""
-    checks.choice(durability, "durability", "normal", "full")
+    timeout = options["timeout"]
+    checks.choice(options["durability"], "durability", "normal", "full")
     if not checks.number(timeout, "timeout", 0, 1_000_000):
         raise errors.InvalidValue(f"timeout must be a positive number of seconds, got {timeout!r}")
-    if resident_bytes is not None:
-        checks.whole(resident_bytes, "resident_bytes", 0)
-    checks.choice(text, "text", "strict", "replace")
-    if max_lag is not None:
-        checks.number(max_lag, "max_lag", 0, 1_000_000)
+    if options["resident_bytes"] is not None:
+        checks.whole(options["resident_bytes"], "resident_bytes", 0)
+    checks.choice(options["text"], "text", "strict", "replace")
+    if options["max_lag"] is not None:
+        checks.number(options["max_lag"], "max_lag", 0, 1_000_000)
 
 
 log = logging.getLogger(__name__)

@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 699, "chunks": 2_039, "cli": 1_617, "consumers": 1_424,
-    "integrations": 8_216, "memory": 2_079, "process": 307, "replay": 2_378,
-    "root": 2_579, "sampling": 3_202, "serve": 1_528, "sql": 4_220,
-    "storage": 9_762, "text": 322, "writers": 667,
+    "archive": 699, "chunks": 2_039, "cli": 1_617, "consumers": 1_405,
+    "integrations": 8_216, "memory": 2_087, "process": 307, "replay": 2_382,
+    "root": 2_543, "sampling": 3_169, "serve": 1_528, "sql": 4_138,
+    "storage": 9_748, "text": 310, "writers": 679,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from expdb.process.locks import locked
 from expdb.sql.session import Session
 from expdb.storage.ledger import evictions
 from expdb.storage.ledger.evictions import NOBODY, Archiving
-from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.ledger.pins import update_pins
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.columns import read_columns
 from expdb.storage.reading.fetch import alive
@@ -129,7 +129,7 @@ class Retention:
                         "error, or set an Eviction with a writable archive"
                     ) from error
             with store.writing() as (session, _):
-                under_way = evictions.under_way(store, session)
+                under_way = evictions.find_eviction(store, session)
                 if under_way is not None and under_way.committed:
                     raise errors.ArchiveFailed(
                         f"cannot replace the eviction policy of buffer {store.name!r}, because "
@@ -271,7 +271,7 @@ class Retention:
         """End an eviction whose deleted steps are not in any file."""
         store = self._store
         with store.writing() as (session, _):
-            entry = evictions.under_way(store, session)
+            entry = evictions.find_eviction(store, session)
             if entry is None or not entry.committed or entry.draft.exists() or entry.path.exists():
                 return
             evictions.end(store, session, entry)
@@ -293,12 +293,12 @@ class Retention:
         store = self._store
         with store.engine.reading() as session:
             policy = eviction.read_policy(store, session)
-            if policy is None or evictions.under_way(store, session) is not None:
+            if policy is None or evictions.find_eviction(store, session) is not None:
                 return None
             if store.state(session).pinned is None:
                 return self._backlog_of(session, policy)
         with store.writing() as (session, _):
-            settle_pins(store, session)  # expired leases pin nothing
+            update_pins(store, session)  # expired leases pin nothing
             policy = eviction.read_policy(store, session)
             return None if policy is None else self._backlog_of(session, policy)
 
@@ -325,7 +325,7 @@ class Retention:
             if (
                 policy != backlog.policy
                 or store.state(session).capacity != backlog.capacity
-                or evictions.under_way(store, session) is not None
+                or evictions.find_eviction(store, session) is not None
             ):
                 self._backlog = None
                 return 0
@@ -363,7 +363,7 @@ class Retention:
         """Finish an eviction that a process has left, and return the number of evicted steps."""
         store = self._store
         with store.engine.reading() as session:
-            archiving = evictions.under_way(store, session)
+            archiving = evictions.find_eviction(store, session)
             if archiving is None:
                 return 0
             policy, marker = eviction.read_policy_and_marker(store, session)
@@ -390,7 +390,7 @@ class Retention:
 
     def publish_evicted(self) -> None:
         """Publish the draft that holds evicted steps, if a process has left one."""
-        archiving = self._store.read(evictions.under_way)
+        archiving = self._store.read(evictions.find_eviction)
         if archiving is not None and archiving.committed:
             locked(self._lock, self._finish)
 
@@ -412,10 +412,10 @@ class Retention:
         except BaseException:
             # If the outcome of a commit is unknown, the steps may be deleted: keep the draft then.
             with suppress(errors.ExpDBError), self._store.writing() as (session, _):
-                stored = evictions.under_way(self._store, session)
+                stored = evictions.find_eviction(self._store, session)
                 if stored is None or stored.id != archiving.id or not stored.committed:
                     archive_folder.remove(archiving.draft)
-                    evictions.give_up(self._store, session, archiving)
+                    evictions.release_ownership(self._store, session, archiving)
             raise
         if archiving.committed:
             self._publish(archiving)
@@ -479,7 +479,7 @@ class Retention:
                 # Drafts of previous owners, which may no longer delete the steps.
                 archive_folder.remove(draft)
         except FileNotFoundError:
-            stored = store.read(evictions.under_way)
+            stored = store.read(evictions.find_eviction)
             if stored is None or stored.id != archiving.id:
                 return  # another process has renamed the draft
             if not archiving.path.exists():

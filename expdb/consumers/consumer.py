@@ -1,6 +1,6 @@
 """Consumer: lease batches of a buffer to learners that share the work."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import threading
 import time
@@ -13,7 +13,7 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.consumers.consumer_ledger import ConsumerLedger, LeaseRequest
+from expdb.consumers.consumer_ledger import Acknowledgement, BatchRequest, ConsumerLedger
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.replaying import check_rows_multiple, select_shard
@@ -73,14 +73,16 @@ class Consumer:
         Returns
         -------
         dict
-            `name`, `max_times_sampled`, `max_staleness`, `min_size`, the number of leases `leased`
-            and `acknowledged` so far, and `last_step`. With `unit`, `groups` has the number of
-            groups for each of `ready`, `leased` (now, or as often as `max_times_sampled` allows),
-            `incomplete` (too few complete rollouts with a known return and without evicted steps),
-            `no_spread` (the standard deviation of the returns is below `min_spread`) and
-            `too_stale` (a rollout exceeds `max_staleness` or has no policy version). If the unit
-            has `score`, also `waiting` (a rollout waits for a score). With `unit`, `discarded` is
-            the number of groups that `discard` has used up.
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, and the numbers
+            of `leased` and `acknowledged` leases. With `unit`, `discarded` is the number of groups
+            that `discard` has marked as leased, and `groups` maps each state to a number of groups:
+
+            - ``"ready"``: can be leased,
+            - ``"leased"``: leased now, or leased `max_times_sampled` times,
+            - ``"incomplete"``: too few complete rollouts with a known return and all steps,
+            - ``"no_spread"``: the standard deviation of the returns is below `min_spread`,
+            - ``"too_stale"``: a rollout exceeds `max_staleness` or has no policy version,
+            - ``"waiting"``: a rollout has no score yet; only if the unit has `score`.
 
         Raises
         ------
@@ -142,8 +144,9 @@ class Consumer:
 
         A lease lasts until it is acknowledged, is released or expires. The items of a released or
         expired lease may be drawn again. If the process of a lease has ended, learners on the same
-        machine may draw its items at once. The drawn items depend only on the data, the consumer's
-        seed and the number of the batch, so expdb draws the same batch again.
+        machine may draw its items immediately. The drawn items depend only on the data, the
+        consumer's seed and the number of the batch, so a released or expired batch has the same
+        items when it is drawn again.
 
         Parameters
         ----------
@@ -221,15 +224,15 @@ class Consumer:
         >>> lease.acknowledge()  # doctest: +SKIP
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
-        how = _How.checked(seconds, wait, renew, shard, rows_multiple)
-        return self._lease(_with_ranks(request, how), how, _step(step))
+        options = _LeaseOptions.checked(seconds, wait, renew, shard, rows_multiple)
+        return self._lease(_with_ranks(request, options), options, _step(step))
 
     def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
-        """Use up the groups that `unit` skips because their returns or scores hardly differ.
+        """Discard the groups that `unit` skips because their returns or scores hardly differ.
 
-        Otherwise, such groups stay in the population, and later samples search them again. A
-        discarded group counts as leased and acknowledged, but `ReplayBuffer.replay` leaves it out,
-        because nothing was trained on it.
+        Without this call, the groups remain in the population, and every later sample examines
+        them again. A discarded group counts as leased and acknowledged, but `ReplayBuffer.replay`
+        omits it, because no learner trained on it.
 
         Parameters
         ----------
@@ -249,7 +252,7 @@ class Consumer:
         ------
         InvalidValue
             If `unit` is not a Group with `min_spread` above 0, or the consumer has no
-            `max_times_sampled`, so that no group is ever used up.
+            `max_times_sampled`, so that a group never reaches its limit.
         QueryError
             If `where` is not a valid query.
         UnknownConsumer
@@ -269,8 +272,8 @@ class Consumer:
             )
         if self._ledger.record().settings.max_times_sampled is None:
             raise errors.InvalidValue(
-                f"consumer {self.name!r} has no max_times_sampled, so it never uses up a group; "
-                "create another consumer with max_times_sampled=1"
+                f"consumer {self.name!r} has no max_times_sampled, so discarded groups could be "
+                "leased again; create another consumer with max_times_sampled=1"
             )
         below = float(np.nextafter(unit.min_spread, -np.inf))
         skipped = replace(unit, min_spread=0.0, max_spread=below)
@@ -278,36 +281,37 @@ class Consumer:
             DISCARDED_AT_ONCE, where, Uniform(replace=False), skipped, ("position",), 1, False,
             np.empty,
         )  # fmt: skip
-        request, how = replace(request, discards=True), _How.checked()
-        groups: set[int] = set()  # each may be leased several times until it is used up
+        request, options = replace(request, discards=True), _LeaseOptions.checked()
+        groups: set[int] = set()  # each may be leased until it reaches max_times_sampled
         while True:
             try:
-                lease = self._lease(request, how, _step(step))
+                lease = self._lease(request, options, _step(step))
             except errors.TooFewRows:
                 return len(groups)
             lease.acknowledge()
             groups.update(lease.batch["position"][:, 0, 0].tolist())
 
     def rewind(self, step: int) -> dict[str, int]:
-        """Return everything that was leased after a trainer step, so that it can be leased again.
+        """Release all batches that were leased after a trainer step.
 
-        Call it when a trainer restarts from a checkpoint of an earlier step. The leases with a
-        greater trainer step are returned, and so are the leases without a trainer step that were
-        acknowledged after this step. Active leases are returned too: acknowledging them raises
-        `LeaseLost`, so restart all learners. `last_step` becomes the latest step up to `step`.
+        Call it when a trainer restarts from a checkpoint of an earlier step. expdb releases the
+        leases with a greater trainer step, the leases without a trainer step that were acknowledged
+        after this step, and all active leases. Acknowledging a released lease raises `LeaseLost`,
+        so restart all learners. `last_step` becomes the latest step up to `step`.
 
         Parameters
         ----------
         step : int
             Trainer step of the checkpoint, as passed to `lease` or `acknowledge`. With a number
-            below all steps, everything is returned.
+            below all steps, every lease is released.
 
         Returns
         -------
         dict of str to int
-            The number of returned `leases`, the number of different `items` in them, and the
-            numbers of these items whose steps are `evicted` (or deleted), so that they cannot be
-            leased again, and `archived`, which are in the archive of the eviction policy.
+            `leases` is the number of released leases, and `items` the number of different items in
+            them. `evicted` is the number of these items that cannot be leased again, because their
+            steps were evicted or deleted. `archived` is the number of evicted items that are in the
+            archive of the eviction policy.
 
         Raises
         ------
@@ -420,22 +424,22 @@ class Consumer:
             last = self.last_step
             first_step = 0 if last is None else last + 1
         step = checks.whole(first_step, "first_step")
-        return self._batches(request, _How.checked(seconds, wait, renew), step)
+        return self._batches(request, _LeaseOptions.checked(seconds, wait, renew), step)
 
-    def _batches(self, request: LeaseRequest, how: _How, step: int) -> Iterator[Batch]:
+    def _batches(self, request: BatchRequest, options: _LeaseOptions, step: int) -> Iterator[Batch]:
         lease: Lease | None = None
         try:
             while True:
-                done, lease = lease, None
+                finished, lease = lease, None
                 try:
-                    lease = self._lease(request, how, step, done)
+                    lease = self._lease(request, options, step, finished)
                 except errors.TooFewRows:
                     return
                 except errors.LeaseLost:
                     raise
                 except Exception:
-                    if done is not None and not done.is_over:
-                        done.acknowledge()  # the learner has trained on it
+                    if finished is not None and not finished.is_over:
+                        finished.acknowledge()  # the learner has trained on it
                     raise
                 yield lease.batch
                 step += 1
@@ -446,44 +450,30 @@ class Consumer:
 
     def _lease(
         self,
-        request: LeaseRequest,
-        how: _How,
+        request: BatchRequest,
+        options: _LeaseOptions,
         step: int | None,
-        done: Lease | None = None,
+        finished: Lease | None = None,
         cancelled: threading.Event | None = None,
     ) -> Lease:
-        """Acknowledge `done`, then lease a batch; wait for enough items until the deadline."""
-        deadline, seen = time.monotonic() + how.wait, None
-        attempts = self._ledger.attempts()
+        """Acknowledge `finished`, then lease a batch; wait for enough items until the deadline."""
+        deadline, seen = time.monotonic() + options.wait, None
+        first = None
+        if finished is not None:
+            first = Acknowledgement(finished.id, finished.step, finished.end)
         self._ledger.store.report_if_due()  # not later, because an interrupt would lose the lease
         with self._ledger.waiter() as waiter:
             while True:
                 self._buffer._writers.flush_overdue_steps()
-                acknowledge = None if done is None else (done.id, done.step)
                 try:
-                    leased = self._ledger.lease(request, how.seconds, acknowledge)
-                    if done is not None:
-                        done.end()
-                        done = None
-                    if leased is None:  # the transaction released overdue leases instead
-                        continue
-                    if how.shard is not None or how.rows_multiple != 1:
-                        shard = how.shard or (0, 1)
-                        part = select_shard(leased.batch, request.unit, shard, how.rows_multiple)
-                        leased = replace(leased, batch=part)
-                    return Lease(self._ledger, leased, how.seconds, step, how.renew)
-                except errors.ConnectionLost as error:
-                    if not attempts.again(error):
-                        raise
-                    if done is not None and self._ledger.is_acknowledged(done.id):
-                        done.end()
-                        done = None
+                    row, batch = self._ledger.lease(request, options.seconds, first)
+                    if options.shard is not None or options.rows_multiple != 1:
+                        shard = options.shard or (0, 1)
+                        batch = select_shard(batch, request.unit, shard, options.rows_multiple)
+                    return Lease(self._ledger, row, batch, options.seconds, step, options.renew)
                 except errors.TooFewRows as error:
-                    if done is not None:  # the transaction has acknowledged `done`
-                        done.end()
-                        done = None
                     if time.monotonic() >= deadline:
-                        raise
+                        raise self._buffer._writers.explain(error) from None
                     waiter.wait_for(f"consumer {self.name!r}: {error}")
                     seen = self._ledger.wait_for_change(seen, deadline, cancelled)
                     if cancelled is not None and cancelled.is_set():
@@ -535,12 +525,12 @@ class Consumer:
             raise errors.InvalidValue(
                 f"lease_async() has no argument {min(unknown)!r}; pass only arguments of lease()"
             )
-        options = {name: arguments.pop(name) for name in names if name in arguments}
-        step = _step(options.pop("step", None))
-        how = _How.checked(**options)
-        request = _with_ranks(_request(size, where, **{**_DEFAULTS, **arguments}), how)
+        settings = {name: arguments.pop(name) for name in names if name in arguments}
+        step = _step(settings.pop("step", None))
+        options = _LeaseOptions.checked(**settings)
+        request = _with_ranks(_request(size, where, **{**_DEFAULTS, **arguments}), options)
         return await obtain(
-            lambda cancelled: self._lease(request, how, step, None, cancelled),
+            lambda cancelled: self._lease(request, options, step, None, cancelled),
             lambda lease: lease.give_back(),
         )
 
@@ -680,8 +670,8 @@ class Consumer:
         try:
             while True:
                 if lease is not None:
-                    done, lease = lease, None
-                    await self.acknowledge_async(done)
+                    finished, lease = lease, None
+                    await self.acknowledge_async(finished)
                 try:
                     lease = await self.lease_async(size, where, step=step, **arguments)
                 except errors.TooFewRows:
@@ -719,7 +709,7 @@ def _request(
     at_least: int | None,
     pin: bool,
     empty: Any,
-) -> LeaseRequest:
+) -> BatchRequest:
     size = checks.whole(size, "the size of a lease", 1)
     if at_least is None:
         least = checks.rows(size, "the size of a lease")
@@ -730,25 +720,25 @@ def _request(
     check_empty(empty)
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")
-    return LeaseRequest(size, least, where, sampler, unit, names, empty, pin)
+    return BatchRequest(size, least, where, sampler, unit, names, empty, pin)
 
 
 def checked_settings(
     max_times_sampled: Any, max_staleness: Any, min_size: Any, new_only: Any, seed: Any
 ) -> dict[str, Any]:
     """Return the checked settings of a consumer that change."""
-    settings = {
-        "max_times_sampled": None
-        if max_times_sampled is None
-        else checks.kept(max_times_sampled, checks.whole, "max_times_sampled", 1),
-        "max_staleness": None
-        if max_staleness is None
-        else checks.kept(max_staleness, checks.whole, "max_staleness", 0),
-        "min_size": checks.kept(min_size, checks.whole, "min_size", 1),
-        "new_only": checks.kept(new_only, checks.flag, "new_only"),
-        "seed": checks.kept(seed, checks.whole, "seed", 0),
-    }
-    return {name: value for name, value in settings.items() if value is not checks.UNCHANGED}
+    settings: dict[str, Any] = {}
+    for name, value, least in (
+        ("max_times_sampled", max_times_sampled, 1), ("max_staleness", max_staleness, 0),
+        ("min_size", min_size, 1), ("seed", seed, 0),
+    ):  # fmt: skip
+        if value is None and name.startswith("max_"):
+            settings[name] = None
+        elif value is not checks.UNCHANGED:
+            settings[name] = checks.whole(value, name, least)
+    if new_only is not checks.UNCHANGED:
+        settings["new_only"] = checks.flag(new_only, "new_only")
+    return settings
 
 
 def _reopened(buffer: Any, name: str) -> Consumer:
@@ -757,7 +747,7 @@ def _reopened(buffer: Any, name: str) -> Consumer:
 
 
 @dataclass(frozen=True)
-class _How:
+class _LeaseOptions:
     """Checked arguments that concern the duration of a lease and the wait for the lease."""
 
     seconds: float
@@ -774,7 +764,7 @@ class _How:
         renew: bool = False,
         shard: tuple[int, int] | None = None,
         rows_multiple: int = 1,
-    ) -> _How:
+    ) -> _LeaseOptions:
         """Check the arguments and return them."""
         until = 0.0 if wait is None else checks.number(wait, "wait", 0)
         part = None if shard is None else checks.shard(shard)
@@ -782,18 +772,18 @@ class _How:
         return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"), part, multiple)
 
 
-def _with_ranks(request: LeaseRequest, how: _How) -> LeaseRequest:
+def _with_ranks(request: BatchRequest, options: _LeaseOptions) -> BatchRequest:
     """Return a request with its ranks; raise InvalidValue if `shard` is not valid."""
-    check_rows_multiple(request.unit, how.rows_multiple)
-    if how.shard is None:
+    check_rows_multiple(request.unit, options.rows_multiple)
+    if options.shard is None:
         return request
-    rank, ranks = how.shard
+    rank, ranks = options.shard
     if rank:
         raise errors.InvalidValue(
-            f"shard of a lease must be (0, n), got {how.shard}; lease on rank 0, and read the rows "
-            "of the other ranks with shared(lease.id, shard=(k, n))"
+            f"shard of a lease must be (0, n), got {options.shard}; lease on rank 0, and read the "
+            "rows of the other ranks with shared(lease.id, shard=(k, n))"
         )
-    return replace(request, ranks=(ranks, how.rows_multiple))
+    return replace(request, ranks=(ranks, options.rows_multiple))
 
 
 def _step(step: Any) -> int | None:

@@ -5,7 +5,7 @@ transaction, so no other lease holds its items. The rows in memory are loaded be
 transaction.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import itertools
 import json
@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from expdb import errors
 from expdb.batch import Batch
 from expdb.consumers.replaying import Units, shared
-from expdb.consumers.waiting import ConsumerWatch, Glance
+from expdb.consumers.waiting import ConsumerWatch, CounterSnapshot
 from expdb.memory.usage import Usage
 from expdb.process.liveness import ProcessLiveness, named
 from expdb.process.locks import locked
@@ -32,23 +32,21 @@ from expdb.sampling.checksums import checksum
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.philox import Philox
 from expdb.sampling.request import Limits, as_text, describe_query
-from expdb.sampling.sample_plan import Recorded, SamplePlan
-from expdb.sql.engine import Attempts
+from expdb.sampling.sample_plan import RecordedBatch, SamplePlan
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.activity import JUDGE, LEARNER
 from expdb.storage.ledger import leases
 from expdb.storage.ledger.consumers import (
     ConsumerRecord,
-    find_consumer,
     parse_versions,
-    unknown_consumer,
+    require_consumer,
 )
 from expdb.storage.ledger.encoding import LeasedItems, describe_columns
-from expdb.storage.ledger.leases import Counters, NewLease
-from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.ledger.leases import Counters
+from expdb.storage.ledger.pins import update_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
-from expdb.storage.ledger.rewinding import Returned, rewind
+from expdb.storage.ledger.rewinding import ReleasedLeases, rewind
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.reading import fetch
 from expdb.storage.reading.chunk_values import Empty
@@ -56,9 +54,11 @@ from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore
 from expdb.storage.store import Store
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
-class LeaseRequest:
+class BatchRequest:
     """The checked arguments of `Consumer.lease` that determine a batch."""
 
     size: int
@@ -79,21 +79,27 @@ class LeaseRequest:
         return repr(self.sampler), repr(self.unit), self.fields, query, self.discards, self.ranks
 
 
-class _Overtaken(Exception):
+@dataclass
+class Acknowledgement:
+    """A lease to acknowledge in the transaction of the next lease."""
+
+    id: int
+    step: int | None  # the trainer step
+    end: Callable[[], None]  # marks the lease as ended in this process
+    is_done: bool = False
+
+    def complete(self) -> None:
+        """Record that the database has acknowledged the lease."""
+        self.is_done = True
+        self.end()
+
+
+class _EvictedBeforePin(Exception):
     """A step of the batch was evicted before it could be pinned."""
 
 
-@dataclass(frozen=True)
-class DrawnLease:
-    """A batch and the numbers of its lease."""
-
-    id: int
-    number: int
-    batch: Batch
-
-
-# The lease, the consumer's version before the lease, the id of the request, and the batch.
-_CommittedLease = tuple[leases.LeaseRow, int, int, Batch]
+# The lease, the consumer's version before the lease, and the batch.
+_CommittedLease = tuple[leases.LeaseRow, int, Batch]
 
 _serials = itertools.count()
 
@@ -105,63 +111,47 @@ class ConsumerLedger:
     """Make and end the leases of one consumer in one process. Threads may share it."""
 
     def __init__(self, store: Store, sampling: SampleEngine, consumer: ConsumerRecord):
-        self._store, self._sampling, self._consumer = store, sampling, consumer
+        self.store, self._sampling, self._consumer = store, sampling, consumer
+        self.name = consumer.name
         settings = consumer.settings
         began = consumer.began if settings.new_only else 0
         self._usage = Usage(settings.max_times_sampled, began)
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
-        self._issued: set[int] = set()  # ids of the leases that were returned to a caller
-        self._pinning: set[int] = set()  # ids of the leases in `_issued` that pin steps
+        self._returned_lease_ids: set[int] = (
+            set()
+        )  # ids of the leases that were returned to a caller
+        self._pinning: set[int] = set()  # ids of the leases in `_returned_lease_ids` that pin steps
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests that the database has
         self._leases_episodes: set[bool] = set()  # leased kinds: True is whole episodes
-        self._others = ProcessLiveness()
+        self._liveness = ProcessLiveness()
         self._lock = threading.RLock()
         self._watch = ConsumerWatch(store, consumer)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `SampleEngine._plan`
 
-    @property
-    def store(self) -> Store:
-        """The rows and chunks of the buffer."""
-        return self._store
-
     def record(self) -> ConsumerRecord:
         """Return the stored settings and counters of the consumer."""
-        return self._store.engine.retry(self._record)
-
-    def _record(self) -> ConsumerRecord:
-        with self._store.engine.reading() as session:
-            record = find_consumer(self._store, session, self._consumer.name)
-            if record is None:
-                raise unknown_consumer(self._store, session, self._consumer.name)
-            return record
+        store = self.store
+        record: ConsumerRecord = store.engine.retry(store.read, require_consumer, self.name)
+        return record
 
     def left(self, positions: np.ndarray) -> np.ndarray:
         """Return how often the step at each position may be leased now."""
         settings = self._consumer.settings
         usage = Usage(settings.max_times_sampled, self._consumer.began if settings.new_only else 0)
-        with self._store.engine.reading() as session:
-            record = find_consumer(self._store, session, self._consumer.name)
-            if record is None:
-                raise unknown_consumer(self._store, session, self._consumer.name)
-            version, leased, begun = record.version, record.handed_out, record.begun
-            counters = Counters(version, leased, begun, 0.0, None, None, record.rewinds, None)
-            follow(usage, self._store, session, self._consumer, counters)
+        with self.store.engine.reading() as session:
+            record = require_consumer(self.store, session, self.name)
+            follow(usage, self.store, session, record, record)
         return usage.left(positions)
 
     def reset_after_fork(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
         self._lock = threading.RLock()
-        self._serial, self._issued = next(_serials), set()
+        self._serial, self._returned_lease_ids = next(_serials), set()
         self._watch.reset_after_fork()
         self._usage.forget()
-
-    @property
-    def name(self) -> str:
-        """The name of the consumer, a str."""
-        return self._consumer.name
 
     @property
     def nbytes(self) -> int:
@@ -171,19 +161,29 @@ class ConsumerLedger:
     # -- leases ----------------------------------------------------------------------------------
 
     def lease(
-        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None = None
-    ) -> DrawnLease | None:
+        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None = None
+    ) -> tuple[leases.LeaseRow, Batch]:
         """Draw a batch of items that are not leased, and record its lease.
 
-        `done` is the id and the trainer step of a lease to acknowledge in the same transaction.
-        Raise LeaseLost, and draw nothing, if that lease is not held. Raise TooFewRows if there are
-        too few items. Return None if the transaction released overdue leases instead of drawing.
+        The transaction also acknowledges the lease `finished`, if it is not done. Raise LeaseLost
+        and draw nothing if that lease is no longer active. Raise TooFewRows if there are too few
+        items; `finished` is acknowledged nevertheless.
         """
-        return locked(self._lock, self._lease, request, seconds, done)
+
+        def attempt(is_repeated: bool) -> tuple[leases.LeaseRow, Batch] | None:
+            if is_repeated and finished is not None and self._is_acknowledged(finished.id):
+                finished.complete()
+            return locked(self._lock, self._lease, request, seconds, finished)
+
+        while (leased := self._retry(attempt)) is None:
+            continue  # the transaction released overdue leases instead
+        return leased
 
     def _lease(
-        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
-    ) -> DrawnLease | None:
+        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None
+    ) -> tuple[leases.LeaseRow, Batch] | None:
+        if finished is not None and finished.is_done:
+            finished = None
         self._warn_of_mixed_units(request.unit.by_episode)
         if not self._sampling.resident.complete:
             self._sampling.load()
@@ -192,34 +192,35 @@ class ConsumerLedger:
         try:
             while True:
                 try:
-                    made = self._in_transaction(request, seconds, done)
-                except _Overtaken:
+                    result = self._in_transaction(request, seconds, finished)
+                except _EvictedBeforePin:
                     self._usage.forget()
                     self._sampling.load()
                     continue
                 break
         except BaseException:
-            if done is not None:  # it is unknown whether `done` was acknowledged
+            if finished is not None:  # it is unknown whether it was acknowledged
                 self._usage.forget()
             raise
-        if done is not None:
-            self._forget_given(done[0])
-            self._store.activity.add(LEARNER, leases_acknowledged=1)
-        if made is None:
+        if finished is not None:
+            self._forget_lease(finished.id)
+            self.store.activity.add(LEARNER, leases_acknowledged=1)
+            finished.complete()
+        if result is None:
             return None
-        if isinstance(made, errors.TooFewRows):
-            raise made
-        lease, version, request_id, batch = made
-        self._stored.add(request_id)
+        if isinstance(result, errors.TooFewRows):
+            raise result
+        lease, version, batch = result
+        self._stored.add(lease.request)
         self._leases_episodes.add(request.unit.by_episode)
-        self._take_in(lease, version)
+        self._apply_change(lease, version)
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
-        self._issued.add(lease.id)
-        self._store.activity.add(LEARNER, leases=1, items_leased=len(lease.drawn.items))
+        self._returned_lease_ids.add(lease.id)
+        self.store.activity.add(LEARNER, leases=1, items_leased=len(lease.drawn.items))
         if request.pin:
             self._pinning.add(lease.id)
-        return DrawnLease(lease.id, lease.number, batch)
+        return lease, batch
 
     def _warn_of_mixed_units(self, by_episode: bool) -> None:
         """Warn once if this consumer leases episodes and steps, which it counts separately."""
@@ -231,45 +232,46 @@ class ConsumerLedger:
             )
 
     def _in_transaction(
-        self, request: LeaseRequest, seconds: float, done: tuple[int, int | None] | None
+        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None
     ) -> _CommittedLease | errors.TooFewRows | None:
-        """Acknowledge `done`, then lease a batch, or release overdue leases and return None."""
-        with self._store.engine.writing(outlives=done is not None) as session:
-            if done is None:
-                counters = leases.hold(self._store, session, self._consumer)
-                follow(self._usage, self._store, session, self._consumer, counters)
+        """Acknowledge `finished`, then lease a batch, or release overdue leases and return None."""
+        acknowledges = finished is not None
+        with self.store.engine.writing(outlives=acknowledges) as session:
+            if finished is None:
+                counters = leases.lock_consumer(self.store, session, self._consumer)
+                follow(self._usage, self.store, session, self._consumer, counters)
             else:
-                counters = self._acknowledge_first(session, *done)
+                counters = self._acknowledge_first(session, finished.id, finished.step)
             overdue = self._overdue(counters.now)
             if overdue:
-                leases.release(self._store, session, self._consumer, overdue, counters.now)
+                leases.release(self.store, session, self._consumer, overdue, counters.now)
                 return None
-            return self._draw_and_record(session, counters, request, seconds, done is not None)
+            return self._draw_and_record(session, counters, request, seconds, acknowledges)
 
     def waiter(self) -> Waiter:
         """Return a context that shows other processes that a learner waits for a lease."""
-        return Waiter(self._store, LEARNER)
+        return Waiter(self.store, LEARNER)
 
     def wait_for_change(
-        self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
-    ) -> Glance:
+        self, seen: CounterSnapshot | None, deadline: float, cancelled: threading.Event | None
+    ) -> CounterSnapshot:
         """Wait until the counters of the consumer differ from `seen`."""
         return self._watch.wait(seen, deadline, cancelled)
 
     def _acknowledge_first(self, session: Session, id: int, step: int | None) -> Counters:
         """Acknowledge a lease in an open transaction and return the updated counters."""
-        asked = self._store, session, self._consumer
-        if self._store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
-            counters, version = leases.hold_and_acknowledge(*asked, id, self._holder, step)
+        key = self.store, session, self._consumer
+        if self.store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
+            counters, version = leases.lock_and_acknowledge(*key, id, self._holder, step)
         else:
-            counters = leases.hold(*asked)
-            version = leases.acknowledge(*asked, id, self._holder, step)
+            counters = leases.lock_consumer(*key)
+            version = leases.acknowledge(*key, id, self._holder, step)
         if version is None:
-            raise leases.lost(*asked, id)
-        follow(self._usage, *asked, counters)
+            raise leases.lost_error(*key, id)
+        follow(self._usage, *key, counters)
         lease = self._usage.held.get(id)
         if lease is not None:  # else `follow` has already read the acknowledgement
-            self._usage.take_in(replace(lease, status=ACKNOWLEDGED))
+            self._usage.apply(replace(lease, status=ACKNOWLEDGED))
         self._usage.version = version
         return replace(counters, version=version)
 
@@ -277,80 +279,74 @@ class ConsumerLedger:
         self,
         session: Session,
         counters: Counters,
-        request: LeaseRequest,
+        request: BatchRequest,
         seconds: float,
-        goes_on: bool,
+        has_acknowledged: bool,
     ) -> _CommittedLease | errors.TooFewRows:
-        """Draw a batch and record it.
+        """Draw the next batch and record its lease.
 
-        If there are too few items, raise TooFewRows, or return the error if the transaction
-        `goes_on`.
+        If there are too few items, raise TooFewRows. With `has_acknowledged`, return the error
+        instead, so that the transaction commits the acknowledgement.
         """
-        if counters.rate_limiter is not None and self._usage.next_number == self._usage.begun:
-            check_sample(self._store, counters.rate_limiter, request.at_least)
+        store, number = self.store, self._usage.next_number
+        released = self._usage.returned.get(number)  # a lease of the same batch
+        if counters.rate_limiter is not None and number == self._usage.begun:
+            check_sample(store, counters.rate_limiter, request.at_least)
         try:
-            batch, new, text = self._draw(session, request, counters, seconds)
+            recorded, drawn = self._draw(session, request, counters, number)
             if counters.rate_limiter is not None:
-                before = self._usage.returned.get(new.number)  # already counted
-                count = len(new.drawn.items) - (0 if before is None else len(before.drawn.items))
-                if count > 0:
-                    count_samples(self._store, session, count)
+                counted = 0 if released is None else len(released.drawn.items)
+                if len(drawn.items) > counted:
+                    count_samples(store, session, len(drawn.items) - counted)
         except errors.TooFewRows as error:
-            if goes_on:
+            if has_acknowledged:
                 return error
             raise
+        request_id, text = self._request_id(request, drawn)
         if text is not None:
-            leases.insert_request(self._store, session, new.request, text)
-        leases.insert(self._store, session, self._consumer, counters, new)
-        if new.pinned is not None and settle_pins(self._store, session) > new.pinned:
-            raise _Overtaken
+            leases.insert_request(store, session, request_id, text)
+        expires = counters.now + seconds
         lease = leases.LeaseRow(
-            counters.handed_out,
-            new.number,
-            "leased",
-            new.holder,
-            new.expires,
-            new.request,
-            new.drawn,
+            counters.handed_out, number, "leased", self._holder, expires, request_id, drawn
         )
-        return lease, counters.version, new.request, batch
+        sums = checksum(recorded.batch, store, recorded.rows_crc), recorded.least
+        leases.insert(store, session, self._consumer, counters, lease, released, *sums)
+        if recorded.least is not None and update_pins(store, session) > recorded.least:
+            raise _EvictedBeforePin
+        return lease, counters.version, recorded.batch
 
     @property
     def _holder(self) -> str:
         return named(self._serial)
 
-    def _forget_given(self, id: int) -> None:
+    def _forget_lease(self, id: int) -> None:
         """Forget a lease whose end is committed."""
-        self._issued.discard(id)
+        self._returned_lease_ids.discard(id)
         self._pinning.discard(id)
 
-    def _take_in(self, lease: leases.LeaseRow, version: int) -> None:
+    def _apply_change(self, lease: leases.LeaseRow, version: int) -> None:
         """Apply this process's change to the usage counts, unless they lack earlier changes."""
         if lease.status != "leased":
-            self._forget_given(lease.id)
+            self._forget_lease(lease.id)
         if self._usage.version == version:
-            self._usage.take_in(lease)
+            self._usage.apply(lease)
             self._usage.version += 1
 
     def _draw(
-        self, session: Session, request: LeaseRequest, counters: Counters, seconds: float
-    ) -> tuple[Batch, NewLease, str | None]:
-        """Draw the next batch.
-
-        Return the batch, its row of the ledger, and the text of its request, or None if the request
-        is already stored.
-        """
+        self, session: Session, request: BatchRequest, counters: Counters, number: int
+    ) -> tuple[RecordedBatch, LeasedItems]:
+        """Draw the batch with a number; return it with its items."""
         settings, oldest = self._consumer.settings, None
         oldest_of_agents: tuple[tuple[str, int], ...] = ()
         if settings.max_staleness is not None:
-            versions = parse_versions(counters.policy_versions, self._store.name)
+            versions = parse_versions(counters.policy_versions, self.store.name)
             oldest_of_agents = tuple(
                 (agent, version - settings.max_staleness) for agent, version in versions.items()
             )
             if counters.policy_version is None and not versions:
                 raise errors.InvalidValue(
                     f"consumer {self.name!r} has max_staleness={settings.max_staleness}, but "
-                    f"buffer {self._store.name!r} has no policy_version; set "
+                    f"buffer {self.store.name!r} has no policy_version; set "
                     "buffer.policy_version = 0, and increase it as you train"
                 )
             if counters.policy_version is not None:
@@ -359,53 +355,39 @@ class ConsumerLedger:
             self.name, self._usage, settings.min_size, request.at_least, oldest,
             request.unit.by_episode, oldest_of_agents,
         )  # fmt: skip
-        number = self._usage.next_number
         for attempt in range(ATTEMPTS):
-            made = self._drawn(session, request, limits, number, attempt)
-            if len(made.drawn.items):
+            recorded = self._draw_attempt(session, request, limits, number, attempt)
+            if len(recorded.drawn.items):
                 break
         else:
             raise errors.TooFewRows(
                 f"the unit excluded every drawn item in {ATTEMPTS} attempts; use a unit that "
                 f"excludes fewer items, or increase size{limits.explained(settings.new_only)}"
             )
-        drawn = replace(made.drawn, attempt=attempt) if attempt else made.drawn
-        repeated = self._usage.returned.get(number)
-        id, text = self._request_id(request, drawn)
-        new = NewLease(
-            number,
-            None if repeated is None else repeated.id,
-            id,
-            self._holder,
-            counters.now + seconds,
-            checksum(made.batch, self._store, made.rows_crc),
-            drawn,
-            made.least,
-        )
-        return made.batch, new, text
+        drawn = recorded.drawn
+        return recorded, replace(drawn, attempt=attempt) if attempt else drawn
 
-    def _drawn(
-        self, session: Session, request: LeaseRequest, limits: Limits, number: int, attempt: int
-    ) -> Recorded:
+    def _draw_attempt(
+        self, session: Session, request: BatchRequest, limits: Limits, number: int, attempt: int
+    ) -> RecordedBatch:
         """Draw the batch with a number; each attempt draws other items."""
         rng, layout_rng = (
             generator.of_batch(number, attempt) for generator in (self._random, self._layout_random)
         )
-        asked = (
+        arguments = (
             request.size, request.where, request.sampler, request.unit, request.fields, None,
             limits, self._plans,
         )  # fmt: skip
-        writes_alone = self._store.dialect.WRITES_ALONE
+        snapshot = session if self.store.dialect.WRITES_ALONE else None
         try:
-            return self._sampling.sample_for(
-                asked, rng, layout_rng, number, request.empty, session if writes_alone else None,
-                request.pin,
-            )  # fmt: skip
+            return self._sampling.sample_for_consumer(
+                arguments, rng, layout_rng, number, request.empty, snapshot, request.pin
+            )
         except errors.TooFewRows as error:
             explained = limits.explained(self._consumer.settings.new_only)
             raise errors.TooFewRows(f"{error}{explained}") from None
 
-    def _request_id(self, request: LeaseRequest, drawn: LeasedItems) -> tuple[int, str | None]:
+    def _request_id(self, request: BatchRequest, drawn: LeasedItems) -> tuple[int, str | None]:
         """Return the id of a request, and its text, or None if the request is already stored."""
         columns = describe_columns(drawn)
         key = request.key, tuple((name, *kind) for name, kind in columns.items())
@@ -426,48 +408,42 @@ class ConsumerLedger:
     def acknowledge(
         self, lease: int, step: int | None, scores: list[NewScore] | None = None
     ) -> None:
-        """Acknowledge a lease and record scores; raise LeaseLost if the lease is not held."""
-        attempts = self.attempts()
-        becomes = {"status": ACKNOWLEDGED}
-        is_alone = self._store.dialect.ACKNOWLEDGE is not None and lease not in self._pinning
+        """Acknowledge a lease and record scores; raise LeaseLost if the lease is not active."""
+        fits_one_statement = (
+            self.store.dialect.ACKNOWLEDGE is not None and lease not in self._pinning
+        )
         change: Callable[..., int | None]
         if scores:
             change = partial(_acknowledge_with_scores, scores)
         else:
-            change = leases.acknowledge_at_once if is_alone else leases.acknowledge
-        while True:
-            try:
-                locked(self._lock, self._change, lease, change, step, becomes)
-                break
-            except errors.ConnectionLost as error:
-                if not attempts.again(error):
-                    raise
-                if self.is_acknowledged(lease):
-                    break
-        self._store.activity.add(LEARNER, leases_acknowledged=1)
+            change = leases.acknowledge_and_commit if fits_one_statement else leases.acknowledge
+
+        def attempt(is_repeated: bool) -> None:
+            if not (is_repeated and self._is_acknowledged(lease)):
+                locked(self._lock, self._change, lease, change, step, {"status": ACKNOWLEDGED})
+
+        self._retry(attempt)
+        self.store.activity.add(LEARNER, leases_acknowledged=1)
         if scores:
-            self._store.activity.add(JUDGE, scores=len(scores))
-        self._store.report_if_due()
+            self.store.activity.add(JUDGE, scores=len(scores))
+        self.store.report_if_due()
 
-    def attempts(self) -> Attempts:
-        """Return the pauses between attempts to reach a server that restarts."""
-        return Attempts(self._store.engine.timeout)
-
-    def is_acknowledged(self, lease: int) -> bool:
-        """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""
-        return self._store.engine.retry(self._is_acknowledged, lease)
+    def _retry(self, attempt: Callable[[bool], Result]) -> Result:
+        """Retry `attempt` while the server restarts; its argument is False at the first time."""
+        attempts = itertools.count()
+        return self.store.engine.retry(lambda: attempt(next(attempts) > 0))
 
     def _is_acknowledged(self, lease: int) -> bool:
-        with self._store.engine.reading() as session:
-            status, _ = leases.status(self._store, session, self._consumer, lease)
-            return bool(status == ACKNOWLEDGED)
+        """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""
+        status, _ = self.store.read(leases.status, self._consumer, lease)
+        return bool(status == ACKNOWLEDGED)
 
     def rewind(self, step: int) -> tuple[dict[str, int], np.ndarray]:
         """Release the batches that were leased after a trainer step; see `Consumer.rewind`.
 
         Return the figures, and the positions of the items whose steps are evicted or deleted.
         """
-        store, attempts = self._store, list[tuple[Returned, np.ndarray]]()
+        store, attempts = self.store, list[tuple[ReleasedLeases, np.ndarray]]()
 
         def attempt() -> None:
             with store.engine.writing() as session:
@@ -482,40 +458,44 @@ class ConsumerLedger:
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""
-        self._store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
+        self.store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
 
     def _change(
-        self, id: int, change: Callable[..., int | None], argument: Any, becomes: dict[str, Any]
+        self,
+        id: int,
+        change: Callable[..., int | None],
+        argument: Any,
+        changed_values: dict[str, Any],
     ) -> None:
-        store, consumer = self._store, self._consumer
+        store, consumer = self.store, self._consumer
         with store.engine.writing() as session:
             version = change(store, session, consumer, id, self._holder, argument)
         if version is None:
-            raise store.read(leases.lost, consumer, id)
+            raise store.read(leases.lost_error, consumer, id)
         lease = self._usage.held.get(id)
-        if lease is not None and becomes:
-            self._take_in(replace(lease, **becomes), version - 1)
+        if lease is not None and changed_values:
+            self._apply_change(replace(lease, **changed_values), version - 1)
 
     def release(self, lease: int) -> bool:
         """Release a lease; return False if it had already ended."""
-        return bool(self._store.engine.retry(locked, self._lock, self._give_back, lease))
+        return bool(self.store.engine.retry(locked, self._lock, self._release, lease))
 
-    def _give_back(self, id: int) -> bool:
-        store, consumer = self._store, self._consumer
+    def _release(self, id: int) -> bool:
+        store, consumer = self.store, self._consumer
         with store.engine.writing() as session:
-            counters = leases.hold(store, session, consumer)
+            counters = leases.lock_consumer(store, session, consumer)
             was_released = leases.release(
                 store, session, consumer, [id], counters.now, self._holder
             )
         lease = self._usage.held.get(id)
         if was_released and lease is not None:
-            self._take_in(replace(lease, status="returned"), counters.version)
+            self._apply_change(replace(lease, status="returned"), counters.version)
         return bool(was_released)
 
     def shared(self, id: int, units: Units) -> tuple[Batch, Unit, tuple[int, int] | None]:
         """Return the batch of a lease of any process, its unit, and its ranks."""
-        asked = self._store, self._sampling, self._consumer, id, units
-        return self._store.engine.retry(shared, *asked)
+        store = self.store
+        return store.engine.retry(shared, store, self._sampling, self._consumer, id, units)
 
     # -- leases of other processes ---------------------------------------------------------------
 
@@ -527,8 +507,8 @@ class ConsumerLedger:
             for lease in self._usage.held.values()
             # An interrupt may come before a lease of this process is returned to its caller.
             if lease.expires <= now
-            or (lease.holder == holder and lease.id not in self._issued)
-            or (lease.holder != holder and self._others.has_ended(lease.holder))
+            or (lease.holder == holder and lease.id not in self._returned_lease_ids)
+            or (lease.holder != holder and self._liveness.has_ended(lease.holder))
         ]
 
 
@@ -550,7 +530,11 @@ def _acknowledge_with_scores(
 
 
 def follow(
-    usage: Usage, store: Store, session: Session, consumer: ConsumerRecord, counters: Counters
+    usage: Usage,
+    store: Store,
+    session: Session,
+    consumer: ConsumerRecord,
+    counters: Counters | ConsumerRecord,
 ) -> None:
     """Apply the ledger's changes since the last call to the usage counts."""
     if usage.version == counters.version:
@@ -559,8 +543,8 @@ def follow(
         if usage.version < 0 or usage.rewinds != counters.rewinds:
             _load(usage, store, session, consumer, counters)
         else:
-            for lease in leases.changed(store, session, consumer, usage.last, usage.held):
-                usage.take_in(lease)
+            for lease in leases.read_changed(store, session, consumer, usage.last, usage.held):
+                usage.apply(lease)
     except BaseException:
         usage.forget()
         raise
@@ -568,15 +552,19 @@ def follow(
 
 
 def _load(
-    usage: Usage, store: Store, session: Session, consumer: ConsumerRecord, counters: Counters
+    usage: Usage,
+    store: Store,
+    session: Session,
+    consumer: ConsumerRecord,
+    counters: Counters | ConsumerRecord,
 ) -> None:
     """Read the leases that affect which steps may be drawn."""
     oldest = store.state(session).oldest
     usage.begin_at(oldest)
     if usage.most is not None:
         for lease in leases.acknowledged(store, session, consumer, oldest):
-            usage.take_in(lease)
+            usage.apply(lease)
     for lease in leases.open_leases(store, session, consumer):
-        usage.take_in(lease)
+        usage.apply(lease)
     usage.last, usage.begun = counters.handed_out - 1, counters.begun
     usage.rewinds = counters.rewinds

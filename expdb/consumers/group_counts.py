@@ -1,6 +1,6 @@
 """Count the groups of rollouts that a consumer can lease, and the others by their obstacle."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import time
 from typing import Any

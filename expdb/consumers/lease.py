@@ -1,6 +1,6 @@
 """Lease: a batch that one learner holds for a limited time."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import os
 import sys
@@ -12,8 +12,9 @@ from typing import Any
 
 from expdb import checks, errors
 from expdb.batch import Batch
-from expdb.consumers.consumer_ledger import ConsumerLedger, DrawnLease
+from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.process.awaiting import AsyncExit, async_form
+from expdb.storage.ledger.leases import LeaseRow
 from expdb.storage.scores.requested import scores_of
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)
@@ -45,19 +46,20 @@ class Lease(AsyncExit[Batch]):
     def __init__(
         self,
         ledger: ConsumerLedger,
-        leased: DrawnLease,
+        row: LeaseRow,
+        batch: Batch,
         seconds: float,
         step: int | None,
         renew: bool,
     ):
-        self._ledger, self._leased = ledger, leased
+        self._ledger, self._row, self._batch = ledger, row, batch
         self._seconds, self.step = seconds, step
         self._ended, self._renews = threading.Event(), renew
         self._expires, self._begun_at = time.monotonic() + seconds, errors.current_line()
         self._is_over, self._pid = False, os.getpid()
         if renew:
             threading.Thread(
-                target=_renew, args=(ledger, leased.id, seconds, self._ended), daemon=True
+                target=_renew, args=(ledger, row.id, seconds, self._ended), daemon=True
             ).start()
             weakref.finalize(self, self._ended.set).atexit = False
 
@@ -84,7 +86,7 @@ class Lease(AsyncExit[Batch]):
     @property
     def id(self) -> int:
         """The number of the lease, an int from 0 that no other lease of the consumer has."""
-        return self._leased.id
+        return self._row.id
 
     @property
     def number(self) -> int:
@@ -92,12 +94,12 @@ class Lease(AsyncExit[Batch]):
 
         A batch that was released or has expired is drawn again under the same number.
         """
-        return self._leased.number
+        return self._row.number
 
     @property
     def batch(self) -> Batch:
         """The leased batch, a Batch."""
-        return self._leased.batch
+        return self._batch
 
     def acknowledge(self, step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that the batch was trained on, and end the lease.

@@ -1,6 +1,6 @@
 """Rebuild batches from the ledger of a consumer."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -87,7 +87,7 @@ def shared(
     """
     entry = store.read(entries.read_entry, consumer, id)
     if entry is None or entry.status != "leased":
-        raise store.read(leases.lost, consumer, id)
+        raise store.read(leases.lost_error, consumer, id)
     ranks = entry.request.get("ranks")
     batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
     return batch, unit, None if ranks is None else (ranks[0], ranks[1])
@@ -114,21 +114,21 @@ def rebuild_batch(
 
     Raise Evicted if the buffer lacks steps of the batch, and ReplayMismatch if the batch differs.
     """
-    what, asked = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
-    fields = None if asked["fields"] is None else tuple(asked["fields"])
+    what, request = f"batch {entry.number} of consumer {consumer.name!r}", entry.request
+    fields = None if request["fields"] is None else tuple(request["fields"])
     rng = Philox(consumer.settings.seed, 1).of_batch(entry.number, entry.drawn.attempt)
-    unit = _unit(asked["unit"], units, what) if isinstance(units, tuple) else units
+    unit = _unit(request["unit"], units, what) if isinstance(units, tuple) else units
     try:
-        made = sampling.again(entry.drawn, unit, fields, rng)
+        rebuilt = sampling.rebuild_batch(entry.drawn, unit, fields, rng)
     except errors.Evicted as error:
         raise errors.Evicted(f"{what}: {error}") from None
-    if not matches(made.batch, store, made.rows_crc, entry.checksum):
+    if not matches(rebuilt.batch, store, rebuilt.rows_crc, entry.checksum):
         raise errors.ReplayMismatch(
             f"{what} differs from the leased batch, because rewards, scores, annotations or other "
             "columns were changed, neighbouring steps were deleted, episodes were continued, or "
             "the unit was changed; pass the original unit, or skip this batch"
         )
-    return made.batch, unit
+    return rebuilt.batch, unit
 
 
 def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -> Unit:

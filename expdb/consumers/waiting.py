@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from expdb.process.locks import locked
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import glance
+from expdb.storage.ledger.leases import read_change_counters
 from expdb.storage.store import Store
 
 PAUSE = 0.035  # seconds between two polls of a file; waking up is most of the cost of a poll
@@ -23,7 +23,7 @@ PATIENCE = 5.0  # seconds until another thread also watches, because the server 
 
 
 @dataclass(frozen=True)
-class Glance:
+class CounterSnapshot:
     """The counters of a consumer, as read at one time."""
 
     commits: object  # token from `Engine.changed_since()` on SQLite; None on PostgreSQL
@@ -43,11 +43,11 @@ class ConsumerWatch:
         self._change = threading.Condition()
         self._watcher: int | None = None  # identifier of the watching thread
         self._since = 0.0  # time.monotonic() when that thread began to watch
-        self._latest = Glance(None, [])
+        self._latest = CounterSnapshot(None, [])
 
     def wait(
-        self, seen: Glance | None, deadline: float, cancelled: threading.Event | None
-    ) -> Glance:
+        self, seen: CounterSnapshot | None, deadline: float, cancelled: threading.Event | None
+    ) -> CounterSnapshot:
         """Wait until the counters of the consumer differ from `seen`, and return them.
 
         Return at once if `seen` is None. Also return at the deadline, when `cancelled` is set, and,
@@ -70,8 +70,8 @@ class ConsumerWatch:
                 locked(self._change, self._stop_watching)
 
     def _wait_for_watcher(
-        self, seen: Glance, deadline: float, cancelled: threading.Event | None, thread: int
-    ) -> Glance | None:
+        self, seen: CounterSnapshot, deadline: float, cancelled: threading.Event | None, thread: int
+    ) -> CounterSnapshot | None:
         """Wait while another thread watches; return None if this thread must watch."""
         while self._watcher not in (None, thread):  # `thread`: in a signal handler of the watcher
             if self._latest.number > seen.number and self._latest.counters != seen.counters:
@@ -88,7 +88,7 @@ class ConsumerWatch:
         self._watcher, self._since = thread, time.monotonic()
         return None
 
-    def _publish(self, latest: Glance) -> Glance:
+    def _publish(self, latest: CounterSnapshot) -> CounterSnapshot:
         """Store the latest counters; if they changed, wake all waiting threads."""
         if latest.counters != self._latest.counters:
             self._change.notify_all()
@@ -103,10 +103,10 @@ class ConsumerWatch:
 def _wait_for_counters(
     store: Store,
     consumer: ConsumerRecord,
-    seen: Glance | None,
+    seen: CounterSnapshot | None,
     deadline: float,
     cancelled: threading.Event | None,
-) -> Glance:
+) -> CounterSnapshot:
     """Wait in the database until the counters differ from `seen`, at most `LONGEST` seconds.
 
     On SQLite, poll every `PAUSE` seconds. On PostgreSQL, wait within one statement. LISTEN is not
@@ -115,11 +115,13 @@ def _wait_for_counters(
     until = min(deadline, time.monotonic() + LONGEST)
     counters = None if seen is None else seen.counters
     if store.dialect.WAIT_FOR_CHANGE is not None:
-        return Glance(None, glance(store, consumer, counters, until - time.monotonic()))
+        return CounterSnapshot(
+            None, read_change_counters(store, consumer, counters, until - time.monotonic())
+        )
     while True:
         commits = store.engine.changed_since(None if seen is None else seen.commits)
         if commits is not None:
-            now = Glance(commits, glance(store, consumer, None, 0.0))
+            now = CounterSnapshot(commits, read_change_counters(store, consumer, None, 0.0))
             if seen is None or now.counters != seen.counters:
                 return now
             seen = now

@@ -1,9 +1,10 @@
 """Caches derived from the rows in memory, updated from the journal of changes."""
 
-from __future__ import annotations  # NumPy imports its random module at the first access
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections import deque
 from collections.abc import Hashable
+from typing import Self
 
 import numpy as np
 
@@ -32,6 +33,17 @@ class Follower:
     def changes(self) -> list[Change] | None:
         """Return the changes since `epoch`, or None if the journal no longer has all of them."""
         return self._resident.since(self.epoch) if self.epoch >= 0 else None
+
+    def follow(self, store: Store, session: Session) -> None:
+        """Update the cache to the rows in memory, which must be up to date with the session."""
+        raise NotImplementedError
+
+    def updated(self, store: Store, session: Session | None, always: bool = False) -> Self:
+        """Return this cache, updated if it is outdated; an update requires a session."""
+        if always or not self.is_current:
+            assert session is not None
+            self.follow(store, session)
+        return self
 
 
 # Columns of an episode that may change with every new step. Only updates change its other columns.

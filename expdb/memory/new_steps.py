@@ -4,7 +4,7 @@ load.py has a high fixed cost and handles large numbers of steps. Both modules p
 rows; `tests/memory/test_new_steps.py` compares them under random histories.
 """
 
-from __future__ import annotations  # NumPy imports its random module at the first access
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """Links between consecutive steps of one agent, without the steps of other agents."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Callable
 from typing import Any

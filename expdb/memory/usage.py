@@ -1,6 +1,6 @@
 """Track the steps that the learners of a consumer have leased and the steps they may lease."""
 
-from __future__ import annotations  # NumPy imports its random module at the first access
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections import deque
 from collections.abc import Iterator
@@ -108,12 +108,12 @@ class Usage:
         self.forget()
         self._first = oldest
 
-    def take_in(self, lease: LeaseRow) -> None:
+    def apply(self, lease: LeaseRow) -> None:
         """Apply a lease that is new or has changed."""
         with self._forgetting_on_error():
-            self._take_in(lease)
+            self._apply(lease)
 
-    def _take_in(self, lease: LeaseRow) -> None:
+    def _apply(self, lease: LeaseRow) -> None:
         before, items = self.held.pop(lease.id, None), lease.drawn.items
         counts, counted = lease.status in ("leased", "acknowledged"), before is not None
         if counts != counted:

@@ -154,7 +154,7 @@ class Interval:
         return drawn if count and fit[fit.argmin()] else self.redraw(drawn, fit, rng)
 
     def redraw(self, drawn: np.ndarray, fit: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw other positions where `fit` is False; change `drawn` in place and return it."""
+        """Replace the positions in `drawn` where `fit` is False, in place, and return `drawn`."""
         first, high, allowed = self.low - len(self.early), self.high, self.allowed
         assert allowed is not None
         again = np.flatnonzero(~fit)

@@ -424,13 +424,13 @@ class NStep(Unit):
         kept = taken == wanted if self.end == "drop" else None
         every, count = np.arange(len(rows)), steps.rows.shape[1]
         last = np.maximum(taken, 1) - 1
-        last_places = every * count + last  # in the flat arrays
-        next_rows = steps.after.reshape(-1)[last_places]
+        last_flat_indices = every * count + last
+        next_rows = steps.after.reshape(-1)[last_flat_indices]
         layout = Layout(
             rows,
-            self._returns(trajectories, steps, taken, last_places),
+            self._returns(trajectories, steps, taken, last_flat_indices),
             next_rows=next_rows,
-            last_rows=steps.rows.reshape(-1)[last_places],
+            last_rows=steps.rows.reshape(-1)[last_flat_indices],
         )
         if self.stack > 1:
             frames = trajectories.around(rows, range(1 - self.stack, 1))
@@ -451,7 +451,11 @@ class NStep(Unit):
         return rng.integers(low, high, len(steps.taken), endpoint=True)
 
     def _returns(
-        self, trajectories: Trajectories, steps: Steps, taken: np.ndarray, last_places: np.ndarray
+        self,
+        trajectories: Trajectories,
+        steps: Steps,
+        taken: np.ndarray,
+        last_flat_indices: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Return the columns in `keys` of transitions that take `taken` steps."""
         count = steps.rows.shape[1]
@@ -460,11 +464,11 @@ class NStep(Unit):
         rewards = np.ascontiguousarray(trajectories.rewards(steps.rows).T)
         counted = np.arange(count)[:, None] < taken
         reward = np.add.reduce(np.where(counted, rewards, 0.0) * gammas[:count, None])
-        terminated = steps.terminated.reshape(-1)[last_places]
+        terminated = steps.terminated.reshape(-1)[last_flat_indices]
         return {
             "reward": reward,
             "terminated": terminated,
-            "truncated": trajectories.truncated(steps.rows).reshape(-1)[last_places],
+            "truncated": trajectories.truncated(steps.rows).reshape(-1)[last_flat_indices],
             "discount": np.where(terminated, 0.0, gammas.take(taken)),
             "n_steps": taken,
         }
@@ -515,7 +519,7 @@ def steps_from(trajectories: Trajectories, rows: np.ndarray, count: int) -> Step
     else:
         window = along(trajectories, rows, count)
     after, terminated = trajectories.successors(window), trajectories.terminated(window)
-    # Transposed, because NumPy computes faster with contiguous rows.
+    # Transpose the arrays, because NumPy is faster on contiguous rows.
     has_successor = np.ascontiguousarray(after.T) >= 0
     on = has_successor[0]
     taken = on.astype(np.int64)

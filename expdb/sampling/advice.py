@@ -1,6 +1,6 @@
 """Warnings at the first batch of a buffer about data that learners probably cannot use."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""Build the batches of units that assemble or select the items which were read."""
+"""Assemble batches from items, and select items of a batch."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from functools import partial
 from typing import Any

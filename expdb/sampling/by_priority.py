@@ -3,7 +3,7 @@
 This module also writes changed priorities to the database.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import base64
 import json
@@ -298,10 +298,6 @@ class ByPriority:
         """Leave unsaved priorities to the parent process."""
         row_priorities.note_saved(self._resident)
         self.unsaved = False
-
-    def save_if_due(self) -> None:
-        """Write changed priorities if SAVE_SECONDS have passed since the last write."""
-        self.save(SAVE_SECONDS)
 
     def state(self) -> dict[str, Any]:
         """Return priorities, call counts and fields with `next_<field>` as plain JSON values."""

@@ -1,6 +1,6 @@
 """Find the steps that a sample may draw: the query matches them and the unit allows them."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,28 +115,16 @@ class Candidates:
 
     def read_owners(self, session: Session | None, request: SampleRequest) -> None:
         """Load the episode columns and step versions that unit, sampler and consumer read."""
-        reads, r = request.reads, self._resident
+        reads, r, store = request.reads, self._resident, self._store
         if self._reads_agents(request):
-            if not self._agents.is_current:
-                assert session is not None
-                self._agents.follow(self._store, session)
-            r.step_agents = self._agents
+            r.step_agents = self._agents.updated(store, session)
         if not reads:
             r.owners = {}
             return
         if request.limits is not None and request.limits.reads_versions:
-            if not self._versions.is_current:
-                assert session is not None
-                self._versions.follow(self._store, session)
-            r.step_versions = self._versions
-        owners = self._owners.get(reads)
-        if owners is not None and owners.is_current:
-            r.owners = owners.by_name
-            return
+            r.step_versions = self._versions.updated(store, session)
         owners = get_or_create(self._owners, reads, lambda: Owners(r, reads))
-        assert session is not None
-        owners.follow(self._store, session)
-        r.owners = owners.by_name
+        r.owners = owners.updated(store, session).by_name
 
     def _reads_agents(self, request: SampleRequest) -> bool:
         """Whether the request depends on the agents of steps."""
@@ -149,11 +137,7 @@ class Candidates:
 
     def scores(self, session: Session | None, name: str) -> StepScores:
         """Return the up-to-date scores of steps; if they are outdated, `session` is required."""
-        scores = self._scores_of(name)
-        if not scores.is_current:
-            assert session is not None
-            scores.follow(self._store, session)
-        return scores
+        return self._scores_of(name).updated(self._store, session)
 
     def positions(
         self,
@@ -285,10 +269,7 @@ class Candidates:
         matches = get_or_create(
             self._matches, request.key, lambda: Matches(self._resident, condition)
         )
-        if not matches.is_current or request.asks_priorities:
-            assert session is not None
-            matches.follow(self._store, session)
-        return matches
+        return matches.updated(self._store, session, request.asks_priorities)
 
     def grouped(
         self, session: Session | None, request: SampleRequest, over: Literal["episode", "task"]

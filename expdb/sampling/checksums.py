@@ -15,10 +15,7 @@ from expdb.storage.store import Store
 
 def least_position(resident: Resident, layout: Layout) -> int:
     """Return the lowest position of the steps in a layout, or `high` if it has no steps."""
-    parts = (
-        layout.rows, layout.next_rows, layout.last_rows, layout.stacks, layout.next_stacks,
-        layout.firsts,
-    )  # fmt: skip
+    parts = (layout.rows, *_other_rows(layout))
     rows = np.concatenate([part.reshape(-1) for part in parts if part is not None])
     steps = rows[(rows >= 0) & (rows < resident.zero)]
     return int(resident.positions(steps).min(initial=resident.high))
@@ -27,14 +24,8 @@ def least_position(resident: Resident, layout: Layout) -> int:
 def rows_crc(resident: Resident, layout: Layout) -> int:
     """Return a checksum of the steps in a layout that does not depend on the rows of the steps."""
     parts = []
-    for rows in (
-        None if layout.mask is None else layout.rows,  # without a mask, these are the drawn rows
-        layout.next_rows,
-        layout.last_rows,
-        layout.stacks,
-        layout.next_stacks,
-        layout.firsts,
-    ):
+    # Without a mask, the rows of the layout are the drawn rows.
+    for rows in (None if layout.mask is None else layout.rows, *_other_rows(layout)):
         if rows is not None:
             # The zero row and final observations lie after the rows of steps. A final observation
             # always follows the same step, so one number for all final observations is sufficient.
@@ -44,6 +35,12 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
     if layout.mask is not None:
         parts.append(layout.mask.tobytes())
     return zlib.crc32(b"|".join(parts))
+
+
+def _other_rows(layout: Layout) -> tuple[np.ndarray | None, ...]:
+    """Return the rows that a layout has besides those of its items."""
+    stacks = layout.stacks, layout.next_stacks
+    return layout.next_rows, layout.last_rows, *stacks, layout.firsts
 
 
 # Marks a checksum that covers the values of text columns. Before schema 0008, the checksum of a

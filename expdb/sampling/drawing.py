@@ -1,6 +1,6 @@
 """Draw for a consumer within its limits; a batch may be smaller than requested."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Callable
 from dataclasses import dataclass

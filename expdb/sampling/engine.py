@@ -1,6 +1,6 @@
 """Sample one buffer in one process: rows in memory, sample plans and priorities."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import json
 import threading
@@ -24,7 +24,7 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.advice import warn_of_ends, warn_of_equal_lists
-from expdb.sampling.by_priority import ByPriority, SavedState, parse_state
+from expdb.sampling.by_priority import SAVE_SECONDS, ByPriority, SavedState, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_declarations
@@ -36,7 +36,7 @@ from expdb.sampling.request import (
     field_names,
     find_scores,
 )
-from expdb.sampling.sample_plan import Context, Recorded, SamplePlan
+from expdb.sampling.sample_plan import Context, RecordedBatch, SamplePlan
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
@@ -48,7 +48,9 @@ from expdb.storage.store import Snapshot, State, Store
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-MANY = 4096  # with fewer steps in memory, a unit may find none to start from
+SampleArguments = tuple[Any, ...]  # the arguments of `SampleEngine._plan`; a tuple is fastest
+
+MANY = 4096  # in a smaller buffer, a unit may have no step to start from
 RECENT_PLANS = 4
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
@@ -56,7 +58,7 @@ FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not
 def _under_lock(
     method: Callable[Concatenate[SampleEngine, Arguments], Result],
 ) -> Callable[Concatenate[SampleEngine, Arguments], Result]:
-    """Let a method hold the lock of the rows in memory, which it reads or changes.
+    """Make a method acquire the lock of the rows in memory.
 
     An interrupt or a bug may leave the rows inconsistent. In that case, discard them, so that the
     next call reads them again.
@@ -143,39 +145,39 @@ class SampleEngine:
         """Bytes that the budget limits, without cached chunks and the memory of batches."""
         return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
 
-    def sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
+    def sample(self, arguments: SampleArguments, rng: np.random.Generator, empty: Empty) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
 
-        `asked` has the arguments of `_plan`. If the draw raises an ExpDBError, the engine restores
+        If the draw raises an ExpDBError, the engine restores
         the state of `rng`. The exception is a unit that draws steps, not episodes, from `MANY` or
         more steps in memory.
         """
         lock = self.resident.lock
         if lock._is_owned():  # type: ignore[attr-defined]
             raise nested_call(self.name)
-        with lock: return self._sample(asked, rng, empty)  # fmt: skip
+        with lock: return self._sample(arguments, rng, empty)  # fmt: skip
 
     @_under_lock
-    def sample_for(
+    def sample_for_consumer(
         self,
-        asked: tuple[Any, ...],
+        arguments: SampleArguments,
         rng: np.random.Generator,
         layout_rng: np.random.Generator,
         number: int,
         empty: Empty,
         session: Session | None,
         wants_least: bool,
-    ) -> Recorded:
+    ) -> RecordedBatch:
         """Draw batch `number` of a consumer, with the data that the ledger records.
 
-        `asked` has the arguments of `_plan`. If `session` is not None, its snapshot is used instead
+        If `session` is not None, its snapshot is used instead
         of a new session.
         """
         if session is not None:
-            plan = self._plan(*asked)
+            plan = self._plan(*arguments)
             context = Context(rng, empty, self._prepare_plan(session, plan, None))
             return plan.draw_recorded(context, layout_rng, number, wants_least)
-        plan, changed = self._begin(asked)
+        plan, changed = self._begin(arguments)
         if changed is None and plan.is_in_memory:
             return plan.draw_recorded(Context(rng, empty), layout_rng, number, wants_least)
         with self._store.engine.reading() as session:
@@ -183,13 +185,13 @@ class SampleEngine:
             return plan.draw_recorded(context, layout_rng, number, wants_least)
 
     @_under_lock
-    def again(
+    def rebuild_batch(
         self,
         drawn: LeasedItems,
         unit: Unit,
         fields: tuple[str, ...] | None,
         rng: np.random.Generator,
-    ) -> Recorded:
+    ) -> RecordedBatch:
         """Rebuild the batch of a recorded draw; raise Evicted if a step is no longer stored."""
         plan = self._new_plan(
             SampleRequest(1, None, None, None, Given(tuple(drawn.columns)), unit, fields)
@@ -198,14 +200,14 @@ class SampleEngine:
         changed = self._look_for_changes()
         with self._store.engine.reading() as session:
             snapshot = self._prepare_plan(session, plan, changed)
-            return plan.draw_given(drawn, Context(rng, np.empty, snapshot))
+            return plan.rebuild(drawn, Context(rng, np.empty, snapshot))
 
-    def describe(self, *asked: Any) -> dict[str, Any]:
+    def describe(self, *arguments: Any) -> dict[str, Any]:
         """Return buffer, query, unit and shard of a request as plain JSON values.
 
         Raise InvalidValue if the arguments are invalid.
         """
-        with self.resident.lock: request = self._plan(*asked).request  # fmt: skip
+        with self.resident.lock: request = self._plan(*arguments).request  # fmt: skip
         text = as_text(request.where, request.sampler, request.unit, None, {})
         plain = json.loads(text)
         return {
@@ -216,9 +218,9 @@ class SampleEngine:
         }
 
     @_under_lock
-    def list_items(self, asked: tuple[Any, ...]) -> tuple[np.ndarray, object]:
+    def list_items(self, arguments: SampleArguments) -> tuple[np.ndarray, object]:
         """Return the positions that can be sampled, ascending, and the version of the rows."""
-        plan, changed = self._begin(asked)
+        plan, changed = self._begin(arguments)
         with self._store.engine.reading() as session:
             if not self._prepare_plan(session, plan, changed, may_be_empty=True).state.size:
                 return np.empty(0, np.int64), None
@@ -228,7 +230,7 @@ class SampleEngine:
     @_under_lock
     def draw_in_order(
         self,
-        asked: tuple[Any, ...],
+        arguments: SampleArguments,
         order: np.ndarray,
         start: int,
         version: object,
@@ -241,7 +243,7 @@ class SampleEngine:
         batch (None if no position is left), the start of the next batch, and the number of skipped
         positions.
         """
-        plan, changed = self._begin(asked)
+        plan, changed = self._begin(arguments)
         if changed is None and plan.is_in_memory:
             if version == (self.resident, self.resident.epoch):
                 stop = min(start + plan.request.size, len(order))
@@ -309,15 +311,15 @@ class SampleEngine:
         part = None if shard is None else checks.shard(shard)
         names = tuple(fields) if type(fields) is list else fields
         options = size, key, names, part, limits, at_least
-        asked: Any = None
+        plan_key: Any = None
         try:
             for recent in self._recent:
                 if recent.unit is unit and recent.sampler is sampler and recent.options == options:
                     return recent
-            asked = sampler, unit, *options
-            plan = plans.get(asked)
+            plan_key = sampler, unit, *options
+            plan = plans.get(plan_key)
         except (TypeError, ValueError):  # an argument cannot be hashed or compared
-            plan = asked = None
+            plan = plan_key = None
         if plan is None or plan.resident is not self.resident or not plan.serves(sampler, unit):
             if limits is None:
                 checks.rows(size, "the size of a sample")
@@ -336,19 +338,19 @@ class SampleEngine:
             )
             (plan.sampler, plan.unit), plan.scores = arguments, find_scores(sampler, unit, names)
             plan.options = options
-            if asked is not None:
-                remember(plans, asked, plan)
+            if plan_key is not None:
+                remember(plans, plan_key, plan)
                 parameters = getattr(arguments[0], "__dataclass_params__", None)
                 is_frozen = getattr(parameters, "frozen", False)  # units are always frozen
                 if limits is None and not plan.scores and is_frozen:
                     self._recent = [plan, *self._recent][:RECENT_PLANS]
-        if plan.scores:  # again for a plan in use, because the first score may come later
+        if plan.scores:  # also for a reused plan: the first score may be stored later
             self._store.tags.warn_of_unknown(plan.scores)
         return plan
 
-    def _begin(self, asked: tuple[Any, ...]) -> tuple[SamplePlan, object | None]:
+    def _begin(self, arguments: SampleArguments) -> tuple[SamplePlan, object | None]:
         """Return the plan of a request, and the result of `_look_for_changes`."""
-        plan = self._plan(*asked)
+        plan = self._plan(*arguments)
         if self._by_priority.unsaved:
             self._save_for(plan)
         return plan, self._look_for_changes()
@@ -358,16 +360,15 @@ class SampleEngine:
             request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
         )
 
-    def _sample(self, asked: tuple[Any, ...], rng: np.random.Generator, empty: Empty) -> Batch:
+    def _sample(self, arguments: SampleArguments, rng: np.random.Generator, empty: Empty) -> Batch:
         rng_state = None
         try:
-            plan = self._plan(*asked)
+            plan = self._plan(*arguments)
             if self._by_priority.unsaved:
                 self._save_for(plan)
             changed: object = None
-            if (
-                self._loads_rows or not plan.request.needs_no_rows
-            ):  # else commits are not tracked yet
+            # Without rows in memory, this process does not track commits.
+            if self._loads_rows or not plan.request.needs_no_rows:
                 changed = self._look_for_changes()
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
                     if plan.saves_generator or self.resident.size < MANY:
@@ -422,10 +423,7 @@ class SampleEngine:
         """Write changed priorities: now if the plan reads stored priorities, else when due."""
         fields = plan.request.fields or ()
         asks = self.resident.priorities is None and "priority" in fields
-        if plan.request.asks_database or asks:
-            self._by_priority.save()
-        else:
-            self._by_priority.save_if_due()
+        self._by_priority.save(0.0 if plan.request.asks_database or asks else SAVE_SECONDS)
 
     def _prepare_plan(
         self, session: Session, plan: SamplePlan, changed: object, may_be_empty: bool = False
@@ -487,6 +485,9 @@ class SampleEngine:
     @_under_lock
     def load(self) -> None:
         """Load the rows into memory, for a caller that will need them while it holds a lock."""
+        self._load()
+
+    def _load(self) -> None:
         changed = self._look_for_changes()
         if changed is not None or not self.resident.complete:
             with self._store.engine.reading() as session:
@@ -504,10 +505,7 @@ class SampleEngine:
                     f"{store.engine.location} was opened with read_only=True; open it without "
                     "read_only to write"
                 )
-            changed = self._look_for_changes()
-            if changed is not None:
-                with store.engine.reading() as session:
-                    self._refresh(session, store.state(session), changed)
+            self._load()
         # This process does not draw by priority, or the rows were discarded.
         if r.priorities is None or not self._by_priority.is_used:
             self._by_priority.save_kept()  # older updates must be written first

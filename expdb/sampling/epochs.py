@@ -1,6 +1,6 @@
 """Iterate over every item of a buffer once per epoch, in minibatches."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -4,7 +4,7 @@ The declarations are checked once per plan, and the results of each call unless 
 `checks_results = False`.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Build the columns of a batch: copy them from memory, or read them from the database."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Find the keys of a batch and the source of each key."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Iterable
 from dataclasses import dataclass

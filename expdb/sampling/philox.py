@@ -1,6 +1,6 @@
 """Random generators that make the batches of a consumer reproducible."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """SampleRequest: the checked arguments of a sample, and their JSON form for the ledger."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import json
 import time
@@ -175,19 +175,19 @@ class SampleRequest:
 
     @cached_property
     def needs_no_rows(self) -> bool:
-        """Whether a uniform sample of single steps can be read before the rows are loaded."""
-        is_usual = (self.sampler, self.unit) == (Uniform(replace=True), Step())
-        return is_usual and self.key is None and self.shard is None and self.limits is None
+        """Whether the request draws single steps uniformly, so that no rows need to be loaded."""
+        draws_steps = (self.sampler, self.unit) == (Uniform(replace=True), Step())
+        return draws_steps and self.key is None and self.shard is None and self.limits is None
 
     @cached_property
-    def needs_steps_alone(self) -> bool:
-        """Whether a draw needs only rows: no queries, columns of episodes or priorities."""
-        reads = self.reads or self.sampler.uses_priorities or self.asks_database
-        return not reads and self.key is None and self.limits is None
+    def needs_only_rows(self) -> bool:
+        """Whether a draw reads only rows in memory, and no query, episode column or priority."""
+        reads_others = self.reads or self.sampler.uses_priorities or self.asks_database
+        return not reads_others and self.key is None and self.limits is None
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether neither limits nor the unit or the sampler need more than rows and priorities."""
+        """Whether `draw_in_memory` can omit checks, limits, budgets and assembly."""
         unit = self.unit
         return not (
             unit.checks_results

@@ -1,6 +1,6 @@
 """A prepared sample request, which draws any number of batches."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,7 +77,7 @@ LayoutResult = tuple[Layout, Window | None, dict[str, np.ndarray] | None]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedBatch:
     """A batch with the data that the ledger records about it."""
 
     batch: Batch
@@ -159,7 +159,7 @@ class SamplePlan:
             self._set_keys()
         if not self._keys.in_memory:
             return False
-        if self.request.needs_steps_alone and r.has_plain_links:
+        if self.request.needs_only_rows and r.has_plain_links:
             return True
         return self.candidates.are_current(self.request)
 
@@ -173,7 +173,7 @@ class SamplePlan:
         return self._build_batch(chosen, self._lay_out(chosen, context), context)
 
     def draw_in_memory(self, rng: np.random.Generator, empty: Empty) -> Batch:
-        """Draw a batch if `is_in_memory` is True; usual requests take as few calls as possible."""
+        """Draw a batch from memory, with few calls for simple requests; see `is_in_memory`."""
         r, request, unit = self.resident, self.request, self.request.unit
         if not (request.is_plain and r.has_plain_links) or self._offsets is None:
             return self.draw(Context(rng, empty))
@@ -220,12 +220,12 @@ class SamplePlan:
         layout_rng: np.random.Generator,
         number: int,
         wants_least: bool = False,
-    ) -> Recorded:
+    ) -> RecordedBatch:
         """Draw batch `number` of a consumer, with the data that the ledger records."""
         chosen = self._choose(context, number)
         return self._record(chosen, context._replace(rng=layout_rng), wants_least)
 
-    def draw_given(self, drawn: LeasedItems, context: Context) -> Recorded:
+    def rebuild(self, drawn: LeasedItems, context: Context) -> RecordedBatch:
         """Rebuild a batch from recorded positions; raise Evicted if a step is no longer stored."""
         r = self.resident
         if drawn.kept is not None:  # the other items exceeded the budget of the unit
@@ -254,7 +254,7 @@ class SamplePlan:
         if self.request.reads or r.owners or not r.has_plain_links:
             self.candidates.read_owners(session, self.request)
 
-    def _record(self, chosen: Chosen, context: Context, wants_least: bool = False) -> Recorded:
+    def _record(self, chosen: Chosen, context: Context, wants_least: bool = False) -> RecordedBatch:
         r, rows = self.resident, chosen.rows
         laid_out = self._lay_out(chosen, context)
         layout, window, _ = laid_out
@@ -265,7 +265,7 @@ class SamplePlan:
         least = least_position(r, whole) if wants_least else None
         batch = self._build_batch(chosen, laid_out, context)
         items = np.where(rows >= 0, r.positions(rows), UNKNOWN)
-        return Recorded(batch, LeasedItems(items, chosen.columns, layout.kept), crc, least)
+        return RecordedBatch(batch, LeasedItems(items, chosen.columns, layout.kept), crc, least)
 
     def _draw_stored(self, rng: np.random.Generator, snapshot: Snapshot) -> Batch:
         """Draw single steps from the database; positions must have no gaps.
@@ -319,7 +319,7 @@ class SamplePlan:
             raise
         except Exception as error:
             failure = error
-        # The cause may be that no step matches.
+        # If no step matches, raise TooFewRows instead, because that may be the cause.
         check_size(population.size, 1, unit.what, replace=True)
         raise failure
 
@@ -391,7 +391,7 @@ class SamplePlan:
         return layout, window, None
 
     def _add_mask(self, layout: Layout, window: Window | None) -> None:
-        """Add the mask to the columns, and let masked rows lead to the zero row."""
+        """Add the mask to the columns, and replace rows outside the mask by the zero row."""
         assert layout.mask is not None
         layout.columns.setdefault("mask", layout.mask)
         if window is None or layout.rows is not window.rows:

@@ -1,6 +1,6 @@
 """Draw whole tasks and read their steps."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from collections.abc import Sequence
 

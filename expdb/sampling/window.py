@@ -1,6 +1,6 @@
 """The rows around drawn steps and their records, read once for the unit and the batch."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 from functools import cached_property
 from typing import Any
@@ -181,7 +181,7 @@ class Window(RowColumns):
         return self._of_drawn[AFTER] if rows is self.drawn else self._of(AFTER, rows)
 
     def terminated(self, rows: np.ndarray) -> np.ndarray:
-        """Return whether each row terminated its episode."""
+        """Return whether the step of each row terminated its episode."""
         return self._of_drawn["terminated"] if rows is self.drawn else self._of("terminated", rows)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from expdb.errors import QueryError
 from expdb.names import kind_of
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import MANY, MAX_VALUES
+from expdb.sql.tables import bound
 
 _NUMERIC = ("integer", "integer?", "real")
 
@@ -87,7 +88,7 @@ def column_test(
         kinds = {type(member) for member in values}
         if len(values) > MANY and kinds == {int if numeric else str}:
             return dialect.among(column, values)
-        return column.in_([dialect.bound(member) for member in values])
+        return column.in_([bound(member) for member in values])
     checked = _checked(name, value)
     if op == "like":
         if numeric or is_flag:
@@ -106,7 +107,7 @@ def column_test(
         op, fitted = _exact(name, op, fitted)
         if op in ("all", "none"):
             return column.is_not(None) if op == "all" else sa.false()
-    return _build_comparison(column, op, dialect.bound(fitted))
+    return _build_comparison(column, op, bound(fitted))
 
 
 def _fitting(name: str, value: Any) -> Any:
@@ -191,7 +192,7 @@ def tag_test(
             for member in values
             if isinstance(member, bool)
         ]
-        texts = [dialect.bound(member) for member in values if isinstance(member, str)]
+        texts = [bound(member) for member in values if isinstance(member, str)]
         numbers = [
             dialect.bound_number(member)
             for member in values
@@ -208,5 +209,5 @@ def tag_test(
     if op == "like":
         return sa.and_(dialect.like(text, _pattern(name, checked)), is_text)
     if isinstance(checked, str):
-        return sa.and_(_build_comparison(text, op, dialect.bound(checked)), is_text)
+        return sa.and_(_build_comparison(text, op, bound(checked)), is_text)
     return sa.and_(_build_comparison(number, op, dialect.bound_number(checked)), is_number)

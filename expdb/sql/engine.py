@@ -94,9 +94,9 @@ class Engine(ABC):
         the commit; this suits writes about processes that the power loss would also end.
         """
 
-    @abstractmethod
     def appending(self) -> Transaction:
         """Return a context manager for one statement that is a transaction by itself."""
+        return self.writing()
 
     @abstractmethod
     def sql(self) -> Transaction:
@@ -109,12 +109,12 @@ class Engine(ABC):
         The result may be up to `max_lag` seconds old.
         """
 
-    @abstractmethod
     def is_unchanged(self, seen: object) -> bool:
         """Return whether nothing was committed since `seen`, whatever `max_lag` is.
 
-        Return False if only a round trip could detect commits.
+        By default, return False, because only a round trip could detect commits.
         """
+        return False
 
     @abstractmethod
     def version_after_commit(self, seen: object, commit_versions: Any) -> object | None:

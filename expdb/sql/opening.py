@@ -9,7 +9,8 @@ import re
 import sqlite3
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from types import ModuleType
 from urllib.parse import unquote
 
@@ -19,9 +20,9 @@ from expdb import errors
 from expdb.sql import schema
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
+from expdb.sql.dialects.sqlite.connection import translated
 from expdb.sql.dialects.sqlite.engine import SqliteEngine
-from expdb.sql.dialects.sqlite.open_files import FileUse, refuse_other_library
-from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.dialects.sqlite.files import FileUse, refuse_other_library
 from expdb.sql.engine import Engine
 
 Location = str | sa.URL  # the path of a file, or the URL of a database on a server
@@ -161,10 +162,8 @@ def upgrade(location: Location, timeout: float = 30.0) -> tuple[str | None, str]
         engine = SqliteEngine(location, read_only=False, durability="full", timeout=timeout)
     else:
         engine = _server_engine(location, read_only=False, durability="full", timeout=timeout)
-    try:
+    with closing(engine):
         return schema.upgrade(engine)
-    finally:
-        engine.close()
 
 
 def grant(url: sa.URL, actors: Sequence[str], readers: Sequence[str]) -> None:
@@ -172,13 +171,10 @@ def grant(url: sa.URL, actors: Sequence[str], readers: Sequence[str]) -> None:
     engine = _server_engine(url, read_only=False, durability="full", timeout=30.0)
     from expdb.sql.dialects.postgresql import statements as postgresql
 
-    try:
-        with engine.reading() as session:
-            schema.check_revision(session, engine)
+    with closing(engine):
+        _check_schema(engine)
         with engine.writing() as session:
             postgresql.grant(session, actors, readers)
-    finally:
-        engine.close()
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -230,28 +226,16 @@ def create_file(path: str, module: ModuleType = sqlite3) -> None:
     draft = os.path.join(folder, sqlite_files.DRAFT.format(uuid.uuid4().hex))
     try:
         try:
-            with FileUse(draft):
-                connection = connection_to.connect(
-                    draft, module, create=True, durability="full", busy_ms=0
-                )
-                try:
-                    connection_to.prepare_file(connection)
-                finally:
-                    connection.close()
+            connect = partial(connection_to.connect, draft, module, durability="full", busy_ms=0)
+            with FileUse(draft), closing(connect(create=True)) as connection:
+                connection_to.prepare_file(connection)
             engine = SqliteEngine(
                 draft, read_only=False, durability="full", timeout=30.0, module=module
             )
-            try:
-                with engine.writing() as session:
-                    schema.run_migrations(session)
-            finally:
-                engine.close()
-            with FileUse(draft):
-                connection = connection_to.connect(draft, module, durability="full", busy_ms=0)
-                try:
-                    connection_to.complete_file(connection, draft)
-                finally:
-                    connection.close()
+            with closing(engine), engine.writing() as session:
+                schema.run_migrations(session)
+            with FileUse(draft), closing(connect()) as connection:
+                connection_to.complete_file(connection, draft)
         except module.Error as error:
             raise translated(error, path) from errors.log_cause(error)
         except errors.StorageFull as error:

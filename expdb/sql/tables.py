@@ -344,6 +344,15 @@ EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 
+def bound(value: Any) -> sa.ColumnElement[Any]:
+    """Return a parameter of the value's own type.
+
+    With the type of an integer column, 0.5 would be truncated.
+    """
+    number: Any = Integer if isinstance(value, int) else Real
+    return sa.literal(value, sa.Text() if isinstance(value, str) else number)
+
+
 def active_lease_condition(now: str) -> str:
     """Return the SQL condition for a lease that has not ended and expires after `now`."""
     return f"status = 'leased' AND expires > {now}"

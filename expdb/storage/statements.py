@@ -1,12 +1,12 @@
 """SQL text of the statements that frequent operations execute."""
 
-TAKE = (
+RESERVE_POSITIONS = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
     "RETURNING added, episodes_added, fields_version"
 )
 
 
-TAKE_EPISODE = (
+RESERVE_EPISODE = (
     "UPDATE buffers SET episodes_added = episodes_added + 1 WHERE id = ? "
     "RETURNING episodes_added - 1"
 )

@@ -138,7 +138,7 @@ class Store:
         *arguments: Arguments.args,
         **options: Arguments.kwargs,
     ) -> Result:
-        """Return the result of `function(store, session, ...)`, which reads one snapshot."""
+        """Call `function(store, session, ...)` in a read transaction and return its result."""
         with self.engine.reading() as session:
             return function(self, session, *arguments, **options)
 

@@ -21,7 +21,7 @@ class EpisodeWrite:
     gained: float | None  # sum of the rewards of these steps
     details: Mapping[str, Any]  # new details that its steps add
     # Indices of steps whose number is not above the earlier numbers of their agent.
-    late: list[int]
+    out_of_order: list[int]
     needs_numbers: bool  # whether the write requires the stored step numbers of the episode
 
     @property

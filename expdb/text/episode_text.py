@@ -31,26 +31,14 @@ def find(
             rows = chosen.episodes({"episode": int(episode)}).to_pylist()
         if rows:
             return chosen, rows[0]
-    of_task = (
-        db.sql(
-            "SELECT episode_id FROM experience_episodes WHERE task_id = :task LIMIT 5",
-            {"task": episode},
-        )
-        .column(0)
-        .to_pylist()
-    )
-    if of_task:
+    select = "SELECT episode_id FROM experience_episodes"
+    named = db.sql(f"{select} WHERE task_id = :task LIMIT 5", {"task": episode})
+    if of_task := named.column(0).to_pylist():
         raise expdb.UnknownEpisode(
             f"{episode!r} is a task, not an episode; pass one of its episodes: {', '.join(of_task)}"
         )
-    newest = (
-        db.sql(
-            "SELECT episode_id FROM experience_episodes WHERE steps_held > 0 ORDER BY started DESC "
-            "LIMIT 5"
-        )
-        .column(0)
-        .to_pylist()
-    )
+    stored = db.sql(f"{select} WHERE steps_held > 0 ORDER BY started DESC LIMIT 5")
+    newest = stored.column(0).to_pylist()
     there = f"the newest episodes are {', '.join(newest)}" if newest else "no episode is stored"
     raise expdb.UnknownEpisode(
         f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "

@@ -69,6 +69,15 @@ class OpenWriters:
         for writer in writers:
             self.next_flush = min(self.next_flush, writer.next_flush_time(now))
 
+    def explain(self, error: errors.TooFewRows) -> errors.TooFewRows:
+        """Return the error, with the number of steps that are not written yet."""
+        if not (unwritten := self.unwritten()):
+            return error
+        return errors.TooFewRows(
+            f"{error}; writers of this process have {unwritten:,} steps that are not written yet, "
+            "so call flush()"
+        )
+
     def _is_limited(self) -> bool:
         """Return whether the buffer has a rate limiter, or True if the database does not answer."""
         try:

@@ -39,13 +39,13 @@ class EpisodeSink:
         """Return an empty collection of steps."""
         return create_steps(self._store.fields, self._store.replacements)
 
-    def gather_many(self, episode: EpisodeRecord, batch: Any, steps: PendingSteps) -> bool:
+    def gather_batch(self, episode: EpisodeRecord, batch: Any, steps: PendingSteps) -> bool:
         """Add all steps of a batch or none; return whether the last one ends the episode."""
         columns = columns_of(batch)
         at_once = columns is not None and steps.rows.takes_arrays
         at_once = at_once and EPISODE_NAMES.isdisjoint(columns or ())
         many = columnar(columns, steps.types) if columns is not None and at_once else None
-        mark = steps.mark()
+        state = steps.capture_state()
         try:
             if many is not None:
                 steps.extend([episode] * many.size, many)
@@ -60,7 +60,7 @@ class EpisodeSink:
                     f"step {ends.index(True) + 1}"
                 )
         except BaseException:
-            steps.back_to(mark)
+            steps.restore_state(state)
             raise
         return bool(ends) and ends[-1]
 
@@ -101,12 +101,16 @@ class StepSink:
         return self._episodes.create_steps()
 
     def gather(
-        self, whose: Any, fields: Mapping[str, Any], columns: tuple[Any, ...], steps: PendingSteps
+        self,
+        arguments: Any,
+        fields: Mapping[str, Any],
+        columns: tuple[Any, ...],
+        steps: PendingSteps,
     ) -> None:
         """Add a step; change nothing if the step is refused."""
-        self._episodes.gather(whose, fields, columns, steps)
+        self._episodes.gather(arguments, fields, columns, steps)
 
-    def gather_many(self, batch: Any, steps: PendingSteps) -> None:
+    def gather_batch(self, batch: Any, steps: PendingSteps) -> None:
         """Add all steps of a batch or none."""
         columns = columns_of(batch)
         if columns is None or not self._episodes.gather_columns(columns, steps):

@@ -1,6 +1,6 @@
 """EpisodeWriter and StepWriter: gather steps, and write each of them exactly once."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import functools
 import logging
@@ -58,12 +58,9 @@ def async_append_form(
 
 # Errors that the next flush would raise again, or after which a step was discarded.
 _REFUSALS = (
-    errors.EpisodeEnded,
-    errors.EpisodeMismatch,
-    errors.Evicted,
-    errors.FieldMismatch,
+    errors.EpisodeEnded, errors.EpisodeMismatch, errors.Evicted, errors.FieldMismatch,
     errors.InvalidValue,
-)
+)  # fmt: skip
 
 
 class BufferedWriter(ABC):
@@ -80,7 +77,7 @@ class BufferedWriter(ABC):
         self._steps = sink.create_steps()
         # Steps of a commit with unknown outcome. They are written again before any other steps.
         self._in_doubt: Any = None
-        self._untold = np.empty(0, np.int64)  # positions that no flush has returned yet
+        self._unreturned = np.empty(0, np.int64)  # positions that no flush has returned yet
         self._flushed_at = time.monotonic()
         self._defers_flush = False  # True while `append_async` or `extend_async` adds steps
         self._lock = threading.RLock()
@@ -115,7 +112,7 @@ class BufferedWriter(ABC):
     @property
     def unreturned(self) -> int:
         """The number of appended steps whose positions no flush has returned yet, an int."""
-        return len(self._untold) + self.unwritten
+        return len(self._unreturned) + self.unwritten
 
     def flush(self) -> np.ndarray:
         """Write the gathered steps and return their positions.
@@ -161,11 +158,11 @@ class BufferedWriter(ABC):
         """
         if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
-        return locked(self._lock, self._check_flush_limits)
+        return locked(self._lock, self._flush_if_open)
 
     flush_async = async_form(flush)
 
-    def _check_flush_limits(self) -> np.ndarray:
+    def _flush_if_open(self) -> np.ndarray:
         if not self.is_open:
             self._refuse()
         return self._flush()
@@ -177,7 +174,7 @@ class BufferedWriter(ABC):
                 self._write()
         finally:
             self._flushed_at = time.monotonic()
-        positions, self._untold = self._untold, np.empty(0, np.int64)
+        positions, self._unreturned = self._unreturned, np.empty(0, np.int64)
         return positions
 
     def _flush_if_due(self) -> None:
@@ -228,7 +225,7 @@ class BufferedWriter(ABC):
         """Write the steps of a commit with unknown outcome again, without changing them."""
         if self._in_doubt is not None:
             self._sink.write(self._in_doubt)
-            self._told_of(self._in_doubt.positions)
+            self._add_unreturned(self._in_doubt.positions)
             self._in_doubt = None
 
     def _write(self) -> None:
@@ -240,11 +237,11 @@ class BufferedWriter(ABC):
         steps, following = self._steps, self._sink.create_steps()
         try:
             self._write_others(steps)
-            self._told_of(steps.positions)
+            self._add_unreturned(steps.positions)
             self._steps = self._sink.create_steps()  # not `following`: the write may add fields
         except BaseException:
             if steps.is_stored:  # an interrupt came just after the commit
-                self._told_of(steps.positions)
+                self._add_unreturned(steps.positions)
                 self._steps = following
             elif steps.is_in_doubt:
                 self._steps, self._in_doubt = following, steps
@@ -260,10 +257,12 @@ class BufferedWriter(ABC):
             self._write_others(steps)
             raise
 
-    def _told_of(self, positions: np.ndarray) -> None:
+    def _add_unreturned(self, positions: np.ndarray) -> None:
         # An interrupt may repeat the call with the same positions.
-        if not np.array_equal(self._untold[len(self._untold) - len(positions) :], positions):
-            self._untold = np.concatenate((self._untold, positions))
+        if not np.array_equal(
+            self._unreturned[len(self._unreturned) - len(positions) :], positions
+        ):
+            self._unreturned = np.concatenate((self._unreturned, positions))
 
     def end_left_open(self) -> UnclosedEpisode | LostSteps | None:
         """Close a writer that the program left open, without raising; for internal use.
@@ -498,7 +497,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
     def _extend(self, columns: Any) -> None:
         if not self._takes_steps:
             self._resume()
-        if self._sink.gather_many(self._episode, columns, self._steps):
+        if self._sink.gather_batch(self._episode, columns, self._steps):
             self._whole, self._takes_steps = True, False
         self._flush_if_due()
 
@@ -697,7 +696,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         self._close("complete" if kind is None or self._whole else "aborted", {})
 
 
-class Whose(NamedTuple):
+class EpisodeArguments(NamedTuple):
     """The arguments of a step that concern its episode."""
 
     key: tuple[str, str]  # task and agent
@@ -851,7 +850,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             if warning := self._task_reminder.count_step(task_id, terminated or truncated):
                 errors.warn(warning)
             task_id = "default"
-        whose = Whose(
+        arguments = EpisodeArguments(
             (task_id, "agent" if agent_id is None else agent_id), episode_id, policy_version,
             task_name, group_id, episode_tags,
         )  # fmt: skip
@@ -861,7 +860,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         )  # fmt: skip
         if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
-        with self._lock: self._append(whose, fields, columns)  # fmt: skip
+        with self._lock: self._append(arguments, fields, columns)  # fmt: skip
 
     def extend(self, columns: Any, agents: Sequence[str] | None = None) -> None:
         """Add many steps, which the next flush makes durable.
@@ -930,13 +929,15 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     def _extend(self, columns: Any) -> None:
         if self._has_ended:
             self._refuse()
-        self._sink.gather_many(columns, self._steps)
+        self._sink.gather_batch(columns, self._steps)
         self._flush_if_due()
 
-    def _append(self, whose: Whose, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
+    def _append(
+        self, arguments: EpisodeArguments, fields: Mapping[str, Any], columns: tuple[Any, ...]
+    ) -> None:
         if self._has_ended:
             self._refuse()
-        self._sink.gather(whose, fields, columns, self._steps)
+        self._sink.gather(arguments, fields, columns, self._steps)
         self._flush_if_due()
 
     def close(self) -> None:

@@ -101,7 +101,7 @@ def test_an_archiver_renews_its_eviction_while_it_writes(filled, tmp_path, monke
                 session.query(f"UPDATE evictions SET renewed = {now} - 500 RETURNING id")
             yield from scan(positions[start : start + 10], names)
             with store.engine.reading() as session:
-                idle.append(evictions.under_way(store, session).idle)
+                idle.append(evictions.find_eviction(store, session).idle)
 
     monkeypatch.setattr(first._retention, "_scan", in_small_batches)
     assert first.evict() == 30

@@ -235,8 +235,9 @@ def test_too_few_rows_error_mentions_unflushed_steps(db):
     buffer = db.buffer("b")
     with buffer.writer() as writer:
         writer.append(x=1)
-        with pytest.raises(expdb.TooFewRows, match=r"1 steps .* flush"):
-            next(buffer.epochs(4))
+        for draw in (lambda: next(buffer.epochs(4)), lambda: buffer.consumer("trainer").lease(4)):
+            with pytest.raises(expdb.TooFewRows, match=r"1 steps .* flush"):
+                draw()
 
 
 def test_threads_that_share_epochs_get_different_batches(filled):

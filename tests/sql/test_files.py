@@ -475,7 +475,7 @@ def test_a_copy_is_complete_with_its_wal_and_reports_a_missing_wal(tmp_path):
 
 
 def test_an_interrupted_backup_leaves_no_file(path, tmp_path, monkeypatch):
-    from expdb.sql.dialects.sqlite import backup
+    from expdb.sql.dialects.sqlite import connection
 
     def interrupted(connection):
         raise KeyboardInterrupt
@@ -483,7 +483,7 @@ def test_an_interrupted_backup_leaves_no_file(path, tmp_path, monkeypatch):
     with expdb.open(path) as db:
         db.buffer("another").store(x=1.0)
         with monkeypatch.context() as patched:
-            patched.setattr(backup, "name_file", interrupted)
+            patched.setattr(connection, "name_file", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 db.backup(tmp_path / "copy.db")
         assert not (tmp_path / "copy.db").exists()

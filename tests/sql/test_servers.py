@@ -23,7 +23,7 @@ from proxy import Proxy
 import expdb
 from expdb.sql.dialects.postgresql import connection
 from expdb.sql.dialects.postgresql import statements as dialect
-from expdb.sql.dialects.postgresql.session import PostgresqlSession
+from expdb.sql.dialects.postgresql.engine import PostgresqlSession
 from expdb.storage.ledger import consumers
 from expdb.storage.writing import change
 

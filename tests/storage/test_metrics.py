@@ -16,7 +16,7 @@ from processes import FORKSERVER
 
 import expdb
 from expdb.process import liveness
-from expdb.sql.dialects.postgresql.session import PostgresqlSession
+from expdb.sql.dialects.postgresql.engine import PostgresqlSession
 from expdb.storage.upkeep import measure, reporting
 
 pytestmark = pytest.mark.both_databases

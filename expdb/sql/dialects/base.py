@@ -64,6 +64,7 @@ class Dialect(Protocol):
     # -- schema ----------------------------------------------------------------------------------
 
     HAS_TABLE: str  # returns a row if a table exists; parameter: its name
+    HAS_INDEX: str  # returns a row if an index exists; parameter: its name
     HAS_ANY: str  # returns a row if the file or schema for the tables is not empty
     VERSION: str  # returns the revision of the schema
 
@@ -92,9 +93,6 @@ class Dialect(Protocol):
 
     def database_gauges(self, session: Session) -> dict[str, float]:
         """Return figures of the whole database for the history of metrics."""
-
-    def has_index(self, session: Session, label: str) -> bool:
-        """Return whether an index of this name exists."""
 
     # Whether the index of a score must also contain all scores of the step.
     INDEXES_ALL_SCORES: bool
@@ -131,9 +129,6 @@ class Dialect(Protocol):
 
     def like(self, column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:
         r"""Return a case-sensitive LIKE with `%`, `_` and `\\`."""
-
-    def bound(self, value: Any) -> sa.ColumnElement[Any]:
-        """Return a parameter of the value's own type."""
 
     def bound_number(self, value: int | float) -> sa.ColumnElement[Any]:
         """Return a parameter that compares exactly with a number in JSON."""

@@ -11,7 +11,7 @@ from expdb import errors
 from expdb.names import nearest
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.ledger.pins import update_pins
 from expdb.storage.store import Store
 from expdb.storage.stored_json import damaged
 
@@ -166,7 +166,7 @@ def drop_consumer(store: Store, name: str) -> None:
         leases = tables.leases.c
         of_consumer = sa.and_(leases.buffer_id == store.id, leases.consumer == consumer.id)
         session.execute(sa.delete(tables.leases).where(of_consumer))
-        settle_pins(store, session)
+        update_pins(store, session)
 
 
 def policy_version(store: Store, session: Session) -> int | None:

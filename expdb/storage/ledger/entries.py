@@ -170,12 +170,12 @@ def _entry(row: Any, requests: dict[int, str]) -> Entry:
         raise ValueError("its request is missing or altered")
     if crc_of(row.positions, row.columns, row.number, row.request) != row.crc:
         raise ValueError("checksum mismatch")
-    asked = json.loads(text)
+    request = json.loads(text)
     drawn = unpack_positions(bytes(row.positions))
-    columns = unpack_columns(bytes(row.columns), asked["columns"], len(drawn.positions))
+    columns = unpack_columns(bytes(row.columns), request["columns"], len(drawn.positions))
     if (row.rows, row.first, row.last) != (len(drawn.items), *bounds(drawn)):
         raise ValueError("its rows, first and last do not match its positions")
     return Entry(
-        row.id, row.number, row.status, row.leased, row.expires, row.trainer_step, asked,
+        row.id, row.number, row.status, row.leased, row.expires, row.trainer_step, request,
         row.checksum, replace(drawn, columns=columns),
     )  # fmt: skip

@@ -55,7 +55,7 @@ class Archiving:
         return self.path.with_name(f".{self.path.name}.{self.id:x}")
 
 
-def under_way(store: Store, session: Session) -> Archiving | None:
+def find_eviction(store: Store, session: Session) -> Archiving | None:
     """Return the buffer's eviction that is under way, or None."""
     rows = session.query(
         sa.select(V.id, V.holder, _now(store) - V.renewed, V.file, V.positions, V.committed).where(
@@ -110,7 +110,7 @@ def is_owner(store: Store, session: Session, archiving: Archiving) -> bool:
     return bool(rows) and bool(rows[0][0]) == archiving.committed
 
 
-def give_up(store: Store, session: Session, archiving: Archiving) -> None:
+def release_ownership(store: Store, session: Session, archiving: Archiving) -> None:
     """Give up the ownership, so that any process can continue the eviction."""
     session.execute(_update(store, archiving).values(holder=NOBODY))
 
@@ -144,27 +144,22 @@ def fingerprint(store: Store, session: Session, archiving: Archiving) -> tuple[i
     steps, episodes, segments = tables.steps.c, tables.episodes.c, tables.segments.c
     priorities, annotations = tables.priorities.c, tables.annotations.c
     f = sa.func
-    annotated = annotations.buffer_id == store.id, annotations.position.between(low, high)
     in_range = segments.buffer_id == store.id, segments.last >= low, segments.first <= high
-    own = sa.select(segments.episode).where(*in_range)
+    affected = sa.select(segments.episode).where(*in_range)
+    of_steps = steps.buffer_id == store.id, steps.position.between(low, high)
+    of_episodes = episodes.buffer_id == store.id, episodes.id.in_(affected)
+    blocks = priorities.buffer_id == store.id, priorities.block.between(low >> 10, high >> 10)
+    annotated = annotations.buffer_id == store.id, annotations.position.between(low, high)
+    figures = (
+        (f.count(), of_steps),
+        (f.coalesce(f.max(steps.revision), -1), of_steps),
+        (f.coalesce(f.max(episodes.revision), -1), of_episodes),
+        (f.coalesce(f.max(priorities.version), -1), blocks),
+        (f.count(), annotated),
+        (f.coalesce(f.sum(annotations.crc), 0), annotated),
+    )
     (row,) = session.query(
-        sa.select(
-            sa.select(f.count())
-            .where(steps.buffer_id == store.id, steps.position.between(low, high))
-            .scalar_subquery(),
-            sa.select(f.coalesce(f.max(steps.revision), -1))
-            .where(steps.buffer_id == store.id, steps.position.between(low, high))
-            .scalar_subquery(),
-            sa.select(f.coalesce(f.max(episodes.revision), -1))
-            .where(episodes.buffer_id == store.id, episodes.id.in_(own))
-            .scalar_subquery(),
-            sa.select(f.coalesce(f.max(priorities.version), -1))
-            .where(priorities.buffer_id == store.id)
-            .where(priorities.block.between(low >> 10, high >> 10))
-            .scalar_subquery(),
-            sa.select(f.count()).where(*annotated).scalar_subquery(),
-            sa.select(f.coalesce(f.sum(annotations.crc), 0)).where(*annotated).scalar_subquery(),
-        )
+        sa.select(*[sa.select(figure).where(*rows).scalar_subquery() for figure, rows in figures])
     )
     return tuple(map(int, row))
 

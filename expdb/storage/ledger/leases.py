@@ -27,7 +27,7 @@ from expdb.storage.ledger.encoding import (
     pack_positions,
     unpack_positions,
 )
-from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.ledger.pins import update_pins
 from expdb.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -89,21 +89,7 @@ def names_episodes(unit: Any) -> bool:
     return settings.get("name") in _WHOLE
 
 
-@dataclass(frozen=True)
-class NewLease:
-    """A lease to be inserted."""
-
-    number: int
-    repeats: int | None  # id of the released lease with the same number
-    request: int
-    holder: str
-    expires: float
-    checksum: int
-    drawn: LeasedItems
-    pinned: int | None = None  # first position to protect from eviction; None for no pin
-
-
-def hold(store: Store, session: Session, consumer: ConsumerRecord) -> Counters:
+def lock_consumer(store: Store, session: Session, consumer: ConsumerRecord) -> Counters:
     """Lock a consumer, so that no other transaction changes its leases; return its counters."""
     rows = session.query(*_lock_statement(store, consumer))
     if not rows:
@@ -123,7 +109,7 @@ def _lock_statement(store: Store, consumer: ConsumerRecord) -> tuple[Any, ...]:
     return statement, store.id, consumer.id, consumer.name
 
 
-def hold_and_acknowledge(
+def lock_and_acknowledge(
     store: Store,
     session: Session,
     consumer: ConsumerRecord,
@@ -131,7 +117,7 @@ def hold_and_acknowledge(
     holder: str,
     step: int | None,
 ) -> tuple[Counters, int | None]:
-    """Lock a consumer as `hold` does and acknowledge a lease without pins, in one round trip.
+    """Lock a consumer and acknowledge a lease without pins, in one round trip.
 
     Return the counters before the acknowledgement and the consumer's version after it. The version
     is None if `holder` does not hold the lease.
@@ -147,7 +133,7 @@ def hold_and_acknowledge(
     return Counters(*counter_rows[0]), int(version_rows[0][0]) if version_rows else None
 
 
-def glance(
+def read_change_counters(
     store: Store, consumer: ConsumerRecord, seen: list[int] | None, seconds: float
 ) -> list[int]:
     """Return numbers that change whenever a consumer may be able to lease more steps.
@@ -174,7 +160,7 @@ def glance(
     return list(rows[0])
 
 
-def changed(
+def read_changed(
     store: Store, session: Session, consumer: ConsumerRecord, after: int, ids: Iterable[int]
 ) -> list[LeaseRow]:
     """Return the leases with an id above `after` or in `ids`, oldest first."""
@@ -218,20 +204,26 @@ def insert(
     session: Session,
     consumer: ConsumerRecord,
     counters: Counters,
-    lease: NewLease,
+    lease: LeaseRow,
+    released: LeaseRow | None,
+    checksum: int,
+    pinned: int | None,
 ) -> None:
-    """Insert a lease, and update the consumer's counters."""
+    """Insert a lease, and update the consumer's counters.
+
+    `released` is the released lease with the same number, `checksum` that of the batch, and
+    `pinned` the first position to protect from eviction.
+    """
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
     positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)
     begun = max(counters.begun, lease.number + 1)
     session.execute(_COUNT, counters.handed_out + 1, begun, *key)
-    if lease.repeats is not None:
-        session.execute(_REPEATED, *key, lease.repeats)
+    if released is not None:
+        session.execute(_REPEATED, *key, released.id)
     session.execute(
-        _INSERT, *key, counters.handed_out, lease.number, lease.request, lease.holder,
-        counters.now, lease.expires, counters.policy_version, len(lease.drawn.items),
-        first, last, positions, columns, lease.checksum,
-        crc_of(positions, columns, lease.number, lease.request), lease.pinned,
+        _INSERT, *key, lease.id, lease.number, lease.request, lease.holder, counters.now,
+        lease.expires, counters.policy_version, len(lease.drawn.items), first, last, positions,
+        columns, checksum, crc_of(positions, columns, lease.number, lease.request), pinned,
     )  # fmt: skip
 
 
@@ -262,7 +254,7 @@ def release(
             )
             log.warning(message, store.name, consumer.name, len(rows))
     if any(pinned is not None for _, pinned in rows):
-        settle_pins(store, session)
+        update_pins(store, session)
     return [id for id, _ in rows]
 
 
@@ -276,7 +268,7 @@ def acknowledge(
 ) -> int | None:
     """Acknowledge a lease; return the consumer's version, or None if `holder` does not hold it."""
     now = store.dialect.NOW
-    _hold(store, session, consumer)
+    _queue_consumer_lock(store, session, consumer)
     rows = session.query(
         f"UPDATE leases SET status = 'acknowledged', ended = {now}, trainer_step = ?, "
         "acknowledged = (SELECT c.acknowledged FROM consumers c "
@@ -288,7 +280,7 @@ def acknowledge(
     if not rows:
         return None
     if rows[0][0] is not None:
-        settle_pins(store, session)
+        update_pins(store, session)
     ((version,),) = session.query(
         "UPDATE consumers SET version = version + 1, acknowledged = acknowledged + 1, "
         "last_step = coalesce(?, last_step) WHERE buffer_id = ? AND id = ? RETURNING version",
@@ -297,7 +289,7 @@ def acknowledge(
     return int(version)
 
 
-def acknowledge_at_once(
+def acknowledge_and_commit(
     store: Store,
     session: Session,
     consumer: ConsumerRecord,
@@ -311,7 +303,7 @@ def acknowledge_at_once(
     """
     statement = store.dialect.ACKNOWLEDGE
     assert statement is not None
-    _hold(store, session, consumer)
+    _queue_consumer_lock(store, session, consumer)
     key = store.id, consumer.id
     (rows,) = session.query_all((statement, step, *key, id, holder, step, *key), last=True)
     return int(rows[0][0]) if rows else None
@@ -330,7 +322,7 @@ def renew(
     Return the consumer's new version, or None if `holder` does not hold the lease.
     """
     now = store.dialect.NOW
-    _hold(store, session, consumer)
+    _queue_consumer_lock(store, session, consumer)
     rows = session.query(
         f"UPDATE leases SET expires = {now} + ? WHERE buffer_id = ? AND consumer = ? AND id = ? "
         f"AND holder = ? AND {active_lease_condition(now)} RETURNING id",
@@ -339,7 +331,7 @@ def renew(
     return _count_change(store, session, consumer) if rows else None
 
 
-def _hold(store: Store, session: Session, consumer: ConsumerRecord) -> None:
+def _queue_consumer_lock(store: Store, session: Session, consumer: ConsumerRecord) -> None:
     """Queue a lock on the consumer's row: every transaction locks this row before its leases."""
     if not store.dialect.WRITES_ALONE:
         session.execute(
@@ -377,20 +369,22 @@ def status(store: Store, session: Session, consumer: ConsumerRecord, id: int) ->
     return rows[0][0], rows[0][1]
 
 
-def lost(store: Store, session: Session, consumer: ConsumerRecord, id: int) -> errors.LeaseLost:
+def lost_error(
+    store: Store, session: Session, consumer: ConsumerRecord, id: int
+) -> errors.LeaseLost:
     """Return the error for a lease that this process does not hold."""
-    state, late = status(store, session, consumer, id)
+    state, seconds_since_expiry = status(store, session, consumer, id)
     what = f"lease {id} of consumer {consumer.name!r}"
     if state == "acknowledged":
         return errors.LeaseLost(f"{what} was already acknowledged; lease another batch")
-    if state == "leased" and late < 0:
+    if state == "leased" and seconds_since_expiry < 0:
         return errors.LeaseLost(
             f"{what} belongs to another process; acknowledge the lease in that process"
         )
-    if late >= 0:
+    if seconds_since_expiry >= 0:
         return errors.LeaseLost(
-            f"{what} expired {late:.1f} seconds ago, and its items may be leased again; pass "
-            "more seconds to lease(), or renew the lease in time"
+            f"{what} expired {seconds_since_expiry:.1f} seconds ago, and its items may be leased "
+            "again; pass more seconds to lease(), or renew the lease in time"
         )
     return errors.LeaseLost(f"{what} was released; lease another batch")
 

@@ -8,7 +8,7 @@ from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.store import Store
 
 
-def settle_pins(store: Store, session: Session) -> int:
+def update_pins(store: Store, session: Session) -> int:
     """Update the buffer's oldest pinned position; return the position of its oldest step.
 
     The function locks the buffer's row first, so that the next statement sees the pins of all other

@@ -7,25 +7,25 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import LeaseRow, changed, hold
-from expdb.storage.ledger.pins import settle_pins
+from expdb.storage.ledger.leases import lock_consumer, read_changed
+from expdb.storage.ledger.pins import update_pins
 from expdb.storage.store import Store
 
 
-class Returned(NamedTuple):
+class ReleasedLeases(NamedTuple):
     """The number of released leases and the positions of their items."""
 
     leases: int
     positions: np.ndarray  # of the items, ascending, each once
 
 
-def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) -> Returned:
+def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) -> ReleasedLeases:
     """Release all leases that are active or were acknowledged after a trainer step.
 
     These are the leases with a greater trainer step, and those without a trainer step that were
     acknowledged after the last lease with a trainer step up to `step`.
     """
-    counters = hold(store, session, consumer)
+    counters = lock_consumer(store, session, consumer)
     rows = session.query(
         "SELECT id, status, trainer_step, acknowledged FROM leases WHERE buffer_id = ? AND "
         "consumer = ? AND status IN ('leased', 'acknowledged')",
@@ -46,8 +46,8 @@ def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) 
     }
     ids = np.array(sorted(row[0] for row in rows if row[0] not in kept), np.int64)
     if not len(ids):
-        return Returned(0, ids)
-    leases = _read(store, session, consumer, ids)
+        return ReleasedLeases(0, ids)
+    leases = read_changed(store, session, consumer, 1 << 62, ids.tolist())  # no other ids
     session.execute(
         f"UPDATE leases SET status = 'returned', ended = {store.dialect.NOW}, trainer_step = NULL, "
         f"acknowledged = NULL WHERE buffer_id = ? AND consumer = ? AND id {store.dialect.AMONG}",
@@ -65,12 +65,7 @@ def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) 
         counters.version + 1, len(kept), max(kept_steps)[1] if kept_steps else None, store.id,
         consumer.id,
     )  # fmt: skip
-    settle_pins(store, session)
-    return Returned(len(ids), np.unique(np.concatenate([lease.drawn.items for lease in leases])))
-
-
-def _read(
-    store: Store, session: Session, consumer: ConsumerRecord, ids: np.ndarray
-) -> list[LeaseRow]:
-    no_others = 1 << 62
-    return changed(store, session, consumer, no_others, ids.tolist())
+    update_pins(store, session)
+    return ReleasedLeases(
+        len(ids), np.unique(np.concatenate([lease.drawn.items for lease in leases]))
+    )

@@ -4,7 +4,7 @@ Every query reads a bounded number of rows, so that a measurement takes millisec
 buffer of any size. On a server, most queries share one round trip.
 """
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import functools
 import struct

@@ -1,6 +1,6 @@
 """Count the newest groups of rollouts by stage: open, without return, with returns, leased."""
 
-from __future__ import annotations  # NumPy imports its random module when it is first named
+from __future__ import annotations  # so that annotations do not import numpy.random
 
 import functools
 import json

@@ -426,7 +426,7 @@ def index(store: Store, name: str) -> None:
     if len(label.encode()) > LONGEST_IDENTIFIER or has_capitals:
         label = f"{table.name}_by_{zlib.crc32(label.encode()):08x}"
     with store.writing() as (session, _):
-        if store.dialect.has_index(session, label):
+        if session.query(store.dialect.HAS_INDEX, label):
             return
         # The buffer id comes first, because every query compares it.
         columns: list[Any] = [table.c.buffer_id, expression]

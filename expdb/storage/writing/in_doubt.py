@@ -35,14 +35,8 @@ def find_written(store: Store, session: Session, pending: PendingSteps) -> np.nd
             store.id, episode.episode_id,
         )  # fmt: skip
         if rows:
-            (
-                episode.id,
-                episode.length,
-                episode.last_step,
-                episode.ordered,
-                episode.last_position,
-            ) = rows[0]
-            episode.greatest = None
+            episode.id, episode.length, episode.last_step, episode.ordered, last_position = rows[0]
+            episode.last_position, episode.greatest = last_position, None
     return np.arange(last - len(pending) + 1, last + 1, dtype=np.int64)
 
 

@@ -69,29 +69,29 @@ class OpenEpisodes:
 
     def gather(
         self,
-        whose: Any,
+        arguments: Any,
         fields: Mapping[str, Any],
         columns: tuple[Any, ...],
         pending: PendingSteps,
     ) -> None:
         """Add a step to the pending steps, or raise and change nothing.
 
-        `whose` holds the episode columns of the step.
+        `arguments` holds the episode columns of the step.
         """
         if pending.fields.version != self._store.fields.version:  # other fields were declared
             pending.cut()
             pending.retype(self._store.fields, None)
-        episode = pending.open_episode(whose)
+        episode = pending.open_episode(arguments)
         step = columns[0]
-        is_own_number = step is not None and whose.episode_id is None
+        is_own_number = step is not None and arguments.episode_id is None
         if episode is not None and is_own_number and not pending.is_above(step, episode):
             episode = None  # the number may begin another episode
         if episode is not None:  # the usual case, without a lookup
             if pending.add(episode, fields, columns):
-                pending.complete(episode, whose.key, whose.episode_id)
+                pending.complete(episode, arguments.key, arguments.episode_id)
             return
-        row = dict(zip(STEP_KEYS, columns, strict=True)) | whose._asdict()
-        row["task_id"] = whose.key[0]
+        row = dict(zip(STEP_KEYS, columns, strict=True)) | arguments._asdict()
+        row["task_id"] = arguments.key[0]
         before = dict(pending.opened), dict(pending.named), list(pending.replaced)
         details, ended = dict(pending.details), dict(pending.ended)
         try:
@@ -110,12 +110,12 @@ class OpenEpisodes:
         many = columnar(columns, pending.types) if pending.rows.takes_arrays else None
         if many is None:
             return False
-        mark = pending.mark()
+        state = pending.capture_state()
         before = dict(pending.opened), dict(pending.named), list(pending.replaced)
         try:
             pending.extend(self._episodes_of(many, pending), many)
         except BaseException as error:
-            pending.back_to(mark)
+            pending.restore_state(state)
             pending.opened, pending.named, pending.replaced = before
             if isinstance(error, _OwnAgents):
                 return False
@@ -135,12 +135,12 @@ class OpenEpisodes:
         if pending.fields.version != self._store.fields.version:
             pending.cut()
             pending.retype(self._store.fields, None)
-        mark, before = pending.mark(), list(_open_episodes_of(rows, pending))
+        state, before = pending.capture_state(), list(_open_episodes_of(rows, pending))
         replaced = list(pending.replaced)
         try:
             self._gather(rows, pending, stored)
         except BaseException:
-            pending.back_to(mark)
+            pending.restore_state(state)
             pending.replaced = replaced
             for episodes_by, key, episode in before:
                 if episode is _ABSENT:
@@ -155,7 +155,7 @@ class OpenEpisodes:
             key: dict(zip(("task_id", "agent_id", "episode_id"), key, strict=True))
             for key in dict.fromkeys(many.episode_keys())
         }
-        pending.found = self.find_stored([(row, {}) for row in row_of.values()])
+        pending.stored_by_name = self.find_stored([(row, {}) for row in row_of.values()])
         records = []
         open_records: dict[Any, EpisodeRecord] = {}  # open episodes with steps here
         progress: dict[EpisodeRecord, Progress] = {}
@@ -246,7 +246,7 @@ class OpenEpisodes:
         stored: dict[str, tuple[EpisodeRecord, str]] | None = None,
     ) -> None:
         """Add rows to the pending steps, and record which episodes they open and complete."""
-        pending.found = self.find_stored(rows) if stored is None else stored
+        pending.stored_by_name = self.find_stored(rows) if stored is None else stored
         for index, (row, fields) in enumerate(rows):
             try:
                 episode = self._open_episode_of(row, pending)
@@ -418,8 +418,8 @@ class OpenEpisodes:
         """Return the episode that a step names, or a new one."""
         episode_id = row["episode_id"]
         episode = pending.named.get(episode_id) or self._named.get(episode_id)
-        if episode is None and episode_id in pending.found:
-            episode, status = pending.found[episode_id]
+        if episode is None and episode_id in pending.stored_by_name:
+            episode, status = pending.stored_by_name[episode_id]
             step, last = row.get("step"), episode.last_step
             may_repeat = isinstance(step, (int, np.integer)) and last is not None and step <= last
             if status != "open" and not may_repeat:

@@ -86,8 +86,8 @@ class Progress(NamedTuple):
         return self.greatest is None or number > self.greatest
 
 
-class Mark(NamedTuple):
-    """A state of pending steps that `back_to` can restore."""
+class PendingState(NamedTuple):
+    """A state of pending steps that `restore_state` can restore."""
 
     taken: int
     blocks: list[Block]
@@ -131,7 +131,8 @@ class PendingSteps:
         # Episodes that the handle caches after the commit; None for a completed episode.
         self.opened: dict[Key, EpisodeRecord | None] = {}
         self.named: dict[str, EpisodeRecord] = {}
-        self.found: dict[str, tuple[EpisodeRecord, str]] = {}  # stored episodes, with their status
+        # Stored episodes with their status.
+        self.stored_by_name: dict[str, tuple[EpisodeRecord, str]] = {}
         # Stored episodes without pending steps that are completed after the write, because their
         # task and agent have begun another episode.
         self.replaced: list[EpisodeRecord] = []
@@ -250,7 +251,7 @@ class PendingSteps:
         return self._types
 
     def extend(self, episodes: list[EpisodeRecord], many: Columnar) -> None:
-        """Add checked steps; after an exception, the caller must restore a `mark`."""
+        """Add checked steps; after an exception, the caller must restore the previous state."""
         stop = 0
         while stop < many.size:
             stop = self.rows.extend(many.fields, self._types, stop)
@@ -266,23 +267,23 @@ class PendingSteps:
         """Replace the contents with those of another object."""
         vars(self).update(vars(other))  # in one call, so that an interrupt cannot split it
 
-    def mark(self) -> Mark:
+    def capture_state(self) -> PendingState:
         """Return the current state, so that it can be restored if the next steps are refused."""
         rows = self.rows
-        return Mark(
+        return PendingState(
             len(self.taken), self.blocks, rows, rows.count, len(rows.columns), self.nbytes,
             self._types, self.fields, dict(self.ended), dict(self.details),
         )  # fmt: skip
 
-    def back_to(self, mark: Mark) -> None:
-        """Discard all steps that were added after a mark."""
-        del self.taken[mark.taken :]
+    def restore_state(self, state: PendingState) -> None:
+        """Discard all steps that were added after `state` was captured."""
+        del self.taken[state.taken :]
         self._progress, self._examined = {}, 0
         self._columns = None  # `steps` would use them if their length matched later
-        self.blocks, self.rows, self.nbytes = mark.blocks, mark.rows, mark.nbytes
-        self._types, self.fields = mark.types, mark.fields
-        self.ended, self.details = mark.ended, mark.details
-        self.rows.cut_back(mark.row_count, mark.columns)
+        self.blocks, self.rows, self.nbytes = state.blocks, state.rows, state.nbytes
+        self._types, self.fields = state.types, state.fields
+        self.ended, self.details = state.ended, state.details
+        self.rows.cut_back(state.row_count, state.columns)
 
     def _check_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's checked versions; the plan omits versions that equal the episode's."""
@@ -445,9 +446,9 @@ class PendingSteps:
         ends = {entry[0] for entry in kept if entry[5] or entry[6]} | {self.ending}
         self.ended = {record: how for record, how in self.ended.items() if record in ends}
 
-    def open_episode(self, whose: Any) -> EpisodeRecord | None:
+    def open_episode(self, arguments: Any) -> EpisodeRecord | None:
         """Return the open episode of a step, or None if it is unknown or the step adds details."""
-        key, name, _, *details = whose  # a step may have its own policy version
+        key, name, _, *details = arguments  # a step may have its own policy version
         if details.count(None) < len(details):
             return None
         try:

@@ -14,8 +14,10 @@ class Numbering(NamedTuple):
 
     last_step: int  # the greatest number
     greatest: dict[str | None, int] | None  # the greatest number of each agent; None if unknown
-    late: list[int]  # indices of steps whose number does not exceed all earlier ones of their agent
-    is_certain: bool  # whether the numbers of all steps except `late` are unused
+    out_of_order: list[
+        int
+    ]  # indices of steps whose number does not exceed all earlier ones of their agent
+    is_certain: bool  # whether the numbers of all steps except `out_of_order` are unused
 
 
 def make_plan(
@@ -33,7 +35,9 @@ def make_plan(
     has_versions = False  # whether the steps of a writer have another version than their episode
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        last_step, greatest, late, is_certain = _assign_numbers(steps, before, rows, numbers)
+        last_step, greatest, out_of_order, is_certain = _assign_numbers(
+            steps, before, rows, numbers
+        )
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
@@ -45,7 +49,7 @@ def make_plan(
             length=before.length + len(rows),
             last_step=last_step,
             greatest=greatest,
-            ordered=before.ordered and not late,
+            ordered=before.ordered and not out_of_order,
             last_position=rows[-1],
             gained=before.gained if gained is None else gained + (before.gained or 0.0),
             uses_version=True,
@@ -53,9 +57,11 @@ def make_plan(
         )
         has_versions |= record.step_version is not None
         status = pending.ended.get(record, "open")
-        needs_numbers = bool(late) or not is_certain
+        needs_numbers = bool(out_of_order) or not is_certain
         episodes.append(
-            EpisodeWrite(record, before, after, rows, status, gained, details, late, needs_numbers)
+            EpisodeWrite(
+                record, before, after, rows, status, gained, details, out_of_order, needs_numbers
+            )
         )
     chunks: list[ChunkWrite] = []
     segments: list[Segment] = []
@@ -87,7 +93,7 @@ def _assign_numbers(
 
     The steps of each agent are numbered separately.
     """
-    numbers, late, agents = steps.step, list[int](), steps.agent_id
+    numbers, out_of_order, agents = steps.step, list[int](), steps.agent_id
     is_known = is_certain = episode.greatest is not None or not episode.length
     greatest = dict(episode.greatest or ())
     last_step = episode.last_step
@@ -104,7 +110,7 @@ def _assign_numbers(
                 number = 0 if last is None else last + 1
             step[index] = number
             if last is not None and number <= last:
-                late.append(index)
+                out_of_order.append(index)
             else:
                 last = number
         assert last is not None
@@ -117,7 +123,7 @@ def _assign_numbers(
             f"episode {episode.episode_id!r} already has the greatest step number that fits 64 "
             "bits; begin another episode"
         )
-    return Numbering(last_step, greatest if is_known else None, late, is_certain)
+    return Numbering(last_step, greatest if is_known else None, out_of_order, is_certain)
 
 
 def _by_agent(steps: StepColumns, indices: list[int]) -> Iterable[tuple[str | None, list[int]]]:

@@ -37,7 +37,7 @@ class NumberConflict(NamedTuple):
     first: int | None  # place of the earlier step in the write with this number
 
 
-class NumbersTaken(errors.OutOfDate):
+class NumberConflicts(errors.OutOfDate):
     """Some steps have numbers that are taken; internal, handled by transaction.write."""
 
     def __init__(self, steps: list[NumberConflict]):
@@ -51,11 +51,11 @@ def read(
     """Return the numbers of the stored steps of an episode, whose current state is `state`.
 
     Return None if the greatest number of the episode suffices: if no step of the buffer has an
-    agent of its own, and the write has no late step.
+    agent of its own, and no step of the write is out of order.
     """
     if state.id is None:
         return {}
-    if not write.late and not session.query(
+    if not write.out_of_order and not session.query(
         "SELECT 1 FROM steps WHERE buffer_id = ? AND agent_id IS NOT NULL LIMIT 1", store.id
     ):
         return None
@@ -90,7 +90,7 @@ def find_conflicts(
     pending: PendingSteps, plan: WritePlan, write: EpisodeWrite, numbers: Numbers | None
 ) -> list[NumberConflict]:
     """Return the steps of an episode whose numbers are taken, or were taken by evicted steps."""
-    taken, seen, late = list[NumberConflict](), dict[Any, int](), set(write.late)
+    taken, seen, out_of_order = list[NumberConflict](), dict[Any, int](), set(write.out_of_order)
     numbers = numbers or {}
     smallest: dict[str | None, int] = {}
     is_partial = write.before.length > len(numbers)  # steps were evicted or deleted
@@ -103,7 +103,7 @@ def find_conflicts(
         # stored may have been evicted.
         is_evicted = (
             is_partial
-            and index in late
+            and index in out_of_order
             and not (write.before.ordered and smallest.get(agent, number + 1) < number)
         )
         if key in numbers or first != index or is_evicted:

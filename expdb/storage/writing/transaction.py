@@ -28,8 +28,8 @@ from expdb.storage.statements import (
     COUNT_AND_RETURN,
     COUNTERS,
     KEEP_FINAL,
-    TAKE,
-    TAKE_EPISODE,
+    RESERVE_EPISODE,
+    RESERVE_POSITIONS,
 )
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
@@ -64,7 +64,7 @@ def write(store: Store, pending: PendingSteps) -> np.ndarray:
     if store.dialect.ROUND_TRIP_STEPS and not again:
         pending.write_id = uuid.uuid4().hex
     new_episodes = len([record for record in pending.episodes() if record.id is None])
-    repeats: _Repeats | None = None
+    repeats: _RepeatedSteps | None = None
     try:
         while pending.stored is None:
             try:
@@ -76,8 +76,8 @@ def write(store: Store, pending: PendingSteps) -> np.ndarray:
                     commit = commit or _in_transaction(store, pending, again)
                     if not again:
                         _enqueue_commit(store, pending, commit)
-            except step_numbers.NumbersTaken as error:
-                repeats = repeats or _Repeats(len(pending))
+            except step_numbers.NumberConflicts as error:
+                repeats = repeats or _RepeatedSteps(len(pending))
                 repeats.discard(store, pending, error.steps)
             except errors.FieldMismatch:
                 if pending.fields.version == store.fields.version:
@@ -107,7 +107,7 @@ def write(store: Store, pending: PendingSteps) -> np.ndarray:
     return pending.stored
 
 
-class _Repeats:
+class _RepeatedSteps:
     """The steps of a write that repeat other steps, so they are not stored again."""
 
     def __init__(self, count: int):
@@ -349,7 +349,7 @@ def _write(
     count, now = len(pending.taken), time.time()
     plan = draft.plan if draft.plan.is_current else make_plan(pending)
     new = len([write for write in plan.episodes if write.before.id is None])
-    taken = session.query(TAKE, count, new, store.id)
+    taken = session.query(RESERVE_POSITIONS, count, new, store.id)
     if not taken:
         raise store.dropped()
     added, episodes_added, version = taken[0]
@@ -419,7 +419,7 @@ def _put_episodes(
             continue
         if write.before.id is None:
             if write.record.id is not None:  # it was swept, and no id was reserved for it
-                ((id,),) = session.query(TAKE_EPISODE, store.id)
+                ((id,),) = session.query(RESERVE_EPISODE, store.id)
             else:
                 id, next_id = next_id, next_id + 1
             write.after.id = id
@@ -468,7 +468,7 @@ def _plan_with_numbers(
         try:
             state = episodes.current(store, session, write.record)
         except errors.EpisodeEnded as error:
-            if len(write.late) < len(write.rows):
+            if len(write.out_of_order) < len(write.rows):
                 raise
             ended = error  # the steps may repeat stored steps
     current[write.record] = state
@@ -480,7 +480,7 @@ def _plan_with_numbers(
     if ended is not None and len(taken) < len(write.rows):
         raise ended
     if taken:
-        raise step_numbers.NumbersTaken(taken)
+        raise step_numbers.NumberConflicts(taken)
     return plan
 
 

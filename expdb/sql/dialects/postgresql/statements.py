@@ -192,15 +192,10 @@ def database_gauges(session: Any) -> dict[str, float]:
     }
 
 
-def has_index(session: Any, label: str) -> bool:
-    """Return whether an index of this name exists."""
-    rows = session.query(
-        "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
-        "AND relname = ?",
-        label,
-    )
-    return bool(rows)
-
+HAS_INDEX = (
+    "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace('expdb') AND relkind = 'i' "
+    "AND relname = ?"
+)
 
 # An entry of an index has a maximum of about 2,700 bytes; the scores of a step can be longer.
 INDEXES_ALL_SCORES = False
@@ -342,18 +337,6 @@ def among_selected(
     For IN without statistics, the planner may run the SELECT for every row of the outer table.
     """
     return column == sa.any_(sa.func.array(selected.scalar_subquery()))
-
-
-def bound(value: Any) -> sa.ColumnElement[Any]:
-    """Return a parameter of the value's own type."""
-    kind: Any = (
-        sa.Text()
-        if isinstance(value, str)
-        else sa.BigInteger()
-        if isinstance(value, int)
-        else sa.Double()
-    )
-    return sa.literal(value, kind)
 
 
 def like(column: sa.ColumnElement[Any], pattern: str) -> sa.ColumnElement[bool]:

@@ -1,4 +1,7 @@
-"""Connections to a file: open, identify the file, begin transactions, checkpoint."""
+"""Connections to a file: open, identify and copy the file, begin transactions, checkpoint.
+
+Errors of SQLite become errors of expdb.
+"""
 
 import os
 import random
@@ -6,13 +9,110 @@ import sqlite3
 import struct
 import time
 import urllib.parse
+from contextlib import closing, suppress
 from types import ModuleType
 from typing import Any
 
 from expdb import errors
 from expdb.sql import schema
 from expdb.sql.dialects.sqlite import files as sqlite_files
-from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.dialects.sqlite.files import FileUse
+from expdb.sql.session import Session
+
+# By primary code (sqlite.org/rescode.html): the error class and its message.
+MEANINGS: dict[int, tuple[type[errors.ExpDBError], str]] = {
+    sqlite3.SQLITE_IOERR: (
+        errors.DatabaseUnreadable,
+        "{path} cannot be read or written ({message}); check the disk and the file system, then "
+        "open it again",
+    ),
+    sqlite3.SQLITE_BUSY: (
+        errors.DatabaseBusy,
+        "{path} is locked by another writer; try again, or open it with a longer timeout",
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        errors.NotAnExperienceDatabase,
+        "{path} is not an SQLite database; choose another path",
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        errors.DatabaseDamaged,
+        "{path} is corrupted ({message}); restore a backup, or recover it with sqlite3's .recover",
+    ),
+    sqlite3.SQLITE_TOOBIG: (
+        errors.DatabaseDamaged,
+        "a value is too large for SQLite ({message}); store smaller steps, or, if nothing was "
+        "stored, {path} is corrupted: restore a backup",
+    ),
+    sqlite3.SQLITE_FULL: (
+        errors.StorageFull,
+        "no space is left for {path}; free disk space and try again; no acknowledged write is lost",
+    ),
+    sqlite3.SQLITE_READONLY: (
+        errors.DatabaseReadOnly,
+        "{path} cannot be written ({message}); check the permissions of the file and its folder",
+    ),
+    sqlite3.SQLITE_CANTOPEN: (
+        errors.DatabaseMissing,
+        "{path} cannot be opened; check that its folder exists and can be read",
+    ),
+}
+# Messages of SQLite about values that expdb never writes.
+DAMAGE = ("integer overflow", "malformed JSON", "user-defined function raised exception")
+ALIKE = {
+    sqlite3.SQLITE_LOCKED: sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_PERM: sqlite3.SQLITE_READONLY,
+}
+
+
+def translated(error: BaseException, path: str) -> BaseException:
+    """Return the expdb error for a driver's error, or the error itself if there is none."""
+    message = str(error)
+    code = getattr(error, "sqlite_errorcode", None)
+    if isinstance(error, OverflowError) and "SQLite INTEGER" in message:
+        return _contradicts(path, message)
+    if isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in message:
+        code = sqlite3.SQLITE_CORRUPT
+    if code is None:
+        return error
+    if code == sqlite3.SQLITE_CONSTRAINT_TRIGGER and message.startswith("expdb: the rate limiter"):
+        return errors.RateLimited(message)
+    primary = ALIKE.get(code & 0xFF, code & 0xFF)
+    if primary == sqlite3.SQLITE_CONSTRAINT or message in DAMAGE:
+        return _contradicts(path, message)
+    if primary == sqlite3.SQLITE_ERROR:
+        if any(text in message for text in ("too large", "too many", "too complex")):
+            return errors.QueryError(
+                f"the query is too large ({message}); use in_() for long lists, or pass positions"
+            )
+        if message.startswith("no such") or "has no column named" in message:
+            primary = sqlite3.SQLITE_CORRUPT
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return errors.StorageFull(
+            f"no space is left for the log index of {path}; free disk space and try again; no "
+            "acknowledged write is lost"
+        )
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        folder = os.path.dirname(path)
+        if os.path.exists(path) and not os.access(path, os.R_OK):
+            return errors.AccessDenied(f"{path} cannot be read by this user; check its permissions")
+        if os.path.exists(folder) and not os.access(folder, os.W_OK):
+            return errors.DatabaseReadOnly(
+                f"{path} is in a folder that this user cannot write to; open it with "
+                "read_only=True once no other process has it open, or get write permission for the "
+                "folder"
+            )
+    if primary not in MEANINGS:
+        return error
+    kind, text = MEANINGS[primary]
+    return kind(text.format(path=path, message=message))
+
+
+def _contradicts(path: str, message: str) -> errors.DatabaseDamaged:
+    """Return the error for values that expdb never writes."""
+    return errors.DatabaseDamaged(
+        f"{path} is corrupted ({message}); run `expdb check`, then restore a backup"
+    )
+
 
 APPLICATION_ID = 0x65787064  # "expd"
 
@@ -343,3 +443,27 @@ def guard(connection: Any) -> None:
         return sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY
 
     connection.set_authorizer(authorize)
+
+
+def copy_into(target: str, session: Session, module: ModuleType) -> None:
+    """Copy the snapshot of a session into a new file, with SQLite's backup function."""
+    if os.path.exists(target):
+        raise errors.TargetExists(f"{target} already exists; choose a new file for the backup")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise errors.DatabaseMissing(
+            f"the folder {os.path.dirname(target)} does not exist; create it first"
+        )
+    try:
+        options: dict[str, Any] = {"create": True, "durability": "full", "busy_ms": 0}
+        with FileUse(target), closing(connect(target, module, **options)) as copy:
+            session.driver.backup(copy)
+            # Otherwise, the original and the copy would both continue the eviction into one
+            # archive.
+            copy.execute("DELETE FROM evictions WHERE NOT committed")
+            name_file(copy)
+            complete_file(copy, target)
+    except BaseException as error:  # including interrupts
+        for suffix in ("", "-wal", "-shm"):  # they would prevent the next backup
+            with suppress(OSError):
+                os.unlink(target + suffix)
+        raise translated(error, target) from errors.log_cause(error)

@@ -18,18 +18,16 @@ from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
-from expdb.sql.dialects.sqlite.backup import copy_into
-from expdb.sql.dialects.sqlite.commit_watch import CommitWatch, LastCommit
+from expdb.sql.dialects.sqlite.connection import copy_into, translated
 from expdb.sql.dialects.sqlite.examine import examined
-from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
-from expdb.sql.dialects.sqlite.open_files import (
+from expdb.sql.dialects.sqlite.files import (
     FileUse,
     open_files,
     refuse_other_library,
     refuse_other_path,
 )
-from expdb.sql.dialects.sqlite.session import SqliteSession, connecting
-from expdb.sql.dialects.sqlite.translate import translated
+from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
+from expdb.sql.dialects.sqlite.session import CommitWatch, LastCommit, SqliteSession, connecting
 from expdb.sql.dialects.sqlite.wal_index import is_next_commit
 from expdb.sql.engine import Engine
 from expdb.sql.schema import newer_schema
@@ -225,10 +223,6 @@ class SqliteEngine(Engine):
     def reading(self) -> Transaction:
         """Return a context manager in which all reads see one snapshot."""
         return SqliteTransaction(self, "read")
-
-    def appending(self) -> Transaction:
-        """Return a context manager for one statement that is a transaction by itself."""
-        return self.writing()
 
     def sql(self) -> Transaction:
         """Return a context manager with a connection that cannot write, whatever SQL it runs."""

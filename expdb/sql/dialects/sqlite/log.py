@@ -3,14 +3,13 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import ModuleType
 from typing import Any
 
 from expdb import errors
 from expdb.sql.dialects.sqlite.connection import checkpoint, connect, wal_bytes
-from expdb.sql.dialects.sqlite.files import may_write, readers
-from expdb.sql.dialects.sqlite.open_files import FileUse
+from expdb.sql.dialects.sqlite.files import FileUse, may_write, readers
 
 # Log size from which a checkpoint is due. At 16 MiB, syncs would slow down writes of single steps.
 CHECKPOINT_BYTES = 64 << 20
@@ -77,9 +76,9 @@ def remove_empty_log(path: str, module: ModuleType) -> None:
     if not os.path.exists(path + "-wal") or wal_bytes(path) or not may_write(path):
         return
     # Best effort: other processes may use the file.
-    with suppress(module.Error, OSError), FileUse(path):
-        connection = connect(path, module, durability="normal", busy_ms=0)
-        try:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
-        finally:
-            connection.close()
+    with (
+        suppress(module.Error, OSError),
+        FileUse(path),
+        closing(connect(path, module, durability="normal", busy_ms=0)) as connection,
+    ):
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()
