@@ -1661,11 +1661,13 @@ class ReplayBuffer(NotACollection):
         before = {} if wait is None else generator.bit_generator.state
         attempts, pause = None, 0.001
         while True:
-            if time.monotonic() >= self._writers.next_flush:
+            now = time.monotonic()
+            if now >= self._writers.next_flush:
                 self._writers.flush_overdue_steps()
             try:
                 batch = self._sampling.sample(arguments, generator, empty)
-                self._store.report_if_due()
+                if now >= self._reporter.next_report:
+                    self._reporter.report_if_due()
                 return batch
             except errors.ConnectionLost as error:
                 attempts = attempts or Attempts(self._engine.timeout)

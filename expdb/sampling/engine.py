@@ -369,7 +369,10 @@ class SampleEngine:
             changed: object = None
             # Without rows in memory, this process does not track commits.
             if self._loads_rows or not plan.request.needs_no_rows:
-                changed = self._look_for_changes()
+                store = self._store
+                if store.commit_queue.queued:
+                    self._apply_commits(store.commit_queue.take_all())
+                changed = store.engine.changed_since(self._seen)
                 if changed is None and plan.is_in_memory and plan.unit_type in self._advised:
                     if plan.saves_generator or self.resident.size < MANY:
                         rng_state = rng.bit_generator.state

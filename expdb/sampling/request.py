@@ -200,6 +200,11 @@ class SampleRequest:
             or self.at_least is not None
         )
 
+    @cached_property
+    def draws_from_all(self) -> bool:
+        """Whether every step that the unit may start from may be drawn."""
+        return self.key is None and self.shard is None
+
     def trajectories(self, resident: Resident) -> Resident | AgentTrajectories:
         """Return the rows with the links that the unit follows.
 

@@ -119,16 +119,15 @@ class SamplePlan:
         # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
         self._epoch = -1, -1
-        # The next draw can reuse `_window`. `_loaded` is the window of the steps checked last.
-        self._window: Window | None = None
-        self._loaded: Window | None = None
+        # The next draw can reuse `window`. `loaded` is the window of the steps checked last.
+        self.window: Window | None = None
+        self.loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
         # Whether a draw from memory can fail after it has drawn random numbers, even if there are
         # many steps. If it cannot, the engine does not save the state of the generator.
         self.saves_generator = request.unit.by_episode or self._checks_unit or self._checks_sampler
         self.scores: list[str] = []  # names of the scores that the request reads
-        self._drawn_from = MatchingPopulation(self, None, None)  # of draws from memory
-        self._drawn_from.is_whole = request.key is None and request.shard is None
+        self._drawn_from = PopulationInMemory(self, None, None)
 
     def serves(self, sampler: Sampler, unit: Unit) -> bool:
         """Return whether the plan can serve a call with an equal sampler and an equal unit.
@@ -180,10 +179,10 @@ class SamplePlan:
         r.owners = {}  # the request reads no columns of episodes
         self._drawn_from.rng = rng
         positions, columns = self._draw_from(self._drawn_from, request.size, rng)
-        window, self._loaded = self._loaded, None
+        window, self.loaded = self.loaded, None
         if window is None or window.positions_drawn is not positions:
-            self._window = self._window if window is None else window
-            window = self._load(positions, r.rows(positions))
+            self.window = self.window if window is None else window
+            window = self.load(positions, r.rows(positions))
         layout = unit.layout(window, window.drawn, rng)
         if layout.mask is not None:
             self._add_mask(layout, window)
@@ -192,27 +191,8 @@ class SamplePlan:
             columns = {name: array[layout.kept] for name, array in columns.items()}
         batch = self._gatherer.gather(self._keys, window, positions, layout, columns, None, empty)
         if window.rows.size <= self._most_rows_kept:
-            self._window = window
+            self.window = window
         return Batch(batch, len(positions))
-
-    def draw_uniformly(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return positions, drawn with replacement from all steps in memory that the unit allows.
-
-        Keep their window, if none of them was drawn again.
-        """
-        r, request = self.resident, self.request
-        positions = random_positions(r.low, r.high, size, rng)
-        window = self._load(positions, r.rows(positions))
-        if request.anchor_key:
-            fit = request.unit.may_start(window, window.drawn)
-            # `argmin` is faster than `all`, which calls Python code in NumPy.
-            if not fit[fit.argmin()]:
-                self._window = window
-                drawable = self.drawable(None)
-                assert isinstance(drawable, Interval)
-                return drawable.redraw(positions, fit, rng)
-        self._loaded = window
-        return positions
 
     def draw_recorded(
         self,
@@ -337,23 +317,23 @@ class SamplePlan:
     def _fit(self, positions: np.ndarray) -> np.ndarray:
         """Return a mask of the positions that the unit may start from; keep their window."""
         r, request, offsets = self.resident, self.request, self._offsets
-        if self._loaded is not None:
-            self._window, self._loaded = self._loaded, None
+        if self.loaded is not None:
+            self.window, self.loaded = self.loaded, None
         rows = r.rows(positions)
         is_linked = r.has_plain_links or request.trajectories(r) is r
         if offsets is None or len(positions) != request.size or not is_linked:
             return request.may_start(r, rows)
-        window = self._load(positions, rows)
+        window = self.load(positions, rows)
         if request.only_unit_decides:
             fit = request.unit.may_start(window, window.drawn)
         else:
             fit = request.may_start(r, window.drawn, window)
-        self._loaded = window
+        self.loaded = window
         return fit
 
-    def _load(self, positions: np.ndarray, rows: np.ndarray) -> Window:
+    def load(self, positions: np.ndarray, rows: np.ndarray) -> Window:
         """Load the window around steps."""
-        window, self._window, r = self._window, None, self.resident
+        window, self.window, r = self.window, None, self.resident
         if window is None or window.packed is not r.packed or window.size != len(rows):
             assert self._offsets is not None
             window = Window(r, self._offsets, len(rows), not self.request.unit.fills_with_zeros)
@@ -362,12 +342,12 @@ class SamplePlan:
 
     def _window_of(self, positions: np.ndarray, rows: np.ndarray) -> Window:
         """Return the window around steps; `_fit` may have loaded it."""
-        window, self._loaded = self._loaded, None
+        window, self.loaded = self.loaded, None
         if window is not None and window.positions_drawn is positions:
             return window
         if window is not None:
-            self._window = window
-        return self._load(positions, rows)
+            self.window = window
+        return self.load(positions, rows)
 
     # -- building the batch ------------------------------------------------------------------------
 
@@ -425,7 +405,7 @@ class SamplePlan:
                 self._keys, window, positions, layout, columns, context.snapshot, context.empty
             )
         if window is not None and window.rows.size <= self._most_rows_kept:
-            self._window = window
+            self.window = window
         if not self.request.unit.assembles:
             return Batch(batch, len(positions))
         return assemble(self._store, self.request, batch, positions, columns, context.rng)
@@ -437,7 +417,7 @@ STEP_COLUMNS = ("episode", "step", "reward", "terminated", "truncated")
 class MatchingPopulation:
     """The steps that one sample draws from; implements `Population` of replay/samplers.py."""
 
-    __slots__ = ("_number", "_plan", "_session", "is_whole", "rng")
+    __slots__ = ("_number", "_plan", "_session", "rng")
 
     def __init__(
         self,
@@ -446,7 +426,6 @@ class MatchingPopulation:
         rng: np.random.Generator | None,
         number: int | None = None,
     ):
-        self.is_whole = False  # whether all steps in memory that the unit allows may be drawn
         self._plan, self._session, self.rng, self._number = plan, session, rng, number
 
     def _drawable(self) -> Positions:
@@ -478,10 +457,7 @@ class MatchingPopulation:
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
         """Return `size` positions that are drawn uniformly."""
-        plan = self._plan
-        if replace and self.is_whole and size == plan.request.size and not plan.resident.gaps:
-            return plan.draw_uniformly(size, rng)
-        return plan.drawable(self._session).draw(size, replace, rng)
+        return self._plan.drawable(self._session).draw(size, replace, rng)
 
     def newest(self, k: int) -> Listed:
         """Return the newest `k` positions."""
@@ -533,3 +509,28 @@ class MatchingPopulation:
         if self._number is not None:
             return self._number
         return self._plan.by_priority.count_call(self._plan.request, sampler)
+
+
+class PopulationInMemory(MatchingPopulation):
+    """The steps of a draw from memory."""
+
+    __slots__ = ()
+
+    def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
+        """Return `size` positions that are drawn uniformly, and keep their window in the plan."""
+        plan = self._plan
+        r, request = plan.resident, plan.request
+        if not (replace and request.draws_from_all) or r.gaps or size != request.size:
+            return plan.drawable(None).draw(size, replace, rng)
+        positions = random_positions(r.low, r.high, size, rng)
+        window = plan.load(positions, r.rows(positions))
+        if request.anchor_key:
+            fit = request.unit.may_start(window, window.drawn)
+            # `argmin` is faster than `all`, which calls Python code in NumPy.
+            if not fit[fit.argmin()]:
+                plan.window = window
+                drawable = plan.drawable(None)
+                assert isinstance(drawable, Interval)
+                return drawable.redraw(positions, fit, rng)
+        plan.loaded = window
+        return positions
