@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # pandas and pyarrow are imported only for type checkers
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -78,6 +78,19 @@ class Batch(Mapping[str, np.ndarray]):
                 f"the batch has no key {name!r}; the keys are {', '.join(self._columns)}; pass "
                 "fields= to select others"
             ) from None
+
+    def __contains__(self, name: object) -> bool:  # faster than the method of Mapping
+        return name in self._columns
+
+    def items(self) -> ItemsView[str, np.ndarray]:
+        """Return the names and the arrays of the columns.
+
+        Returns
+        -------
+        ItemsView
+            Pairs of a name and an array.
+        """
+        return self._columns.items()
 
     def __getattr__(self, name: str) -> NoReturn:
         columns = () if name.startswith("_") else self._columns

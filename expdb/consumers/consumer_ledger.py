@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +53,6 @@ from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore
 from expdb.storage.store import Store
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -169,13 +167,16 @@ class ConsumerLedger:
         and draw nothing if that lease is no longer active. Raise TooFewRows if there are too few
         items; `finished` is acknowledged nevertheless.
         """
+        is_repeated = False
 
-        def attempt(is_repeated: bool) -> tuple[leases.LeaseRow, Batch] | None:
+        def attempt() -> tuple[leases.LeaseRow, Batch] | None:
+            nonlocal is_repeated
             if is_repeated and finished is not None and self._is_acknowledged(finished.id):
                 finished.complete()
+            is_repeated = True
             return locked(self._lock, self._lease, request, seconds, finished)
 
-        while (leased := self._retry(attempt)) is None:
+        while (leased := self.store.engine.retry(attempt)) is None:
             continue  # the transaction released overdue leases instead
         return leased
 
@@ -418,20 +419,19 @@ class ConsumerLedger:
         else:
             change = leases.acknowledge_and_commit if fits_one_statement else leases.acknowledge
 
-        def attempt(is_repeated: bool) -> None:
+        is_repeated = False
+
+        def attempt() -> None:
+            nonlocal is_repeated
             if not (is_repeated and self._is_acknowledged(lease)):
+                is_repeated = True
                 locked(self._lock, self._change, lease, change, step, {"status": ACKNOWLEDGED})
 
-        self._retry(attempt)
+        self.store.engine.retry(attempt)
         self.store.activity.add(LEARNER, leases_acknowledged=1)
         if scores:
             self.store.activity.add(JUDGE, scores=len(scores))
         self.store.report_if_due()
-
-    def _retry(self, attempt: Callable[[bool], Result]) -> Result:
-        """Retry `attempt` while the server restarts; its argument is False at the first time."""
-        attempts = itertools.count()
-        return self.store.engine.retry(lambda: attempt(next(attempts) > 0))
 
     def _is_acknowledged(self, lease: int) -> bool:
         """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""

@@ -15,9 +15,9 @@ from sqlalchemy.engine.default import DefaultDialect
 
 import expdb
 from expdb.cli import main
+from expdb.sql.dialects.sqlite import connection as sqlite_log
 from expdb.sql.dialects.sqlite import engine as sqlite_engine
 from expdb.sql.dialects.sqlite import files as sqlite_files
-from expdb.sql.dialects.sqlite import log as sqlite_log
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
-from expdb.sql.dialects.sqlite import log as sqlite_log
+from expdb.sql.dialects.sqlite import connection as sqlite_log
 from torture.disk import FULL, IOERR_WRITE, NO_LIBRARY, OK, Disk, library
 from torture.kills import FORK
 from torture.oracle import BUFFER, Log, step, verify

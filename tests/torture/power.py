@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import expdb
-from expdb.sql.dialects.sqlite import log as sqlite_log
+from expdb.sql.dialects.sqlite import connection as sqlite_log
 from torture.disk import NO_LIBRARY, Disk, Images, library
 from torture.oracle import BUFFER, step, verify
 from torture.table import Outcome, Place, fault

@@ -18,7 +18,12 @@ from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.sqlite import connection as connection_to
 from expdb.sql.dialects.sqlite import files as sqlite_files
 from expdb.sql.dialects.sqlite import statements as sqlite
-from expdb.sql.dialects.sqlite.connection import copy_into, translated
+from expdb.sql.dialects.sqlite.connection import (
+    WriteAheadLog,
+    copy_into,
+    remove_empty_log,
+    translated,
+)
 from expdb.sql.dialects.sqlite.examine import examined
 from expdb.sql.dialects.sqlite.files import (
     FileUse,
@@ -26,7 +31,6 @@ from expdb.sql.dialects.sqlite.files import (
     refuse_other_library,
     refuse_other_path,
 )
-from expdb.sql.dialects.sqlite.log import WriteAheadLog, remove_empty_log
 from expdb.sql.dialects.sqlite.session import CommitWatch, LastCommit, SqliteSession, connecting
 from expdb.sql.dialects.sqlite.wal_index import is_next_commit
 from expdb.sql.engine import Engine
@@ -302,7 +306,7 @@ class SqliteEngine(Engine):
                 "the database again"
             )
         if sqlite_files.identity(self.path) != self._file or (
-            writing and not os.path.exists(self.path + "-wal")
+            writing and not os.access(self.path + "-wal", os.F_OK)
         ):
             raise errors.DatabaseReplaced(
                 f"{self.path} was deleted or replaced while it was open; close this handle and "
