@@ -134,12 +134,13 @@ def check_sampler(
         for name, where in QUERIES.items():
             matching = {row for batch in filled.scan(where) for row in batch["position"].tolist()}
             label = f"{sampler}, {name}"
-            if checked is not sampler:
-                _sample(filled, size, where, sampler=checked, unit=expdb.Step())
             sampled = _sample(filled, size, where, sampler=sampler, unit=expdb.Step())
             if sampled is None:
                 continue
             (batch, wanted), drawn_at_all = sampled, True
+            if checked is not sampler:
+                expected = filled.sample(wanted, where, sampler=checked, rng=SEED)
+                _same_batch(batch, expected, f"{label}: the batch differs without checks")
             drawn = set(batch["position"].tolist())
             assert drawn <= matching, f"{label}: drew {min(drawn - matching)}, which does not match"
             for key in tuple(sampler.keys()):
@@ -148,6 +149,8 @@ def check_sampler(
             _check_again(filled, batch, wanted, label, where, sampler=sampler, unit=expdb.Step())
             if buffer is None:
                 _check_replay(filled, label, where, sampler=sampler, unit=expdb.Step())
+    if checked is not sampler and buffer is None:
+        _check_in_memory(sampler, checked, size)
     assert drawn_at_all, f"{sampler}: nothing could be drawn, so nothing was checked; pass a buffer"
 
 
@@ -321,6 +324,20 @@ def _with_checks(extension: Any) -> Any:
     copied = copy.copy(extension)
     object.__setattr__(copied, "__class__", kind)
     return copied
+
+
+def _check_in_memory(sampler: expdb.Sampler, checked: expdb.Sampler, size: int) -> None:
+    """Check that a sampler draws the same with and without checks from plain rows in memory."""
+    with expdb.open(":memory:") as db:
+        buffer = db.buffer("plain")
+        buffer.store_batch({"obs": np.arange(1500.0), "action": np.zeros(1500, np.int64)})
+        for _ in range(2):  # the first sample loads the rows
+            sampled, expected = (
+                _sample(buffer, size, None, sampler=each) for each in (sampler, checked)
+            )
+        if sampled is not None and expected is not None:
+            label = f"{sampler}: the batch differs without checks"
+            _same_batch(sampled[0], expected[0], label)
 
 
 def _check_value(extension: Any, kind: type) -> None:

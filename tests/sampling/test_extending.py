@@ -463,6 +463,23 @@ def test_a_sampler_without_checks_can_draw_uniformly_or_in_another_way(scratch):
     check_sampler(Mixed())
 
 
+@dataclass(frozen=True)
+class InPlace(expdb.Sampler):
+    """Draw uniformly, then change the drawn positions in place."""
+
+    checks_results = False
+
+    def draw(self, population, size, rng):
+        positions = population.uniform(size, rng)
+        positions[:] = population.newest(1).draw(1, True, rng)
+        return positions, {}
+
+
+def test_a_sampler_that_changes_drawn_positions_in_place_is_detected():
+    with pytest.raises(AssertionError, match="the batch differs without checks"):
+        check_sampler(InPlace())
+
+
 @dataclass(frozen=True, slots=True)
 class Slotted(expdb.Unit):
     scale: float = field(default=1.0, compare=False)
