@@ -20,13 +20,15 @@ def locked(
     with lock: return work(*arguments)  # fmt: skip
 
 
-def nested_call(buffer: str) -> errors.ExpDBError:
-    """Return the error of a call that interrupts another call of the same thread.
+class NestedCall(errors.ExpDBError):
+    """A call interrupted another call of the same thread, and may have left it unfinished.
 
     A signal handler, or a function of the user such as a sampler, made the call while the
     interrupted call was changing the data that the lock of the buffer protects.
     """
-    return errors.ExpDBError(
-        f"buffer {buffer!r} is in the middle of another call of this thread; in a signal handler, "
-        "set a flag, and call the buffer after that call has returned"
-    )
+
+    def __init__(self, buffer: str):
+        super().__init__(
+            f"buffer {buffer!r} is in the middle of another call of this thread; in a signal "
+            "handler, set a flag, and call the buffer after that call has returned"
+        )

@@ -19,7 +19,7 @@ from expdb.memory.new_steps import apply_commit
 from expdb.memory.priorities import load_priorities
 from expdb.memory.refresh import refresh
 from expdb.memory.resident import Resident
-from expdb.process.locks import nested_call
+from expdb.process.locks import NestedCall
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
@@ -67,20 +67,24 @@ def _under_lock(
     def safely(engine: SampleEngine, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return method(engine, *args, **kwargs)
-        except errors.ExpDBError:
-            raise
-        except BaseException:
-            engine.resident.forget()
+        except BaseException as error:
+            if _is_interrupt(error):
+                engine.resident.forget()
             raise
 
     @wraps(method)
     def call(engine: SampleEngine, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         lock = engine.resident.lock
         if lock._is_owned():  # type: ignore[attr-defined]
-            raise nested_call(engine.name)
+            raise NestedCall(engine.name)
         with lock: return safely(engine, *args, **kwargs)  # fmt: skip
 
     return call
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether an error may have left the rows in memory inconsistent."""
+    return isinstance(error, NestedCall) or not isinstance(error, errors.ExpDBError)
 
 
 class SampleEngine:
@@ -154,7 +158,7 @@ class SampleEngine:
         """
         lock = self.resident.lock
         if lock._is_owned():  # type: ignore[attr-defined]
-            raise nested_call(self.name)
+            raise NestedCall(self.name)
         with lock: return self._sample(arguments, rng, empty)  # fmt: skip
 
     @_under_lock
@@ -383,12 +387,11 @@ class SampleEngine:
             batch = self._sample_from(plan, changed, rng, empty)
             self.batches += 1
             return batch
-        except errors.ExpDBError:
-            if rng_state is not None:
+        except BaseException as error:
+            if _is_interrupt(error):
+                self.resident.forget()  # see _under_lock
+            elif rng_state is not None:
                 rng.bit_generator.state = rng_state
-            raise
-        except BaseException:
-            self.resident.forget()  # see _under_lock
             raise
 
     def _sample_from(

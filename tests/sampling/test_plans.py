@@ -8,6 +8,7 @@ from cases import combinations
 from processes import run_at_once
 
 import expdb
+from expdb.replay.sumtree import SumTree
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.sample_plan import MOST_ROWS_KEPT
 
@@ -218,6 +219,21 @@ def test_a_call_in_a_signal_handler_is_refused_during_a_sample(buffer, monkeypat
 
     monkeypatch.setattr(Gatherer, "gather", interrupted)
     assert_same(buffer.sample(40, rng=1, unit=unit), expected)
+
+
+def test_an_update_of_priorities_that_a_signal_handler_has_interrupted_is_consistent(
+    buffer, monkeypatch
+):
+    sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
+    positions = np.unique(buffer.sample(400, sampler=sampler)["position"])
+    values = np.zeros(len(positions))
+    values[0] = 5.0
+    monkeypatch.setattr(SumTree, "set", lambda *arguments: buffer.sample(1))
+    with pytest.raises(expdb.ExpDBError, match="in the middle of another call"):
+        buffer.update_priorities(positions, values)
+    monkeypatch.undo()
+    batch = buffer.sample(400, sampler=sampler, fields=["priority"])
+    assert not (batch["priority"] == 0).any()  # steps with this priority are never drawn
 
 
 def test_a_list_of_fields_can_change_between_samples(buffer):

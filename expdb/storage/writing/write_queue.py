@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from expdb import errors
-from expdb.process.locks import locked, nested_call
+from expdb.process.locks import NestedCall, locked
 from expdb.storage.ledger.rates import wait_to_insert
 from expdb.storage.store import Store
 from expdb.storage.writing.open_episodes import OpenEpisodes
@@ -64,7 +64,7 @@ class WriteQueue:
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of `work(*arguments)`, called while no other thread writes."""
         if self._owner == threading.get_ident():
-            raise nested_call(self._store.name)
+            raise NestedCall(self._store.name)
         result: Result = locked(self._lock, self._run_as_owner, work, *arguments)
         return result
 
@@ -98,7 +98,7 @@ class WriteQueue:
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident():
-            raise nested_call(self._store.name)
+            raise NestedCall(self._store.name)
         if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload
