@@ -454,9 +454,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            If the last flush is at least this number of seconds ago, the next append flushes.
-            Unless the buffer has a `rate_limiter`, the next `sample`, `epochs`, `score`,
-            `score_batch` or `lease` of this buffer object also flushes.
+            An append flushes if at least this number of seconds have passed since the last flush.
+            Unless the buffer has a `rate_limiter`, `sample`, `epochs`, `score`, `score_batch` and
+            `lease` of the same buffer and handle also flush then.
 
         Returns
         -------
@@ -518,9 +518,9 @@ class ReplayBuffer(NotACollection):
         flush_bytes : int, default 1048576
             Size of the buffered steps in bytes that causes a flush, at least 1.
         flush_seconds : float, default 5.0
-            If the last flush is at least this number of seconds ago, the next append flushes.
-            Unless the buffer has a `rate_limiter`, the next `sample`, `epochs`, `score`,
-            `score_batch` or `lease` of this buffer object also flushes.
+            An append flushes if at least this number of seconds have passed since the last flush.
+            Unless the buffer has a `rate_limiter`, `sample`, `epochs`, `score`, `score_batch` and
+            `lease` of the same buffer and handle also flush then.
 
         Returns
         -------
@@ -1778,7 +1778,9 @@ class ReplayBuffer(NotACollection):
     def _explain_error(self, where: Where, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the numbers of stored, matching and unwritten steps."""
         condition = self._store.compiled(where)
-        return self._writers.explain(self._store.read(explain_too_few, condition, error))
+        return self._writers.add_unwritten_steps(
+            self._store.read(explain_too_few, condition, error)
+        )
 
     def sampling_state(self) -> dict[str, Any]:
         """Return the state that, together with the stored data, determines the next samples.

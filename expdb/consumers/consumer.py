@@ -73,13 +73,14 @@ class Consumer:
         Returns
         -------
         dict
-            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, and the numbers
-            of `leased` and `acknowledged` leases. With `unit`, `discarded` is the number of groups
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, the
+            number of leases so far (`leased`), and that of acknowledged leases (`acknowledged`).
+            With `unit`, `discarded` is the number of groups
             that `discard` has marked as leased, and `groups` maps each state to a number of groups:
 
             - ``"ready"``: can be leased,
             - ``"leased"``: leased now, or leased `max_times_sampled` times,
-            - ``"incomplete"``: too few complete rollouts with a known return and all steps,
+            - ``"incomplete"``: too few rollouts are complete and have a known return and all steps,
             - ``"no_spread"``: the standard deviation of the returns is below `min_spread`,
             - ``"too_stale"``: a rollout exceeds `max_staleness` or has no policy version,
             - ``"waiting"``: a rollout has no score yet; only if the unit has `score`.
@@ -145,8 +146,8 @@ class Consumer:
         A lease lasts until it is acknowledged, is released or expires. The items of a released or
         expired lease may be drawn again. If the process of a lease has ended, learners on the same
         machine may draw its items immediately. The drawn items depend only on the data, the
-        consumer's seed and the number of the batch, so a released or expired batch has the same
-        items when it is drawn again.
+        consumer's seed and the number of the batch, so the batch of a released or expired lease has
+        the same items when it is drawn again.
 
         Parameters
         ----------
@@ -252,7 +253,7 @@ class Consumer:
         ------
         InvalidValue
             If `unit` is not a Group with `min_spread` above 0, or the consumer has no
-            `max_times_sampled`, so that a group never reaches its limit.
+            `max_times_sampled`.
         QueryError
             If `where` is not a valid query.
         UnknownConsumer
@@ -292,7 +293,7 @@ class Consumer:
             groups.update(lease.batch["position"][:, 0, 0].tolist())
 
     def rewind(self, step: int) -> dict[str, int]:
-        """Release all batches that were leased after a trainer step.
+        """Release the leases after a trainer step, so that their items can be leased again.
 
         Call it when a trainer restarts from a checkpoint of an earlier step. expdb releases the
         leases with a greater trainer step, the leases without a trainer step that were acknowledged
@@ -302,8 +303,8 @@ class Consumer:
         Parameters
         ----------
         step : int
-            Trainer step of the checkpoint, as passed to `lease` or `acknowledge`. With a number
-            below all steps, every lease is released.
+            Trainer step of the checkpoint, as passed to `lease` or `acknowledge`. If it is less
+            than every trainer step, every lease is released.
 
         Returns
         -------
@@ -439,7 +440,8 @@ class Consumer:
                     raise
                 except Exception:
                     if finished is not None and not finished.is_over:
-                        finished.acknowledge()  # the learner has trained on it
+                        with suppress(errors.LeaseLost):  # the failed call may have acknowledged it
+                            finished.acknowledge()  # the learner has trained on it
                     raise
                 yield lease.batch
                 step += 1
@@ -456,24 +458,24 @@ class Consumer:
         finished: Lease | None = None,
         cancelled: threading.Event | None = None,
     ) -> Lease:
-        """Acknowledge `finished`, then lease a batch; wait for enough items until the deadline."""
+        """Acknowledge `finished`, then lease a batch; wait for items until the deadline."""
         deadline, seen = time.monotonic() + options.wait, None
-        first = None
+        acknowledgement = None
         if finished is not None:
-            first = Acknowledgement(finished.id, finished.step, finished.end)
+            acknowledgement = Acknowledgement(finished.id, finished.step, finished.end)
         self._ledger.store.report_if_due()  # not later, because an interrupt would lose the lease
         with self._ledger.waiter() as waiter:
             while True:
                 self._buffer._writers.flush_overdue_steps()
                 try:
-                    row, batch = self._ledger.lease(request, options.seconds, first)
+                    row, batch = self._ledger.lease(request, options.seconds, acknowledgement)
                     if options.shard is not None or options.rows_multiple != 1:
                         shard = options.shard or (0, 1)
                         batch = select_shard(batch, request.unit, shard, options.rows_multiple)
                     return Lease(self._ledger, row, batch, options.seconds, step, options.renew)
                 except errors.TooFewRows as error:
                     if time.monotonic() >= deadline:
-                        raise self._buffer._writers.explain(error) from None
+                        raise self._buffer._writers.add_unwritten_steps(error) from None
                     waiter.wait_for(f"consumer {self.name!r}: {error}")
                     seen = self._ledger.wait_for_change(seen, deadline, cancelled)
                     if cancelled is not None and cancelled.is_set():
@@ -748,7 +750,7 @@ def _reopened(buffer: Any, name: str) -> Consumer:
 
 @dataclass(frozen=True)
 class _LeaseOptions:
-    """Checked arguments that concern the duration of a lease and the wait for the lease."""
+    """Checked arguments of `lease` that do not affect which items are drawn."""
 
     seconds: float
     wait: float

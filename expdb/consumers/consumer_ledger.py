@@ -67,7 +67,7 @@ class BatchRequest:
     fields: tuple[str, ...] | None
     empty: Empty
     pin: bool = False  # whether the buffer keeps the leased steps beyond its capacity
-    discards: bool = False  # whether the batch is used up without training
+    discards: bool = False  # whether the batch is discarded without training
     ranks: tuple[int, int] | None = None  # number of ranks that share the batch, rows_multiple
 
     @cached_property
@@ -84,11 +84,11 @@ class Acknowledgement:
     id: int
     step: int | None  # the trainer step
     end: Callable[[], None]  # marks the lease as ended in this process
-    is_done: bool = False
+    is_complete: bool = False
 
     def complete(self) -> None:
         """Record that the database has acknowledged the lease."""
-        self.is_done = True
+        self.is_complete = True
         self.end()
 
 
@@ -116,10 +116,10 @@ class ConsumerLedger:
         self._usage = Usage(settings.max_times_sampled, began)
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
-        self._returned_lease_ids: set[int] = (
+        self._delivered_lease_ids: set[int] = set()  # ids of the leases that a caller has received
+        self._pinning: set[int] = (
             set()
-        )  # ids of the leases that were returned to a caller
-        self._pinning: set[int] = set()  # ids of the leases in `_returned_lease_ids` that pin steps
+        )  # ids of the leases in `_delivered_lease_ids` that pin steps
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests that the database has
@@ -147,7 +147,7 @@ class ConsumerLedger:
     def reset_after_fork(self) -> None:
         """Reset the state in a forked child; the leases belong to the parent."""
         self._lock = threading.RLock()
-        self._serial, self._returned_lease_ids = next(_serials), set()
+        self._serial, self._delivered_lease_ids = next(_serials), set()
         self._watch.reset_after_fork()
         self._usage.forget()
 
@@ -159,32 +159,36 @@ class ConsumerLedger:
     # -- leases ----------------------------------------------------------------------------------
 
     def lease(
-        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None = None
+        self, request: BatchRequest, seconds: float, acknowledgement: Acknowledgement | None = None
     ) -> tuple[leases.LeaseRow, Batch]:
         """Draw a batch of items that are not leased, and record its lease.
 
-        The transaction also acknowledges the lease `finished`, if it is not done. Raise LeaseLost
-        and draw nothing if that lease is no longer active. Raise TooFewRows if there are too few
-        items; `finished` is acknowledged nevertheless.
+        Unless `acknowledgement` is complete, the transaction also acknowledges its lease. Raise
+        LeaseLost, and draw nothing, if that lease is no longer active. If there are too few items,
+        acknowledge the lease and raise TooFewRows.
         """
-        is_repeated = False
+        is_retry = False
 
         def attempt() -> tuple[leases.LeaseRow, Batch] | None:
-            nonlocal is_repeated
-            if is_repeated and finished is not None and self._is_acknowledged(finished.id):
-                finished.complete()
-            is_repeated = True
-            return locked(self._lock, self._lease, request, seconds, finished)
+            nonlocal is_retry
+            if (
+                is_retry
+                and acknowledgement is not None
+                and self._is_acknowledged(acknowledgement.id)
+            ):
+                acknowledgement.complete()
+            is_retry = True
+            return locked(self._lock, self._lease, request, seconds, acknowledgement)
 
         while (leased := self.store.engine.retry(attempt)) is None:
             continue  # the transaction released overdue leases instead
         return leased
 
     def _lease(
-        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None
+        self, request: BatchRequest, seconds: float, acknowledgement: Acknowledgement | None
     ) -> tuple[leases.LeaseRow, Batch] | None:
-        if finished is not None and finished.is_done:
-            finished = None
+        if acknowledgement is not None and acknowledgement.is_complete:
+            acknowledgement = None
         self._warn_of_mixed_units(request.unit.by_episode)
         if not self._sampling.resident.complete:
             self._sampling.load()
@@ -193,20 +197,20 @@ class ConsumerLedger:
         try:
             while True:
                 try:
-                    result = self._in_transaction(request, seconds, finished)
+                    result = self._in_transaction(request, seconds, acknowledgement)
                 except _EvictedBeforePin:
                     self._usage.forget()
                     self._sampling.load()
                     continue
                 break
         except BaseException:
-            if finished is not None:  # it is unknown whether it was acknowledged
+            if acknowledgement is not None:  # it is unknown whether it was acknowledged
                 self._usage.forget()
             raise
-        if finished is not None:
-            self._forget_lease(finished.id)
+        if acknowledgement is not None:
+            self._forget_lease(acknowledgement.id)
             self.store.activity.add(LEARNER, leases_acknowledged=1)
-            finished.complete()
+            acknowledgement.complete()
         if result is None:
             return None
         if isinstance(result, errors.TooFewRows):
@@ -217,7 +221,7 @@ class ConsumerLedger:
         self._apply_change(lease, version)
         resident = self._sampling.resident
         locked(resident.lock, self._usage.compact, resident)
-        self._returned_lease_ids.add(lease.id)
+        self._delivered_lease_ids.add(lease.id)
         self.store.activity.add(LEARNER, leases=1, items_leased=len(lease.drawn.items))
         if request.pin:
             self._pinning.add(lease.id)
@@ -233,16 +237,18 @@ class ConsumerLedger:
             )
 
     def _in_transaction(
-        self, request: BatchRequest, seconds: float, finished: Acknowledgement | None
+        self, request: BatchRequest, seconds: float, acknowledgement: Acknowledgement | None
     ) -> _CommittedLease | errors.TooFewRows | None:
-        """Acknowledge `finished`, then lease a batch, or release overdue leases and return None."""
-        acknowledges = finished is not None
+        """Acknowledge a lease, then lease a batch, or release overdue leases and return None."""
+        acknowledges = acknowledgement is not None
         with self.store.engine.writing(outlives=acknowledges) as session:
-            if finished is None:
+            if acknowledgement is None:
                 counters = leases.lock_consumer(self.store, session, self._consumer)
                 follow(self._usage, self.store, session, self._consumer, counters)
             else:
-                counters = self._acknowledge_first(session, finished.id, finished.step)
+                counters = self._acknowledge_first(
+                    session, acknowledgement.id, acknowledgement.step
+                )
             overdue = self._overdue(counters.now)
             if overdue:
                 leases.release(self.store, session, self._consumer, overdue, counters.now)
@@ -290,7 +296,7 @@ class ConsumerLedger:
         instead, so that the transaction commits the acknowledgement.
         """
         store, number = self.store, self._usage.next_number
-        released = self._usage.returned.get(number)  # a lease of the same batch
+        released = self._usage.released.get(number)  # the released lease of the same batch
         if counters.rate_limiter is not None and number == self._usage.begun:
             check_sample(store, counters.rate_limiter, request.at_least)
         try:
@@ -322,7 +328,7 @@ class ConsumerLedger:
 
     def _forget_lease(self, id: int) -> None:
         """Forget a lease whose end is committed."""
-        self._returned_lease_ids.discard(id)
+        self._delivered_lease_ids.discard(id)
         self._pinning.discard(id)
 
     def _apply_change(self, lease: leases.LeaseRow, version: int) -> None:
@@ -419,12 +425,12 @@ class ConsumerLedger:
         else:
             change = leases.acknowledge_and_commit if fits_one_statement else leases.acknowledge
 
-        is_repeated = False
+        is_retry = False
 
         def attempt() -> None:
-            nonlocal is_repeated
-            if not (is_repeated and self._is_acknowledged(lease)):
-                is_repeated = True
+            nonlocal is_retry
+            if not (is_retry and self._is_acknowledged(lease)):
+                is_retry = True
                 locked(self._lock, self._change, lease, change, step, {"status": ACKNOWLEDGED})
 
         self.store.engine.retry(attempt)
@@ -447,17 +453,17 @@ class ConsumerLedger:
 
         def attempt() -> None:
             with store.engine.writing() as session:
-                returned = rewind(store, session, self._consumer, step)
-                if returned.leases or not attempts:  # an earlier attempt may have been committed
-                    is_stored = fetch.alive(store, session, returned.positions)
-                    attempts.append((returned, returned.positions[~is_stored]))
+                released = rewind(store, session, self._consumer, step)
+                if released.leases or not attempts:  # an earlier attempt may have been committed
+                    is_stored = fetch.alive(store, session, released.positions)
+                    attempts.append((released, released.positions[~is_stored]))
 
         store.engine.retry(locked, self._lock, attempt)
         (count, positions), gone = attempts[-1]
         return {"leases": count, "items": len(positions), "evicted": len(gone)}, gone
 
     def renew(self, lease: int, seconds: float) -> None:
-        """Let a lease expire `seconds` from now; raise LeaseLost if it is not held."""
+        """Let a lease expire `seconds` from now; raise LeaseLost if it is not active."""
         self.store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
 
     def _change(
@@ -507,7 +513,7 @@ class ConsumerLedger:
             for lease in self._usage.held.values()
             # An interrupt may come before a lease of this process is returned to its caller.
             if lease.expires <= now
-            or (lease.holder == holder and lease.id not in self._returned_lease_ids)
+            or (lease.holder == holder and lease.id not in self._delivered_lease_ids)
             or (lease.holder != holder and self._liveness.has_ended(lease.holder))
         ]
 

@@ -35,12 +35,15 @@ class Follower:
         return self._resident.since(self.epoch) if self.epoch >= 0 else None
 
     def follow(self, store: Store, session: Session) -> None:
-        """Update the cache to the rows in memory, which must be up to date with the session."""
+        """Update the cache from the rows in memory, which must match the session's snapshot."""
         raise NotImplementedError
 
-    def updated(self, store: Store, session: Session | None, always: bool = False) -> Self:
-        """Return this cache, updated if it is outdated; an update requires a session."""
-        if always or not self.is_current:
+    def ensure_current(self, store: Store, session: Session | None, force: bool = False) -> Self:
+        """Update this cache if it is outdated or with `force`, and return it.
+
+        An update requires a session.
+        """
+        if force or not self.is_current:
             assert session is not None
             self.follow(store, session)
         return self

@@ -188,13 +188,11 @@ def apply_commit(r: Resident, commit: Commit, store: Store) -> bool:
     if new_steps is None:
         return False
     r.changing, r.complete = True, False
-    if counters.oldest > r.low:
-        orphaned = r.evict(counters.oldest)
-        r.record(Change(r.high, r.high, orphaned=orphaned))
+    orphaned = r.evict(counters.oldest)
     agents = commit.plan.columns[-1]
     if agents.count(None) < len(agents):
         r.record_breaks(has_agents=True)
-    add_new_steps(r, new_steps, store, None)
+    add_new_steps(r, new_steps, store, None, orphaned=orphaned)
     r.size, r.gaps = counters.size, counters.size != r.high - r.low
     r.changing, r.complete = False, True
     return True
@@ -220,10 +218,12 @@ def add_new_steps(
     store: Store,
     session: Session | None,
     revised: bool = False,
+    orphaned: np.ndarray = NONE,
 ) -> None:
     """Add new steps to the rows in memory. The ring must be large enough for them.
 
     If `revised` is true, the table `steps` may have newer values than the chunks, so it is queried.
+    `orphaned` are the positions whose previous step was evicted.
     """
     first = new_steps.first
     finals = sum([end.final is not None for end in new_steps.ended])
@@ -242,7 +242,7 @@ def add_new_steps(
         relinked += _end(r, end, first)
     episodes = np.array(sorted({step_range.episode for step_range in new_steps.ranges}), np.int64)
     older = np.array(relinked, np.int64) if relinked else NONE
-    r.record(Change(first, r.high, relinked=older, advanced=episodes))
+    r.record(Change(first, r.high, relinked=older, advanced=episodes, orphaned=orphaned))
 
 
 def _rows(r: Resident, first: int, count: int) -> Rows:

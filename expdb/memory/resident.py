@@ -60,9 +60,8 @@ def sparse_slots(count: int) -> int:
 
 def run_starts(values: np.ndarray) -> np.ndarray:
     """Return the indices at which runs of equal values begin."""
-    return np.flatnonzero(
-        np.concatenate((np.ones(min(1, len(values)), np.bool_), np.diff(values) != 0))
-    )
+    begins = np.concatenate((np.ones(min(1, len(values)), np.bool_), np.diff(values) != 0))
+    return begins.nonzero()[0]
 
 
 def _last_run(positions: np.ndarray, high: int) -> int:
@@ -576,11 +575,7 @@ class Resident(RowColumns):
         """Evict the positions before `low`; return the positions that lost their previous step."""
         if low <= self.low:
             return NONE
-        first = self.first_place
-        gone = np.arange(first, first + self.count_before(low)) % max(self.slots, 1)
-        after = self.next_steps(gone) if len(gone) else gone
-        orphaned = self.positions(after[after >= 0])
-        orphaned = orphaned[orphaned >= low]
+        orphaned = self._positions_after(low)
         self.early = self.early[self.early.searchsorted(low) :]
         self.low, self.base, self.high = low, max(low, self.base), max(low, self.high)
         if self._split is not None:
@@ -591,6 +586,17 @@ class Resident(RowColumns):
         while self.finals.taken and self.finals.taken[0][0] < low:
             self.finals.free.append(self.finals.taken.popleft()[1])
         return orphaned
+
+    def _positions_after(self, low: int) -> np.ndarray:
+        """Return the positions from `low` on whose previous step is before `low`."""
+        first, count = self.first_place, self.count_before(low)
+        if count == 1 and not len(self.early):  # the usual case of a buffer at its capacity
+            row = int(self.columns[AFTER][first % self.slots])
+            position = first + (row - first) % self.slots + self.offset
+            return np.array([position]) if 0 <= row < self.slots and position >= low else NONE
+        rows = self.next_steps(np.arange(first, first + count) % max(self.slots, 1))
+        positions = self.positions(rows[rows >= 0])
+        return positions[positions >= low]
 
     def count_before(self, low: int) -> int:
         """Return the number of positions before `low` that have a row."""

@@ -37,7 +37,7 @@ class Usage:
         self.last = -1  # greatest lease id that was read
         self.begun = 0
         self.held: dict[int, LeaseRow] = {}
-        self.returned: dict[
+        self.released: dict[
             int, LeaseRow
         ] = {}  # returned and not leased again yet, by batch number
         self._first, self._sparse = 0, NONE
@@ -51,7 +51,7 @@ class Usage:
         """Size in bytes."""
         journal = list(self._journal)  # an atomic copy, as other threads may lease meanwhile
         entries = sum(array.nbytes + ENTRY_BYTES for array in journal)
-        leases = ENTRY_BYTES * (len(self.held) + len(self.returned))
+        leases = ENTRY_BYTES * (len(self.held) + len(self.released))
         arrays = self._lease_counts.nbytes + self._is_held.nbytes + self._sparse.nbytes
         return arrays + entries + leases
 
@@ -120,13 +120,13 @@ class Usage:
             self._count(items, 1 if counts else -1)
         if (lease.status == "leased") != counted:
             self._hold(items, lease.status == "leased")
-        again = self.returned.get(lease.number)
+        again = self.released.get(lease.number)
         if again is not None and again.id <= lease.id:
-            del self.returned[lease.number]
+            del self.released[lease.number]
         if lease.status == "leased":
             self.held[lease.id] = lease
         elif lease.status == "returned":
-            self.returned[lease.number] = lease
+            self.released[lease.number] = lease
         self.last = max(self.last, lease.id)
         self.begun = max(self.begun, lease.number + 1)
         self._note(items)
@@ -202,7 +202,7 @@ class Usage:
     @property
     def next_number(self) -> int:
         """The number of the next batch: the smallest number of a returned lease, or a new one."""
-        return min(self.returned, default=self.begun)
+        return min(self.released, default=self.begun)
 
 
 def _pad(array: np.ndarray, size: int) -> np.ndarray:

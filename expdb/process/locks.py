@@ -21,14 +21,15 @@ def locked(
 
 
 class NestedCall(errors.ExpDBError):
-    """A call interrupted another call of the same thread, and may have left it unfinished.
+    """A call interrupts another call of the same thread.
 
-    A signal handler, or a function of the user such as a sampler, made the call while the
-    interrupted call was changing the data that the lock of the buffer protects.
+    A signal handler or user code, such as a sampler, called the buffer while the interrupted call
+    held the buffer's lock. If the error ends the interrupted call, the call is unfinished.
     """
 
     def __init__(self, buffer: str):
         super().__init__(
-            f"buffer {buffer!r} is in the middle of another call of this thread; in a signal "
-            "handler, set a flag, and call the buffer after that call has returned"
+            f"cannot call buffer {buffer!r} during another call of the same thread; in a signal "
+            "handler, set a flag and call the buffer later; in a sampler or unit, use only the "
+            "arguments"
         )

@@ -133,7 +133,7 @@ def _least_of(blocks: np.ndarray) -> np.ndarray:
     """Return the least weight above 0 of each block, infinity if there is none."""
     if len(blocks) and not blocks.reshape(-1)[blocks.argmin()] > 0:
         blocks = np.where(blocks > 0, blocks, np.inf)
-    # Transposed, because NumPy computes faster with contiguous rows.
+    # Transpose the array, because NumPy is faster on contiguous rows.
     least: np.ndarray = np.minimum.reduce(np.ascontiguousarray(blocks.T))
     return least
 

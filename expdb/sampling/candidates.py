@@ -117,14 +117,14 @@ class Candidates:
         """Load the episode columns and step versions that unit, sampler and consumer read."""
         reads, r, store = request.reads, self._resident, self._store
         if self._reads_agents(request):
-            r.step_agents = self._agents.updated(store, session)
+            r.step_agents = self._agents.ensure_current(store, session)
         if not reads:
             r.owners = {}
             return
         if request.limits is not None and request.limits.reads_versions:
-            r.step_versions = self._versions.updated(store, session)
+            r.step_versions = self._versions.ensure_current(store, session)
         owners = get_or_create(self._owners, reads, lambda: Owners(r, reads))
-        r.owners = owners.updated(store, session).by_name
+        r.owners = owners.ensure_current(store, session).by_name
 
     def _reads_agents(self, request: SampleRequest) -> bool:
         """Whether the request depends on the agents of steps."""
@@ -137,7 +137,7 @@ class Candidates:
 
     def scores(self, session: Session | None, name: str) -> StepScores:
         """Return the up-to-date scores of steps; if they are outdated, `session` is required."""
-        return self._scores_of(name).updated(self._store, session)
+        return self._scores_of(name).ensure_current(self._store, session)
 
     def positions(
         self,
@@ -269,7 +269,7 @@ class Candidates:
         matches = get_or_create(
             self._matches, request.key, lambda: Matches(self._resident, condition)
         )
-        return matches.updated(self._store, session, request.asks_priorities)
+        return matches.ensure_current(self._store, session, request.asks_priorities)
 
     def grouped(
         self, session: Session | None, request: SampleRequest, over: Literal["episode", "task"]

@@ -24,7 +24,7 @@ def least_position(resident: Resident, layout: Layout) -> int:
 def rows_crc(resident: Resident, layout: Layout) -> int:
     """Return a checksum of the steps in a layout that does not depend on the rows of the steps."""
     parts = []
-    # Without a mask, the rows of the layout are the drawn rows.
+    # Without a mask, the rows of the layout are the drawn rows, which need no checksum.
     for rows in (None if layout.mask is None else layout.rows, *_other_rows(layout)):
         if rows is not None:
             # The zero row and final observations lie after the rows of steps. A final observation
@@ -38,7 +38,7 @@ def rows_crc(resident: Resident, layout: Layout) -> int:
 
 
 def _other_rows(layout: Layout) -> tuple[np.ndarray | None, ...]:
-    """Return the rows that a layout has besides those of its items."""
+    """Return all arrays of rows in a layout except `rows`."""
     stacks = layout.stacks, layout.next_stacks
     return layout.next_rows, layout.last_rows, *stacks, layout.firsts
 

@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 SampleArguments = tuple[Any, ...]  # the arguments of `SampleEngine._plan`; a tuple is fastest
 
-MANY = 4096  # in a smaller buffer, a unit may have no step to start from
+MANY = 4096  # with fewer steps, a unit may find no step to start from
 RECENT_PLANS = 4
 FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not need them
 
@@ -58,7 +58,7 @@ FILL_SECONDS = 0.01  # time limit for loading rows during a sample that does not
 def _under_lock(
     method: Callable[Concatenate[SampleEngine, Arguments], Result],
 ) -> Callable[Concatenate[SampleEngine, Arguments], Result]:
-    """Make a method acquire the lock of the rows in memory.
+    """Make a method acquire the lock of the rows in memory, and refuse nested calls.
 
     An interrupt or a bug may leave the rows inconsistent. In that case, discard them, so that the
     next call reads them again.
@@ -434,7 +434,7 @@ class SampleEngine:
     def _prepare_plan(
         self, session: Session, plan: SamplePlan, changed: object, may_be_empty: bool = False
     ) -> Snapshot:
-        """Bring the rows up to date with a session, and prepare the chunk cache for a plan."""
+        """Update the rows, prepare the chunk cache for a plan, and return the snapshot."""
         state = self._store.state(session)
         if state.size or not may_be_empty:
             self._refresh(session, state, changed)

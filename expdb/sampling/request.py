@@ -181,9 +181,9 @@ class SampleRequest:
 
     @cached_property
     def needs_only_rows(self) -> bool:
-        """Whether a draw reads only rows in memory, and no query, episode column or priority."""
-        reads_others = self.reads or self.sampler.uses_priorities or self.asks_database
-        return not reads_others and self.key is None and self.limits is None
+        """Whether a draw needs only the rows in memory: no query, episode column or priority."""
+        needs_more = self.reads or self.sampler.uses_priorities or self.asks_database
+        return not needs_more and self.key is None and self.limits is None
 
     @cached_property
     def is_plain(self) -> bool:
@@ -201,8 +201,8 @@ class SampleRequest:
         )
 
     @cached_property
-    def draws_from_all(self) -> bool:
-        """Whether every step that the unit may start from may be drawn."""
+    def has_no_filter(self) -> bool:
+        """Whether neither a query nor a shard excludes steps."""
         return self.key is None and self.shard is None
 
     def trajectories(self, resident: Resident) -> Resident | AgentTrajectories:
@@ -338,7 +338,7 @@ def as_text(
 ) -> str:
     """Return the JSON text of a request for the ledger.
 
-    `columns` describes the columns of the sampler. `discards` means that the batch is used up
+    `columns` describes the columns of the sampler. `discards` means that the batch is discarded
     without training. `ranks` is the number of ranks that share the batch, and `rows_multiple`.
     """
     description = {

@@ -56,11 +56,11 @@ class Chosen(NamedTuple):
 
     positions: np.ndarray
     rows: np.ndarray
-    columns: dict[str, np.ndarray]  # of the sampler
+    columns: dict[str, np.ndarray]  # that the sampler adds
 
 
 class Context(NamedTuple):
-    """What building a batch needs besides the chosen items."""
+    """The random generator, the allocator and the snapshot for building a batch."""
 
     rng: np.random.Generator
     empty: Empty = np.empty
@@ -119,7 +119,7 @@ class SamplePlan:
         # Drawable positions, and the epoch for which they are valid.
         self._positions: Positions | None = None
         self._epoch = -1, -1
-        # The next draw can reuse `window`. `loaded` is the window of the steps checked last.
+        # The next draw can reuse `window`. `loaded` is the window around the steps checked last.
         self.window: Window | None = None
         self.loaded: Window | None = None
         self._most_rows_kept = MOST_ROWS_KEPT if request.limits is None else 0
@@ -172,7 +172,7 @@ class SamplePlan:
         return self._build_batch(chosen, self._lay_out(chosen, context), context)
 
     def draw_in_memory(self, rng: np.random.Generator, empty: Empty) -> Batch:
-        """Draw a batch from memory, with few calls for simple requests; see `is_in_memory`."""
+        """Draw a batch from memory; `is_in_memory` must be True. Simple requests take few calls."""
         r, request, unit = self.resident, self.request, self.request.unit
         if not (request.is_plain and r.has_plain_links) or self._offsets is None:
             return self.draw(Context(rng, empty))
@@ -261,7 +261,7 @@ class SamplePlan:
     # -- drawing positions -------------------------------------------------------------------------
 
     def _choose(self, context: Context, number: int | None = None) -> Chosen:
-        """Draw with the sampler.
+        """Draw items with the sampler.
 
         For a consumer, `number` is the number of the batch, and the consumer's limits apply.
         """
@@ -299,7 +299,7 @@ class SamplePlan:
             raise
         except Exception as error:
             failure = error
-        # If no step matches, raise TooFewRows instead, because that may be the cause.
+        # The sampler may have failed because no step matches. In that case, raise TooFewRows.
         check_size(population.size, 1, unit.what, replace=True)
         raise failure
 
@@ -352,7 +352,7 @@ class SamplePlan:
     # -- building the batch ------------------------------------------------------------------------
 
     def _lay_out(self, chosen: Chosen, context: Context) -> LayoutResult:
-        """Return the layout of chosen items, the window that the unit read, and columns if read."""
+        """Return the layout of chosen items, the window of the unit, and the columns if read."""
         r, unit, rows, rng = self.resident, self.request.unit, chosen.rows, context.rng
         trajectories = r if r.has_plain_links else self.request.trajectories(r)
         window = None
@@ -371,7 +371,7 @@ class SamplePlan:
         return layout, window, None
 
     def _add_mask(self, layout: Layout, window: Window | None) -> None:
-        """Add the mask to the columns, and replace rows outside the mask by the zero row."""
+        """Add the mask to the columns, and replace rows outside the mask with the zero row."""
         assert layout.mask is not None
         layout.columns.setdefault("mask", layout.mask)
         if window is None or layout.rows is not window.rows:
@@ -512,15 +512,15 @@ class MatchingPopulation:
 
 
 class PopulationInMemory(MatchingPopulation):
-    """The steps of a draw from memory."""
+    """A population whose rows are all in memory; `uniform` keeps the window of its draw."""
 
     __slots__ = ()
 
     def uniform(self, size: int, rng: np.random.Generator, replace: bool = True) -> np.ndarray:
-        """Return `size` positions that are drawn uniformly, and keep their window in the plan."""
+        """Draw `size` positions uniformly, and keep their window in the plan."""
         plan = self._plan
         r, request = plan.resident, plan.request
-        if not (replace and request.draws_from_all) or r.gaps or size != request.size:
+        if not (replace and request.has_no_filter) or r.gaps or size != request.size:
             return plan.drawable(None).draw(size, replace, rng)
         positions = random_positions(r.low, r.high, size, rng)
         window = plan.load(positions, r.rows(positions))

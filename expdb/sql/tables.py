@@ -280,8 +280,8 @@ leases = _table(
     crc=integer("CRC-32 of `number`, `request`, `positions` and `columns`"),
     pinned=nullable_integer("steps from this position on are not evicted; NULL for none"),
 )
-# Partial in the database, as are the indexes by revision: leases that are held or may be drawn
-# again.
+# These indexes are partial in the database: they contain only leases that are active or may be
+# drawn again. The indexes by revision are partial, too.
 sa.Index("leases_open", leases.c.buffer_id, leases.c.consumer, leases.c.id)
 sa.Index("leases_active", leases.c.buffer_id, leases.c.expires)
 
@@ -345,7 +345,7 @@ OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 
 def bound(value: Any) -> sa.ColumnElement[Any]:
-    """Return a parameter of the value's own type.
+    """Return a bound parameter whose SQL type is that of the value.
 
     With the type of an integer column, 0.5 would be truncated.
     """

@@ -21,9 +21,9 @@ Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
 
 Writer: TypeAlias = EpisodeWriter | StepWriter
 
-# Maximum time that one call may wait for the locks of the database to flush overdue steps.
+# Seconds that one call may wait for locks of the database to flush overdue steps.
 FLUSH_SECONDS = 0.02
-# Maximum time between two searches for overdue steps.
+# Most seconds between two searches for overdue steps.
 SEARCH_SECONDS = 0.5
 
 
@@ -37,7 +37,7 @@ class OpenWriters:
         self._store = store
         self._open: WeakRegistry[Writer] = WeakRegistry()
         self._waiting: list[Writer] = []  # collected while writing was not possible
-        self.next_flush = math.inf  # when to call `flush_overdue_steps`
+        self.next_flush = math.inf  # monotonic time of the next search for overdue steps
 
     def add(self, writer: Kind) -> Kind:
         """Track a writer until it is closed, and return it."""
@@ -49,10 +49,10 @@ class OpenWriters:
         return writer
 
     def flush_overdue_steps(self) -> None:
-        """Flush the writers whose `flush_seconds` have passed, as far as `FLUSH_SECONDS` allow.
+        """Flush the writers whose `flush_seconds` have passed, within `FLUSH_SECONDS`.
 
         If the buffer has a rate limiter, do nothing, because the flush could wait for a lease that
-        only the caller makes.
+        only this thread can create.
         """
         if (now := time.monotonic()) < self.next_flush:
             return
@@ -69,17 +69,17 @@ class OpenWriters:
         for writer in writers:
             self.next_flush = min(self.next_flush, writer.next_flush_time(now))
 
-    def explain(self, error: errors.TooFewRows) -> errors.TooFewRows:
-        """Return the error, with the number of steps that are not written yet."""
+    def add_unwritten_steps(self, error: errors.TooFewRows) -> errors.TooFewRows:
+        """Return the error with the number of steps that are not flushed."""
         if not (unwritten := self.unwritten()):
             return error
         return errors.TooFewRows(
-            f"{error}; writers of this process have {unwritten:,} steps that are not written yet, "
-            "so call flush()"
+            f"{error}; writers of this handle have {unwritten:,} steps that are not flushed; call "
+            "flush()"
         )
 
     def _is_limited(self) -> bool:
-        """Return whether the buffer has a rate limiter, or True if the database does not answer."""
+        """Return whether the buffer has a rate limiter, or True if it cannot be read."""
         try:
             limiter, _since = self._store.read(rate_limiter)
         except errors.ExpDBError:

@@ -56,7 +56,7 @@ def async_append_form(
     return form
 
 
-# Errors that the next flush would raise again, or after which a step was discarded.
+# Errors that a later flush cannot resolve: it would raise them again, or a step was discarded.
 _REFUSALS = (
     errors.EpisodeEnded, errors.EpisodeMismatch, errors.Evicted, errors.FieldMismatch,
     errors.InvalidValue,
@@ -184,16 +184,16 @@ class BufferedWriter(ABC):
     def has_overdue_steps(self, now: float) -> bool:
         """Return whether appended steps have waited for `flush_seconds` at the time `now`.
 
-        Steps of a commit with unknown outcome do not count: a call of the writer must report them.
+        Steps of a commit with unknown outcome are ignored: a call of the writer must report them.
         """
         is_overdue = now - self._flushed_at >= self._flush_seconds
         return is_overdue and self._in_doubt is None and len(self._steps) > 0
 
     def flush_overdue_steps(self) -> None:
-        """Write overdue steps, unless another call of the writer is under way.
+        """Write overdue steps, unless another call of the writer is running.
 
-        Do not raise an ExpDBError: the call that flushes is not a call of the writer. Steps that
-        were not written stay in the writer. Warn if the next flush cannot write them either.
+        No ExpDBError is raised, because the caller did not call this writer. Steps that were not
+        written stay in the writer. Warn if the next flush cannot write them either.
         """
         if self._lock._is_owned():  # type: ignore[attr-defined]  # called from a signal handler
             return
@@ -201,7 +201,7 @@ class BufferedWriter(ABC):
             if self._lock.acquire(blocking=False):
                 self._flush_if_due()
         except _REFUSALS as error:
-            errors.warn(f"steps of a writer could not be flushed: {error}")
+            errors.warn(f"a writer could not flush its steps: {error}")
         except errors.ExpDBError as error:
             log.info("%d appended steps are not written yet: %s", self.unwritten, error)
         finally:

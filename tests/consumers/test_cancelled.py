@@ -86,7 +86,7 @@ def test_a_lease_obtained_after_a_cancellation_is_released(buffer, held_back, en
     leasing = consumer._ledger
     gate = held_back(leasing, "lease")
     ENDINGS[ending](gate, consumer.lease_async(4))
-    wait_until(lambda: not leasing._usage.held and leasing._usage.returned)
+    wait_until(lambda: not leasing._usage.held and leasing._usage.released)
     assert buffer.consumer("trainer").lease(4).batch.size == 4
 
 
@@ -115,7 +115,7 @@ def test_a_lease_is_released_if_its_coroutine_is_cancelled_before_delivery(buffe
         task = asyncio.create_task(consumer.lease_async(4))
         await asyncio.sleep(0)
         deadline = time.monotonic() + 100
-        while not consumer._ledger._returned_lease_ids and time.monotonic() < deadline:
+        while not consumer._ledger._delivered_lease_ids and time.monotonic() < deadline:
             time.sleep(0.01)  # blocks the loop, which cannot deliver the result
         time.sleep(0.1)
         task.cancel()

@@ -511,13 +511,13 @@ def test_a_pinned_batch_is_drawn_again_if_it_is_evicted_during_the_draw(buffer, 
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     batches = consumer.batches(10, pin=True)
     next(batches)
-    settle, calls = consumer_ledger.update_pins, []
+    update_pins, calls = consumer_ledger.update_pins, []
 
-    def settle_past_all(*arguments):
-        calls.append(settle(*arguments))
+    def update_past_all_steps(*arguments):
+        calls.append(update_pins(*arguments))
         return calls[0] if len(calls) > 1 else 2**60
 
-    monkeypatch.setattr(consumer_ledger, "update_pins", settle_past_all)
+    monkeypatch.setattr(consumer_ledger, "update_pins", update_past_all_steps)
     next(batches)
     assert len(calls) == 2
     assert consumer.stats()["acknowledged"] == 1

@@ -28,6 +28,16 @@ def test_rows_in_memory_match_the_database_after_random_writes(open_db, seed):
     assert_matches_new_reader(buffer, reader, seed)
 
 
+def test_a_step_is_no_longer_drawn_when_its_earlier_frame_is_evicted(open_db):
+    buffer = open_db().buffer("b", capacity=8)
+    options = {"sampler": expdb.Prioritized(), "unit": expdb.Stack(3, stack_fields=("x",))}
+    for x in range(20):
+        buffer.store(task_id="t", episode_id="e", x=x)
+        drawn = set(buffer.sample(64, **options)["position"].tolist())
+        first = x - 7  # of the stored steps
+        assert min(drawn) == (0 if first <= 0 else first + 2)
+
+
 def fail_if_read(*arguments):
     raise AssertionError("the database was read")
 

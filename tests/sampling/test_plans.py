@@ -213,7 +213,7 @@ def test_a_call_in_a_signal_handler_is_refused_during_a_sample(buffer, monkeypat
 
     def interrupted(*arguments):
         for call in calls:
-            with pytest.raises(expdb.ExpDBError, match="in the middle of another call"):
+            with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
                 call()
         return gather(*arguments)
 
@@ -229,7 +229,7 @@ def test_an_update_of_priorities_that_a_signal_handler_has_interrupted_is_consis
     values = np.zeros(len(positions))
     values[0] = 5.0
     monkeypatch.setattr(SumTree, "set", lambda *arguments: buffer.sample(1))
-    with pytest.raises(expdb.ExpDBError, match="in the middle of another call"):
+    with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
         buffer.update_priorities(positions, values)
     monkeypatch.undo()
     batch = buffer.sample(400, sampler=sampler, fields=["priority"])

@@ -457,7 +457,7 @@ def test_a_call_in_a_signal_handler_is_refused_during_a_write(buffer, monkeypatc
 
     def interrupted(*arguments):
         for call in (partial(buffer.store, n=1), buffer.episode("t", episode_id="e").end):
-            with pytest.raises(expdb.ExpDBError, match="in the middle of another call"):
+            with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
                 call()
         return write(*arguments)
 

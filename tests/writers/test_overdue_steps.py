@@ -8,6 +8,8 @@ import pytest
 from behind import writing
 
 import expdb
+from expdb.storage.writing import transaction
+from expdb.writers import open_writers
 
 CALLS = {
     "sample": lambda buffer: buffer.sample(1),
@@ -21,7 +23,7 @@ CALLS = {
 
 
 @pytest.fixture
-def episode(scratch):
+def episode(scratch, unlimited):
     """Return an open episode whose only step has waited longer than `flush_seconds`."""
     with scratch.episode("t", episode_id="e", flush_seconds=0.05) as episode:
         episode.append(x=1)
@@ -109,13 +111,19 @@ def test_a_sample_in_a_signal_handler_does_not_interfere_with_an_append(scratch,
         assert episode.unwritten == 1
 
 
+@pytest.fixture
+def unlimited(monkeypatch):
+    """Let a call wait for any number of flushes, because the machine may be slow."""
+    monkeypatch.setattr(open_writers, "FLUSH_SECONDS", 60.0)
+
+
 def make_overdue(buffer, *writers):
     for writer in writers:
         writer._flushed_at -= 3600
     buffer._writers.next_flush = 0.0
 
 
-def test_a_refused_overdue_step_is_reported_and_the_sample_goes_on(scratch):
+def test_sample_warns_of_a_refused_overdue_step_and_returns_a_batch(scratch, unlimited):
     first = scratch.episode("t", episode_id="e", flush_seconds=3600)
     second = scratch.episode("t", flush_seconds=3600)
     first.append(x=1, step=0)
@@ -125,7 +133,7 @@ def test_a_refused_overdue_step_is_reported_and_the_sample_goes_on(scratch):
     first.append(x=6, step=1)
     second.append(x=7)
     make_overdue(scratch, first, second)
-    with pytest.warns(expdb.ExpDBWarning, match="could not be flushed.*step"):
+    with pytest.warns(expdb.ExpDBWarning, match="could not flush.*step"):
         assert set(scratch.sample(99)["x"].tolist()) == {1, 5, 7}
     assert first.unwritten == 0
     first.end()
@@ -140,11 +148,11 @@ def test_a_writer_whose_episode_another_process_resumed_is_reported(scratch):
     with expdb.open(scratch._database.location) as other:
         other.buffer(scratch.name).episode("t", episode_id="e", resume=True).end()
     make_overdue(scratch, episode)
-    with pytest.warns(expdb.ExpDBWarning, match="could not be flushed.*'e'"):
+    with pytest.warns(expdb.ExpDBWarning, match="could not flush.*'e'"):
         scratch.sample(1)
 
 
-def test_a_sample_hardly_waits_for_another_process_that_writes(scratch):
+def test_sample_does_not_wait_for_the_timeout_while_another_process_writes(scratch):
     scratch.store(x=0)
     writers = [scratch.episode("t", flush_seconds=3600) for _ in range(5)]
     for writer in writers:
@@ -157,6 +165,33 @@ def test_a_sample_hardly_waits_for_another_process_that_writes(scratch):
         assert sum(writer.unwritten for writer in writers) == 5
     for writer in writers:
         writer.end()
+
+
+def test_a_sample_hardly_waits_for_another_thread_that_writes(scratch, monkeypatch):
+    scratch.store(x=0)
+    episode = scratch.episode("t", flush_seconds=3600)
+    episode.append(x=1)
+    has_begun, may_write, write = threading.Event(), threading.Event(), transaction.write
+
+    def slow_write(*arguments):
+        has_begun.set()
+        may_write.wait(10)
+        return write(*arguments)
+
+    monkeypatch.setattr(transaction, "write", slow_write)
+    thread = threading.Thread(target=scratch.store, kwargs={"x": 2, "episode_id": "other"})
+    thread.start()
+    has_begun.wait(10)
+    make_overdue(scratch, episode)
+    try:
+        assert scratch.sample(1)["x"].tolist() == [0]
+        assert thread.is_alive()
+        assert episode.unwritten == 1
+    finally:
+        may_write.set()
+        thread.join()
+    episode.end()
+    assert len(scratch) == 3
 
 
 def test_a_call_of_the_writer_reports_a_commit_with_unknown_outcome(scratch):

@@ -28,7 +28,7 @@ from expdb.storage.store import Store
 L, R = tables.leases.c, tables.requests.c
 
 
-DISCARDED = "discarded"  # key of the requests of batches that were used up without training
+DISCARDED = "discarded"  # key of the requests of batches that were discarded without training
 
 
 @dataclass(frozen=True)

@@ -211,8 +211,8 @@ def insert(
 ) -> None:
     """Insert a lease, and update the consumer's counters.
 
-    `released` is the released lease with the same number, `checksum` that of the batch, and
-    `pinned` the first position to protect from eviction.
+    `released` is the released lease with the same number, `checksum` is the checksum of the batch,
+    and `pinned` is the first position to protect from eviction.
     """
     key, columns = (store.id, consumer.id), pack_columns(lease.drawn.columns)
     positions, (first, last) = pack_positions(lease.drawn), bounds(lease.drawn)

@@ -47,7 +47,7 @@ def rewind(store: Store, session: Session, consumer: ConsumerRecord, step: int) 
     ids = np.array(sorted(row[0] for row in rows if row[0] not in kept), np.int64)
     if not len(ids):
         return ReleasedLeases(0, ids)
-    leases = read_changed(store, session, consumer, 1 << 62, ids.tolist())  # no other ids
+    leases = read_changed(store, session, consumer, 1 << 62, ids.tolist())  # no id is above 1 << 62
     session.execute(
         f"UPDATE leases SET status = 'returned', ended = {store.dialect.NOW}, trainer_step = NULL, "
         f"acknowledged = NULL WHERE buffer_id = ? AND consumer = ? AND id {store.dialect.AMONG}",

@@ -125,7 +125,7 @@ def read_policy(store: Store, session: Session) -> Eviction | None:
 
 
 def read_policy_and_marker(store: Store, session: Session) -> tuple[Eviction | None, str | None]:
-    """Return the policy, and the id that its archive folder must contain; None if there is none."""
+    """Return the policy, and the id that its archive folder must contain; None if not set."""
     text = store.column(session, "eviction")
     if text is None:
         return None, None

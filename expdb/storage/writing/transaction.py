@@ -461,7 +461,8 @@ def _plan_with_numbers(
 ) -> WritePlan:
     """Make the plan again with the greatest stored number of each agent of an episode.
 
-    Also record the state of the episode in `current`. Raise NumbersTaken if numbers are taken.
+    Also record the state of the episode in `current`. Raise NumberConflicts if numbers are
+    used already.
     """
     state, ended = current.get(write.record, write.before), None
     if state.id is not None:

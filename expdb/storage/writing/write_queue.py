@@ -103,8 +103,9 @@ class WriteQueue:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload
             return locked(self._lock, self._run_as_owner, *arguments)
-        deadline = min(deadline, time.monotonic() + self._store.engine.remaining())
-        own = Submission(payload, deadline, self._store.engine)
+        engine = self._store.engine
+        seconds = engine.remaining()  # less than the timeout if another call has set a deadline
+        own = Submission(payload, min(deadline, time.monotonic() + seconds), engine)
         # Not an Event: a signal handler that raises in `Event.wait` may leave it unusable.
         own.done = threading.Lock()
         own.done.acquire()
@@ -113,7 +114,12 @@ class WriteQueue:
                 locked(self._queue_lock, self._append, own)
             except RuntimeError:  # the program ends, or has too many threads
                 return self.run(write_alone, self._store, self.episodes, payload)
-            own.done.acquire()
+            if not own.done.acquire(timeout=seconds if seconds < engine.timeout else -1):
+                self._withdraw(own)
+                if not own.has_result:
+                    raise errors.DatabaseBusy(
+                        f"another thread writes to buffer {self._store.name!r}; try again"
+                    )
             return own.result()
         except BaseException:
             self._withdraw(own)
