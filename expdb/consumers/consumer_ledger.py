@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,8 @@ from expdb.storage.reading.chunk_values import Empty
 from expdb.storage.scores.recording import Recording
 from expdb.storage.scores.requested import NewScore
 from expdb.storage.store import Store
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,7 @@ class ConsumerLedger:
         self._random, self._layout_random = Philox(settings.seed, 0), Philox(settings.seed, 1)
         self._serial = next(_serials)
         self._delivered_lease_ids: set[int] = set()  # ids of the leases that a caller has received
-        self._pinning: set[int] = (
-            set()
-        )  # ids of the leases in `_delivered_lease_ids` that pin steps
+        self._pinning: set[int] = set()  # ids of the delivered leases that pin steps
         # Sampler, unit and id of each known request, by its key and the sampler's columns.
         self._requests: dict[Any, tuple[Sampler, Unit, int]] = {}
         self._stored: set[int] = set()  # ids of requests that the database has
@@ -141,7 +141,7 @@ class ConsumerLedger:
         usage = Usage(settings.max_times_sampled, self._consumer.began if settings.new_only else 0)
         with self.store.engine.reading() as session:
             record = require_consumer(self.store, session, self.name)
-            follow(usage, self.store, session, record, record)
+            usage.follow(self.store, session, record, record)
         return usage.left(positions)
 
     def reset_after_fork(self) -> None:
@@ -167,19 +167,12 @@ class ConsumerLedger:
         LeaseLost, and draw nothing, if that lease is no longer active. If there are too few items,
         acknowledge the lease and raise TooFewRows.
         """
-        is_retry = False
 
         def attempt() -> tuple[leases.LeaseRow, Batch] | None:
-            nonlocal is_retry
-            if (
-                is_retry
-                and acknowledgement is not None
-                and self._is_acknowledged(acknowledgement.id)
-            ):
-                acknowledgement.complete()
-            is_retry = True
             return locked(self._lock, self._lease, request, seconds, acknowledgement)
 
+        if acknowledgement is not None:
+            attempt = self._repeatable(acknowledgement.id, attempt, acknowledgement.complete)
         while (leased := self.store.engine.retry(attempt)) is None:
             continue  # the transaction released overdue leases instead
         return leased
@@ -244,7 +237,7 @@ class ConsumerLedger:
         with self.store.engine.writing(outlives=acknowledges) as session:
             if acknowledgement is None:
                 counters = leases.lock_consumer(self.store, session, self._consumer)
-                follow(self._usage, self.store, session, self._consumer, counters)
+                self._usage.follow(self.store, session, self._consumer, counters)
             else:
                 counters = self._acknowledge_first(
                     session, acknowledgement.id, acknowledgement.step
@@ -275,7 +268,7 @@ class ConsumerLedger:
             version = leases.acknowledge(*key, id, self._holder, step)
         if version is None:
             raise leases.lost_error(*key, id)
-        follow(self._usage, *key, counters)
+        self._usage.follow(*key, counters)
         lease = self._usage.held.get(id)
         if lease is not None:  # else `follow` has already read the acknowledgement
             self._usage.apply(replace(lease, status=ACKNOWLEDGED))
@@ -425,19 +418,39 @@ class ConsumerLedger:
         else:
             change = leases.acknowledge_and_commit if fits_one_statement else leases.acknowledge
 
-        is_retry = False
-
-        def attempt() -> None:
-            nonlocal is_retry
-            if not (is_retry and self._is_acknowledged(lease)):
-                is_retry = True
-                locked(self._lock, self._change, lease, change, step, {"status": ACKNOWLEDGED})
-
-        self.store.engine.retry(attempt)
+        arguments = lease, change, step, {"status": ACKNOWLEDGED}
+        work = partial(locked, self._lock, self._change, *arguments)
+        self.store.engine.retry(self._repeatable(lease, work))
         self.store.activity.add(LEARNER, leases_acknowledged=1)
         if scores:
             self.store.activity.add(JUDGE, scores=len(scores))
         self.store.report_if_due()
+
+    def _repeatable(
+        self, lease: int, work: Callable[[], Result], complete: Callable[[], None] | None = None
+    ) -> Callable[[], Result | None]:
+        """Return `work`, which acknowledges a lease, as a function that can be called again.
+
+        If an earlier call has acknowledged the lease, the function calls `complete` and then
+        `work`, or returns None without `complete`.
+        """
+        calls = itertools.count()
+
+        def attempt() -> Result | None:
+            is_retry = next(calls) > 0
+            if is_retry and self._is_acknowledged(lease):
+                if complete is None:
+                    return None
+                complete()
+            try:
+                return work()
+            except errors.LeaseLost:
+                # The server may have received the commit of an earlier call only now.
+                if not is_retry or not self._is_acknowledged(lease):
+                    raise
+                return attempt()
+
+        return attempt
 
     def _is_acknowledged(self, lease: int) -> bool:
         """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""
@@ -533,44 +546,3 @@ def _acknowledge_with_scores(
         session.require(store.dropped, store.dialect.LOCK, store.id)
         Recording(store, scores).record(session, skip_missing=True)
     return version
-
-
-def follow(
-    usage: Usage,
-    store: Store,
-    session: Session,
-    consumer: ConsumerRecord,
-    counters: Counters | ConsumerRecord,
-) -> None:
-    """Apply the ledger's changes since the last call to the usage counts."""
-    if usage.version == counters.version:
-        return
-    try:
-        if usage.version < 0 or usage.rewinds != counters.rewinds:
-            _load(usage, store, session, consumer, counters)
-        else:
-            for lease in leases.read_changed(store, session, consumer, usage.last, usage.held):
-                usage.apply(lease)
-    except BaseException:
-        usage.forget()
-        raise
-    usage.version = counters.version
-
-
-def _load(
-    usage: Usage,
-    store: Store,
-    session: Session,
-    consumer: ConsumerRecord,
-    counters: Counters | ConsumerRecord,
-) -> None:
-    """Read the leases that affect which steps may be drawn."""
-    oldest = store.state(session).oldest
-    usage.begin_at(oldest)
-    if usage.most is not None:
-        for lease in leases.acknowledged(store, session, consumer, oldest):
-            usage.apply(lease)
-    for lease in leases.open_leases(store, session, consumer):
-        usage.apply(lease)
-    usage.last, usage.begun = counters.handed_out - 1, counters.begun
-    usage.rewinds = counters.rewinds

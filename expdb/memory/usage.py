@@ -10,7 +10,11 @@ import numpy as np
 
 from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
-from expdb.storage.ledger.leases import LeaseRow
+from expdb.sql.session import Session
+from expdb.storage.ledger import leases
+from expdb.storage.ledger.consumers import ConsumerRecord
+from expdb.storage.ledger.leases import Counters, LeaseRow
+from expdb.storage.store import Store
 
 UNLIMITED = 2**31  # number of leases of a step that stands for "no limit"
 LEAST = 1024  # minimum number of entries
@@ -107,6 +111,42 @@ class Usage:
         """Reset to the initial state; positions before `oldest` are evicted."""
         self.forget()
         self._first = oldest
+
+    def follow(
+        self,
+        store: Store,
+        session: Session,
+        consumer: ConsumerRecord,
+        counters: Counters | ConsumerRecord,
+    ) -> None:
+        """Apply the changes of the ledger since the last call."""
+        if self.version == counters.version:
+            return
+        with self._forgetting_on_error():
+            if self.version < 0 or self.rewinds != counters.rewinds:
+                self._load(store, session, consumer, counters)
+            else:
+                for lease in leases.read_changed(store, session, consumer, self.last, self.held):
+                    self.apply(lease)
+        self.version = counters.version
+
+    def _load(
+        self,
+        store: Store,
+        session: Session,
+        consumer: ConsumerRecord,
+        counters: Counters | ConsumerRecord,
+    ) -> None:
+        """Read the leases that affect which steps may be drawn."""
+        oldest = store.state(session).oldest
+        self.begin_at(oldest)
+        if self.most is not None:
+            for lease in leases.acknowledged(store, session, consumer, oldest):
+                self.apply(lease)
+        for lease in leases.open_leases(store, session, consumer):
+            self.apply(lease)
+        self.last, self.begun = counters.handed_out - 1, counters.begun
+        self.rewinds = counters.rewinds
 
     def apply(self, lease: LeaseRow) -> None:
         """Apply a lease that is new or has changed."""

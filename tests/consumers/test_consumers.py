@@ -25,6 +25,8 @@ from processes import FORKSERVER
 import expdb
 from expdb.consumers import consumer_ledger
 from expdb.consumers import lease as lease_module
+from expdb.consumers.consumer_ledger import ConsumerLedger
+from expdb.storage.ledger import leases
 
 FORK = multiprocessing.get_context("fork")
 
@@ -503,6 +505,35 @@ def test_a_batch_is_acknowledged_if_the_next_cannot_be_drawn(buffer, open_db, pi
     failing[0] = True
     with pytest.raises(RuntimeError, match="cannot draw"):
         next(batches)
+    assert consumer.stats()["acknowledged"] == 1
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("method", ["_change", "_in_transaction"])
+def test_an_acknowledgement_that_the_server_receives_late_counts(buffer, monkeypatch, method):
+    fill(buffer)
+    consumer = buffer.consumer("trainer", max_times_sampled=1)
+    ledger, attempt, calls = consumer._ledger, getattr(ConsumerLedger, method), []
+
+    def late(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise expdb.ConnectionLost("the connection was cut during the commit")
+        if len(calls) == 2:  # after the client has asked whether the lease is acknowledged
+            with writing(buffer._database) as session:
+                leases.acknowledge(ledger.store, session, ledger._consumer, 0, ledger._holder, 0)
+        return attempt(self, *arguments)
+
+    if method == "_change":
+        lease = consumer.lease(10)
+        monkeypatch.setattr(ConsumerLedger, method, late)
+        lease.acknowledge()
+    else:
+        batches = consumer.batches(10)
+        next(batches)
+        monkeypatch.setattr(ConsumerLedger, method, late)
+        next(batches)
+    assert len(calls) == (2 if method == "_change" else 3)
     assert consumer.stats()["acknowledged"] == 1
 
 
