@@ -256,7 +256,7 @@ class TokenRows:
     def __init__(self, chains: Chains, bins: list[list[int]]):
         self._bins = bins
         sizes = chains.size.tolist()
-        width = max(1, *(sum(sizes[index] for index in row) for row in bins))
+        width = max(1, *[sum([sizes[index] for index in row]) for row in bins])
         self.shape = len(bins), width
         self._most_segments = max(1, *map(len, bins))
         self._chains = chains

@@ -85,7 +85,7 @@ class Candidates:
         cached += [*self._matches.values(), *self._owners.values(), self._versions, self._agents]
         cached.append(self._starts)
         cached += self._scores.values()
-        return sum(entry.nbytes for entry in cached)
+        return sum([entry.nbytes for entry in cached])
 
     def condition(self, key: str, where: Where) -> Condition | None:
         """Return the compiled query, which is cached by its key."""
