@@ -338,7 +338,7 @@ def _cells(array: np.ndarray, is_present: np.ndarray | None) -> list[Any]:
     cells = array.tolist() if array.ndim == 1 else [row.copy() for row in array]
     if is_present is None:
         return cells
-    return [cell if there else None for cell, there in zip(cells, is_present, strict=True)]
+    return [cell if there else None for cell, there in zip(cells, is_present.tolist(), strict=True)]
 
 
 def _series(pandas: Any, array: np.ndarray, there: np.ndarray | None) -> Any:

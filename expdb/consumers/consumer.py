@@ -73,14 +73,15 @@ class Consumer:
         Returns
         -------
         dict
-            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, the
-            number of leases so far (`leased`), and that of acknowledged leases (`acknowledged`).
-            With `unit`, `discarded` is the number of groups
-            that `discard` has marked as leased, and `groups` maps each state to a number of groups:
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, `leased` (the
+            number of leases so far) and `acknowledged` (the number of acknowledged leases). With
+            `unit`, `discarded` is the number of groups that `discard` has marked as leased, and
+            `groups` maps each state to a number of groups:
 
             - ``"ready"``: can be leased,
             - ``"leased"``: leased now, or leased `max_times_sampled` times,
-            - ``"incomplete"``: too few rollouts are complete and have a known return and all steps,
+            - ``"incomplete"``: too few complete rollouts with a known return and without evicted
+              steps,
             - ``"no_spread"``: the standard deviation of the returns is below `min_spread`,
             - ``"too_stale"``: a rollout exceeds `max_staleness` or has no policy version,
             - ``"waiting"``: a rollout has no score yet; only if the unit has `score`.

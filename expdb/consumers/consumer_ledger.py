@@ -309,8 +309,10 @@ class ConsumerLedger:
         lease = leases.LeaseRow(
             counters.handed_out, number, "leased", self._holder, expires, request_id, drawn
         )
-        sums = checksum(recorded.batch, store, recorded.rows_crc), recorded.least
-        leases.insert(store, session, self._consumer, counters, lease, released, *sums)
+        crc = checksum(recorded.batch, store, recorded.rows_crc)
+        leases.insert(
+            store, session, self._consumer, counters, lease, released, crc, recorded.least
+        )
         if recorded.least is not None and update_pins(store, session) > recorded.least:
             raise _EvictedBeforePin
         return lease, counters.version, recorded.batch

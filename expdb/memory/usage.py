@@ -124,19 +124,15 @@ class Usage:
             return
         with self._forgetting_on_error():
             if self.version < 0 or self.rewinds != counters.rewinds:
-                self._load(store, session, consumer, counters)
+                self._load(store, session, consumer)
+                self.last, self.begun = counters.handed_out - 1, counters.begun
+                self.rewinds = counters.rewinds
             else:
                 for lease in leases.read_changed(store, session, consumer, self.last, self.held):
                     self.apply(lease)
         self.version = counters.version
 
-    def _load(
-        self,
-        store: Store,
-        session: Session,
-        consumer: ConsumerRecord,
-        counters: Counters | ConsumerRecord,
-    ) -> None:
+    def _load(self, store: Store, session: Session, consumer: ConsumerRecord) -> None:
         """Read the leases that affect which steps may be drawn."""
         oldest = store.state(session).oldest
         self.begin_at(oldest)
@@ -145,8 +141,6 @@ class Usage:
                 self.apply(lease)
         for lease in leases.open_leases(store, session, consumer):
             self.apply(lease)
-        self.last, self.begun = counters.handed_out - 1, counters.begun
-        self.rewinds = counters.rewinds
 
     def apply(self, lease: LeaseRow) -> None:
         """Apply a lease that is new or has changed."""

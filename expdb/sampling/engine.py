@@ -373,7 +373,7 @@ class SampleEngine:
             changed: object = None
             # Without rows in memory, this process does not track commits.
             if self._loads_rows or not plan.request.needs_no_rows:
-                store = self._store
+                store = self._store  # the body of `_look_for_changes`, which saves a function call
                 if store.commit_queue.queued:
                     self._apply_commits(store.commit_queue.take_all())
                 changed = store.engine.changed_since(self._seen)

@@ -363,7 +363,8 @@ class SamplePlan:
         else:
             layout = unit.layout(trajectories, read_only(rows) if self._checks_unit else rows, rng)
         if self._checks_unit:
-            check_layout(unit, layout, rows, r, None if window is None else window.rows)
+            read_rows = None if window is None else window.rows
+            layout = check_layout(unit, layout, rows, r, read_rows)
         if layout.mask is not None:
             self._add_mask(layout, window)
         if self._has_budget:

@@ -448,7 +448,8 @@ class PendingSteps:
 
     def open_episode(self, arguments: Any) -> EpisodeRecord | None:
         """Return the open episode of a step, or None if it is unknown or the step adds details."""
-        key, name, _, *details = arguments  # a step may have its own policy version
+        # The third argument is the policy version, which can differ between the steps.
+        key, name, _, *details = arguments
         if details.count(None) < len(details):
             return None
         try:
