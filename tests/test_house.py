@@ -180,10 +180,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 699, "chunks": 2_039, "cli": 1_617, "consumers": 1_386,
-    "integrations": 8_216, "memory": 2_120, "process": 309, "replay": 2_382,
-    "root": 2_565, "sampling": 3_176, "serve": 1_528, "sql": 4_134,
-    "storage": 9_746, "text": 310, "writers": 679,
+    "archive": 699, "chunks": 2_039, "cli": 1_617, "consumers": 1_390,
+    "integrations": 8_216, "memory": 2_122, "process": 309, "replay": 2_382,
+    "root": 2_565, "sampling": 3_199, "serve": 1_528, "sql": 4_134,
+    "storage": 9_750, "text": 310, "writers": 679,
 }  # fmt: skip
 
 

@@ -36,14 +36,14 @@ from expdb.sampling.sample_plan import RecordedBatch, SamplePlan
 from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.activity import JUDGE, LEARNER
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import lease_rows
 from expdb.storage.ledger.consumers import (
     ConsumerRecord,
     parse_versions,
     require_consumer,
 )
 from expdb.storage.ledger.encoding import LeasedItems, describe_columns
-from expdb.storage.ledger.leases import Counters
+from expdb.storage.ledger.lease_rows import Counters
 from expdb.storage.ledger.pins import update_pins
 from expdb.storage.ledger.rates import check_sample, count_samples
 from expdb.storage.ledger.rewinding import ReleasedLeases, rewind
@@ -99,7 +99,7 @@ class _EvictedBeforePin(Exception):
 
 
 # The lease, the consumer's version before the lease, and the batch.
-_CommittedLease = tuple[leases.LeaseRow, int, Batch]
+_CommittedLease = tuple[lease_rows.LeaseRow, int, Batch]
 
 _serials = itertools.count()
 
@@ -160,7 +160,7 @@ class ConsumerLedger:
 
     def lease(
         self, request: BatchRequest, seconds: float, acknowledgement: Acknowledgement | None = None
-    ) -> tuple[leases.LeaseRow, Batch]:
+    ) -> tuple[lease_rows.LeaseRow, Batch]:
         """Draw a batch of items that are not leased, and record its lease.
 
         Unless `acknowledgement` is complete, the transaction also acknowledges its lease. Raise
@@ -168,7 +168,7 @@ class ConsumerLedger:
         acknowledge the lease and raise TooFewRows.
         """
 
-        def attempt() -> tuple[leases.LeaseRow, Batch] | None:
+        def attempt() -> tuple[lease_rows.LeaseRow, Batch] | None:
             return locked(self._lock, self._lease, request, seconds, acknowledgement)
 
         if acknowledgement is not None:
@@ -179,7 +179,7 @@ class ConsumerLedger:
 
     def _lease(
         self, request: BatchRequest, seconds: float, acknowledgement: Acknowledgement | None
-    ) -> tuple[leases.LeaseRow, Batch] | None:
+    ) -> tuple[lease_rows.LeaseRow, Batch] | None:
         if acknowledgement is not None and acknowledgement.is_complete:
             acknowledgement = None
         self._warn_of_mixed_units(request.unit.by_episode)
@@ -236,7 +236,7 @@ class ConsumerLedger:
         acknowledges = acknowledgement is not None
         with self.store.engine.writing(outlives=acknowledges) as session:
             if acknowledgement is None:
-                counters = leases.lock_consumer(self.store, session, self._consumer)
+                counters = lease_rows.lock_consumer(self.store, session, self._consumer)
                 self._usage.follow(self.store, session, self._consumer, counters)
             else:
                 counters = self._acknowledge_first(
@@ -244,7 +244,7 @@ class ConsumerLedger:
                 )
             overdue = self._overdue(counters.now)
             if overdue:
-                leases.release(self.store, session, self._consumer, overdue, counters.now)
+                lease_rows.release(self.store, session, self._consumer, overdue, counters.now)
                 return None
             return self._draw_and_record(session, counters, request, seconds, acknowledges)
 
@@ -262,12 +262,12 @@ class ConsumerLedger:
         """Acknowledge a lease in an open transaction and return the updated counters."""
         key = self.store, session, self._consumer
         if self.store.dialect.ACKNOWLEDGE is not None and id not in self._pinning:
-            counters, version = leases.lock_and_acknowledge(*key, id, self._holder, step)
+            counters, version = lease_rows.lock_and_acknowledge(*key, id, self._holder, step)
         else:
-            counters = leases.lock_consumer(*key)
-            version = leases.acknowledge(*key, id, self._holder, step)
+            counters = lease_rows.lock_consumer(*key)
+            version = lease_rows.acknowledge(*key, id, self._holder, step)
         if version is None:
-            raise leases.lost_error(*key, id)
+            raise lease_rows.lost_error(*key, id)
         self._usage.follow(*key, counters)
         lease = self._usage.held.get(id)
         if lease is not None:  # else `follow` has already read the acknowledgement
@@ -304,13 +304,13 @@ class ConsumerLedger:
             raise
         request_id, text = self._request_id(request, drawn)
         if text is not None:
-            leases.insert_request(store, session, request_id, text)
+            lease_rows.insert_request(store, session, request_id, text)
         expires = counters.now + seconds
-        lease = leases.LeaseRow(
+        lease = lease_rows.LeaseRow(
             counters.handed_out, number, "leased", self._holder, expires, request_id, drawn
         )
         crc = checksum(recorded.batch, store, recorded.rows_crc)
-        leases.insert(
+        lease_rows.insert(
             store, session, self._consumer, counters, lease, released, crc, recorded.least
         )
         if recorded.least is not None and update_pins(store, session) > recorded.least:
@@ -326,7 +326,7 @@ class ConsumerLedger:
         self._delivered_lease_ids.discard(id)
         self._pinning.discard(id)
 
-    def _apply_change(self, lease: leases.LeaseRow, version: int) -> None:
+    def _apply_change(self, lease: lease_rows.LeaseRow, version: int) -> None:
         """Apply this process's change to the usage counts, unless they lack earlier changes."""
         if lease.status != "leased":
             self._forget_lease(lease.id)
@@ -403,7 +403,7 @@ class ConsumerLedger:
             request.where, request.sampler, request.unit, request.fields, columns,
             request.discards, request.ranks,
         )  # fmt: skip
-        id = leases.request_id(text)
+        id = lease_rows.request_id(text)
         remember(self._requests, key, (request.sampler, request.unit, id))
         return id, None if id in self._stored else text
 
@@ -418,7 +418,9 @@ class ConsumerLedger:
         if scores:
             change = partial(_acknowledge_with_scores, scores)
         else:
-            change = leases.acknowledge_and_commit if fits_one_statement else leases.acknowledge
+            change = (
+                lease_rows.acknowledge_and_commit if fits_one_statement else lease_rows.acknowledge
+            )
 
         arguments = lease, change, step, {"status": ACKNOWLEDGED}
         work = partial(locked, self._lock, self._change, *arguments)
@@ -456,7 +458,7 @@ class ConsumerLedger:
 
     def _is_acknowledged(self, lease: int) -> bool:
         """Return whether a lease is acknowledged; use it after a commit with unknown outcome."""
-        status, _ = self.store.read(leases.status, self._consumer, lease)
+        status, _ = self.store.read(lease_rows.status, self._consumer, lease)
         return bool(status == ACKNOWLEDGED)
 
     def rewind(self, step: int) -> tuple[dict[str, int], np.ndarray]:
@@ -479,7 +481,9 @@ class ConsumerLedger:
 
     def renew(self, lease: int, seconds: float) -> None:
         """Let a lease expire `seconds` from now; raise LeaseLost if it is not active."""
-        self.store.engine.retry(locked, self._lock, self._change, lease, leases.renew, seconds, {})
+        self.store.engine.retry(
+            locked, self._lock, self._change, lease, lease_rows.renew, seconds, {}
+        )
 
     def _change(
         self,
@@ -492,7 +496,7 @@ class ConsumerLedger:
         with store.engine.writing() as session:
             version = change(store, session, consumer, id, self._holder, argument)
         if version is None:
-            raise store.read(leases.lost_error, consumer, id)
+            raise store.read(lease_rows.lost_error, consumer, id)
         lease = self._usage.held.get(id)
         if lease is not None and changed_values:
             self._apply_change(replace(lease, **changed_values), version - 1)
@@ -504,8 +508,8 @@ class ConsumerLedger:
     def _release(self, id: int) -> bool:
         store, consumer = self.store, self._consumer
         with store.engine.writing() as session:
-            counters = leases.lock_consumer(store, session, consumer)
-            was_released = leases.release(
+            counters = lease_rows.lock_consumer(store, session, consumer)
+            was_released = lease_rows.release(
                 store, session, consumer, [id], counters.now, self._holder
             )
         lease = self._usage.held.get(id)
@@ -542,8 +546,8 @@ def _acknowledge_with_scores(
     holder: str,
     step: int | None,
 ) -> int | None:
-    """Acknowledge a lease and record scores; return what `leases.acknowledge` returns."""
-    version = leases.acknowledge(store, session, consumer, id, holder, step)
+    """Acknowledge a lease and record scores; return what `lease_rows.acknowledge` returns."""
+    version = lease_rows.acknowledge(store, session, consumer, id, holder, step)
     if version is not None:
         session.require(store.dropped, store.dialect.LOCK, store.id)
         Recording(store, scores).record(session, skip_missing=True)

@@ -14,7 +14,7 @@ from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.process.awaiting import AsyncExit, async_form
-from expdb.storage.ledger.leases import LeaseRow
+from expdb.storage.ledger.lease_rows import LeaseRow
 from expdb.storage.scores.requested import scores_of
 
 GONE = (errors.DatabaseClosed, errors.UnknownBuffer, errors.UnknownConsumer)

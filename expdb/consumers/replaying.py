@@ -14,7 +14,7 @@ from expdb.sampling.checksums import matches
 from expdb.sampling.engine import SampleEngine
 from expdb.sampling.philox import Philox
 from expdb.sampling.request import REPR
-from expdb.storage.ledger import entries, leases
+from expdb.storage.ledger import entries, lease_rows
 from expdb.storage.ledger.consumers import ConsumerRecord, find_consumer, unknown_consumer
 from expdb.storage.ledger.encoding import damaged
 from expdb.storage.ledger.entries import Entry
@@ -87,7 +87,7 @@ def shared(
     """
     entry = store.read(entries.read_entry, consumer, id)
     if entry is None or entry.status != "leased":
-        raise store.read(leases.lost_error, consumer, id)
+        raise store.read(lease_rows.lost_error, consumer, id)
     ranks = entry.request.get("ranks")
     batch, unit = rebuild_batch(store, sampling, consumer, entry, units)
     return batch, unit, None if ranks is None else (ranks[0], ranks[1])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from expdb.process.locks import locked
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import read_change_counters
+from expdb.storage.ledger.lease_rows import read_change_counters
 from expdb.storage.store import Store
 
 PAUSE = 0.035  # seconds between two polls of a file; waking up is most of the cost of a poll

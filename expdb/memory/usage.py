@@ -11,9 +11,9 @@ import numpy as np
 from expdb.memory.journal import ENTRY_BYTES, JOURNAL, NONE
 from expdb.memory.resident import Resident
 from expdb.sql.session import Session
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import lease_rows
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import Counters, LeaseRow
+from expdb.storage.ledger.lease_rows import Counters, LeaseRow
 from expdb.storage.store import Store
 
 UNLIMITED = 2**31  # number of leases of a step that stands for "no limit"
@@ -128,7 +128,9 @@ class Usage:
                 self.last, self.begun = counters.handed_out - 1, counters.begun
                 self.rewinds = counters.rewinds
             else:
-                for lease in leases.read_changed(store, session, consumer, self.last, self.held):
+                for lease in lease_rows.read_changed(
+                    store, session, consumer, self.last, self.held
+                ):
                     self.apply(lease)
         self.version = counters.version
 
@@ -137,9 +139,9 @@ class Usage:
         oldest = store.state(session).oldest
         self.begin_at(oldest)
         if self.most is not None:
-            for lease in leases.acknowledged(store, session, consumer, oldest):
+            for lease in lease_rows.acknowledged(store, session, consumer, oldest):
                 self.apply(lease)
-        for lease in leases.open_leases(store, session, consumer):
+        for lease in lease_rows.open_leases(store, session, consumer):
             self.apply(lease)
 
     def apply(self, lease: LeaseRow) -> None:

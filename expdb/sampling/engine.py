@@ -24,11 +24,11 @@ from expdb.replay.population import check_size
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.units import Step, Unit
 from expdb.sampling.advice import warn_of_ends, warn_of_equal_lists
-from expdb.sampling.by_priority import SAVE_SECONDS, ByPriority, SavedState, parse_state
 from expdb.sampling.candidates import Candidates, remember
 from expdb.sampling.drawing import Given
 from expdb.sampling.extensions import check_declarations
 from expdb.sampling.gatherer import Gatherer
+from expdb.sampling.priority_trees import PriorityTrees, SavedState, parse_state
 from expdb.sampling.request import (
     Limits,
     SampleRequest,
@@ -37,6 +37,7 @@ from expdb.sampling.request import (
     find_scores,
 )
 from expdb.sampling.sample_plan import Context, RecordedBatch, SamplePlan
+from expdb.sampling.unsaved_priorities import SAVE_SECONDS, UnsavedPriorities
 from expdb.sql.query import Where, key_of, plain_where
 from expdb.sql.session import Session
 from expdb.storage import priorities
@@ -101,7 +102,10 @@ class SampleEngine:
         """Discard the rows in memory and all derived data."""
         self.resident = Resident(self._budget)
         self._candidates = Candidates(self._store, self.resident)
-        self._by_priority = ByPriority(self._store, self.resident, self._candidates)
+        self._unsaved = UnsavedPriorities(self._store, self.resident)
+        self._priority_trees = PriorityTrees(
+            self._store, self.resident, self._candidates, self._unsaved
+        )
         self._gatherer = Gatherer(self._store, self.resident)
         self._plans: dict[Any, SamplePlan] = {}  # by the arguments of `_plan`
         # The newest plans. Most calls pass the same objects; comparing them is faster than hashing.
@@ -133,7 +137,7 @@ class SampleEngine:
             return
         self.resident.lock = threading.RLock()
         self._seen = None  # the child opens its own connections
-        self._by_priority.reset_after_fork()
+        self._unsaved.reset_after_fork()
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +151,7 @@ class SampleEngine:
     @property
     def _nbytes(self) -> int:
         """Bytes that the budget limits, without cached chunks and the memory of batches."""
-        return self.resident.nbytes + self._by_priority.nbytes + self._candidates.nbytes
+        return self.resident.nbytes + self._priority_trees.nbytes + self._candidates.nbytes
 
     def sample(self, arguments: SampleArguments, rng: np.random.Generator, empty: Empty) -> Batch:
         """Draw a batch from the steps that are stored now, and check the user's arguments.
@@ -355,20 +359,25 @@ class SampleEngine:
     def _begin(self, arguments: SampleArguments) -> tuple[SamplePlan, object | None]:
         """Return the plan of a request, and the result of `_look_for_changes`."""
         plan = self._plan(*arguments)
-        if self._by_priority.unsaved:
+        if self._unsaved.exist:
             self._save_for(plan)
         return plan, self._look_for_changes()
 
     def _new_plan(self, request: SampleRequest) -> SamplePlan:
         return SamplePlan(
-            request, self._store, self.resident, self._candidates, self._by_priority, self._gatherer
+            request,
+            self._store,
+            self.resident,
+            self._candidates,
+            self._priority_trees,
+            self._gatherer,
         )
 
     def _sample(self, arguments: SampleArguments, rng: np.random.Generator, empty: Empty) -> Batch:
         rng_state = None
         try:
             plan = self._plan(*arguments)
-            if self._by_priority.unsaved:
+            if self._unsaved.exist:
                 self._save_for(plan)
             changed: object = None
             # Without rows in memory, this process does not track commits.
@@ -429,7 +438,7 @@ class SampleEngine:
         """Write changed priorities: now if the plan reads stored priorities, else when due."""
         fields = plan.request.fields or ()
         asks = self.resident.priorities is None and "priority" in fields
-        self._by_priority.save(0.0 if plan.request.asks_database or asks else SAVE_SECONDS)
+        self._unsaved.save(0.0 if plan.request.asks_database or asks else SAVE_SECONDS)
 
     def _prepare_plan(
         self, session: Session, plan: SamplePlan, changed: object, may_be_empty: bool = False
@@ -513,10 +522,10 @@ class SampleEngine:
                 )
             self._load()
         # This process does not draw by priority, or the rows were discarded.
-        if r.priorities is None or not self._by_priority.is_used:
-            self._by_priority.save_kept()  # older updates must be written first
+        if r.priorities is None or not self._priority_trees.is_used:
+            self._unsaved.save_kept()  # older updates must be written first
             return priorities.update(store, positions, values)
-        return self._by_priority.update(positions, values)
+        return self._priority_trees.update(positions, values)
 
     def save(self, wait: bool = False) -> None:
         """Write the priorities that have changed.
@@ -524,12 +533,12 @@ class SampleEngine:
         If another process is writing, wait for it if `wait` is True; otherwise return without
         writing.
         """
-        self._by_priority.save(wait=wait)
+        self._unsaved.save(wait=wait)
 
     @_under_lock
     def state(self) -> dict[str, Any]:
         """Return priorities and call counts as plain JSON values."""
-        return self._by_priority.state()
+        return self._priority_trees.state()
 
     def restore(self, state: Mapping[str, Any]) -> np.random.Generator:
         """Restore priorities and call counts from `sampling_state`; return the generator.
@@ -548,9 +557,9 @@ class SampleEngine:
     @_under_lock
     def _restore(self, saved: SavedState) -> None:
         if not saved.has_priorities:
-            self._by_priority.restore(saved, None)
+            self._priority_trees.restore(saved, None)
             return
         changed = self._look_for_changes()
         with self._store.engine.reading() as session:
             self._refresh(session, self._store.state(session), changed)
-            self._by_priority.restore(saved, session)
+            self._priority_trees.restore(saved, session)

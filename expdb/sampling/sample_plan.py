@@ -26,7 +26,6 @@ from expdb.replay.samplers import Draw, Prioritized, PriorityTree, Sampler
 from expdb.replay.settings import have_same_settings
 from expdb.replay.units import Unit
 from expdb.sampling.assembly import assemble, select_items
-from expdb.sampling.by_priority import ByPriority
 from expdb.sampling.candidates import Candidates
 from expdb.sampling.checksums import least_position, rows_crc
 from expdb.sampling.drawing import draw_at_least, draw_within
@@ -40,6 +39,7 @@ from expdb.sampling.extensions import (
 )
 from expdb.sampling.gatherer import Gatherer
 from expdb.sampling.keys import KeySources, key_sources
+from expdb.sampling.priority_trees import PriorityTrees
 from expdb.sampling.request import SampleRequest
 from expdb.sampling.window import Window
 from expdb.sql.session import Session
@@ -98,11 +98,11 @@ class SamplePlan:
         store: Store,
         resident: Resident,
         candidates: Candidates,
-        by_priority: ByPriority,
+        priority_trees: PriorityTrees,
         gatherer: Gatherer,
     ):
         self.request, self._store, self.resident = request, store, resident
-        self.candidates, self.by_priority, self._gatherer = candidates, by_priority, gatherer
+        self.candidates, self.priority_trees, self._gatherer = candidates, priority_trees, gatherer
         self.unit_type = type(request.unit)
         self._keys: KeySources
         # Version and records of the resident for which `_keys` was built.
@@ -500,7 +500,7 @@ class MatchingPopulation:
                 "uses_priorities in the sampler class"
             )
         assert self.rng is not None
-        return self._plan.by_priority.tree(self._session, self._plan.request, sampler, self.rng)
+        return self._plan.priority_trees.tree(self._session, self._plan.request, sampler, self.rng)
 
     def calls(self, sampler: Prioritized) -> int:
         """Count a call of a sampler, and return the number of earlier calls.
@@ -509,7 +509,7 @@ class MatchingPopulation:
         """
         if self._number is not None:
             return self._number
-        return self._plan.by_priority.count_call(self._plan.request, sampler)
+        return self._plan.priority_trees.count_call(self._plan.request, sampler)
 
 
 class PopulationInMemory(MatchingPopulation):

@@ -7,6 +7,8 @@ from expdb.errors import DatabaseDamaged
 
 LARGEST = 1e300  # limit of stored numbers, so that sums are finite
 
+compact_json = json.JSONEncoder(separators=(",", ":")).encode  # without spaces
+
 
 def parse(text: Any, what: str) -> Any:
     """Parse stored JSON; raise DatabaseDamaged, which names `what`, if it is unreadable."""

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent
 def path(tmp_path, monkeypatch):
     """Yield the path of an open database whose process has reported its metrics."""
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_history, "REPORT_SECONDS", 0.0)
     path = str(tmp_path / "runs.db")
     db = expdb.open(path, run="run 7")
     buffer = db.buffer("train")

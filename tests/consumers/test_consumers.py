@@ -26,7 +26,7 @@ import expdb
 from expdb.consumers import consumer_ledger
 from expdb.consumers import lease as lease_module
 from expdb.consumers.consumer_ledger import ConsumerLedger
-from expdb.storage.ledger import leases
+from expdb.storage.ledger import lease_rows
 
 FORK = multiprocessing.get_context("fork")
 
@@ -521,7 +521,9 @@ def test_an_acknowledgement_that_the_server_receives_late_counts(buffer, monkeyp
             raise expdb.ConnectionLost("the connection was cut during the commit")
         if len(calls) == 2:  # after the client has asked whether the lease is acknowledged
             with writing(buffer._database) as session:
-                leases.acknowledge(ledger.store, session, ledger._consumer, 0, ledger._holder, 0)
+                lease_rows.acknowledge(
+                    ledger.store, session, ledger._consumer, 0, ledger._holder, 0
+                )
         return attempt(self, *arguments)
 
     if method == "_change":

@@ -14,7 +14,7 @@ import pytest
 from behind import report_now
 
 import expdb
-from expdb.storage.upkeep import reporting
+from expdb.storage.upkeep import metrics_history, reporting
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
@@ -343,7 +343,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_line(open_db, location,
 @kinds
 def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stride, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_history, "REPORT_SECONDS", 0.0)
     db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b")
     buffer = db.buffer("b")
 

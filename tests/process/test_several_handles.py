@@ -8,7 +8,7 @@ import pytest
 from behind import dialect_of, store_of, writing
 
 import expdb
-from expdb.storage.writing import episodes, transaction
+from expdb.storage.writing import abandoned_episodes, transaction
 from expdb.storage.writing import open_episodes as intake
 
 pytestmark = pytest.mark.both_databases
@@ -89,7 +89,7 @@ def test_open_episodes_are_deleted_after_their_steps_are_evicted(open_db):
 
 @pytest.mark.parametrize("how", ["writer", "store", "store by name"])
 def test_a_writer_can_continue_an_open_episode_deleted_after_eviction(open_db, how, monkeypatch):
-    monkeypatch.setattr(episodes, "SWEEP_EVERY", 4)
+    monkeypatch.setattr(abandoned_episodes, "SWEEP_EVERY", 4)
     buffer, other = open_db().buffer("b", capacity=10), open_db().buffer("b")
     writer = buffer.episode("slow", episode_id="e") if how == "writer" else None
 

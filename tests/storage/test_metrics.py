@@ -17,7 +17,7 @@ from processes import FORKSERVER
 import expdb
 from expdb.process import liveness
 from expdb.sql.dialects.postgresql.engine import PostgresqlSession
-from expdb.storage.upkeep import measure, reporting
+from expdb.storage.upkeep import measure, metrics_history, reporting, workers
 
 pytestmark = pytest.mark.both_databases
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both_databases
 def report_on_every_call(monkeypatch):
     """Report with every call, and add a row of metrics with every report."""
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(reporting, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_history, "REPORT_SECONDS", 0.0)
 
 
 def newest_metrics(buffer):
@@ -395,7 +395,7 @@ def test_older_metrics_are_kept_at_longer_intervals():
     kept = set()
     for id in range(20_000):
         kept.add(id)
-        kept -= set(reporting._ids_to_remove(id))
+        kept -= set(metrics_history.ids_to_remove(id))
     newest = 19_999
     assert kept >= set(range(newest - 359, newest + 1))
     assert all(newest - id < 360 or id % 6 == 0 for id in kept)
@@ -405,7 +405,7 @@ def test_older_metrics_are_kept_at_longer_intervals():
 
 
 def test_old_metrics_are_removed(report_on_every_call, db, buffer, monkeypatch):
-    monkeypatch.setattr(reporting, "STAGES", ((3, 2), (7, 0)))
+    monkeypatch.setattr(metrics_history, "STAGES", ((3, 2), (7, 0)))
     for k in range(12):
         buffer.store(task_id="t", obs=k)
     rows = db.sql("SELECT id FROM metrics ORDER BY id").column(0).to_pylist()
@@ -420,7 +420,7 @@ def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, ope
     store_episode(first.buffer("train"), 3, task_id="t")
     first.buffer("train").sample(1)
     first.close()
-    monkeypatch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(workers, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
     buffer = second.buffer("train")
     for k in range(3):
         store_episode(buffer, 2, task_id=f"u{k}")
@@ -438,8 +438,8 @@ def test_a_removed_worker_that_resumes_is_not_counted_twice(
     buffer, other = first.buffer("train"), second.buffer("train")
     store_episode(buffer, 3, task_id="t")  # then the process is suspended for more than a day
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
-        patch.setattr(reporting, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
+        patch.setattr(workers, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
+        patch.setattr(workers, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
         other.store(task_id="u", obs=1)
         other.store(task_id="u", obs=1)
     store_episode(buffer, 2, task_id="v")
@@ -462,7 +462,7 @@ def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buff
     buffer.store(task_id="t", obs=1)
     with store_of(buffer).writing() as (session, _):
         session.query("UPDATE metrics SET time = time + 1000000 RETURNING id")
-    monkeypatch.setattr(reporting, "REPORT_SECONDS", 10.0)
+    monkeypatch.setattr(metrics_history, "REPORT_SECONDS", 10.0)
     report_now(buffer)
     rows = buffer.metrics().to_pylist()
     assert len(rows) == 2
@@ -473,7 +473,7 @@ def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buff
 @pytest.mark.one_database
 def test_reports_do_not_block_on_a_busy_database(report_on_every_call, open_db, monkeypatch):
     """SQLite only, because an open write transaction of PostgreSQL does not block reports."""
-    monkeypatch.setattr(reporting, "LOCK_SECONDS", 0.01)
+    monkeypatch.setattr(metrics_history, "LOCK_SECONDS", 0.01)
     buffer, other = open_db().buffer("train"), open_db().buffer("train")
     buffer.store(task_id="t", obs=1)
     before = len(buffer.metrics())
@@ -614,8 +614,8 @@ def test_corrupted_counts_do_not_stop_writers(report_on_every_call, buffer, monk
         session.query("UPDATE workers SET counts = ? RETURNING id", '{"scores": [1]}')
     buffer._reporter._workers.clear()  # the report inserts another row
     buffer.store(task_id="t", obs=2)
-    monkeypatch.setattr(reporting, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
-    monkeypatch.setattr(reporting, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(workers, "REMOVE_ENDED_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(workers, "REMOVE_SILENT_AFTER_SECONDS", -1.0)
     buffer.store(task_id="t", obs=3)
     assert len(buffer) == 3
     with store_of(buffer).writing() as (session, _):
@@ -629,7 +629,7 @@ def test_an_error_in_a_measurement_does_not_fail_writes(
         raise FileNotFoundError("gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "measure", fail)
+        patch.setattr(metrics_history, "measure", fail)
         buffer.store(task_id="t", obs=1)
     assert len(buffer) == 1
     assert "cannot store the activity report" in caplog.text

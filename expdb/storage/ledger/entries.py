@@ -22,7 +22,7 @@ from expdb.storage.ledger.encoding import (
     unpack_columns,
     unpack_positions,
 )
-from expdb.storage.ledger.leases import request_id
+from expdb.storage.ledger.lease_rows import request_id
 from expdb.storage.store import Store
 
 L, R = tables.leases.c, tables.requests.c

@@ -20,7 +20,7 @@ from expdb.storage.ledger.consumers import (
     policy_version,
     refuse_minimum,
 )
-from expdb.storage.ledger.leases import acknowledged, names_episodes, open_leases
+from expdb.storage.ledger.lease_rows import acknowledged, names_episodes, open_leases
 from expdb.storage.ledger.waiters import Waiter
 from expdb.storage.store import Store
 from expdb.storage.stored_json import damaged, parse_object

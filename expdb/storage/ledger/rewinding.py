@@ -7,7 +7,7 @@ import numpy as np
 from expdb import errors
 from expdb.sql.session import Session
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.ledger.leases import lock_consumer, read_changed
+from expdb.storage.ledger.lease_rows import lock_consumer, read_changed
 from expdb.storage.ledger.pins import update_pins
 from expdb.storage.store import Store
 

@@ -1,6 +1,5 @@
 """Record scores: append to their history, and set the latest scores of the steps."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +16,9 @@ from expdb.storage.activity import JUDGE
 from expdb.storage.reading import select
 from expdb.storage.scores.requested import NewScore, scores_of, scores_of_steps
 from expdb.storage.store import Store, evicted
-from expdb.storage.stored_json import parse_object
+from expdb.storage.stored_json import compact_json, parse_object
 
 E, S, R = tables.episodes.c, tables.steps.c, tables.scores.c
-
-_dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def record_score(
@@ -223,7 +220,7 @@ class _Steps:
                 latest = {} if text is None else parse_object(text, "scores")
                 if score.value is not None or score.name not in latest:
                     latest[score.name] = score.value
-                self._changed[change] = _dump(latest)
+                self._changed[change] = compact_json(latest)
             self._latest[position] = self._changed[change]
 
     def save(self, session: Session) -> None:

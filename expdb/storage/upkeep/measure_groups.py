@@ -16,7 +16,7 @@ from expdb.sql.session import Session
 from expdb.sql.tables import active_lease_condition
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
-from expdb.storage.ledger.leases import names_episodes
+from expdb.storage.ledger.lease_rows import names_episodes
 from expdb.storage.store import Store
 
 GROUP_WINDOW_EPISODES = 1_000  # episodes whose groups are counted

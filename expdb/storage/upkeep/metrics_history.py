@@ -1,11 +1,14 @@
-"""Read the history of a buffer's metrics, with rates between successive measurements."""
+"""The history of a buffer's metrics: add, thin out, and read measurements with rates."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from expdb import checks, errors
-from expdb.sql.session import Session
+from expdb.sql.session import Session, Transaction
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_numbers
+from expdb.storage.stored_json import compact_json, parse_numbers
+from expdb.storage.upkeep.measure import measure
+from expdb.storage.upkeep.workers import remove_workers
 
 # Rates and means, each with the counter to divide and the counter to divide by; None is the time.
 RATES_AND_MEANS = {
@@ -19,6 +22,13 @@ RATES_AND_MEANS = {
     "mean_return": ("return_sum", "returns"),
     "mean_length": ("episode_length_sum", "episodes_ended"),
 }
+
+REPORT_SECONDS = 10.0  # time between two reports of a handle, and between two rows of metrics
+LOCK_SECONDS = 0.1  # time that a report waits for other writers
+# Rows of metrics that are kept, and how many rows become one row when they are older: one row for
+# 10 s of the last hour, for 1 min of the last day, and for 10 min of the last 30 days.
+STAGES = ((360, 6), (360 + 8_640, 60), (360 + 8_640 + 259_200, 0))
+
 
 Measurement = dict[str, float]
 
@@ -87,3 +97,62 @@ def _increase(before: Measurement, after: Measurement, name: str) -> float | Non
     increase = after[name] - before.get(name, 0)
     is_sum_of_signed = name == "return_sum"
     return increase if increase >= 0 or is_sum_of_signed else None
+
+
+# -- add measurements ------------------------------------------------------------------------------
+
+NEWEST = "SELECT id, time FROM metrics WHERE buffer_id = ? ORDER BY id DESC LIMIT 1"
+CLOCK = "SELECT {}"  # the time of the database
+
+
+def writing_briefly(store: Store) -> Transaction:
+    """Return a transaction that waits at most `LOCK_SECONDS` for a lock.
+
+    A power loss may undo it, because that also ends the process.
+    """
+    return store.engine.writing(LOCK_SECONDS, outlives=False)
+
+
+def is_due(store: Store, session: Session) -> bool:
+    """Return whether the newest row of metrics is old."""
+    newest, ((now,),) = session.query_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
+    return _is_old(newest, now)
+
+
+def _is_old(newest: list[Any], now: float) -> bool:
+    """Return whether the newest row of metrics is old; it also is if the clock was set back."""
+    return not newest or not 0 <= now - newest[0][1] < REPORT_SECONDS
+
+
+def add(store: Store) -> None:
+    """Add a row of metrics, unless another process has just done so, and remove old rows."""
+    # A read on SQLite waits for no lock. On a server, only `writing` limits the waits for locks.
+    reads = store.engine.reading() if store.dialect.WRITES_ALONE else writing_briefly(store)
+    with reads as session:
+        newest, ((now,),) = session.query_all(
+            (NEWEST, store.id), (CLOCK.format(store.dialect.NOW),)
+        )
+        if not _is_old(newest, now):  # another process has added a row since `is_due`
+            return
+        measurement = compact_json(measure(store, session, now))
+    id = newest[0][0] + 1 if newest else 0
+    with writing_briefly(store) as session:
+        if not session.query(store.dialect.LOCK_EXISTENCE, store.id):
+            return
+        inserted = session.query(
+            "INSERT INTO metrics (buffer_id, id, time, measurement) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (buffer_id, id) DO NOTHING RETURNING id",
+            store.id, id, now, measurement,
+        )  # fmt: skip
+        if inserted:
+            for old in ids_to_remove(id):
+                session.execute("DELETE FROM metrics WHERE buffer_id = ? AND id = ?", store.id, old)
+            remove_workers(store, session, now)
+
+
+def ids_to_remove(newest: int) -> Iterator[int]:
+    """Return the rows of metrics that leave a stage of `STAGES` when the row `newest` is added."""
+    for age, divisor in STAGES:
+        old = newest - age
+        if old >= 0 and (divisor == 0 or old % divisor):
+            yield old

@@ -14,7 +14,7 @@ from expdb.sql.session import Session
 from expdb.storage.ledger import consumers, entries
 from expdb.storage.ledger.consumers import ConsumerRecord
 from expdb.storage.ledger.entries import Entry
-from expdb.storage.ledger.leases import names_episodes
+from expdb.storage.ledger.lease_rows import names_episodes
 from expdb.storage.reading.segments import inconsistent
 from expdb.storage.store import State, Store
 

@@ -1,14 +1,19 @@
-"""List the processes that write to a buffer, learn from it or judge its episodes."""
+"""The rows of the processes that write to a buffer, learn from it or judge its episodes."""
 
 import functools
+import secrets
 from typing import Any
 
 from expdb.process.liveness import describe_process, has_ended
 from expdb.sql.session import Session
 from expdb.storage.store import Store
-from expdb.storage.stored_json import parse_numbers
+from expdb.storage.stored_json import compact_json, parse_numbers
 from expdb.storage.upkeep.measure import SILENT_AFTER_SECONDS, is_mostly_waiting
-from expdb.storage.upkeep.reporting import REMOVED
+
+MAX_REMOVED = 100  # workers that one report removes while other writers wait
+REMOVE_ENDED_AFTER_SECONDS = 3_600.0  # time after which a worker that has ended is removed
+REMOVE_SILENT_AFTER_SECONDS = 86_400.0  # time without a report after which any worker is removed
+REMOVED = ""  # `holder` of the row with the counts of removed workers
 
 WHAT = "a row of the table workers"
 WORKERS = (
@@ -55,3 +60,37 @@ def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
             }
         )
     return workers
+
+
+def remove_workers(store: Store, session: Session, now: float) -> None:
+    """Replace the rows of workers that have ended by one row per role with their counts."""
+    counts_by_role: dict[str, dict[str, float]] = {}
+    for id, holder, role, active, ended in session.query(
+        "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "
+        "AND active < ? ORDER BY active LIMIT ?",
+        store.id, REMOVED, now - REMOVE_ENDED_AFTER_SECONDS, MAX_REMOVED,
+    ):  # fmt: skip
+        if ended is not None or active < now - REMOVE_SILENT_AFTER_SECONDS or has_ended(holder):
+            for (counts,) in session.query(
+                "DELETE FROM workers WHERE buffer_id = ? AND id = ? RETURNING counts", store.id, id
+            ):
+                _add_counts(counts_by_role.setdefault(role, {}), counts)
+    for role, counts in counts_by_role.items():
+        rows = session.query(
+            "DELETE FROM workers WHERE buffer_id = ? AND holder = ? AND role = ? "
+            "RETURNING id, since, counts",
+            store.id, REMOVED, role,
+        )  # fmt: skip
+        for _, _, stored in rows:
+            _add_counts(counts, stored)
+        id, since = (rows[0][0], rows[0][1]) if rows else (secrets.randbits(62), now)
+        session.execute(
+            "INSERT INTO workers (buffer_id, id, holder, run, role, since, active, ended, counts, "
+            "rates) VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, '{}')",
+            store.id, id, REMOVED, role, since, now, now, compact_json(counts),
+        )  # fmt: skip
+
+
+def _add_counts(sums: dict[str, float], stored: str) -> None:
+    for name, count in parse_numbers(stored, "the counts of a worker").items():
+        sums[name] = sums.get(name, 0) + count

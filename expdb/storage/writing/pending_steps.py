@@ -19,7 +19,7 @@ from expdb.storage.catalog import Fields
 from expdb.storage.replacements import Replacements
 from expdb.storage.writing.batches import EPISODE_NAMES
 from expdb.storage.writing.columnar import Columnar
-from expdb.storage.writing.final import check_final
+from expdb.storage.writing.final_observation import check_final
 from expdb.storage.writing.mappings import flatten_step, new_types
 
 Key = tuple[str, str]  # task and agent

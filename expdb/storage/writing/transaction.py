@@ -33,7 +33,7 @@ from expdb.storage.statements import (
 )
 from expdb.storage.store import Store, Writing
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
-from expdb.storage.writing import compact, episodes, step_numbers
+from expdb.storage.writing import abandoned_episodes, compact, episodes, step_numbers
 from expdb.storage.writing.in_doubt import commit_unknown, find_written
 from expdb.storage.writing.pending_steps import PendingSteps
 from expdb.storage.writing.plan import make_plan
@@ -103,7 +103,7 @@ def write(store: Store, pending: PendingSteps) -> np.ndarray:
         pending.stored = repeats.merge(pending.stored)
     store.activity.add_steps(len(pending), pending.ended)
     if new_episodes:
-        episodes.sweep_if_due(store, new_episodes)
+        abandoned_episodes.sweep_if_due(store, new_episodes)
     return pending.stored
 
 
@@ -184,7 +184,7 @@ def write_together(store: Store, group: Sequence[PendingSteps]) -> None:
     for steps in group:
         store.activity.add_steps(len(steps), steps.ended)
     if new_episodes:
-        episodes.sweep_if_due(store, new_episodes)
+        abandoned_episodes.sweep_if_due(store, new_episodes)
 
 
 def _commit_together(store: Store, group: Sequence[PendingSteps]) -> None:
@@ -311,7 +311,7 @@ def _end_stored(
     if rows and rows[0][1] != episode.generation:
         raise episodes.resumed(episode.episode_id)
     current = [stored_status for stored_status, _ in rows]
-    if not current and 0 <= episode.last_position < episodes.swept_before(store, session):
+    if not current and 0 <= episode.last_position < abandoned_episodes.swept_before(store, session):
         return
     if again and current == [status]:
         return

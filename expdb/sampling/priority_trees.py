@@ -1,20 +1,15 @@
-"""Draw by priority with sum trees that follow the rows in memory.
-
-This module also writes changed priorities to the database.
-"""
+"""Draw by priority with sum trees that follow the rows in memory."""
 
 from __future__ import annotations  # so that annotations do not import numpy.random
 
 import base64
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from expdb import errors
 from expdb.memory import priorities as row_priorities
 from expdb.memory.followers import Follower
 from expdb.memory.journal import NONE, Change
@@ -22,19 +17,17 @@ from expdb.memory.priorities import load_priorities
 from expdb.memory.resident import Resident
 from expdb.memory.trajectories import AgentTrajectories
 from expdb.memory.usage import Usage
-from expdb.process.locks import locked
 from expdb.replay.population import check_size
 from expdb.replay.samplers import Prioritized
 from expdb.replay.sumtree import SumTree
 from expdb.sampling.candidates import Candidates, get_or_create
 from expdb.sampling.drawing import surplus
 from expdb.sampling.request import SampleRequest
+from expdb.sampling.unsaved_priorities import SAVE_SECONDS, UnsavedPriorities
 from expdb.sql.session import Session
-from expdb.storage import priorities
 from expdb.storage.store import Store
 
 MANY_UPDATES = 1000  # pending updates of a sum tree, above which it is rebuilt
-SAVE_SECONDS = 1.0  # after which changed priorities are written
 
 
 class Weights(Follower):
@@ -64,16 +57,21 @@ class Weights(Follower):
         )
 
 
-class ByPriority:
+class PriorityTrees:
     """The priorities of a buffer's steps in this process, and the sum trees that use them."""
 
-    def __init__(self, store: Store, resident: Resident, candidates: Candidates):
+    def __init__(
+        self,
+        store: Store,
+        resident: Resident,
+        candidates: Candidates,
+        unsaved_priorities: UnsavedPriorities,
+    ):
         self._store, self._resident, self._candidates = store, resident, candidates
+        self._unsaved = unsaved_priorities
         self._draws: dict[Any, Weights] = {}
         self._calls: dict[str, int] = {}  # calls of samplers that anneal beta, by schedule
         self.is_used = False  # whether priorities were used for a draw, or restored
-        self.unsaved = False  # whether a changed priority is not written yet
-        self._saved = time.monotonic()
 
     @property
     def nbytes(self) -> int:
@@ -245,7 +243,7 @@ class ByPriority:
             if not len(positions):
                 return 0
         rows = r.rows(positions)
-        self.unsaved = True
+        self._unsaved.exist = True
         row_priorities.set_priorities(r, rows, values)
         for draws in self._draws.values():
             if draws.sampler.score is not None:
@@ -261,48 +259,13 @@ class ByPriority:
                 draws.again.append(positions.copy())  # the caller may change the array
             else:  # a sampler that is no longer used
                 draws.epoch, draws.again = -1, []
-        self.save(SAVE_SECONDS)
+        self._unsaved.save(SAVE_SECONDS)
         return len(positions)
-
-    def save(self, after: float = 0.0, wait: bool = False) -> None:
-        """Write changed priorities if `after` seconds have passed since the last write.
-
-        If another process is writing, wait for it if `wait` is True; otherwise the next call
-        writes the priorities.
-        """
-        if self.unsaved and time.monotonic() - self._saved >= after:
-            locked(self._resident.lock, self._save, wait)
-
-    def save_kept(self) -> None:
-        """Write the priorities of discarded rows before newer priorities are written."""
-        if self._resident.kept is not None:
-            self._save(wait=True)
-
-    def _save(self, wait: bool) -> None:
-        r = self._resident
-        positions, values = row_priorities.unsaved(r)
-        if len(positions):  # else all these steps were evicted
-            try:
-                with self._store.writing(None if wait else 0.0) as (session, _):
-                    version = priorities.write(self._store, session, positions, values)
-            except (errors.DatabaseBusy, errors.StorageFull):
-                if wait:
-                    raise
-                return
-            if r.priorities is not None and version == r.priorities + 1:
-                r.priorities = version  # else another process has written too; all are read again
-        row_priorities.note_saved(r)
-        self.unsaved, self._saved = False, time.monotonic()
-
-    def reset_after_fork(self) -> None:
-        """Leave unsaved priorities to the parent process."""
-        row_priorities.note_saved(self._resident)
-        self.unsaved = False
 
     def state(self) -> dict[str, Any]:
         """Return priorities, call counts and fields with `next_<field>` as plain JSON values."""
         r, priority_state = self._resident, None
-        self.save()
+        self._unsaved.save()
         if r.priorities is not None:
             r.rearrange(r.slots)  # restore() does the same, so weights are summed in the same order
             positions, rows = r.positions_and_rows()
@@ -338,7 +301,7 @@ class ByPriority:
             differ = row_priorities.restore(
                 r, saved.positions, saved.values, saved.starts, writable
             )
-            self.unsaved = self.unsaved or (differ and writable)
+            self._unsaved.exist |= differ and writable
             # Steps that have no priority and are missing in the state start with the greatest
             # priority of the state.
             r.started, r.greatest = min(saved.started, r.high), saved.greatest
@@ -399,7 +362,7 @@ class TreeByPosition:
 
 @dataclass
 class SavedState:
-    """The parsed result of `ByPriority.state`."""
+    """The parsed result of `PriorityTrees.state`."""
 
     greatest: float
     calls: dict[str, int]
