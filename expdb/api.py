@@ -65,7 +65,8 @@ from expdb.sampling.epochs import Epochs
 from expdb.sql.query import QueryBuilder
 from expdb.storage.reading.registration import register
 from expdb.storage.writing.eviction import Eviction
-from expdb.writers.writers import EpisodeWriter, StepWriter
+from expdb.writers.episode_writer import EpisodeWriter
+from expdb.writers.step_writer import StepWriter
 
 # Messages of expdb appear only if the program configures logging.
 logging.getLogger("expdb").addHandler(logging.NullHandler())

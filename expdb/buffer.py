@@ -55,9 +55,9 @@ from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
 from expdb.storage.writing.requested_changes import check_changes, tags_of, warn_of_no_match
 from expdb.storage.writing.write_queue import WriteQueue
+from expdb.writers.episode_writer import EpisodeWriter
 from expdb.writers.open_writers import OpenWriters
-from expdb.writers.sinks import EpisodeSink, StepSink
-from expdb.writers.writers import EpisodeWriter, StepWriter
+from expdb.writers.step_writer import StepWriter
 
 Seed: TypeAlias = "int | np.random.Generator | None"
 
@@ -498,7 +498,7 @@ class ReplayBuffer(NotACollection):
         resume = checks.flag(resume, "resume")
         episode = episodes.begin(self._store, episode, episode_id is not None, resume)
         return self._writers.add(
-            EpisodeWriter(EpisodeSink(self), episode, flush_steps, flush_bytes, flush_seconds)
+            EpisodeWriter(self, episode, flush_steps, flush_bytes, flush_seconds)
         )
 
     def writer(
@@ -538,9 +538,7 @@ class ReplayBuffer(NotACollection):
         flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
             flush_steps, flush_bytes, flush_seconds
         )
-        return self._writers.add(
-            StepWriter(StepSink(self), flush_steps, flush_bytes, flush_seconds)
-        )
+        return self._writers.add(StepWriter(self, flush_steps, flush_bytes, flush_seconds))
 
     def _check_writable(self) -> None:
         if self._store.engine.read_only:

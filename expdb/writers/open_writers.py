@@ -14,7 +14,8 @@ from expdb.process import exits
 from expdb.process.weak_registry import WeakRegistry
 from expdb.storage.ledger.rates import rate_limiter
 from expdb.storage.store import Store
-from expdb.writers.writers import EpisodeWriter, StepWriter
+from expdb.writers.episode_writer import EpisodeWriter
+from expdb.writers.step_writer import StepWriter
 
 Kind = TypeVar("Kind", EpisodeWriter, StepWriter)
 
@@ -149,9 +150,9 @@ def _find_interrupted_frame() -> Any:
 
     Return None if no Python code was running.
     """
-    # The finalizer calls the writer's sink, which calls OpenWriters.collected.
+    # The finalizer of the writer calls OpenWriters.collected.
     frame: Any = sys._getframe(1)
-    for _ in range(3):
+    for _ in range(2):
         frame = frame and frame.f_back
     return frame
 

@@ -190,7 +190,7 @@ def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_ur
         engine_of(db).timeout = 30.0
         for n in range(3, 6):
             writer.append(None if n == 4 else 100.0 + n, n=n)
-        write, calls = writer._writer._sink.write, []
+        write, calls = writer._writer._store_steps, []
 
         def lost(steps):
             calls.append(1)
@@ -198,7 +198,7 @@ def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_ur
                 raise expdb.ConnectionLost("lost between the two")
             return write(steps)
 
-        writer._writer._sink.write = lost
+        writer._writer._store_steps = lost
         with pytest.raises(expdb.ConnectionLost):
             writer.flush()
         writer.append(106.0, n=6)

@@ -9,6 +9,7 @@ from behind import writing
 
 import expdb
 from expdb.storage.writing import transaction
+from expdb.storage.writing.pending_steps import create_steps
 from expdb.writers import open_writers
 
 CALLS = {
@@ -72,7 +73,7 @@ def test_overdue_steps_of_a_buffer_with_a_rate_limiter_are_not_written(scratch, 
         episode.append(x=1)
         time.sleep(0.02)
         with monkeypatch.context() as patch:
-            patch.setattr(episode._sink, "write", lambda steps: pytest.fail("wrote steps"))
+            patch.setattr(episode, "_store_steps", lambda steps: pytest.fail("wrote steps"))
             scratch.consumer("trainer").lease(1).acknowledge()
         assert episode.unwritten == 1
 
@@ -82,14 +83,14 @@ def test_a_sample_does_not_wait_for_a_flush_of_another_thread(scratch, monkeypat
     episode = scratch.episode("t", flush_seconds=0.01)
     episode.append(x=1)
     has_begun, may_write = threading.Event(), threading.Event()
-    write = episode._sink.write
+    write = episode._store_steps
 
     def slow_write(steps):
         has_begun.set()
         may_write.wait(10)
         write(steps)
 
-    monkeypatch.setattr(episode._sink, "write", slow_write)
+    monkeypatch.setattr(episode, "_store_steps", slow_write)
     thread = threading.Thread(target=episode.flush)
     thread.start()
     has_begun.wait(10)
@@ -198,7 +199,7 @@ def test_a_call_of_the_writer_reports_a_commit_with_unknown_outcome(scratch):
     scratch.store(x=0)
     episode = scratch.episode("t", flush_seconds=3600)
     episode.append(x=1)
-    episode._in_doubt, episode._steps = episode._steps, episode._sink.create_steps()
+    episode._in_doubt, episode._steps = episode._steps, create_steps(scratch._store)
     episode.append(x=2)
     make_overdue(scratch, episode)
     scratch.sample(1)

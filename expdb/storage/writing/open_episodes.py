@@ -63,10 +63,6 @@ class OpenEpisodes:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def create_steps(self) -> PendingSteps:
-        """Return an empty collection of steps, to be written later."""
-        return create_steps(self._store.fields, self._store.replacements)
-
     def gather(
         self,
         arguments: Any,
@@ -193,7 +189,7 @@ class OpenEpisodes:
         for attempt in range(ATTEMPTS):
             try:
                 if rows is not None:
-                    steps = self.create_steps() if attempt else pending
+                    steps = create_steps(self._store) if attempt else pending
                     self._gather(rows, steps)  # may raise, but only before `pending` changes
                     if attempt:
                         pending.become(steps)

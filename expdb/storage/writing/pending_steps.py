@@ -17,6 +17,7 @@ from expdb.names import EPISODE_DETAILS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.replacements import Replacements
+from expdb.storage.store import Store
 from expdb.storage.writing.batches import EPISODE_NAMES
 from expdb.storage.writing.columnar import Columnar
 from expdb.storage.writing.final_observation import check_final
@@ -547,6 +548,7 @@ class ReplacingSteps(PendingSteps):
         return super().add_final(values)
 
 
-def create_steps(fields: Fields, replacements: Replacements | None) -> PendingSteps:
+def create_steps(store: Store) -> PendingSteps:
     """Return an empty collection of steps."""
+    fields, replacements = store.fields, store.replacements
     return PendingSteps(fields) if replacements is None else ReplacingSteps(fields, replacements)

@@ -56,7 +56,7 @@ def write_alone(store: Store, episodes: OpenEpisodes, payload: Payload) -> np.nd
         if payload.episodes is None:
             return transaction.write(store, payload.steps)
         return payload.episodes.write_gathered(payload.steps)
-    pending = create_steps(store.fields, store.replacements)
+    pending = create_steps(store)
     if not isinstance(payload, dict):
         return episodes.write_gathered(pending, payload)
     are_gathered = False
@@ -117,7 +117,7 @@ def _write_shared(
     After a refusal, the caller must write the submissions without a result one by one. Return
     the error if the database was unreachable or locked.
     """
-    pending = episodes.create_steps()
+    pending = create_steps(store)
     members: dict[EncodedWrite, list[Member]] = {
         submission.payload: [(submission, 0, None)]
         for submission in group
