@@ -43,7 +43,7 @@ NOT_CONSTRUCTED = {
 
 def list_modules() -> Iterator[ModuleType]:
     """Yield the modules with public names."""
-    yield from (expdb, expdb.testing)
+    yield from (expdb, expdb.errors, expdb.testing)
     for name in INTEGRATIONS:
         with suppress(ImportError):  # the framework is not installed
             yield importlib.import_module(f"expdb.integrations.{name}")

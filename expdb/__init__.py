@@ -40,6 +40,11 @@ def __getattr__(name: str) -> Any:
     if name == "KEEP":
         warnings.warn("expdb.KEEP is deprecated; use expdb.UNCHANGED", DeprecationWarning, 2)
         return globals()["UNCHANGED"]
+    errors = importlib.import_module("expdb.errors")
+    if name in errors.__all__:
+        replacement = f"expdb.errors.{name}"
+        warnings.warn(f"expdb.{name} is deprecated; use {replacement}", DeprecationWarning, 2)
+        return getattr(errors, name)
     raise AttributeError(f"module 'expdb' has no attribute {name!r}")
 
 

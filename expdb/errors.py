@@ -12,6 +12,18 @@ import warnings
 log = logging.getLogger(__name__)
 
 
+__all__ = [
+    "AccessDenied", "ArchiveFailed", "CapacityMismatch", "ChunkDamaged", "CommitUnknown",
+    "ConnectionLost", "ConsumerMismatch", "DatabaseBusy", "DatabaseClosed", "DatabaseDamaged",
+    "DatabaseMissing", "DatabaseReadOnly", "DatabaseReplaced", "DatabaseUnreadable",
+    "DriverMissing", "EpisodeEnded", "EpisodeMismatch", "EpisodeResumed", "Evicted", "ExpDBError",
+    "ExpDBWarning", "FieldMismatch", "ForkedWithOpenConnection", "InvalidValue", "LeaseLost",
+    "NotAnExperienceDatabase", "QueryError", "RateLimited", "ReplayMismatch", "ReservedName",
+    "SchemaOutdated", "SchemaTooNew", "ServerTooOld", "SqlError", "SqlRefused", "StorageFull",
+    "TargetExists", "TooFewRows", "UnknownBuffer", "UnknownConsumer", "UnknownEpisode",
+]  # fmt: skip
+
+
 class ExpDBError(Exception):
     """Base class of all exceptions that expdb defines.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 import expdb
+from expdb import errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +105,7 @@ def draw(plotted: list[Curve], title: str) -> Figure:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise expdb.DriverMissing(
+        raise errors.DriverMissing(
             "drawing a picture requires matplotlib; run `pip install 'expdb[plot]'`"
         ) from None
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "expdb"}):
@@ -171,7 +172,7 @@ def characters(plotted: list[Curve], width: int, height: int = 14) -> Iterator[s
     try:
         import plotext
     except ImportError:
-        raise expdb.DriverMissing(
+        raise errors.DriverMissing(
             "a picture in the terminal requires plotext; run `pip install 'expdb[plot]'`"
         ) from None
     for panel, label in PANELS.items():

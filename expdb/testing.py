@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 
 __all__ = ["check_database", "check_sampler", "check_unit", "fill"]
 
@@ -365,11 +366,11 @@ def _filled(buffer: expdb.ReplayBuffer | None) -> Iterator[expdb.ReplayBuffer]:
             f"expected a ReplayBuffer as the second argument, got {type(buffer).__name__}"
         )
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*has the tag tags.kind", expdb.ExpDBWarning)
+            warnings.filterwarnings("ignore", ".*has the tag tags.kind", errors.ExpDBWarning)
             yield buffer
         return
     with warnings.catch_warnings(), expdb.open(":memory:") as db:
-        warnings.simplefilter("ignore", expdb.ExpDBWarning)
+        warnings.simplefilter("ignore", errors.ExpDBWarning)
         made = db.buffer("b", capacity=90)  # the first episodes are evicted
         fill(made)
         yield made

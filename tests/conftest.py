@@ -27,6 +27,7 @@ from postgres_server import Server
 from proxy import Proxy
 
 import expdb
+from expdb import errors
 from expdb.sql import schema
 from expdb.sql.dialects.sqlite.session import SqliteSession
 from expdb.sql.session import Session
@@ -205,7 +206,7 @@ def open_db(location: str, empty_file: Path) -> Iterator[Callable[..., expdb.Exp
         handle.close()
     try:
         problems = opened[-1].check()
-    except (IndexError, expdb.DatabaseClosed):
+    except (IndexError, errors.DatabaseClosed):
         problems = opener().check()
     for handle in opened:
         handle.close()

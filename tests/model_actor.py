@@ -9,7 +9,7 @@ from behind import store_of, writing
 from processes import FORKSERVER
 
 import expdb
-from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform
+from expdb import Episode, Group, NStep, QueryBuilder, Sequence, Stack, Step, Uniform, errors
 
 ALL = Uniform(replace=False)
 PRIORITIZED = expdb.Prioritized(alpha=1.0, epsilon=0.5, initial=1.0)
@@ -49,7 +49,7 @@ class Actor:
     def act(self, what, *arguments, **options):
         """Call a method of the buffer, and return its result or the name of its error."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", expdb.ExpDBWarning)
+            warnings.simplefilter("ignore", errors.ExpDBWarning)
             try:
                 result = getattr(self.buffer, what)(*arguments, **options)
             except expdb.ExpDBError as error:
@@ -141,7 +141,7 @@ class Actor:
     def close(self):
         """Close the handle."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", expdb.ExpDBWarning)
+            warnings.simplefilter("ignore", errors.ExpDBWarning)
             self.db.close()
 
 
@@ -169,7 +169,7 @@ def value_of(unit, batch, k):
 
 def serve(location, max_lag, pipe):
     """Run an actor for the calls of another process."""
-    warnings.simplefilter("ignore", expdb.ExpDBWarning)
+    warnings.simplefilter("ignore", errors.ExpDBWarning)
     actor = Actor(location, max_lag=max_lag)
     for name, arguments, options in iter(pipe.recv, None):
         try:

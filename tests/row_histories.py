@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.memory.columns import AFTER, BEFORE, ORDINAL, PRESENT, WHOLE
 
 UNIT = expdb.NStep(1)
@@ -134,7 +135,7 @@ class History:
             return
         try:
             flush()
-        except expdb.Evicted:  # a negative number may have belonged to an evicted step
+        except errors.Evicted:  # a negative number may have belonged to an evicted step
             flush()
 
     def change(self):

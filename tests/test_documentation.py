@@ -148,5 +148,7 @@ def test_a_wrong_output_on_a_page_is_detected(tmp_path):
 
 def test_the_reference_lists_every_public_name():
     pages = "".join(page.read_text() for page in DOCS.glob("reference/python/*.md"))
-    listed = re.findall(r"^\.\. auto\w+:: expdb\.(\w+)$", pages, re.MULTILINE)
-    assert sorted(listed) == sorted([*expdb.__all__, "testing"])
+    listed = re.findall(r"^\.\. auto\w+:: expdb\.((?:errors\.)?\w+)$", pages, re.MULTILINE)
+    errors = [name for name in expdb.errors.__all__ if name not in expdb.__all__]
+    public = [*expdb.__all__, *[f"errors.{name}" for name in errors], "testing"]
+    assert sorted(listed) == sorted(public)

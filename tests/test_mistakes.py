@@ -13,7 +13,7 @@ import pytest
 import expdb
 from expdb import NStep, QueryBuilder, Stack
 
-WARNING = expdb.ExpDBWarning
+WARNING = expdb.errors.ExpDBWarning
 
 
 def play(buffer, lengths, **columns):
@@ -235,14 +235,14 @@ def test_a_stack_without_stacked_fields_is_refused(scratch, unit):
 
 
 def test_an_unknown_buffer_is_an_error_with_a_suggestion(db):
-    with pytest.raises(expdb.UnknownBuffer, match="the database has no buffers"):
+    with pytest.raises(expdb.errors.UnknownBuffer, match="the database has no buffers"):
         db.buffer("train", create=False)
     db.buffer("train")
-    with pytest.raises(expdb.UnknownBuffer, match="no buffer 'trian'; did you mean 'train'"):
+    with pytest.raises(expdb.errors.UnknownBuffer, match="no buffer 'trian'; did you mean 'train'"):
         db.buffer("trian", create=False)
     assert db.buffers() == ["train"]
     assert db.buffer("train", create=False).name == "train"
-    with pytest.raises(expdb.UnknownBuffer, match="did you mean 'train'"):
+    with pytest.raises(expdb.errors.UnknownBuffer, match="did you mean 'train'"):
         db.drop("trian")
     with pytest.raises(
         expdb.TooFewRows,
@@ -412,13 +412,13 @@ def test_many_episodes_without_a_task_id_warn_once(buffer, monkeypatch):
     for _ in range(2):
         buffer.store(x=1, terminated=True)
         buffer.store(task_id="default", x=1, terminated=True)
-    with pytest.warns(expdb.ExpDBWarning, match=r"3 episodes were stored without task_id"):
+    with pytest.warns(expdb.errors.ExpDBWarning, match=r"3 episodes were stored without task_id"):
         buffer.store(x=1, terminated=True)
     buffer.store(x=1, terminated=True)
     with buffer.writer() as writer:
         for _ in range(2):
             writer.append(x=1, truncated=True)
-        with pytest.warns(expdb.ExpDBWarning, match="without task_id"):
+        with pytest.warns(expdb.errors.ExpDBWarning, match="without task_id"):
             writer.append(x=1, truncated=True)
         writer.append(x=1, truncated=True)
     assert buffer.tasks() == ["default"]
@@ -450,6 +450,13 @@ def test_keep_is_a_deprecated_alias_of_unchanged():
         assert expdb.KEEP is expdb.UNCHANGED
 
 
+def test_names_of_errors_are_deprecated_at_the_top_level():
+    for name in set(expdb.errors.__all__) - set(expdb.__all__):
+        with pytest.warns(DeprecationWarning, match=f"use expdb.errors.{name}") as warned:
+            assert getattr(expdb, name) is getattr(expdb.errors, name)
+        assert warned[0].filename == __file__
+
+
 # -- the first batch -------------------------------------------------------------------------------
 
 
@@ -477,7 +484,9 @@ def test_a_last_step_without_a_reward_causes_a_warning_at_the_first_transitions(
         episode.append(obs=0.0, action=1, reward=1.0)
         episode.append(obs=1.0, action=None, terminated=True)
     scratch.sample(1)  # batches of other units do not warn
-    with pytest.warns(expdb.ExpDBWarning, match=r"1 of the newest 1 .* pass it to end\(obs=...\)"):
+    with pytest.warns(
+        expdb.errors.ExpDBWarning, match=r"1 of the newest 1 .* pass it to end\(obs=...\)"
+    ):
         scratch.sample(4, unit=NStep(1))
 
 
@@ -498,7 +507,7 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
         nested.store(
             task_id="t", grid=[[k, 1], [2, 3]], ragged=[[k]] * (k + 1), messages=[{"a": k}]
         )
-    with pytest.warns(expdb.ExpDBWarning, match=r"'grid' .* nested lists of shape \[2, 2\]"):
+    with pytest.warns(expdb.errors.ExpDBWarning, match=r"'grid' .* nested lists of shape \[2, 2\]"):
         nested.sample(20, rng=0)
     declared = new_buffer(fields={"obs": expdb.Field("float32", (None,))})
     declared.store_batch([{"obs": np.zeros(2, np.float32)} for _ in range(3)])

@@ -685,14 +685,14 @@ class Handles(RuleBasedStateMachine):
     [(60, 12, 0.0), pytest.param(STEPS or 200, EXAMPLE_STEPS, 0.005, marks=pytest.mark.slow)],
 )
 @pytest.mark.timeout(0)
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_handles_of_a_file_match_a_plain_model(tmp_path, steps, example_steps, max_lag):
     compare(str(tmp_path / "runs.db"), steps, example_steps, max_lag)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_handles_of_a_server_match_a_plain_model(postgresql_url):
     compare(postgresql_url, STEPS // 10 or 160)
 

@@ -18,7 +18,7 @@ PROGRAMS = re.findall(
 )
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     ("code", "raises"), [pytest.param(*program[1:], id=program[0]) for program in PROGRAMS]
 )

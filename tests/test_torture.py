@@ -15,6 +15,7 @@ from torture.oracle import BUFFER, step
 from torture.power import history
 
 import expdb
+from expdb import errors
 from expdb.sql.dialects.sqlite import connection as sqlite
 
 # Faults of this kind have revealed defects before. `dev.py torture` runs the whole table.
@@ -83,7 +84,7 @@ def test_verify_detects_changed_tables(path, written, damage, problem):
     try:
         with expdb.open(path) as db:
             problems = verify(db, written)
-    except expdb.DatabaseDamaged as error:
+    except errors.DatabaseDamaged as error:
         problems = [str(error)]
     assert problems
     assert problem in " ".join(problems) or "is corrupted" in " ".join(problems)
@@ -105,7 +106,7 @@ def test_verify_detects_lost_and_repeated_steps_and_partial_batches(path, writte
         assert "is not at 1000" not in problems((1000, (0, 99)), tail_may_be_lost=True)
 
 
-@pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.errors.ExpDBWarning")
 def test_images_of_a_power_loss_without_syncs_lack_steps(path, tmp_path):
     """With `synchronous=OFF`, images must lose steps or be corrupted.
 
@@ -146,10 +147,10 @@ def test_the_disk_layer_fails_on_demand(path):
     with Disk(str(path)) as disk, expdb.open(path) as db:
         buffer = db.buffer(BUFFER)
         disk.fault = lambda kind, file: sqlite3.SQLITE_FULL
-        with pytest.raises(expdb.StorageFull):
+        with pytest.raises(errors.StorageFull):
             buffer.store(x=1)
         disk.fault = lambda kind, file: sqlite3.SQLITE_IOERR_WRITE
-        with pytest.raises(expdb.DatabaseUnreadable, match="check the disk"):
+        with pytest.raises(errors.DatabaseUnreadable, match="check the disk"):
             buffer.store(x=1)
         disk.fault = None
         buffer.store(x=1)

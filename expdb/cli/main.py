@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 import expdb
+from expdb import errors
 
 LOCATION = "EXPDB_LOCATION"
 
@@ -96,7 +97,7 @@ def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("always", expdb.ExpDBWarning)
+                warnings.simplefilter("always", errors.ExpDBWarning)
                 warnings.showwarning = _show
                 return function(*args, **kwargs)
         except (expdb.ExpDBError, FileExistsError) as error:

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 import click
 
 import expdb
+from expdb import errors
 from expdb.cli.main import as_json, verb
 from expdb.cli.printing import counted, print_table
 from expdb.cli.progress import progress
@@ -82,7 +83,7 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
     with expdb.open(location, create=False, read_only=True) as db:
         names = db.buffers()
         if buffer is None and len(names) != 1:
-            raise expdb.UnknownBuffer(
+            raise errors.UnknownBuffer(
                 f"{db.location} has {len(names)} buffers; "
                 f"{'pass one with --buffer NAME' if names else 'store steps first'}"
             )
@@ -224,7 +225,7 @@ def _report(error: expdb.ExpDBError, follow: bool) -> None:
 
 def _transient_errors() -> tuple[type[expdb.ExpDBError], ...]:
     """Return the errors that a retry may resolve."""
-    return expdb.ArchiveFailed, expdb.ConnectionLost, expdb.DatabaseBusy
+    return errors.ArchiveFailed, errors.ConnectionLost, errors.DatabaseBusy
 
 
 FOLLOW_SECONDS = 1.0

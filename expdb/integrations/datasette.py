@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import Any
 
 import expdb
+from expdb import errors
 
 try:
     from datasette import hookimpl
 except ImportError as error:
-    raise expdb.DriverMissing(
+    raise errors.DriverMissing(
         f"Datasette cannot be imported ({error}); run `pip install datasette`"
     ) from error
 
@@ -26,5 +27,5 @@ except ImportError as error:
 @hookimpl  # type: ignore[untyped-decorator]
 def prepare_connection(conn: Any) -> None:
     """Register `field` and `priority` on a connection that Datasette has opened."""
-    with suppress(expdb.NotAnExperienceDatabase):  # Datasette serves other files, too
+    with suppress(errors.NotAnExperienceDatabase):  # Datasette serves other files, too
         expdb.register(conn)

@@ -21,6 +21,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 import expdb
+from expdb import errors
 
 __all__ = ["Recorder", "VectorRecorder", "record"]
 
@@ -496,7 +497,7 @@ def _free(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields`; raise ReservedName if the recorder itself stores a field of that name."""
     for name in fields:
         if name.split(".")[0] in _TAKEN:
-            raise expdb.ReservedName(
+            raise errors.ReservedName(
                 f"{name!r} cannot be the name of an annotation, because the recorder stores a "
                 "field of this name; choose another name"
             )

@@ -7,6 +7,7 @@ import tempfile
 from typing import Any
 
 import expdb
+from expdb import errors
 
 PRIVATE = ":memory:"  # a private temporary database, deleted when it is closed
 PARTS = "structures", "reservoir"  # the additional buffers `<name>.<part>` of a drop-in buffer
@@ -80,7 +81,7 @@ def check_there(location: str) -> None:
     Otherwise, a new file with an empty buffer would be created silently.
     """
     if "://" not in location and not os.path.exists(location):
-        raise expdb.DatabaseMissing(
+        raise errors.DatabaseMissing(
             f"{location}, the database of this buffer, does not exist; move the file back, or "
             "create a buffer with the new location of the file"
         )

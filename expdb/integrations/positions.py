@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class AtPositions(expdb.Sampler):
         there = population.holds(self.positions)
         if not there.all():
             gone = np.asarray(self.positions)[~there]
-            raise expdb.Evicted(
+            raise errors.Evicted(
                 f"the step at position {gone[0]} was evicted or deleted; sample again"
             )
         return self.positions, {}

@@ -637,7 +637,7 @@ class Episodes(Dataset[Tensors]):
     """A dataset of the episodes that are complete when the dataset is created.
 
     Item k is the k-th episode as tensors [T, ...]. Episodes with evicted or deleted steps are left
-    out. If an episode is evicted later, reading it raises `expdb.Evicted`.
+    out. If an episode is evicted later, reading it raises `expdb.errors.Evicted`.
 
     Pass it to a `DataLoader` with `collate_fn=pad`. The loader can shuffle, and its workers read
     different episodes.

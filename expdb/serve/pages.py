@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 import expdb
+from expdb import errors
 from expdb.serve import render
 from expdb.serve.source import Source
 
@@ -127,14 +128,14 @@ def show(request: Request, template: str, status: int = 200, **values: Any) -> R
 
 
 STATUS = (
-    (expdb.UnknownBuffer, 404),
-    (expdb.UnknownEpisode, 404),
-    (expdb.UnknownConsumer, 404),
-    (expdb.Evicted, 404),
+    (errors.UnknownBuffer, 404),
+    (errors.UnknownEpisode, 404),
+    (errors.UnknownConsumer, 404),
+    (errors.Evicted, 404),
     (expdb.QueryError, 400),
     (expdb.InvalidValue, 400),
-    (expdb.SqlError, 400),
-    (expdb.SqlRefused, 400),
+    (errors.SqlError, 400),
+    (errors.SqlRefused, 400),
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 
 SHORT = 400  # characters of a value that are shown without `full`
 EMPTY = "(empty)"  # stands for the text of a message without text, such as a tool result
@@ -34,13 +35,13 @@ def find(
     select = "SELECT episode_id FROM experience_episodes"
     named = db.sql(f"{select} WHERE task_id = :task LIMIT 5", {"task": episode})
     if of_task := named.column(0).to_pylist():
-        raise expdb.UnknownEpisode(
+        raise errors.UnknownEpisode(
             f"{episode!r} is a task, not an episode; pass one of its episodes: {', '.join(of_task)}"
         )
     stored = db.sql(f"{select} WHERE steps_held > 0 ORDER BY started DESC LIMIT 5")
     newest = stored.column(0).to_pylist()
     there = f"the newest episodes are {', '.join(newest)}" if newest else "no episode is stored"
-    raise expdb.UnknownEpisode(
+    raise errors.UnknownEpisode(
         f"no episode {episode!r} in {', '.join(names) or 'the database'}: {there}; to show an "
         "episode by its number, pass --buffer NAME"
     )
@@ -69,7 +70,7 @@ def choose(
         if row["length"] and (which == "last" or row["episode_return"] is not None)
     ]
     if not candidates:
-        raise expdb.UnknownEpisode(
+        raise errors.UnknownEpisode(
             f"no episode of {db.location} matches; use a wider condition, or store rewards"
         )
     _, chosen, row = max(candidates, key=lambda candidate: candidate[0])

@@ -10,6 +10,7 @@ from behind import evict_at_next_write, writing
 from test_eviction import archived, archiving, held
 
 import expdb
+from expdb import errors
 from expdb.archive import archive_folder, retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from expdb.storage.ledger import evictions
@@ -156,7 +157,7 @@ def test_the_next_process_publishes_the_draft_of_a_killed_archiver(
 def test_evict_rejects_an_archive_folder_without_its_marker_file(filled, tmp_path):
     _, second = filled
     (tmp_path / "archive" / archive_folder.MARKER_FILE).unlink()
-    with pytest.raises(expdb.ArchiveFailed, match="is not the archive folder of buffer 'b'"):
+    with pytest.raises(errors.ArchiveFailed, match="is not the archive folder of buffer 'b'"):
         second.evict()
     assert len(second) == 40
     second.eviction = expdb.Eviction(archive=tmp_path / "archive")
@@ -182,14 +183,14 @@ def test_the_policy_of_another_users_database_archives_only_if_confirmed(
         monkeypatch.setattr(os, "geteuid", lambda: 4321)
         evict_at_next_write(buffer)
         with pytest.warns(
-            expdb.ExpDBWarning, match="its policy archives to .* belongs to another user"
+            errors.ExpDBWarning, match="its policy archives to .* belongs to another user"
         ):
             buffer.store(n=40)
-        with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction in this"):
+        with pytest.raises(errors.ArchiveFailed, match=r"set buffer\.eviction in this"):
             buffer.evict()
         assert archived(tmp_path) == []
         policy = buffer.eviction
-        with pytest.raises(expdb.ArchiveFailed, match="belongs to another user"):
+        with pytest.raises(errors.ArchiveFailed, match="belongs to another user"):
             buffer.evict()
         buffer.eviction = policy  # confirms the policy
         assert archived(tmp_path) == list(range(31))
@@ -209,7 +210,7 @@ def test_evict_rejects_a_stored_path_outside_the_archive(filled, tmp_path, name,
         row = evictions.begin(store, session, evictions.NOBODY, file, np.arange(5))
         if committed:
             evictions.commit(store, session, row)
-    with pytest.raises(expdb.DatabaseDamaged, match="not in the archive of the policy"):
+    with pytest.raises(errors.DatabaseDamaged, match="not in the archive of the policy"):
         second.evict()
     with writing(second._database) as session:
         session.query("DELETE FROM evictions RETURNING id")
@@ -223,7 +224,7 @@ def test_writers_warn_if_no_archiver_enforces_the_capacity(db, tmp_path, monkeyp
         evict_at_next_write(buffer)
         buffer.store_batch({"n": np.arange(count)})
     evict_at_next_write(buffer)
-    with pytest.warns(expdb.ExpDBWarning, match=r"has 36 steps, .* b --follow"):
+    with pytest.warns(errors.ExpDBWarning, match=r"has 36 steps, .* b --follow"):
         buffer.store(n=1)
     buffer.evict()
     monkeypatch.setattr(buffer._retention, "_next_warning", 0.0)
@@ -365,16 +366,17 @@ def test_forget_missing_warns_and_discards_the_steps_of_a_lost_archive(
     buffer, _ = filled
     left_between(monkeypatch, buffer, "_publish")
     shutil.rmtree(tmp_path / "archive")
-    with pytest.raises(expdb.ArchiveFailed, match="forget_missing"):
+    with pytest.raises(errors.ArchiveFailed, match="forget_missing"):
         buffer.eviction = expdb.Eviction(archive=tmp_path / "another")
-    with pytest.raises(expdb.ArchiveFailed):
+    with pytest.raises(errors.ArchiveFailed):
         buffer.evict()
     buffer.store_batch({"n": np.arange(40, 60)})
     with (
         pytest.warns(
-            expdb.ExpDBWarning, match=r"steps of buffer 'b' are lost, because neither .*/0-29-"
+            errors.ExpDBWarning,
+            match=r"steps of buffer 'b' are lost, because neither .*/0-29-",
         ),
-        pytest.raises(expdb.ArchiveFailed, match="archive"),  # its folder is still missing
+        pytest.raises(errors.ArchiveFailed, match="archive"),  # its folder is still missing
     ):
         buffer.evict(forget_missing=True)
     buffer.eviction = expdb.Eviction(archive=tmp_path / "another")
@@ -398,6 +400,6 @@ def test_the_draft_is_removed_if_the_buffer_is_dropped_during_evict(filled, tmp_
 
     with monkeypatch.context() as patch:
         patch.setattr(first._retention, "_without_pinned", drop)
-        with pytest.raises(expdb.UnknownBuffer):
+        with pytest.raises(errors.UnknownBuffer):
             first.evict()
     assert drafts(tmp_path / "archive") == []

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
+from expdb import errors
 from expdb.archive import retention
 from expdb.storage.ledger.evictions import begin
 
@@ -163,7 +164,7 @@ def test_an_archive_contains_every_value(db, tmp_path):
 def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     buffer = db.buffer("b", capacity=10)
-    with pytest.raises(expdb.ArchiveFailed, match="no steps were evicted; free disk space"):
+    with pytest.raises(errors.ArchiveFailed, match="no steps were evicted; free disk space"):
         buffer.eviction = expdb.Eviction(archive=tmp_path / "file")
     assert buffer.eviction is None
     folder = tmp_path / "archive"
@@ -171,14 +172,14 @@ def test_no_steps_are_evicted_if_the_archive_cannot_be_written(db, tmp_path, mon
     shutil.rmtree(folder)
     folder.write_text("")  # another program wrote a file with that name
     evict_at_next_write(buffer)
-    with pytest.warns(expdb.ExpDBWarning, match="cannot be written"):
+    with pytest.warns(errors.ExpDBWarning, match="cannot be written"):
         buffer.store_batch({"n": np.arange(20)})
     stored = len(buffer)
-    with pytest.raises(expdb.ArchiveFailed):
+    with pytest.raises(errors.ArchiveFailed):
         buffer.evict()
     assert len(buffer) == stored
     folder.unlink()
-    with pytest.raises(expdb.ArchiveFailed, match=r"set buffer\.eviction again"):
+    with pytest.raises(errors.ArchiveFailed, match=r"set buffer\.eviction again"):
         buffer.evict()
     buffer.eviction = expdb.Eviction(archive=folder)
     assert buffer.evict() == stored - 10
@@ -198,9 +199,9 @@ def test_due_steps_are_archived_before_the_policy_changes(db, tmp_path):
     buffer.store_batch({"n": np.arange(12)})
     shutil.rmtree(tmp_path / "gone")
     (tmp_path / "gone").write_text("")
-    with pytest.raises(expdb.ArchiveFailed, match="its current policy must archive"):
+    with pytest.raises(errors.ArchiveFailed, match="its current policy must archive"):
         buffer.eviction = None
-    with pytest.raises(expdb.ArchiveFailed):
+    with pytest.raises(errors.ArchiveFailed):
         buffer.evict()
     assert len(buffer) == 17
     buffer.eviction = expdb.Eviction(archive=tmp_path / "other")  # replaces the broken archive
@@ -214,16 +215,16 @@ def test_a_write_succeeds_with_a_warning_if_its_eviction_fails(db, monkeypatch):
     buffer.eviction = expdb.Eviction(whole_episodes=True)
 
     def full(*_):
-        raise expdb.StorageFull("the disk is full")
+        raise errors.StorageFull("the disk is full")
 
     monkeypatch.setattr("expdb.archive.retention.evict", full)
     evict_at_next_write(buffer)
     with pytest.warns(
-        expdb.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"
+        errors.ExpDBWarning, match="cannot evict steps of buffer .*: the disk is full"
     ):
         rows = [{"task_id": f"t{k}", "truncated": True} for k in range(9)]
         assert buffer.store_batch(rows).tolist() == list(range(9))
-    with pytest.raises(expdb.StorageFull):
+    with pytest.raises(errors.StorageFull):
         buffer.evict()
 
 
@@ -374,7 +375,7 @@ def test_evict_finishes_the_expired_eviction_of_another_process(db, tmp_path, mo
         file = str(tmp_path / "f.parquet")
         begin(store_of(buffer), session, "elsewhere 7 8 9", file, np.arange(7))
     assert buffer.evict() == 0  # a process on another machine runs this eviction
-    with pytest.raises(expdb.DatabaseBusy, match="another process archives"):
+    with pytest.raises(errors.DatabaseBusy, match="another process archives"):
         buffer.eviction = None
     monkeypatch.setattr("expdb.archive.retention.EXPIRE_SECONDS", -1.0)
     assert buffer.evict() == 7

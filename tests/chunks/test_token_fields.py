@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import expdb
-from expdb import FieldMismatch, InvalidValue
+from expdb import InvalidValue
 from expdb.chunks import prefix_column
 from expdb.chunks.chunk import Decoder, crc_of, read_ragged
 from expdb.chunks.codec import Rows
 from expdb.chunks.fields import Field, Signature
 from expdb.chunks.prefix_column import StoredColumn, read_prefixed
-from expdb.errors import ChunkDamaged
+from expdb.errors import ChunkDamaged, FieldMismatch
 from expdb.export import export
 from expdb.storage.reading.chunk_cache import ChunkCache
 

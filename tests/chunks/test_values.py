@@ -13,7 +13,7 @@ import pytest
 from kept_files import DTYPES
 
 import expdb
-from expdb import Field
+from expdb import Field, errors
 from expdb.export import export
 
 
@@ -117,7 +117,7 @@ def test_declared_fields_may_vary_in_dimensions_of_size_none(db):
     assert batch["frames"][1].tobytes() == frames.tobytes()
     assert batch["frames"][0].shape == (1, 2, 2)
     assert batch["n"].dtype == np.int16
-    with pytest.raises(expdb.FieldMismatch, match=r"uint8\[None, 2, None\]"):
+    with pytest.raises(errors.FieldMismatch, match=r"uint8\[None, 2, None\]"):
         buffer.store(frames=np.zeros((3, 3, 2), np.uint8))
 
 
@@ -260,7 +260,7 @@ def test_mappings_with_arrays_become_dotted_fields(scratch):
     assert batch["has_obs.state.pos"].tolist() == [True, False]
     sampled = scratch.sample(4, {"step": 1}, unit=expdb.NStep(1))
     assert (sampled["next_obs.image"] == 0).all()
-    with pytest.raises(expdb.FieldMismatch, match="must be a mapping with arrays"):
+    with pytest.raises(errors.FieldMismatch, match="must be a mapping with arrays"):
         scratch.store(obs=np.zeros(3))
 
 
@@ -391,7 +391,7 @@ def test_numpy_scalars_of_any_width_are_accepted_if_the_value_fits(db):
 )  # fmt: skip
 def test_the_fix_suggested_by_a_mismatch_error_works(db, first, second, cure):
     db.buffer("x").store(x=first)
-    with pytest.raises(expdb.FieldMismatch, match=cure) as caught:
+    with pytest.raises(errors.FieldMismatch, match=cure) as caught:
         db.buffer("x").store(x=second)
     declared = re.search(r"fields=\{'x': (expdb\.Field\(.*?\))\}", str(caught.value))
     if declared:
@@ -405,7 +405,7 @@ def test_the_fix_suggested_by_a_mismatch_error_works(db, first, second, cure):
 
 
 def test_empty_lists_and_none_do_not_determine_the_field_type(scratch):
-    with pytest.warns(expdb.ExpDBWarning, match="first value of field 'x' is an empty list"):
+    with pytest.warns(errors.ExpDBWarning, match="first value of field 'x' is an empty list"):
         scratch.store(x=[], y=None)
     assert scratch.stats()["fields"] == {}
     scratch.store(x=[1, 2], y=[0.5])
@@ -427,9 +427,9 @@ def test_python_numbers_are_converted_to_the_field_dtype(scratch):
 )
 def test_names_of_columns_and_batch_keys_are_reserved(db, name):
     buffer = db.buffer("r")
-    with pytest.raises(expdb.ReservedName, match=name):
+    with pytest.raises(errors.ReservedName, match=name):
         buffer.store_batch([{f"{name}.x": 1}])
-    with pytest.raises(expdb.ReservedName, match=name):
+    with pytest.raises(errors.ReservedName, match=name):
         db.buffer("other", fields={name: Field("int64")})
     assert len(buffer) == 0
 

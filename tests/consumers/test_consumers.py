@@ -23,6 +23,7 @@ from behind import reading, writing
 from processes import FORKSERVER
 
 import expdb
+from expdb import errors
 from expdb.consumers import consumer_ledger
 from expdb.consumers import lease as lease_module
 from expdb.consumers.consumer_ledger import ConsumerLedger
@@ -290,19 +291,20 @@ def test_settings_of_an_existing_consumer_cannot_be_changed(buffer, open_db):
     other = open_db().buffer("train")
     other.consumer("trainer", max_times_sampled=3)
     with pytest.raises(
-        expdb.ConsumerMismatch, match="has max_times_sampled=3, got max_times_sampled=None; omit"
+        errors.ConsumerMismatch,
+        match="has max_times_sampled=3, got max_times_sampled=None; omit",
     ):
         other.consumer("trainer", max_times_sampled=None)
-    with pytest.raises(expdb.ConsumerMismatch, match="has seed=5"):
+    with pytest.raises(errors.ConsumerMismatch, match="has seed=5"):
         other.consumer("trainer", seed=6)
     for wrong in ({"max_times_sampled": 0}, {"min_size": 0}, {"new_only": 1}, {"seed": -1}):
         with pytest.raises(expdb.InvalidValue):
             buffer.consumer("other", **wrong)
     assert buffer.consumers() == ["trainer"]
     buffer.drop_consumer("trainer")
-    with pytest.raises(expdb.UnknownConsumer, match="was dropped"):
+    with pytest.raises(errors.UnknownConsumer, match="was dropped"):
         consumer.lease(1)
-    with pytest.raises(expdb.UnknownConsumer, match="no consumer 'trainer'"):
+    with pytest.raises(errors.UnknownConsumer, match="no consumer 'trainer'"):
         buffer.drop_consumer("trainer")
 
 
@@ -380,11 +382,11 @@ def test_replay_of_evicted_steps_raises_an_error_that_names_the_batch(buffer):
         with consumer.lease(10, sampler=expdb.Ordered("position"), step=step, unit=expdb.NStep(1)):
             pass
         buffer.delete(np.arange(step * 3 + 1).tolist() if step == 3 else [199 - step])
-    with pytest.raises(expdb.Evicted, match=r"batch 0 of consumer 'trainer': \d+ positions"):
+    with pytest.raises(errors.Evicted, match=r"batch 0 of consumer 'trainer': \d+ positions"):
         list(buffer.replay("trainer"))
-    with pytest.raises(expdb.UnknownConsumer, match="did you mean 'trainer'"):
+    with pytest.raises(errors.UnknownConsumer, match="did you mean 'trainer'"):
         buffer.replay("trainr")
-    with pytest.warns(expdb.ExpDBWarning, match="a trainer step in steps=; .*available: "):
+    with pytest.warns(errors.ExpDBWarning, match="a trainer step in steps=; .*available: "):
         assert list(buffer.replay("trainer", [99])) == []
 
 
@@ -394,7 +396,7 @@ def test_replay_raises_if_rewards_have_changed(buffer):
         pass
     assert same(next(buffer.replay("trainer", last=1)), batch)
     buffer.update({"position": 17}, reward=100.0)
-    with pytest.raises(expdb.ReplayMismatch, match="annotations or other columns were changed"):
+    with pytest.raises(errors.ReplayMismatch, match="annotations or other columns were changed"):
         next(buffer.replay("trainer", last=1))
 
 
@@ -518,7 +520,7 @@ def test_an_acknowledgement_that_the_server_receives_late_counts(buffer, monkeyp
     def late(self, *arguments):
         calls.append(arguments)
         if len(calls) == 1:
-            raise expdb.ConnectionLost("the connection was cut during the commit")
+            raise errors.ConnectionLost("the connection was cut during the commit")
         if len(calls) == 2:  # after the client has asked whether the lease is acknowledged
             with writing(buffer._database) as session:
                 lease_rows.acknowledge(
@@ -609,7 +611,7 @@ def test_a_dropped_lease_causes_a_warning(scratch):
     scratch.store_batch({"task_id": ["a"] * 4, "x": [0, 1, 2, 3]})
     consumer = scratch.consumer("trainer")
     lease = consumer.lease(1)
-    with pytest.warns(expdb.ExpDBWarning, match=r"lease 0 .*test_consumers\.py:\d+, was dropped"):
+    with pytest.warns(errors.ExpDBWarning, match=r"lease 0 .*test_consumers\.py:\d+, was dropped"):
         del lease
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -634,7 +636,7 @@ def test_replay_raises_if_a_step_was_inserted_into_the_episode(buffer, unit):
     unit = dataclasses.replace(unit, gaps="join")
     where = [2] if isinstance(unit, expdb.Stack) else [0]
     late = {"episode_id": "e", "step": 1, "obs": np.float32(1), "reward": 0.0}
-    with pytest.raises(expdb.ReplayMismatch):
+    with pytest.raises(errors.ReplayMismatch):
         changed_after(buffer, lambda: buffer.store(task_id="t", **late), unit, where)
 
 
@@ -671,7 +673,7 @@ def test_a_dropped_consumer_does_not_continue_as_its_replacement(open_db):
     new = theirs.consumer("trainer", max_times_sampled=2, seed=2)
     new_lease = new.lease(20, sampler=expdb.Uniform(replace=False))
     for lost in (lease.acknowledge, lease.renew, lambda: old.lease(1)):
-        with pytest.raises(expdb.UnknownConsumer, match="was dropped"):
+        with pytest.raises(errors.UnknownConsumer, match="was dropped"):
             lost()
     new_lease.acknowledge()
     assert ours.consumer("trainer").lease(20, sampler=expdb.Uniform(replace=False)).id == 1
@@ -689,7 +691,7 @@ def test_clearing_a_buffer_keeps_its_consumers(buffer):
     assert consumer.last_step == 3
     open_lease.acknowledge()
     assert counted(consume(consumer, 7)) == dict.fromkeys(range(20, 40), 1)
-    with pytest.raises(expdb.Evicted):
+    with pytest.raises(errors.Evicted):
         next(buffer.replay("trainer"))
 
 
@@ -903,7 +905,7 @@ def test_delete_with_keep_pinned_does_not_delete_pinned_episodes(buffer):
 def test_a_read_only_handle_cannot_create_a_consumer(db, open_db):
     db.buffer("b").store(x=1)
     reader = open_db(read_only=True).buffer("b")
-    with pytest.raises(expdb.UnknownConsumer, match="read_only=True to create the consumer"):
+    with pytest.raises(errors.UnknownConsumer, match="read_only=True to create the consumer"):
         reader.consumer("c")
 
 
@@ -918,7 +920,7 @@ def test_the_error_for_a_consumer_of_a_dropped_buffer_names_the_buffer(db):
         lambda: next(consumer.batches(2)), lambda: consumer.shared(lease.id), consumer.stats,
         lambda: consumer.last_step, lease.acknowledge, lease.give_back,
     ):  # fmt: skip
-        with pytest.raises(expdb.UnknownBuffer, match="buffer 'train' was dropped"):
+        with pytest.raises(errors.UnknownBuffer, match="buffer 'train' was dropped"):
             act()
 
 
@@ -926,7 +928,7 @@ def test_a_consumer_that_leases_both_episodes_and_steps_warns_once(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     consumer.lease(2, unit=expdb.Episode()).acknowledge()
-    with pytest.warns(expdb.ExpDBWarning, match="both whole episodes and single steps"):
+    with pytest.warns(errors.ExpDBWarning, match="both whole episodes and single steps"):
         consumer.lease(2).acknowledge()
     consumer.lease(1, unit=expdb.Episode()).acknowledge()
     unlimited = buffer.consumer("unlimited")

@@ -12,6 +12,7 @@ from behind import store_of, writing
 from processes import FORKSERVER, run_at_once
 
 import expdb
+from expdb import errors
 from expdb.consumers import admission
 from expdb.process.liveness import ProcessLiveness
 from expdb.storage.ledger import admissions
@@ -28,7 +29,7 @@ def paced(db):
 
 
 def refused(buffer, match="does not admit a new group"):
-    with pytest.raises(expdb.RateLimited, match=match):
+    with pytest.raises(errors.RateLimited, match=match):
         buffer.admit(wait=0)
     return True
 
@@ -69,7 +70,7 @@ def test_admissions_stop_before_the_oldest_active_group_becomes_stale(paced):
 def test_a_cancelled_group_is_not_counted(paced, open_db):
     for _ in range(3):
         paced.admit(wait=0).finish()
-    with pytest.raises(expdb.RateLimited), paced.admit(wait=0):
+    with pytest.raises(errors.RateLimited), paced.admit(wait=0):
         open_db().buffer("train").admit(wait=0)
     group = paced.admit(wait=0)
     group.cancel()
@@ -82,7 +83,7 @@ def test_a_cancelled_group_is_not_counted(paced, open_db):
 
 def test_a_dropped_admission_causes_a_warning(paced):
     admission = paced.admit()
-    with pytest.warns(expdb.ExpDBWarning, match=r"test_pace\.py:\d+ was dropped without finish"):
+    with pytest.warns(errors.ExpDBWarning, match=r"test_pace\.py:\d+ was dropped without finish"):
         del admission
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -97,7 +98,7 @@ def test_an_admission_expires_after_its_seconds(paced):
     groups = [first, *(paced.admit(wait=0, seconds=0.2) for _ in range(3))]
     time.sleep(0.25)
     paced.admit(wait=0).finish()
-    with pytest.warns(expdb.ExpDBWarning, match=r"longer than the 0.2 seconds"):
+    with pytest.warns(errors.ExpDBWarning, match=r"longer than the 0.2 seconds"):
         groups[1].finish()  # the group was generated, so it counts
     groups[0].finish()
     with pytest.raises(expdb.LeaseLost):
@@ -210,7 +211,7 @@ def test_a_long_wait_for_admission_warns_with_the_reason(paced, monkeypatch):
 
     learner = threading.Thread(target=count_up)
     with pytest.warns(
-        expdb.ExpDBWarning,
+        errors.ExpDBWarning,
         match="4 groups have begun.*; finish groups and increase buffer.policy_version",
     ) as warnings_:
         learner.start()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 
 pytestmark = pytest.mark.both_databases
 
@@ -91,7 +92,7 @@ def test_a_pin_is_dropped_when_the_buffer_exceeds_twice_its_capacity(buffer, db)
     assert consumer.shared(lease.id).size == 4
     store(buffer, 1)
     assert (len(buffer), buffer.stats()["pinned"]) == (100, None)
-    with pytest.raises(expdb.Evicted):
+    with pytest.raises(errors.Evicted):
         consumer.shared(lease.id)
     store(buffer, 5)
     assert len(buffer) == 100
@@ -112,7 +113,7 @@ def test_a_pinned_buffer_with_deleted_steps_counts_its_steps_correctly(buffer, d
     assert db.check() == []
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_a_buffer_above_its_capacity_with_pins_can_be_cleared(db):
     buffer = db.buffer("pinned", capacity=20)
     buffer.store_batch({"x": np.zeros((10, 1)), "task_id": "t"})

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import expdb
+from expdb import errors
 
 FORK = multiprocessing.get_context("fork")
 
@@ -53,17 +54,17 @@ def test_a_full_queue_blocks_writers_until_learners_lease(impatient, open_db, db
     assert open_db().buffer("train").rate_limiter == expdb.Queue(5)
     consumer = impatient.consumer("trainer", max_times_sampled=1)
     store(impatient, 5)
-    with pytest.raises(expdb.RateLimited, match="did not allow 1 more steps"):
+    with pytest.raises(errors.RateLimited, match="did not allow 1 more steps"):
         store(impatient, 1)
     with pytest.raises(expdb.InvalidValue, match="write at most 5 steps at once"):
         store(impatient, 6)
     assert len(impatient) == 5
     lease = consumer.lease(2)
     store(impatient, 2)
-    with pytest.raises(expdb.RateLimited):
+    with pytest.raises(errors.RateLimited):
         impatient.store(n=1)
     lease.give_back()
-    with pytest.raises(expdb.RateLimited):
+    with pytest.raises(errors.RateLimited):
         impatient.store(n=1)
     consumer.lease(2)  # the same batch again, which is already counted
     assert counts(db, impatient) == (7, 2)
@@ -293,7 +294,7 @@ def test_steps_without_a_policy_version_do_not_block_writers(full):
 @pytest.mark.both_databases
 def test_without_consumers_writers_are_blocked_until_steps_are_deleted(full, open_db):
     impatient = open_db(timeout=0.5).buffer("train")
-    with pytest.raises(expdb.RateLimited, match="10 items can be leased now"):
+    with pytest.raises(errors.RateLimited, match="10 items can be leased now"):
         store(impatient, 1)
     full.clear()
     store(impatient, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import Episode, Group, Uniform
+from expdb import Episode, Group, Uniform, errors
 
 pytestmark = pytest.mark.both_databases
 
@@ -110,7 +110,7 @@ def test_rewind_reports_the_number_of_evicted_items(db):
         with buffer.episode("task", episode_id=f"new {number}") as episode:
             for _ in range(4):
                 episode.append(x=0)
-    with pytest.warns(expdb.ExpDBWarning, match="12 of 40 items that consumer 'trainer' leased"):
+    with pytest.warns(errors.ExpDBWarning, match="12 of 40 items that consumer 'trainer' leased"):
         figures = trainer.rewind(-1)
     assert figures == {"leases": 5, "items": 40, "evicted": 12, "archived": 0}
     assert trainer.last_step is None
@@ -128,12 +128,12 @@ def test_rewind_reports_the_number_of_archived_items(db, tmp_path):
         fill_more.append(x=0)
     fill_more.end()
     buffer.evict()
-    with pytest.warns(expdb.ExpDBWarning, match=r"\(1 are in the archive\)"):
+    with pytest.warns(errors.ExpDBWarning, match=r"\(1 are in the archive\)"):
         assert trainer.rewind(0) == {"leases": 1, "items": 2, "evicted": 1, "archived": 1}
     trainer.lease(1, unit=Episode(), sampler=ALL, step=1).acknowledge()
     buffer.delete({"episode_id": "new"})
     buffer.delete({"task_id": "task"})
-    with pytest.warns(expdb.ExpDBWarning, match=r"\(0 are in the archive\)"):
+    with pytest.warns(errors.ExpDBWarning, match=r"\(0 are in the archive\)"):
         assert trainer.rewind(0) == {"leases": 1, "items": 1, "evicted": 1, "archived": 0}
 
 
@@ -146,7 +146,7 @@ def test_rewind_warns_of_an_archive_file_that_cannot_be_read(buffer, tmp_path):
     folder = tmp_path / "old" / "buffer=train"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "0-3-damaged.parquet").write_bytes(b"PAR1")
-    with pytest.warns(expdb.ExpDBWarning) as caught:
+    with pytest.warns(errors.ExpDBWarning) as caught:
         assert trainer.rewind(-1) == {"leases": 1, "items": 2, "evicted": 2, "archived": 0}
     assert any("damaged.parquet cannot be read" in str(item.message) for item in caught)
 
@@ -173,7 +173,7 @@ def test_rewind_requires_acknowledged_trainer_steps(buffer):
     with pytest.raises(expdb.InvalidValue, match="step must be a 64-bit integer"):
         trainer.rewind("3")
     buffer.drop_consumer("trainer")
-    with pytest.raises(expdb.UnknownConsumer):
+    with pytest.raises(errors.UnknownConsumer):
         trainer.rewind(3)
 
 

@@ -9,6 +9,7 @@ import pytest
 from processes import FORKSERVER
 
 import expdb
+from expdb import errors
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.sampling import checksums
 
@@ -109,7 +110,7 @@ def test_shared_raises_if_tags_have_changed(buffer, db, name):
     chosen = int(positions[positions >= 0][0])
     if name == "tags":
         buffer.update([chosen], tags={"k": 99})
-        with pytest.raises(expdb.ReplayMismatch):
+        with pytest.raises(errors.ReplayMismatch):
             buffer.consumer("c").shared(lease)
     else:
         assert buffer.consumer("c").shared(lease).size == 2
@@ -133,6 +134,6 @@ def test_replay_verifies_checksums_of_an_older_ledger_where_possible(tmp_path, m
         assert next(buffer.replay("wide"))["pre_agent"].shape[0] == 2
         buffer.update({"step": 0}, reward=-5.0)
         buffer.update({"step": 1}, reward=-5.0)
-        with pytest.raises(expdb.ReplayMismatch):
+        with pytest.raises(errors.ReplayMismatch):
             list(buffer.replay("flat"))
     assert checksums.OF_VALUES > zlib.crc32(b"") >= 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 from expdb.integrations.di_engine import (
     AdvancedReplayBuffer,
     DequeBuffer,
@@ -86,7 +87,7 @@ def test_states_and_saved_files_can_be_loaded(make, tmp_path):
     other.load_data(tmp_path / "saved" / "items.db")
     assert other.count() == 6
     (tmp_path / "foreign.hkl").write_bytes(b"\x89HDF\r\n\x1a\n" + b"\0" * 600)
-    with pytest.raises(expdb.NotAnExperienceDatabase):
+    with pytest.raises(errors.NotAnExperienceDatabase):
         other.load_data(tmp_path / "foreign.hkl")
 
 
@@ -97,7 +98,7 @@ def test_save_data_refuses_to_overwrite_another_database(make, deque, tmp_path):
     buffer, newer = make(location=runs), deque(1)
     buffer.push([item(0)], 0)
     for source in (buffer, newer):  # the user's database, which also contains the first buffer
-        with pytest.raises(expdb.TargetExists, match="save the items to another file"):
+        with pytest.raises(errors.TargetExists, match="save the items to another file"):
             source.save_data(runs)
     with expdb.open(runs) as db:
         assert len(db.buffer("items")) == 1
@@ -597,10 +598,10 @@ def test_priority_updates_of_evicted_items_are_ignored(deque):
 
 def test_errors_for_another_size_or_max_use_have_a_remedy(make, deque, tmp_path):
     make(size=10)
-    with pytest.raises(expdb.CapacityMismatch, match=r"has a capacity of 10 items.*exp_name"):
+    with pytest.raises(errors.CapacityMismatch, match=r"has a capacity of 10 items.*exp_name"):
         make(size=5)
     make(AdvancedReplayBuffer, name="bounded", max_use=2)
-    with pytest.raises(expdb.ConsumerMismatch, match=r"max_use=3 differs.*to the stored"):
+    with pytest.raises(errors.ConsumerMismatch, match=r"max_use=3 differs.*to the stored"):
         make(AdvancedReplayBuffer, name="bounded", max_use=3)
 
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import expdb
-from expdb import Episode, NStep, Uniform
+from expdb import Episode, NStep, Uniform, errors
 from expdb.integrations.gymnasium import record
 
 
@@ -237,7 +237,7 @@ def test_errors_for_single_environments_have_a_remedy(buffer):
         pass
     with pytest.raises(expdb.InvalidValue, match=r"call reset\(\)"):
         env.step(env.action_space.sample())
-    with pytest.raises(expdb.ReservedName, match="cannot be the name of an annotation"):
+    with pytest.raises(errors.ReservedName, match="cannot be the name of an annotation"):
         env.annotate(obs=1)
     with pytest.raises(expdb.InvalidValue, match="no option 'agent'"):
         record(Counter(), buffer, agent="dqn")

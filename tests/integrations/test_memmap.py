@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import expdb
+from expdb import errors
 
 torch = pytest.importorskip(
     "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
@@ -147,7 +147,7 @@ def test_batched_episodes_are_stored_side_by_side(make):
         with pytest.raises(ValueError, match="max_timesteps"):
             buffer.store_batch(action=[7, 8, 9])
     assert buffer.get_all_data(fields=("action",))["action"].tolist() == [[1, 4], [2, 5], [3, 6]]
-    with pytest.warns(expdb.ExpDBWarning, match="room for 1"):
+    with pytest.warns(errors.ExpDBWarning, match="room for 1"):
         buffer.store_batch(action=[1, 2])
     buffer.advance_episode()
     assert buffer.num_episodes == 4

@@ -7,6 +7,7 @@ import pandas
 import pytest
 
 import expdb
+from expdb import errors
 
 QUERY = (
     "SELECT position, field(payload, 'action') AS action, field(payload, 'obs') AS obs, "
@@ -58,7 +59,7 @@ def test_a_registered_connection_reads_later_steps(path):
 
 def test_other_connections_are_refused(path, tmp_path):
     connection = sqlite3.connect(tmp_path / "other.db")
-    with pytest.raises(expdb.NotAnExperienceDatabase, match=r"connect to a file that expdb\.open"):
+    with pytest.raises(errors.NotAnExperienceDatabase, match=r"connect to a file that expdb\.open"):
         expdb.register(connection)
     connection.close()
     with pytest.raises(expdb.InvalidValue, match=r"expected a sqlite3.Connection, got str"):

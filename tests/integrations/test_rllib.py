@@ -10,6 +10,7 @@ import pytest
 from rllib_training import train_and_resume
 
 import expdb
+from expdb import errors
 
 WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("ray.rllib", reason=WHY)
@@ -122,7 +123,7 @@ def test_a_failed_eviction_is_repeated_later(close, monkeypatch):
 def test_a_state_of_another_location_is_accepted_with_a_warning(close, tmp_path):
     state = close(ReplayBuffer(capacity=4, location=tmp_path / "a.db")).get_state()
     other = close(ReplayBuffer(capacity=4, location=tmp_path / "b.db"))
-    with pytest.warns(expdb.ExpDBWarning, match=r"\(0 items or episodes\)"):
+    with pytest.warns(errors.ExpDBWarning, match=r"\(0 items or episodes\)"):
         other.set_state(state)
 
 
@@ -409,7 +410,7 @@ def test_a_handle_sees_steps_and_deletions_by_another(close, tmp_path):
     other.add(episode(9, 10))
     other.flush()
     assert len(other) == 40
-    with pytest.raises(expdb.CapacityMismatch):
+    with pytest.raises(errors.CapacityMismatch):
         EpisodeReplayBuffer(capacity=35, location=tmp_path / "e.db")
 
 

@@ -5,6 +5,7 @@ import pytest
 from rllib_training import train_and_resume
 
 import expdb
+from expdb import errors
 
 WHY = "RLlib is not installed: run `python3 dev.py test --ecosystems`"
 pytest.importorskip("ray.rllib", reason=WHY)
@@ -221,7 +222,7 @@ def test_a_reopened_buffer_keeps_its_episodes_and_sql_reads_them(kind, close, tm
     assert rows == [
         {"task_id": "m0", "n": 15, "r": 30.0}, {"task_id": "m1", "n": 15, "r": 1530.0}
     ]  # fmt: skip
-    with pytest.raises(expdb.CapacityMismatch):
+    with pytest.raises(errors.CapacityMismatch):
         kind(capacity=10, location=tmp_path / "games.db")
 
 

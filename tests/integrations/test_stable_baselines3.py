@@ -14,6 +14,7 @@ import pytest
 from cases import combinations
 
 import expdb
+from expdb import errors
 
 WHY = "stable-baselines3 is not installed: run `python3 dev.py test --torch`"
 sb3 = pytest.importorskip("stable_baselines3", reason=WHY)
@@ -351,9 +352,9 @@ def test_a_sample_after_a_failed_write_includes_every_transition(close, tmp_path
     add(buffer, *range(4, 11))
     with closing(sqlite3.connect(tmp_path / "b.db", isolation_level=None)) as other, other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(expdb.DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             add(buffer, 11)
-        with pytest.raises(expdb.DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             buffer.sample(4)
         other.execute("ROLLBACK")
     assert set(buffer.sample(500).rewards[:, 0].tolist()) == set(range(1, 12))
@@ -416,7 +417,7 @@ def test_missing_rows_are_sampled_as_zeros_if_full_is_set(close):
     buffer = close(ours.ReplayBuffer(50, BOX, DISCRETE, "cpu"))
     with pytest.raises(expdb.TooFewRows, match="has no transitions; add transitions"):
         buffer.sample(4)
-    with pytest.warns(expdb.ExpDBWarning, match="0 of 50 rows were added"):
+    with pytest.warns(errors.ExpDBWarning, match="0 of 50 rows were added"):
         buffer.full = True
     assert not buffer.sample(4).observations.any()
     fill((buffer,), 30, 1)
@@ -443,9 +444,9 @@ def test_unsupported_and_mismatched_options_are_refused(tmp_path):
     with pytest.raises(ValueError, match="optimize_memory_usage"):
         ours.ReplayBuffer(10, BOX, DISCRETE, optimize_memory_usage=True, **options)
     ours.ReplayBuffer(10, BOX, DISCRETE, **options).close()
-    with pytest.raises(expdb.FieldMismatch):
+    with pytest.raises(errors.FieldMismatch):
         ours.ReplayBuffer(10, spaces.Box(0, 1, (5,)), DISCRETE, **options)
-    with pytest.raises(expdb.CapacityMismatch):
+    with pytest.raises(errors.CapacityMismatch):
         ours.ReplayBuffer(5, BOX, DISCRETE, **options)
     with pytest.raises(ValueError, match="n_steps"):
         ours.HerReplayBuffer(10, GOALS, BOX, location=":memory:", n_steps=3)
@@ -520,6 +521,6 @@ def test_a_pickle_opens_its_file_from_another_folder_and_never_creates_it(tmp_pa
     for path in list((tmp_path / "a").iterdir()):
         path.unlink()
     missing = r"runs\.db, the database of this buffer, does not exist"
-    with pytest.raises(expdb.DatabaseMissing, match=missing):
+    with pytest.raises(errors.DatabaseMissing, match=missing):
         pickle.loads(stored)
     assert list((tmp_path / "a").iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import Episode, NStep, Prioritized, QueryBuilder, Uniform
+from expdb import Episode, NStep, Prioritized, QueryBuilder, Uniform, errors
 
 torch = pytest.importorskip(
     "torch", reason="torch is not installed: run `python3 dev.py test --torch`"
@@ -156,7 +156,7 @@ def test_a_loader_shuffles_and_pads_a_dataset_of_episodes(buffer):
         assert (batch["mask"].sum(1) == lengths).all()
         assert batch["obs"].shape[1] == lengths.max()
     buffer.delete({"task_id": "t1"})
-    with pytest.raises(expdb.Evicted):
+    with pytest.raises(errors.Evicted):
         few[0]
     assert len(Episodes(buffer)) == 8
     assert len(Episodes(buffer, {"task_id": "t1"})) == 0

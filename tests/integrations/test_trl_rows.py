@@ -35,7 +35,7 @@ def rows_of_trl(turns):
     return [[row.input_ids, row.completion_mask, row.old_log_probs] for row in rows]
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")  # tokens are lost on purpose
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")  # tokens are lost on purpose
 def test_rows_equal_those_of_trl(tmp_path):
     rng = np.random.default_rng(1)
     conversations = [random_conversation(rng, THRESHOLD) for _ in range(1000)]

@@ -54,7 +54,7 @@ def assert_same_samples(buffer, reader, seed):
                     np.testing.assert_array_equal(ours[key], theirs[key], what)
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     "seed", [*range(2), *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 40))]
 )
@@ -92,7 +92,7 @@ def write_after_an_open_episode(buffer, count):
     return first
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_an_open_episode_reserves_no_rows_for_evicted_steps_after_it(open_db):
     buffer = open_db(max_lag=0.0).buffer("b", capacity=500)
     buffer.eviction = expdb.Eviction(whole_episodes=True)

@@ -11,7 +11,7 @@ from expdb.sql.dialects.sqlite.session import SqliteSession
 
 
 @pytest.mark.both_databases
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     "seed", [*range(2), *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 40))]
 )
@@ -162,7 +162,7 @@ def test_a_commit_of_another_handle_right_after_our_own_is_detected(tmp_path, mo
         assert set(ours.sample(500)["x"].tolist()) == set(range(5))
 
 
-@pytest.mark.filterwarnings("ignore:.*k:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:.*k:expdb.errors.ExpDBWarning")
 def test_episode_tags_set_by_a_later_step_apply_to_filters(open_db):
     buffer = open_db().buffer("b")
     where = expdb.QueryBuilder().eq("episode_tags.k", 2)

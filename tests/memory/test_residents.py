@@ -6,10 +6,10 @@ from behind import writing
 from processes import FORKSERVER
 
 import expdb
-from expdb import NStep, QueryBuilder, Sequence, Uniform
+from expdb import NStep, QueryBuilder, Sequence, Uniform, errors
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:update.. sets the reward:expdb.ExpDBWarning"
+    "ignore:update.. sets the reward:expdb.errors.ExpDBWarning"
 )  # these tests update the reward of every step on purpose
 
 ALL = Uniform(replace=False)
@@ -185,7 +185,7 @@ def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
         with writing(other_db) as session:
             ((id, data),) = session.query("SELECT id, data FROM chunks ORDER BY id DESC LIMIT 1")
             session.query("UPDATE chunks SET data = ? WHERE id = ?", data[:-3] + b"abc", id)
-        with pytest.raises(expdb.ChunkDamaged):
+        with pytest.raises(errors.ChunkDamaged):
             buffer.sample(2, sampler=sampler)
         other.update_priorities([0], [1000.0])
         with writing(other_db) as session:

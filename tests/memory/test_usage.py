@@ -65,7 +65,7 @@ def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, metho
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 8))]
 )
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_usage_matches_the_ledger_after_random_operations(db, open_db, small_arrays, seed):
     rng = np.random.default_rng(seed)
     buffer = db.buffer("train", capacity=[None, 60][seed % 2])

@@ -10,7 +10,7 @@ import pytest
 from behind import store_of
 
 import expdb
-from expdb import Epochs, database
+from expdb import Epochs, database, errors
 from expdb.storage.writing import change
 
 CLASSES = (
@@ -65,7 +65,7 @@ def test_a_cancelled_delete_waits_and_reports_its_outcome(buffer, monkeypatch, f
     def held_back(*arguments, **named):
         assert gate.wait(60)
         if fails:
-            raise expdb.DatabaseBusy("the database is locked; try again")
+            raise errors.DatabaseBusy("the database is locked; try again")
         return delete(*arguments, **named)
 
     monkeypatch.setattr(change, "delete", held_back)
@@ -151,7 +151,7 @@ def test_an_episode_left_open_by_a_closed_event_loop_causes_a_warning(buffer):
     loop.run_until_complete(asyncio.sleep(0.02))
     loop.close()
     task._log_destroy_pending = False
-    with pytest.warns(expdb.ExpDBWarning, match="closed"):
+    with pytest.warns(errors.ExpDBWarning, match="closed"):
         coroutine.close()
         del task, coroutine
         buffer._database.close()
@@ -168,7 +168,7 @@ def test_async_with_admit_begins_and_finishes_a_group(buffer):
         async with buffer.admit_async() as group:
             assert group.policy_version == 0
         assert await buffer.admit_async(wait=0, required=False) is None
-        with pytest.raises(expdb.RateLimited, match="the block cannot begin"):
+        with pytest.raises(errors.RateLimited, match="the block cannot begin"):
             async with buffer.admit_async(wait=0, required=False):
                 raise AssertionError("the pace admits no group")
 
@@ -230,7 +230,7 @@ def test_async_iterators_yield_the_same_batches_as_sync_iterators(open_db, locat
             epochs = same.epochs(3, n=2, seed=1)
             seen = [batch["n"] async for batch in epochs]
             assert sorted(np.concatenate(seen).tolist()) == sorted([*range(10), *range(10)])
-        with pytest.raises(expdb.DatabaseClosed):
+        with pytest.raises(errors.DatabaseClosed):
             same.count()
 
     asyncio.run(run())

@@ -14,6 +14,7 @@ import pytest
 from behind import report_now
 
 import expdb
+from expdb import errors
 from expdb.storage.upkeep import metrics_history, reporting
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
@@ -165,7 +166,7 @@ def _collected_here():
 
 every_line = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning",
-    "ignore::expdb.ExpDBWarning",
+    "ignore::expdb.errors.ExpDBWarning",
     "ignore::ResourceWarning",
 )
 # By default, the tests interrupt every 101st line. With --slow, they also use other strides.
@@ -214,7 +215,7 @@ def test_a_writer_interrupted_at_any_line_stores_each_step_once(open_db, kind, s
         if (
             writer.is_open and writer._in_doubt is not None and writer._in_doubt.ended
         ):  # on a server: the outcome of the commit is unknown
-            with pytest.raises(expdb.EpisodeEnded):
+            with pytest.raises(errors.EpisodeEnded):
                 append()
             writer.end()
         if writer.is_open:
@@ -323,7 +324,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_line(open_db, location,
             db.close()
         by_another_thread(db.close)
         db.close()
-        with pytest.raises((expdb.DatabaseClosed, expdb.EpisodeEnded)):
+        with pytest.raises((errors.DatabaseClosed, errors.EpisodeEnded)):
             writer.append(n=3)
         again = expdb.open(location, timeout=5.0)
         buffer = again.buffer("b")

@@ -9,6 +9,7 @@ import pytest
 from behind import report_now, store_of
 
 import expdb
+from expdb import errors
 
 
 def test_nothing_is_printed_by_default():
@@ -45,7 +46,7 @@ def test_evictions_are_logged(db, caplog, tmp_path):
 
 def test_a_failed_activity_report_is_logged_and_does_not_raise(buffer, caplog, monkeypatch):
     def fail(*_):
-        raise expdb.DatabaseBusy("locked by another process")
+        raise errors.DatabaseBusy("locked by another process")
 
     buffer.store(task_id="t", obs=1)
     monkeypatch.setattr(buffer._reporter, "_report", fail)

@@ -221,7 +221,7 @@ def test_a_forked_child_cannot_append_to_an_episode_of_its_parent(path):
     assert sound(path) == 1
 
 
-@pytest.mark.filterwarnings("ignore:two threads:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:two threads:expdb.errors.ExpDBWarning")
 def test_concurrent_forks_in_several_threads_do_not_deadlock(path):
     with expdb.open(path) as db:
         buffers = [db.buffer("b")] + [expdb.open(path).buffer("b") for _ in range(2)]
@@ -355,7 +355,7 @@ def test_a_child_does_not_use_a_session_released_just_before_the_fork(path):
         if not child:
             try:
                 buffer.store(n=1)
-            except expdb.ForkedWithOpenConnection:
+            except expdb.errors.ForkedWithOpenConnection:
                 os._exit(7)
             os._exit(0)
         thread.join()

@@ -8,7 +8,7 @@ import pytest
 from conversations import random_conversation, reference_rows, store
 
 import expdb
-from expdb import Episode, Group, Tokens, Uniform
+from expdb import Episode, Group, Tokens, Uniform, errors
 from expdb.replay import token_rows
 
 ALL = Uniform(replace=False)
@@ -124,7 +124,7 @@ def test_a_rollout_without_trainable_tokens_does_not_block_a_consumer(train, pac
         assert batch.annotate(entropies=np.ones(batch["input_ids"].shape)) == (sizes[-1] > 0)
         lease.acknowledge()
     assert sizes == [0, 3, 0]
-    with pytest.warns(expdb.ExpDBWarning, match="no row is left for the 1 rollouts"):
+    with pytest.warns(errors.ExpDBWarning, match="no row is left for the 1 rollouts"):
         assert [batch.size for batch in train.replay("c")] == [1, 1, 1]
 
 
@@ -185,7 +185,7 @@ def test_names_selects_the_batch_keys_of_other_libraries(train, names, keys):
 def test_lost_tokens_cause_a_single_warning(train, monkeypatch):
     monkeypatch.setattr(token_rows, "_warned", set())
     store(train, [turn([1], [2, 3]), turn([1, 2, 4], [5])])
-    with pytest.warns(expdb.ExpDBWarning, match="1 generated tokens of this batch"):
+    with pytest.warns(errors.ExpDBWarning, match="1 generated tokens of this batch"):
         batch = everything(train, Tokens(), 1)
     assert batch["input_ids"].tolist() == [[1, 2, 4, 5]]
     assert batch["loss_mask"].tolist() == [[False, True, False, True]]
@@ -364,7 +364,7 @@ def test_a_turn_without_a_prompt_is_reported(train):
     train.store(episode_id="e", **turn([1], [2]))
     train.store(episode_id="e", output_ids=[3, 4])
     train.store(episode_id="e", truncated=True, **turn([1, 2, 3, 4], [5]))
-    with pytest.warns(expdb.ExpDBWarning, match="1 turns of this batch have 'output_ids' but no"):
+    with pytest.warns(errors.ExpDBWarning, match="1 turns of this batch have 'output_ids' but no"):
         batch = everything(train, Tokens(), 1)
     assert batch["loss_mask"].tolist() == [[False, True, False, False, True]]
 
@@ -373,7 +373,7 @@ def test_prompts_without_the_earlier_tokens_are_reported_once(train, monkeypatch
     monkeypatch.setattr(token_rows, "_warned", set())
     for k in range(5):
         store(train, [turn([1, k], [2]), turn([3], [4]), turn([5, 6], [7])], episode_id=f"e{k}")
-    with pytest.warns(expdb.ExpDBWarning, match="10 of 10 later prompts in this batch do not"):
+    with pytest.warns(errors.ExpDBWarning, match="10 of 10 later prompts in this batch do not"):
         batch = everything(train, Tokens(), 5)
     assert batch.size == 15
     store(train, [turn([1], [2]), turn([1, 2, 3], [4])], episode_id="whole")
@@ -395,7 +395,7 @@ def test_the_warning_for_a_batch_without_rows_names_the_reason(train, missing, u
     elif missing is not None:
         del step[missing]
     train.store(episode_id="e", agent_id="white", truncated=True, **step)
-    with pytest.warns(expdb.ExpDBWarning, match=reason):
+    with pytest.warns(errors.ExpDBWarning, match=reason):
         everything(train, unit, 1)
 
 
@@ -726,7 +726,7 @@ def test_an_oldest_item_above_the_budget_is_returned_alone(train):
     for size in (9, 1):
         store(train, [turn([1], [2] * size)])
     with pytest.warns(
-        expdb.ExpDBWarning, match="budget=5 is smaller than the oldest item, which has 10"
+        errors.ExpDBWarning, match="budget=5 is smaller than the oldest item, which has 10"
     ):
         batch = everything(train, Tokens(budget=5), 2)
     assert batch["attention_mask"].sum() == 10
@@ -809,7 +809,7 @@ def test_stored_tokens_with_invalid_logprobs_are_not_trained_on(train, monkeypat
         for value in INVALID_LOGPROBS:
             store(train, [turn([1], [2, 3], logprobs=np.array([-1.0, value], np.float32))])
         store(train, [turn([1], [4, 5])])
-    with pytest.warns(expdb.ExpDBWarning, match="'logprobs' are NaN, infinite or positive"):
+    with pytest.warns(errors.ExpDBWarning, match="'logprobs' are NaN, infinite or positive"):
         batch = everything(train, Tokens(), 5)
     trained = {tuple(row[mask].tolist()) for row, mask in zip(
         batch["input_ids"], batch["loss_mask"], strict=True

@@ -10,7 +10,7 @@ from test_extending import Halves
 import expdb
 from expdb.testing import check_database, check_sampler, check_unit
 
-pytestmark = pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 
 SAMPLERS = [
     expdb.Uniform(), expdb.Uniform(replace=False), expdb.Uniform(over="task"),

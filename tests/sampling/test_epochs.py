@@ -8,6 +8,7 @@ import pytest
 from processes import run_at_once
 
 import expdb
+from expdb import errors
 
 UNITS = [
     expdb.Step(), expdb.NStep(1), expdb.NStep((1, 3)), expdb.NStep(2, stack=2), expdb.Sequence(4),
@@ -158,7 +159,7 @@ def test_evicted_and_deleted_items_are_skipped_with_a_warning(db):
     seen = next(epochs)["position"].tolist()
     fill(buffer, 3, first=40)
     buffer.delete(np.array([98]))
-    with pytest.warns(expdb.ExpDBWarning, match="skipped"):
+    with pytest.warns(errors.ExpDBWarning, match="skipped"):
         rest = list(epochs)
     assert all(len(batch["x"]) == 8 for batch in rest[:-1])
     seen += np.concatenate([batch["position"] for batch in rest]).tolist()
@@ -189,7 +190,7 @@ def test_get_returns_the_same_from_memory_and_database(open_db, filled, fields):
         assert stored[key].dtype == cached[key].dtype
     cached["position" if fields is None else next(iter(cached))][:] = 0  # the caller owns the array
     assert wanted.tolist() == [5, 3, 3, 60, 0]
-    with pytest.raises(expdb.Evicted, match="1000"):
+    with pytest.raises(errors.Evicted, match="1000"):
         filled.get([3, 1000])
 
 
@@ -215,7 +216,7 @@ def test_epochs_of_groups_continue_while_episodes_are_stored(open_db, unit):
         np.testing.assert_array_equal(batch["x"], expected)
 
 
-@pytest.mark.filterwarnings("ignore:epoch:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:epoch:expdb.errors.ExpDBWarning")
 def test_an_epoch_without_remaining_items_raises(filled):
     epochs = filled.epochs(8, n=None)
     next(epochs)
@@ -271,5 +272,5 @@ def test_get_sees_stores_and_deletions_of_other_handles(open_db):
         assert ours.get([position])["x"].tolist() == [k]
         ours.sample(1)
         theirs.delete(np.array([position]))
-        with pytest.raises(expdb.Evicted):
+        with pytest.raises(errors.Evicted):
             ours.get([position])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 from expdb.testing import check_sampler, check_unit
 
 REPEATED = expdb.Uniform(replace=True)  # also for episodes
@@ -286,7 +287,7 @@ def test_invalid_samplers_and_units_are_rejected(buffer):
 
 def test_a_key_with_the_name_of_a_field_warns(buffer):
     for key in ("obs", "next_obs"):
-        with pytest.warns(expdb.ExpDBWarning, match=f"lack the field '{key}', because Says"):
+        with pytest.warns(errors.ExpDBWarning, match=f"lack the field '{key}', because Says"):
             buffer.sample(2, sampler=Says(((), (key,))), unit=expdb.NStep(1))
     buffer.sample(2, sampler=Says(((), ("next_obs",))))  # Step has no next_obs
 

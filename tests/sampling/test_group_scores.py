@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import Group, QueryBuilder, Uniform
+from expdb import Group, QueryBuilder, Uniform, errors
 
 ALL = Uniform(replace=False)
 
@@ -143,7 +143,7 @@ def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
     judge(buffer, names[:1], [0.5], "other")
     assert len(list(buffer.replay("trainer"))) == 1  # the batch does not contain this score
     judge(buffer, names[:1], [0.5])
-    with pytest.raises(expdb.ReplayMismatch):
+    with pytest.raises(errors.ReplayMismatch):
         list(buffer.replay("trainer"))
 
 
@@ -169,7 +169,7 @@ def test_misspelt_score_names_warn(scratch):
         ("judgee", lambda: scratch.task_statistics(score="judgee")),
         ("judgef", lambda: scratch.consumer("c").stats(unit=Group(2, score="judgef"))),
     ):
-        with pytest.warns(expdb.ExpDBWarning, match=f"{name}', did you mean 'judge'"):
+        with pytest.warns(errors.ExpDBWarning, match=f"{name}', did you mean 'judge'"):
             call()
 
 

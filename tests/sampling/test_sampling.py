@@ -11,7 +11,7 @@ import pytest
 from behind import writing
 
 import expdb
-from expdb import NStep, QueryBuilder, Uniform
+from expdb import NStep, QueryBuilder, Uniform, errors
 
 # The seeds are fixed, so the result of a test never changes. A correct sampler fails a test for
 # one in a million seeds.
@@ -329,7 +329,7 @@ def test_a_query_draws_every_whole_episode_with_a_matching_step(db, seed):
             name = int(rng.integers(len(names)))
             ends = rng.random() < 0.3
             step = None if name else int(rng.integers(10**6))  # out of order in some episodes
-            with contextlib.suppress(expdb.Evicted):  # the episode may have lost steps
+            with contextlib.suppress(errors.Evicted):  # the episode may have lost steps
                 buffer.store(
                     task_id="t", episode_id=names[name], step=step, obs=0.0,
                     reward=float(rng.random() < 0.3), terminated=bool(ends),

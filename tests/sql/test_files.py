@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from sqlalchemy.engine.default import DefaultDialect
 
 import expdb
+from expdb import errors
 from expdb.cli import main
 from expdb.sql.dialects.sqlite import connection as sqlite_log
 from expdb.sql.dialects.sqlite import engine as sqlite_engine
@@ -55,7 +56,8 @@ def test_a_handle_is_refused_after_its_file_was_deleted_or_replaced(
             lambda: buffer.sample(200),
         ):
             with pytest.raises(
-                expdb.DatabaseReplaced, match=r"close this handle and open the database again"
+                errors.DatabaseReplaced,
+                match=r"close this handle and open the database again",
             ):
                 use()
 
@@ -75,7 +77,7 @@ def test_an_old_handle_does_not_modify_a_replacement_file(path, tmp_path):
             lambda: old.backup(tmp_path / "copy.db"),
             lambda: old.nbytes,
         ):
-            with pytest.raises(expdb.DatabaseReplaced):
+            with pytest.raises(errors.DatabaseReplaced):
                 use()
         assert os.stat(path).st_size == size
     for left in ("-wal", "-shm"):
@@ -92,7 +94,7 @@ def test_writes_are_refused_if_the_file_is_truncated_or_its_wal_is_deleted(path,
         buffer = db.buffer("b")
         buffer.store(x=100, terminated=True)
         os.truncate(path, 0) if how == "truncated" else os.unlink(path + "-wal")
-        with pytest.raises((expdb.DatabaseReplaced, expdb.DatabaseDamaged)):
+        with pytest.raises((errors.DatabaseReplaced, errors.DatabaseDamaged)):
             buffer.store(x=101)
 
 
@@ -196,7 +198,7 @@ def test_a_file_on_a_read_only_file_system_can_be_read(path, medium):
     for command in (["info", there], ["query", there, "b"], ["check", there]):
         assert CliRunner().invoke(main, list(map(str, command))).exit_code == 0
     with (
-        pytest.raises(expdb.DatabaseReadOnly, match="read_only=True"),
+        pytest.raises(errors.DatabaseReadOnly, match="read_only=True"),
         expdb.open(there) as db,
     ):
         db.buffer("b").store(x=1)
@@ -211,7 +213,7 @@ def test_a_file_with_a_wal_on_a_read_only_file_system_is_refused(path, medium):
             ["cp", path, path + "-wal", folder], check=True
         )  # cp runs in another process, so the copy has its WAL as after a crash
     remount("ro")
-    with pytest.raises(expdb.DatabaseReadOnly, match="open it once on a writable file system"):
+    with pytest.raises(errors.DatabaseReadOnly, match="open it once on a writable file system"):
         expdb.open(folder / "runs.db", read_only=True)
     remount("rw")
     with expdb.open(folder / "runs.db") as db:
@@ -236,9 +238,9 @@ def test_a_file_with_foreign_triggers_or_shadowing_tables_is_refused(path, state
     connection = sqlite3.connect(path)
     connection.executescript(statement)
     connection.close()
-    with pytest.raises(expdb.DatabaseDamaged, match=r"evil|json_each|experience"):
+    with pytest.raises(errors.DatabaseDamaged, match=r"evil|json_each|experience"):
         expdb.open(path)
-    with pytest.raises(expdb.DatabaseDamaged):
+    with pytest.raises(errors.DatabaseDamaged):
         expdb.open(path, read_only=True)
 
 
@@ -277,9 +279,9 @@ def test_all_operations_work_with_another_sqlite_module(tmp_path):
             "VACUUM INTO 'y.db'",
             "SELECT load_extension('x')",
         ):
-            with pytest.raises(expdb.SqlRefused):
+            with pytest.raises(errors.SqlRefused):
                 db.sql(statement)
-        with pytest.raises(expdb.SqlError):
+        with pytest.raises(errors.SqlError):
             db.sql("SELECT nothing FROM experience")
         db.backup(tmp_path / "copy.db")
         findings = {finding["what"]: finding for finding in db.doctor()}
@@ -294,7 +296,7 @@ def test_all_operations_work_with_another_sqlite_module(tmp_path):
     with expdb.open(tmp_path / "copy.db") as db:
         assert len(db.buffer("b")) == 50
     (tmp_path / "empty.db").write_bytes(b"")
-    with pytest.raises(expdb.NotAnExperienceDatabase):
+    with pytest.raises(errors.NotAnExperienceDatabase):
         expdb.open(tmp_path / "empty.db", sqlite_module=pysqlite3.dbapi2)
 
 
@@ -379,7 +381,7 @@ def test_a_warning_names_the_process_that_blocks_checkpoints(path, holder, monke
     reader = holder("BEGIN")
     with expdb.open(path) as db:
         db.buffer("b").store_batch([{"y": os.urandom(50_000)} for _ in range(50)])
-        with pytest.warns(expdb.ExpDBWarning, match=f"process {reader.pid} .* keeps reading"):
+        with pytest.warns(errors.ExpDBWarning, match=f"process {reader.pid} .* keeps reading"):
             db.buffer("b").store(
                 y=b""
             )  # it warns before the write, because a filter may turn the warning into an error
@@ -396,7 +398,7 @@ def test_the_type_of_a_file_system_is_detected():
 
 def test_opening_a_file_on_a_network_file_system_warns(path, monkeypatch):
     monkeypatch.setattr(sqlite_files, "file_system", lambda path: "nfs4")
-    with pytest.warns(expdb.ExpDBWarning, match="use a local disk, or PostgreSQL"):
+    with pytest.warns(errors.ExpDBWarning, match="use a local disk, or PostgreSQL"):
         expdb.open(path).close()
 
 
@@ -440,7 +442,7 @@ def test_the_wal_of_another_database_is_refused_before_it_is_applied(path, tmp_p
         live_copy(other, tmp_path / "kept", "-wal")
     os.replace(tmp_path / "kept-wal", f"{path}-wal")
     for read_only in (False, True):
-        with pytest.raises(expdb.DatabaseReplaced, match="expdb backup"):
+        with pytest.raises(errors.DatabaseReplaced, match="expdb backup"):
             expdb.open(path, read_only=read_only)
     os.unlink(f"{path}-wal")
     with expdb.open(path) as db:
@@ -452,7 +454,7 @@ def test_a_backup_refuses_the_wal_of_its_source(path, tmp_path):
         db.backup(tmp_path / "backup.db")
         db.buffer("b").store_batch([{"y": os.urandom(5000)} for _ in range(50)])
         live_copy(path, tmp_path / "backup.db", "-wal")
-    with pytest.raises(expdb.DatabaseReplaced, match="log of another database"):
+    with pytest.raises(errors.DatabaseReplaced, match="log of another database"):
         expdb.open(tmp_path / "backup.db")
 
 
@@ -467,7 +469,7 @@ def test_a_copy_is_complete_with_its_wal_and_reports_a_missing_wal(tmp_path):
         assert db.check() == []
     with (
         expdb.open(tmp_path / "without.db") as db,
-        pytest.raises(expdb.UnknownBuffer, match="its write-ahead log is missing"),
+        pytest.raises(errors.UnknownBuffer, match="its write-ahead log is missing"),
     ):
         db.buffer("train", create=False)
     result = CliRunner().invoke(main, ["info", str(tmp_path / "without.db")])

@@ -12,6 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 import expdb
+from expdb import errors
 from expdb.sql import opening, schema, tables
 
 
@@ -117,7 +118,7 @@ def test_triggers_still_evict_after_a_downgrade_and_an_upgrade(path):
 def test_an_older_schema_is_refused_until_it_is_upgraded(path):
     expdb.open(path).close()
     migrate(path, "base", down=True)
-    with pytest.raises(expdb.SchemaOutdated, match="expdb upgrade"):
+    with pytest.raises(errors.SchemaOutdated, match="expdb upgrade"):
         expdb.open(path)
     assert expdb.upgrade(path) == (None, schema.list_revisions()[-1])
     assert fill(path)[1] == 10
@@ -126,7 +127,7 @@ def test_an_older_schema_is_refused_until_it_is_upgraded(path):
 def test_opening_detects_a_missing_trigger(path):
     fill(path)
     execute(path, f"DROP TRIGGER buffers_capacity{' ON expdb.buffers' * is_server(path)}")
-    with pytest.raises(expdb.DatabaseDamaged, match="buffers_capacity"):
+    with pytest.raises(errors.DatabaseDamaged, match="buffers_capacity"):
         expdb.open(path)
 
 

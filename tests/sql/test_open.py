@@ -56,13 +56,13 @@ def test_create_false_and_read_only_do_not_create_a_missing_file(path):
         with pytest.raises(FileNotFoundError, match="check the path"):
             expdb.open(path, **options)
     assert not os.path.exists(path)
-    with pytest.raises(expdb.DatabaseMissing, match="folder"):
+    with pytest.raises(expdb.errors.DatabaseMissing, match="folder"):
         expdb.open(os.path.join(path, "deep", "x.db"))
 
 
 def test_an_empty_file_is_refused(path):
     open(path, "w").close()
-    with pytest.raises(expdb.NotAnExperienceDatabase, match="is empty"):
+    with pytest.raises(expdb.errors.NotAnExperienceDatabase, match="is empty"):
         expdb.open(path)
     assert os.path.getsize(path) == 0
 
@@ -83,7 +83,7 @@ def test_a_database_of_another_application_is_refused_and_not_modified(path):
         connection.execute("CREATE TABLE notes (text)")
     connection.close()
     before = os.stat(path).st_mtime_ns
-    with pytest.raises(expdb.NotAnExperienceDatabase, match="another application"):
+    with pytest.raises(expdb.errors.NotAnExperienceDatabase, match="another application"):
         expdb.open(path)
     assert os.stat(path).st_mtime_ns == before
     assert not os.path.exists(path + "-wal")
@@ -101,7 +101,7 @@ def test_a_truncated_file_is_an_error_and_not_reinitialised(path, share):
             assert db.check() != []
             list(db.buffer("b").scan())
 
-    with pytest.raises(expdb.DatabaseDamaged):
+    with pytest.raises(expdb.errors.DatabaseDamaged):
         use()
     assert os.path.getsize(path) == size
 
@@ -120,9 +120,9 @@ def test_a_corrupted_chunk_is_named_and_other_chunks_are_read(path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         assert (buffer.get([99, 200])["x"] == [0, 2]).all()
-        with pytest.raises(expdb.ChunkDamaged, match="chunk 199"):
+        with pytest.raises(expdb.errors.ChunkDamaged, match="chunk 199"):
             buffer.get([150])
-        with pytest.raises(expdb.ChunkDamaged, match="chunk 199"):
+        with pytest.raises(expdb.errors.ChunkDamaged, match="chunk 199"):
             db.sql("SELECT field(payload, 'x') FROM experience")
         assert any("chunk 199" in problem for problem in db.check())
 
@@ -161,7 +161,7 @@ def test_a_buffer_with_corrupted_field_types_is_refused(path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE buffers SET fields = '{'")
     connection.close()
-    with expdb.open(path) as db, pytest.raises(expdb.DatabaseDamaged, match="fields"):
+    with expdb.open(path) as db, pytest.raises(expdb.errors.DatabaseDamaged, match="fields"):
         db.buffer("b")
 
 
@@ -179,9 +179,9 @@ def test_read_only_reads_and_refuses_to_write(path):
             lambda: db.drop("b"),
             lambda: buffer.set_capacity(5),
         ):
-            with pytest.raises(expdb.DatabaseReadOnly, match="read_only"):
+            with pytest.raises(expdb.errors.DatabaseReadOnly, match="read_only"):
                 call()
-        with pytest.raises(expdb.UnknownBuffer, match="without read_only=True"):
+        with pytest.raises(expdb.errors.UnknownBuffer, match="without read_only=True"):
             db.buffer("new")
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_raises_storage_full_and_the_handle_stays_usable(path):
             for k in range(1_000):
                 positions.append(buffer.store(x=np.random.default_rng(k).bytes(3000)))
 
-        with pytest.raises(expdb.StorageFull, match="no acknowledged write is lost"):
+        with pytest.raises(expdb.errors.StorageFull, match="no acknowledged write is lost"):
             fill()
         assert len(buffer) == len(positions) > 5
         with writing(db) as session:
@@ -215,7 +215,7 @@ def test_a_closed_handle_raises_database_closed(path):
     db.close()
     calls = (lambda: buffer.store(x=1), lambda: len(buffer), lambda: db.sql("SELECT 1"))
     for call in (*calls, lambda: db.buffer("b")):
-        with pytest.raises(expdb.DatabaseClosed, match="open it again"):
+        with pytest.raises(expdb.errors.DatabaseClosed, match="open it again"):
             call()
 
 
@@ -252,9 +252,11 @@ def test_buffers_are_listed_and_dropped(path):
         assert db.buffers() == other.buffers() == ["one", "two"]
         stale = db.buffer("one")
         other.drop("one")
-        with pytest.raises(expdb.UnknownBuffer, match="no buffer 'one'; the buffers are two"):
+        with pytest.raises(
+            expdb.errors.UnknownBuffer, match="no buffer 'one'; the buffers are two"
+        ):
             other.drop("one")
-        with pytest.raises(expdb.UnknownBuffer, match=r"db\.buffer"):
+        with pytest.raises(expdb.errors.UnknownBuffer, match=r"db\.buffer"):
             stale.store(x=1)
         assert db.check() == []
         fresh = db.buffer("one")
@@ -275,7 +277,7 @@ def test_a_backup_is_a_valid_copy_and_overwrites_no_file(path, tmp_path):
         db.buffer("b").store(x=1)
         with pytest.raises(FileExistsError, match="choose a new file"):
             db.backup(tmp_path / "copy.db")
-        with pytest.raises(expdb.DatabaseMissing, match="folder"):
+        with pytest.raises(expdb.errors.DatabaseMissing, match="folder"):
             db.backup(tmp_path / "nowhere" / "copy.db")
     with expdb.open(tmp_path / "copy.db") as copy:
         assert copy.check() == []

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
-from expdb import QueryBuilder
+from expdb import QueryBuilder, errors
 
 pytestmark = pytest.mark.both_databases
 
@@ -168,7 +168,9 @@ def matches(row, query):
     return result
 
 
-@pytest.mark.filterwarnings("ignore:no step or episode of buffer .* has the tag:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings(
+    "ignore:no step or episode of buffer .* has the tag:expdb.errors.ExpDBWarning"
+)
 @settings(
     max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -449,7 +451,7 @@ def test_a_list_of_positions_is_a_query(buffer):
 )  # fmt: skip
 def test_an_unknown_name_in_sql_is_explained_briefly(buffer, db, query, hint):
     buffer.store(action=1)
-    with pytest.raises(expdb.SqlError, match=hint) as raised:
+    with pytest.raises(errors.SqlError, match=hint) as raised:
         db.sql(query)
     assert len(str(raised.value)) < 200
     assert "\n" not in str(raised.value)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 
 FORK = multiprocessing.get_context("fork")
 NOBODY = 65534
@@ -79,7 +80,7 @@ def test_a_closed_file_is_read_without_creating_files(path):
 def test_opening_for_writing_recommends_read_only(path, mode):
     path.chmod(mode)
     error = as_reader(path, lambda path: expdb.open(path))
-    assert isinstance(error, expdb.DatabaseReadOnly)
+    assert isinstance(error, errors.DatabaseReadOnly)
     assert "read_only=True" in str(error)
     assert str(error).startswith(f"{path} cannot be written") or mode == 0o644
 
@@ -88,7 +89,7 @@ def test_opening_for_writing_recommends_read_only(path, mode):
 def test_a_file_that_the_user_cannot_read_is_refused(path, read_only):
     path.chmod(0)
     error = as_reader(path, lambda path: expdb.open(path, read_only=read_only))
-    assert isinstance(error, expdb.AccessDenied)
+    assert isinstance(error, errors.AccessDenied)
     assert str(error).startswith(f"{path} cannot be read by this user; check its permissions")
 
 
@@ -126,5 +127,5 @@ def test_a_reader_detects_a_process_that_opens_the_file_later(path):
         assert received.poll(60)
         error = received.recv()
     other.join(60)
-    assert isinstance(error, expdb.DatabaseReplaced)
+    assert isinstance(error, errors.DatabaseReplaced)
     assert "another process has opened" in str(error)

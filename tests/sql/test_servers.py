@@ -21,6 +21,7 @@ from postgres_server import Server
 from proxy import Proxy
 
 import expdb
+from expdb import errors
 from expdb.sql.dialects.postgresql import connection
 from expdb.sql.dialects.postgresql import statements as dialect
 from expdb.sql.dialects.postgresql.engine import PostgresqlSession
@@ -163,11 +164,11 @@ def test_a_restart_rolls_back_a_transaction_and_raises_connection_lost(server, u
                 server.start()
                 session.query(statement)
 
-        with pytest.raises(expdb.ConnectionLost) as caught:
+        with pytest.raises(errors.ConnectionLost) as caught:
             interrupted(writing(db), "UPDATE steps SET reward = 100")
         assert "\n" not in str(caught.value)
         assert buffer.get([0, 1])["reward"].tolist() == [1.0, 1.0]
-        with pytest.raises(expdb.ConnectionLost):
+        with pytest.raises(errors.ConnectionLost):
             interrupted(reading(db), "SELECT 1")
         assert buffer.update({"position": 0}, reward=7.0) == 1
 
@@ -320,7 +321,7 @@ def test_operations_survive_a_lost_connection(url, proxy, name):
                 proxy.swallow_after = cut_at
                 try:
                     assert work(other, buffer) == expected
-                except expdb.CommitUnknown:
+                except errors.CommitUnknown:
                     assert name in ONCE
                 was_cut, proxy.swallow_after = proxy.swallow_after is None, None
             if not was_cut:
@@ -351,9 +352,9 @@ def test_an_unavailable_server_is_an_error_after_the_timeout(url, proxy):
         buffer.store(**step(0))
         proxy.refuse = True
         proxy.cut()
-        with pytest.raises(expdb.CommitUnknown, match="write_id") as caught:
+        with pytest.raises(errors.CommitUnknown, match="write_id") as caught:
             buffer.store(**step(1))
-        with pytest.raises(expdb.ConnectionLost, match="check host and port"):
+        with pytest.raises(errors.ConnectionLost, match="check host and port"):
             buffer.sample(1)
         assert "\n" not in str(caught.value)
         proxy.refuse = False
@@ -379,23 +380,25 @@ def test_errors_for_an_unreachable_server_hide_the_password(proxy, url):
         "postgresql://u:secret@127.0.0.1:1/db", "postgresql://u:secret@no-such-host.invalid/db",
         "postgresql://u@127.0.0.1:1/db?password=secret", proxy.url(url),
     ):  # fmt: skip
-        refused(expdb.ConnectionLost, "host and port", location, timeout=0.5)
+        refused(errors.ConnectionLost, "host and port", location, timeout=0.5)
 
 
 def test_wrong_credentials_and_missing_rights_are_refused(server, url):
     server.execute("CREATE ROLE needs_password LOGIN PASSWORD 'right'")
     try:
         wrong = url.replace("expdb@", "needs_password:secret@")
-        refused(expdb.AccessDenied, "check user and password", wrong)
+        refused(errors.AccessDenied, "check user and password", wrong)
         refused(
-            expdb.AccessDenied, "check user and password", url.replace("expdb@", "nobody_known@")
+            errors.AccessDenied,
+            "check user and password",
+            url.replace("expdb@", "nobody_known@"),
         )
-        refused(expdb.DatabaseMissing, "createdb", re.sub(r"@/\w+", "@/no_such_database", url))
+        refused(errors.DatabaseMissing, "createdb", re.sub(r"@/\w+", "@/no_such_database", url))
         # The role can connect, but has no right to create the schema or to read it.
         right = url.replace("expdb@", "needs_password:right@")
-        refused(expdb.AccessDenied, "expdb grant|GRANT", right)
+        refused(errors.AccessDenied, "expdb grant|GRANT", right)
         expdb.open(url).close()
-        refused(expdb.AccessDenied, "expdb grant|GRANT", right)
+        refused(errors.AccessDenied, "expdb grant|GRANT", right)
     finally:
         server.execute("DROP ROLE needs_password")
 
@@ -405,7 +408,7 @@ def test_a_schema_of_another_application_is_refused_and_not_modified(server):
     server.execute("CREATE SCHEMA expdb", name)
     server.execute("CREATE TABLE expdb.buffers (theirs int)", name)
     server.execute("CREATE TABLE public.steps (theirs int)", name)
-    refused(expdb.NotAnExperienceDatabase, "another database", server.url(name))
+    refused(errors.NotAnExperienceDatabase, "another database", server.url(name))
     server.execute("DROP TABLE expdb.buffers", name)
     with expdb.open(
         server.url(name)
@@ -418,8 +421,8 @@ def test_a_schema_of_another_application_is_refused_and_not_modified(server):
 
 def test_create_false_and_read_only_do_not_create_a_missing_schema(server):
     name = server.database()
-    refused(expdb.DatabaseMissing, r"create it with expdb\.open", server.url(name), create=False)
-    refused(expdb.DatabaseMissing, "schema expdb", server.url(name), read_only=True)
+    refused(errors.DatabaseMissing, r"create it with expdb\.open", server.url(name), create=False)
+    refused(errors.DatabaseMissing, "schema expdb", server.url(name), read_only=True)
     assert server.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'expdb'", name) == [
         (0,)
     ]
@@ -428,10 +431,10 @@ def test_create_false_and_read_only_do_not_create_a_missing_schema(server):
 
 def test_old_servers_and_encodings_other_than_utf8_are_refused(server, url, monkeypatch):
     server.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'SQL_ASCII'")
-    refused(expdb.NotAnExperienceDatabase, "UTF8", server.url("latin"))
+    refused(errors.NotAnExperienceDatabase, "UTF8", server.url("latin"))
     server.execute("DROP DATABASE latin")
     monkeypatch.setattr(dialect, "MINIMUM_VERSION", 990_000)
-    refused(expdb.ServerTooOld, "99 or newer", url)
+    refused(errors.ServerTooOld, "99 or newer", url)
     monkeypatch.undo()
     expdb.open(url).close()
 
@@ -442,9 +445,9 @@ def test_waiting_too_long_for_a_row_lock_raises_database_busy(url):
         buffer.store(**step(0))
         with writing(other) as session:
             session.query("SELECT id FROM buffers FOR UPDATE")
-            with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
+            with pytest.raises(errors.DatabaseBusy, match="longer timeout"):
                 buffer.store(**step(1))
-            with pytest.raises(expdb.DatabaseBusy, match="longer timeout"):
+            with pytest.raises(errors.DatabaseBusy, match="longer timeout"):
                 buffer.update({"position": 0}, reward=2.0)
             assert buffer.sample(3).size == 3
         assert buffer.store(**step(1)) == 1
@@ -537,7 +540,7 @@ def test_a_corrupted_chunk_is_not_read_from_the_cache(url):
         assert buffer.sample(1, unit=expdb.Tokens())["input_ids"].tolist() == [[1, 2]]
         with writing(db) as session:
             session.execute("UPDATE chunks SET data = ''::bytea, crc = crc + 1")
-        with pytest.raises(expdb.ChunkDamaged):
+        with pytest.raises(errors.ChunkDamaged):
             buffer.sample(1, unit=expdb.Tokens())
         buffer.delete({"episode_id": "e"})
 
@@ -595,7 +598,7 @@ def test_late_rewards_read_only_the_steps_of_their_episodes(url, server, has_sta
     with expdb.open(url) as db:
         changed = np.arange(0, 10_000, 10)  # of half of the episodes
         with pytest.warns(
-            expdb.ExpDBWarning, match="the return of an episode is the sum of its rewards"
+            errors.ExpDBWarning, match="the return of an episode is the sum of its rewards"
         ):
             assert db.buffer("b").update(changed, reward=1.0) == 1_000
         returns = db.buffer("b").episodes()["episode_return"].to_pylist()
@@ -720,9 +723,9 @@ def test_settings_and_locks_of_a_query_end_with_the_query(url):
 
 def test_a_query_is_stopped_after_the_timeout(url):
     with expdb.open(url, timeout=0.5) as db:
-        with pytest.raises(expdb.SqlError, match="longer timeout"):
+        with pytest.raises(errors.SqlError, match="longer timeout"):
             db.sql("SELECT pg_sleep(30)")
-        with pytest.raises(expdb.SqlError, match="longer timeout"):
+        with pytest.raises(errors.SqlError, match="longer timeout"):
             db.sql("SELECT set_config('statement_timeout', '0', true), pg_sleep(30)")
 
 
@@ -871,7 +874,7 @@ def test_repeating_a_version_change_accepts_a_newer_stored_version(url, monkeypa
             if not lost:
                 lost.append(True)
                 other.policy_version = 9
-                raise expdb.CommitUnknown("the answer is lost")
+                raise errors.CommitUnknown("the answer is lost")
 
         monkeypatch.setattr(consumers, "set_policy_version", lose_the_answer)
         buffer.policy_version = 8
@@ -903,14 +906,14 @@ def test_a_call_fails_after_the_timeout_if_all_connections_are_in_use(url, monke
     with expdb.open(url, timeout=0.2) as db:
         db.buffer("b").store(**step(0))
         monkeypatch.setattr(connection, "MAX_CONNECTIONS", 1)
-        with reading(db), pytest.raises(expdb.DatabaseBusy, match="use fewer threads"):
+        with reading(db), pytest.raises(errors.DatabaseBusy, match="use fewer threads"):
             db.buffer("b").count()
         assert db.buffer("b").count() == 1
 
 
 def test_a_server_that_was_never_reached_is_an_error_before_the_timeout(postgresql):
     began = time.monotonic()
-    with pytest.raises(expdb.ConnectionLost, match="check host and port"):
+    with pytest.raises(errors.ConnectionLost, match="check host and port"):
         expdb.open("postgresql://u@127.0.0.1:1/runs", timeout=20.0)
     assert time.monotonic() - began < 10.0
 
@@ -946,7 +949,7 @@ def test_a_connection_that_is_opened_during_close_is_closed(postgresql_url):
         return connection
 
     engine._connections.connect = connect_late
-    with pytest.raises(expdb.DatabaseClosed):
+    with pytest.raises(errors.DatabaseClosed):
         buffer.count()
     assert opened[0].closed
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 from expdb.names import EPISODE_VIEW_COLUMNS
 
 pytestmark = pytest.mark.both_databases
@@ -75,7 +76,7 @@ def test_wrong_calls_of_field_are_errors(db, filled):
         "field('1:0:-1', 'n')",
         "field(payload, 'reward')",
     ):
-        with pytest.raises(expdb.SqlError, match="field"):
+        with pytest.raises(errors.SqlError, match="field"):
             db.sql(f"SELECT {call} FROM experience")
     assert db.sql("SELECT field(NULL, 'n') AS x").to_pylist() == [{"x": None}]
 
@@ -92,7 +93,7 @@ def test_parameters_are_bound(db, filled):
     query = "SELECT count(*) AS n FROM experience WHERE task_id = :task AND reward > :reward"
     assert db.sql(query, {"task": "t", "reward": 1}).to_pylist() == [{"n": 1}]
     assert db.sql(query, {"task": "t' OR '1'='1", "reward": 0}).to_pylist() == [{"n": 0}]
-    with pytest.raises(expdb.SqlError, match="params"):
+    with pytest.raises(errors.SqlError, match="params"):
         db.sql(query, {"task": "t"})
     assert db.sql(query, {"task": "t", "reward": np.int64(1)}).to_pylist() == [{"n": 1}]
     for params in (
@@ -102,9 +103,9 @@ def test_parameters_are_bound(db, filled):
         [1],
         "x",
     ):
-        with pytest.raises(expdb.SqlError):
+        with pytest.raises(errors.SqlError):
             db.sql(query, params)
-    with pytest.raises(expdb.SqlError):
+    with pytest.raises(errors.SqlError):
         db.sql(None)
 
 
@@ -166,7 +167,7 @@ def test_only_reading_statements_are_executed(db, filled, tmp_path, monkeypatch)
     before = sorted(tmp_path.iterdir())
     attacks = ATTACKS_ON_A_SERVER if db.location.startswith("postgresql:") else []
     for statement in (*WRITES, *attacks):
-        with pytest.raises((expdb.SqlRefused, expdb.SqlError)) as caught:
+        with pytest.raises((errors.SqlRefused, errors.SqlError)) as caught:
             db.sql(statement)
         assert "\n" not in str(caught.value), statement
         assert sorted(tmp_path.iterdir()) == before, statement
@@ -199,7 +200,7 @@ def typed_buffer(buffer):
 @pytest.mark.one_database
 def test_an_unknown_field_is_an_error_with_a_suggestion(typed_buffer, db):
     with pytest.raises(
-        expdb.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"
+        errors.SqlError, match="no field 'mesages' is stored, did you mean 'messages'"
     ):
         db.sql("SELECT field(payload, 'mesages') FROM experience")
     db.buffer("other").store(only_here=1)
@@ -281,7 +282,7 @@ def test_a_query_is_interrupted_after_the_timeout(open_db):
     db = open_db(timeout=0.5)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
     began = time.monotonic()
-    with pytest.raises(expdb.SqlError, match="open the database with a longer timeout"):
+    with pytest.raises(errors.SqlError, match="open the database with a longer timeout"):
         db.sql(endless + "SELECT count(*) FROM n")
     assert time.monotonic() - began < 60
     assert db.sql("SELECT 1 AS x")["x"].to_pylist() == [1]
@@ -326,7 +327,7 @@ def test_max_bytes_limits_the_size_of_a_result(db):
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
     query = numbers + "SELECT i, 'ten bytes.' AS t FROM n"
     assert db.sql(query, max_bytes=36_000).num_rows == 2000
-    with pytest.raises(expdb.SqlError, match=r"larger than 35,999 bytes; .* raise max_bytes"):
+    with pytest.raises(errors.SqlError, match=r"larger than 35,999 bytes; .* raise max_bytes"):
         db.sql(query, max_bytes=35_999)
     with pytest.raises(expdb.InvalidValue, match="max_bytes must be an integer of at least 1"):
         db.sql(query, max_bytes=0)
@@ -334,7 +335,7 @@ def test_max_bytes_limits_the_size_of_a_result(db):
 
 @pytest.mark.one_database
 def test_max_bytes_limits_values_that_sqlite_computes(db):
-    with pytest.raises(expdb.SqlError, match="select or pass a smaller value, or raise max_bytes"):
+    with pytest.raises(errors.SqlError, match="select or pass a smaller value, or raise max_bytes"):
         db.sql("SELECT zeroblob(500000000) AS b", max_bytes=1 << 20)
     assert db.sql("SELECT length(zeroblob(2000000)) AS n").to_pylist() == [{"n": 2_000_000}]
 
@@ -344,5 +345,5 @@ def test_max_bytes_limits_the_values_of_fields_but_not_their_chunks(db):
     db.buffer("b").store_batch({"task_id": "t", "text": ["ten bytes."] * 4, "noise": noise})
     query = "SELECT field(payload, '{}') AS value FROM experience"
     assert db.sql(query.format("text"), max_bytes=1000).num_rows == 4
-    with pytest.raises(expdb.SqlError, match="raise max_bytes"):
+    with pytest.raises(errors.SqlError, match="raise max_bytes"):
         db.sql(query.format("noise"), max_bytes=1000)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import expdb
-from expdb import Batch
+from expdb import Batch, errors
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_converting_a_batch_to_one_array_is_refused(batch):
 
 def test_the_error_for_missing_pandas_says_how_to_install_it(batch, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(expdb.DriverMissing, match="pip install pandas"):
+    with pytest.raises(errors.DriverMissing, match="pip install pandas"):
         batch.to_pandas()
 
 

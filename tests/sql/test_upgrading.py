@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from test_migrations import execute, is_server, migrate, path  # noqa: F401  (a fixture)
 
 import expdb
+from expdb import errors
 from expdb.sql import opening, schema
 
 OLD, NEW = schema.list_revisions()[-2:]
@@ -46,7 +47,7 @@ def in_schema(location, statement):
 )
 def test_an_upgrade_with_an_unexpected_result_is_rolled_back(old, damage):
     in_schema(old, damage)
-    with pytest.raises(expdb.DatabaseDamaged):
+    with pytest.raises(errors.DatabaseDamaged):
         expdb.upgrade(old)
     assert read_revision(old) == OLD
 
@@ -74,7 +75,7 @@ def test_an_upgrade_refuses_a_foreign_trigger(old):
     if is_server(old):
         pytest.skip("a server runs the triggers of its owner")
     in_schema(old, "CREATE TRIGGER mine AFTER INSERT ON steps BEGIN SELECT 1; END")
-    with pytest.raises(expdb.DatabaseDamaged, match="the trigger mine does not belong to expdb"):
+    with pytest.raises(errors.DatabaseDamaged, match="the trigger mine does not belong to expdb"):
         expdb.upgrade(old)
     assert read_revision(old) == OLD
 
@@ -93,11 +94,11 @@ def test_an_open_handle_reports_a_newer_schema(path):  # noqa: F811
         in_schema(path, "ALTER TABLE @steps RENAME COLUMN reward TO payoff")
         for act in (lambda: buffer.count({"reward": 1.0}), lambda: buffer.store(x=2)):
             with pytest.raises(
-                expdb.SchemaTooNew, match="has schema 9999, but this expdb supports"
+                errors.SchemaTooNew, match="has schema 9999, but this expdb supports"
             ):
                 act()
         for act in (expdb.open, expdb.upgrade):
-            with pytest.raises(expdb.SchemaTooNew, match="install a newer expdb"):
+            with pytest.raises(errors.SchemaTooNew, match="install a newer expdb"):
                 act(path)
         in_schema(path, "ALTER TABLE @steps RENAME COLUMN payoff TO reward")
         in_schema(path, f"UPDATE @expdb_version SET version_num = '{NEW}'")
@@ -137,11 +138,11 @@ def use(server, database, actor, reader):
     with expdb.open(url_of(server, database, reader), create=False, read_only=True) as db:
         assert db.buffer("b").sample(3).size == 3
         assert db.sql("SELECT count(priority) AS n FROM experience")["n"].to_pylist() == [1]
-        with pytest.raises(expdb.DatabaseReadOnly):
+        with pytest.raises(errors.DatabaseReadOnly):
             db.buffer("b").store(x=1)
     with (
         expdb.open(url_of(server, database, reader), create=False) as db,
-        pytest.raises(expdb.AccessDenied, match="expdb grant"),
+        pytest.raises(errors.AccessDenied, match="expdb grant"),
     ):
         db.buffer("b").store(x=1)
 
@@ -152,7 +153,7 @@ def test_grant_lets_roles_write_and_read(roles):
     expdb.open(url).close()
     expdb.grant(url, actors=actor, readers=[reader])
     use(server, database, actor, reader)
-    with pytest.raises(expdb.AccessDenied, match="CREATE ROLE"):
+    with pytest.raises(errors.AccessDenied, match="CREATE ROLE"):
         expdb.grant(url, readers=["unknown role"])
 
 
@@ -161,7 +162,7 @@ def test_only_the_owner_can_grant_rights_and_not_to_public(roles):
     url = server.url(database)
     expdb.open(url).close()
     expdb.grant(url, actors=actor)
-    with pytest.raises(expdb.AccessDenied, match="only the owner of the schema expdb"):
+    with pytest.raises(errors.AccessDenied, match="only the owner of the schema expdb"):
         expdb.grant(url_of(server, database, actor), readers=reader)
     for name in ("public", "PUBLIC"):
         with pytest.raises(expdb.InvalidValue, match="every role of the server"):
@@ -190,7 +191,7 @@ def test_an_actor_that_creates_an_index_is_referred_to_the_owner(roles):
     with expdb.open(url_of(server, database, actor), create=False) as db:
         buffer = db.buffer("b")
         buffer.store(x=1, tags={"level": 3})
-        with pytest.raises(expdb.AccessDenied, match=r"connect as the owner for .* index\(\)"):
+        with pytest.raises(errors.AccessDenied, match=r"connect as the owner for .* index\(\)"):
             buffer.index("tags.level")
 
 

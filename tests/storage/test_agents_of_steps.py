@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import expdb
-from expdb import Episode, QueryBuilder, Uniform
+from expdb import Episode, QueryBuilder, Uniform, errors
 
 ALL = Uniform(replace=False)
 AGENTS = "white", "black"
@@ -142,7 +142,7 @@ def test_setting_the_policy_version_of_a_misspelt_agent_warns(buffer):
     buffer.policy_versions["blak"] = 0  # no warning before the first step
     play(buffer)
     buffer.policy_versions["white"] = 1
-    with pytest.warns(expdb.ExpDBWarning, match="has the agent 'blakc', did you mean 'black'"):
+    with pytest.warns(errors.ExpDBWarning, match="has the agent 'blakc', did you mean 'black'"):
         buffer.policy_versions["blakc"] = 1
 
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 import expdb
+from expdb import errors
 from expdb.storage.upkeep import reporting
 
 DEEP = '{"a":' * 20_000 + "1" + "}" * 20_000
@@ -84,7 +85,7 @@ def use(db):
     assert not any("\n" in problem for problem in problems)
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -111,7 +112,7 @@ def test_an_altered_column_raises_an_expdb_error(altered, column, value):
         use(db)
 
 
-@pytest.mark.filterwarnings("ignore::expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -140,7 +141,7 @@ def test_reading_a_chunk_of_another_buffer_raises_chunk_damaged(altered):
         )
     with expdb.open(path) as db:
         assert any("belongs to another buffer" in problem for problem in db.check())
-        with pytest.raises(expdb.ChunkDamaged, match="belongs to another buffer"):
+        with pytest.raises(errors.ChunkDamaged, match="belongs to another buffer"):
             db.buffer("train").sample(4)
 
 
@@ -151,10 +152,10 @@ def test_a_final_observation_of_another_episode_raises_database_damaged(altered)
     )
     with expdb.open(path) as db:
         assert any("missing or wrong" in problem for problem in db.check())
-        with pytest.raises(expdb.DatabaseDamaged, match="not the final observation of episode 0"):
+        with pytest.raises(errors.DatabaseDamaged, match="not the final observation of episode 0"):
             db.buffer("train").sample(16, unit=expdb.NStep(1))
         for read in ("get", "scan"):
-            with pytest.raises(expdb.DatabaseDamaged, match="not the final observation"):
+            with pytest.raises(errors.DatabaseDamaged, match="not the final observation"):
                 list(getattr(db.buffer("train"), read)(*([[2]] if read == "get" else [])))
 
 
@@ -207,7 +208,7 @@ def test_check_finds_annotations_that_were_exchanged(tmp_path):
             )
     with expdb.open(path) as db:
         assert "annotation 'values' of position 0" in "; ".join(db.check())
-        with pytest.raises(expdb.DatabaseDamaged, match="its checksum does not match"):
+        with pytest.raises(errors.DatabaseDamaged, match="its checksum does not match"):
             db.buffer("b").get([0], fields=["values"])
 
 
@@ -221,5 +222,5 @@ def test_a_score_that_is_text_raises_database_damaged(tmp_path):
     with expdb.open(path) as db:
         buffer = db.buffer("b")
         for read in (buffer.get, buffer.consumer("c").lease):
-            with pytest.raises(expdb.DatabaseDamaged, match=r"'scores\.judge' cannot be read"):
+            with pytest.raises(errors.DatabaseDamaged, match=r"'scores\.judge' cannot be read"):
                 read(*([[0]] if read == buffer.get else [1]), fields=["scores.judge"])

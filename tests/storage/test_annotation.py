@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from processes import FORKSERVER, run_at_once
 
 import expdb
+from expdb import errors
 from expdb.cli import main
 
 pytestmark = pytest.mark.both_databases
@@ -81,7 +82,7 @@ def test_querying_for_the_tag_that_an_update_sets_does_not_warn(buffer):
     unjudged = expdb.QueryBuilder().is_null("tags.judge")
     assert buffer.update(unjudged, **{"tags.judge": 1.0}) == 4  # no warning
     assert buffer.update(expdb.QueryBuilder().is_null("tags.new"), tags={"new": 1}) == 4
-    with pytest.warns(expdb.ExpDBWarning, match=r"has the tag tags\.jugde, did you mean"):
+    with pytest.warns(errors.ExpDBWarning, match=r"has the tag tags\.jugde, did you mean"):
         buffer.update(expdb.QueryBuilder().eq("tags.jugde", 1), **{"tags.judge": 0.0})
 
 
@@ -127,7 +128,7 @@ def test_invalid_tag_updates_are_rejected(buffer, columns, match):
 
 
 def test_updating_an_unknown_episode_warns_or_raises_if_required(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match="the steps are flushed and not evicted"):
+    with pytest.warns(errors.ExpDBWarning, match="the steps are flushed and not evicted"):
         assert buffer.update({"episode_id": "unknown"}, reward=1.0, which="last") == 0
     with pytest.raises(expdb.TooFewRows, match="found no step of buffer 'train' that matches"):
         buffer.update({"episode_id": "unknown"}, reward=1.0, required=True)

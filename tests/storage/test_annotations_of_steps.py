@@ -10,7 +10,7 @@ import pytest
 from behind import writing
 
 import expdb
-from expdb import TOKEN_FIELDS, Episode
+from expdb import TOKEN_FIELDS, Episode, errors
 from expdb.export import export
 
 
@@ -116,7 +116,7 @@ def test_a_field_cannot_take_the_name_of_an_annotation(open_db):
     buffer.store(x=1.0)
     buffer.annotate([0], value=[1.0])
     for writer in (buffer, other):
-        with pytest.raises(expdb.FieldMismatch, match="'value' is the name of an annotation"):
+        with pytest.raises(errors.FieldMismatch, match="'value' is the name of an annotation"):
             writer.store(x=1.0, value=2.0)
     assert len(buffer) == 1
 
@@ -184,7 +184,7 @@ def test_a_batch_is_replayed_unless_an_annotation_in_it_has_changed(buffer):
     (replayed,) = buffer.replay("trainer")
     assert replayed["has_advantages"].tolist() == batch["has_advantages"].tolist()
     buffer.annotate([0], 1, advantages=floats(1, value=9))
-    with pytest.raises(expdb.ReplayMismatch):
+    with pytest.raises(errors.ReplayMismatch):
         list(buffer.replay("trainer"))
 
 
@@ -206,7 +206,7 @@ def test_the_error_for_a_corrupted_annotation_names_its_position(
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"UPDATE annotations SET {change}")
     with expdb.open(path) as db:
-        with pytest.raises(expdb.DatabaseDamaged, match=f"position {position} .*{reason}"):
+        with pytest.raises(errors.DatabaseDamaged, match=f"position {position} .*{reason}"):
             db.buffer("train").get([position], fields=["value"])
         assert len(db.check()) == 1
 

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import expdb
+from expdb import errors
 
 pytestmark = [
     pytest.mark.both_databases,
-    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.errors.ExpDBWarning"),
 ]  # the tests set the reward of every step on purpose
 
 
@@ -71,11 +72,11 @@ def test_opening_a_buffer_can_raise_but_not_lower_its_capacity(open_db):
     assert db.buffer("b", capacity=10).capacity == 10
     again = open_db()
     assert again.buffer("b").capacity == 10
-    with pytest.raises(expdb.CapacityMismatch, match=r"set_capacity\(5\)"):
+    with pytest.raises(errors.CapacityMismatch, match=r"set_capacity\(5\)"):
         again.buffer("b", capacity=5)
     assert again.buffer("b", capacity=20).capacity == 20
     assert again.buffer("b", capacity=None).capacity is None
-    with pytest.raises(expdb.CapacityMismatch, match="has no capacity limit"):
+    with pytest.raises(errors.CapacityMismatch, match="has no capacity limit"):
         again.buffer("b", capacity=1_000)
     assert db.buffer("b").capacity is None
 

@@ -11,13 +11,14 @@ from behind import dialect_of, reading, writing
 from click.testing import CliRunner
 
 import expdb
+from expdb import errors
 from expdb.cli import main
 from expdb.sql import tables as t
 from expdb.storage.upkeep import copying
 
 pytestmark = [
     pytest.mark.both_databases,
-    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.errors.ExpDBWarning"),
 ]  # the tests set the reward of every step on purpose
 
 
@@ -136,7 +137,7 @@ def test_a_copy_does_not_overwrite_existing_buffers(pair):
     assert read_all_rows(target, "other") == before
     with expdb.open(target) as db:
         assert db.buffers() == ["other"]
-    with pytest.raises(expdb.UnknownBuffer, match="the buffers are b, empty, other"):
+    with pytest.raises(errors.UnknownBuffer, match="the buffers are b, empty, other"):
         expdb.copy(source, target, buffer="nope")
     assert expdb.copy(source, target, buffer="b") == {"b": 373}
 
@@ -246,7 +247,7 @@ def test_two_copies_to_one_buffer_name_leave_one_complete_copy(
             once.append(True)
             expdb.copy(other, target)
 
-    with pytest.raises(expdb.DatabaseBusy, match="another process is copying a buffer"):
+    with pytest.raises(errors.DatabaseBusy, match="another process is copying a buffer"):
         expdb.copy(source, target, progress=meanwhile)
     with expdb.open(target) as db:
         assert db.buffers() == ["b"]

@@ -8,6 +8,7 @@ import pytest
 from torture.disk import FULL, OK, Disk, library
 
 import expdb
+from expdb import errors
 
 pytestmark = pytest.mark.skipif(library() is None, reason="sqlite3 is a part of this Python")
 
@@ -33,7 +34,7 @@ def creations(disk, folder, is_log, create):
     while True:
         fault = FullAfter(disk, writes, is_log)
         path = folder / f"{writes}.db"
-        with suppress(expdb.StorageFull):
+        with suppress(errors.StorageFull):
             create(path)
         disk.fault = None
         yield path, fault.failed

@@ -10,6 +10,7 @@ from behind import dialect_of, engine_of, writing
 from torture.disk import Disk, library
 
 import expdb
+from expdb import errors
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.storage.writing import round_trip
 
@@ -40,7 +41,11 @@ def play(db, trouble, at, later):
     def attempt(work, *arguments, **values):
         try:
             work(*arguments, **values)
-        except (expdb.ConnectionLost, expdb.DatabaseBusy, expdb.DatabaseUnreadable) as error:
+        except (
+            errors.ConnectionLost,
+            errors.DatabaseBusy,
+            errors.DatabaseUnreadable,
+        ) as error:
             raised.append(type(error))
 
     writer = db.buffer("b").episode("t", flush_steps=4)
@@ -77,7 +82,7 @@ def test_steps_appended_after_a_lost_response_are_stored_once(postgresql_url, pr
 
     with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
         taken, raised = play(db, trouble, at, later=9)
-    assert expdb.CommitUnknown in raised
+    assert errors.CommitUnknown in raised
     assert numbers(postgresql_url) == (taken, [{"status": "complete", "length": 27}])
 
 
@@ -99,7 +104,7 @@ def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy
             for k in range(3):
                 writer.append(**step(k))
             proxy.swallow_after, proxy.refuse = message, True
-            with contextlib.suppress(expdb.ConnectionLost):
+            with contextlib.suppress(errors.ConnectionLost):
                 writer.flush()
             was_reached = proxy.swallow_after is None
             proxy.swallow_after, proxy.refuse = None, False
@@ -131,7 +136,7 @@ def test_steps_appended_after_a_failed_sync_are_stored_once(tmp_path, at):
 
         with expdb.open(path, durability="full", timeout=0.3) as db:
             taken, raised = play(db, trouble, at, later=9)
-    assert expdb.DatabaseUnreadable in raised
+    assert errors.DatabaseUnreadable in raised
     assert numbers(path) == (taken, [{"status": "complete", "length": 27}])
 
 
@@ -140,7 +145,7 @@ def test_an_unnamed_episode_continues_after_an_unknown_commit(postgresql_url, pr
     with expdb.open(proxy.url(postgresql_url), timeout=0.3) as db:
         buffer = db.buffer("b")
         proxy.swallow, proxy.refuse = True, True
-        with pytest.raises(expdb.CommitUnknown, match="write_id"):
+        with pytest.raises(errors.CommitUnknown, match="write_id"):
             buffer.store(n=0, terminated=terminated)
         proxy.swallow = proxy.refuse = False
         engine_of(db).timeout = 30.0
@@ -158,7 +163,7 @@ def test_steps_can_be_appended_after_a_failed_end(open_db):
     with writing(other) as session:
         session.query(dialect_of(other).LOCK, 1)
         session.query("UPDATE buffers SET name = name")
-        with pytest.raises(expdb.DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             writer.end(n=1)
     writer.append(n=1)
     writer.flush()
@@ -184,7 +189,7 @@ def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_ur
         for n in range(3):
             writer.append(100.0 + n, n=n)
         proxy.swallow = proxy.refuse = True
-        with pytest.raises(expdb.ConnectionLost):
+        with pytest.raises(errors.ConnectionLost):
             writer.flush()
         proxy.swallow = proxy.refuse = False
         engine_of(db).timeout = 30.0
@@ -195,11 +200,11 @@ def test_priorities_belong_to_the_right_steps_after_lost_responses(postgresql_ur
         def lost(steps):
             calls.append(1)
             if len(calls) == 2:  # writes the steps in doubt but not the later ones
-                raise expdb.ConnectionLost("lost between the two")
+                raise errors.ConnectionLost("lost between the two")
             return write(steps)
 
         writer._writer._store_steps = lost
-        with pytest.raises(expdb.ConnectionLost):
+        with pytest.raises(errors.ConnectionLost):
             writer.flush()
         writer.append(106.0, n=6)
         assert writer.flush().tolist() == [1, 2, 3, 4, 5, 6, 7]
@@ -272,10 +277,10 @@ def test_a_repeated_write_that_meets_a_lock_is_still_in_doubt(postgresql_url, mo
                 return read(answer, plan)
             lost.append(lock.__enter__())
             lost[0].query("UPDATE buffers SET name = name RETURNING id")
-            raise expdb.ConnectionLost("cut after the commit")
+            raise errors.ConnectionLost("cut after the commit")
 
         monkeypatch.setattr(round_trip, "_read_answer", lose)
-        with pytest.raises(expdb.CommitUnknown, match="write_id"):
+        with pytest.raises(errors.CommitUnknown, match="write_id"):
             buffer.store(episode_id="second", n=1)
         lock.__exit__(None, None, None)
         assert [row["n"] for row in buffer.page(1, 10)] == [0, 1]
@@ -290,7 +295,7 @@ def test_steps_that_are_evicted_after_a_lost_response_are_not_stored_again(postg
             writer.append(**step(k))
         engine_of(db).timeout = 0.3
         proxy.swallow, proxy.refuse = True, True
-        with pytest.raises(expdb.CommitUnknown):
+        with pytest.raises(errors.CommitUnknown):
             writer.flush()
         proxy.swallow, proxy.refuse = False, False
         engine_of(db).timeout = 30.0

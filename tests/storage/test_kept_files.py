@@ -15,6 +15,7 @@ from behind import dialect_of, reading, writing
 from kept_files import DATA, read
 
 import expdb
+from expdb import errors
 from expdb.chunks.fields import Signature
 from expdb.sql import schema
 
@@ -154,7 +155,7 @@ def test_upgrading_a_corrupted_signature_raises_and_changes_nothing(tmp_path):
         connection.execute("UPDATE signatures SET schema = substr(schema, 1, 99) WHERE id = 1")
     before = path.read_bytes()
     with pytest.raises(
-        expdb.DatabaseDamaged, match=r"signature 1 of buffer \d .* restore a backup"
+        errors.DatabaseDamaged, match=r"signature 1 of buffer \d .* restore a backup"
     ):
         expdb.upgrade(path)
     assert path.read_bytes() == before

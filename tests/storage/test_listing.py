@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_invalid_draw_arguments_are_refused(episodes):
         episodes.draws(newest=0)
     with pytest.raises(expdb.InvalidValue):
         episodes.draws("abc")
-    with pytest.raises(expdb.UnknownConsumer):
+    with pytest.raises(errors.UnknownConsumer):
         episodes.draws(consumer="unknown")
 
 

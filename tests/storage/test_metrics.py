@@ -15,6 +15,7 @@ from behind import report_now, store_of
 from processes import FORKSERVER
 
 import expdb
+from expdb import errors
 from expdb.process import liveness
 from expdb.sql.dialects.postgresql.engine import PostgresqlSession
 from expdb.storage.upkeep import measure, metrics_history, reporting, workers
@@ -111,7 +112,7 @@ def test_every_way_to_write_is_counted(report_on_every_call, buffer, way):
 @pytest.mark.one_database
 def test_a_refused_write_is_not_counted(report_on_every_call, buffer):
     buffer.store(obs=1, task_id="t")
-    with pytest.raises(expdb.FieldMismatch):
+    with pytest.raises(errors.FieldMismatch):
         buffer.store(obs="text", task_id="t")
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(2, {"task_id": "none"})
@@ -220,7 +221,7 @@ def test_leases_of_whole_episodes_show_their_groups(report_on_every_call, db, un
                 output_mask=np.ones(3, bool), reward=reward * is_last, terminated=is_last,
             )  # fmt: skip
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", expdb.ExpDBWarning)  # of untrained tokens
+        warnings.simplefilter("ignore", errors.ExpDBWarning)  # of untrained tokens
         buffer.consumer("learner").lease(1, unit=unit).acknowledge()
     report_now(buffer)
     assert newest_metrics(buffer)["groups_leased"] == 1
@@ -305,7 +306,7 @@ def test_a_blocked_actor_is_shown_and_its_time_counted(report_on_every_call, buf
     buffer.policy_version = 0
     buffer.pace = expdb.Pace(max_staleness=0, groups_per_version=1)
     buffer.admit().finish()
-    with pytest.raises(expdb.RateLimited):
+    with pytest.raises(errors.RateLimited):
         buffer.admit(wait=1.5, required=True)
     report_now(buffer)
     counts = by_role(buffer)["actor"]["counts"]
@@ -540,9 +541,9 @@ def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_ca
     with store_of(buffer).writing() as (session, _):
         session.query("UPDATE workers SET counts = 'x' RETURNING id")
         session.query("UPDATE metrics SET measurement = '[]' RETURNING id")
-    with pytest.raises(expdb.DatabaseDamaged, match="workers"):
+    with pytest.raises(errors.DatabaseDamaged, match="workers"):
         buffer.workers()
-    with pytest.raises(expdb.DatabaseDamaged, match="metrics"):
+    with pytest.raises(errors.DatabaseDamaged, match="metrics"):
         buffer.metrics()
     buffer.store(task_id="t", obs=2)  # writes still succeed
     with store_of(buffer).writing() as (session, _):
@@ -591,7 +592,7 @@ def test_leases_are_listed_with_their_status(buffer):
     assert buffer.leases(newest=1).to_pylist() == rows[-1:]
     assert buffer.leases("b").to_pylist() == rows[1:2]
     assert buffer.leases("a", newest=2).to_pylist() == rows[2:]
-    with pytest.raises(expdb.UnknownConsumer, match="'c'"):
+    with pytest.raises(errors.UnknownConsumer, match="'c'"):
         buffer.leases("c")
     with pytest.raises(expdb.InvalidValue, match="newest"):
         buffer.leases(newest=0)
@@ -670,4 +671,4 @@ def test_a_report_takes_few_round_trips(report_on_every_call, postgresql_url, mo
 
 
 def busy():
-    raise expdb.DatabaseBusy("busy")
+    raise errors.DatabaseBusy("busy")

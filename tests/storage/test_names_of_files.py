@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import expdb
+from expdb import errors
 
 
 @pytest.fixture
@@ -31,19 +32,20 @@ def test_a_file_with_two_hard_links_cannot_be_opened_for_writing(path, tmp_path)
         db.buffer("b").store(x=100)
         os.link(path, other)
         with pytest.raises(
-            expdb.DatabaseReadOnly, match=r"2 names \(hard links.*remove the other names, or copy"
+            errors.DatabaseReadOnly,
+            match=r"2 names \(hard links.*remove the other names, or copy",
         ):
             expdb.open(other)
         names = ["other.db", "runs.db", "runs.db-shm", "runs.db-wal"]
         assert sorted(os.listdir(tmp_path)) == names, "no second log"
         db.buffer("b").store(x=101)
-        with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+        with pytest.raises(errors.DatabaseReadOnly, match="2 names"):
             expdb.open(path)
-        with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+        with pytest.raises(errors.DatabaseReadOnly, match="2 names"):
             expdb.upgrade(other)
         with (
-            pytest.warns(expdb.ExpDBWarning, match="write-ahead log of another name"),
-            pytest.raises(expdb.DatabaseReadOnly, match="each path has its own write-ahead log"),
+            pytest.warns(errors.ExpDBWarning, match="write-ahead log of another name"),
+            pytest.raises(errors.DatabaseReadOnly, match="each path has its own write-ahead log"),
         ):
             expdb.open(other, read_only=True)
     other.unlink()
@@ -55,9 +57,12 @@ def test_hard_links_are_detected_behind_a_symbolic_link(path, tmp_path):
     (tmp_path / "folder").mkdir()
     link = tmp_path / "folder" / "link.db"
     link.symlink_to(tmp_path / "other.db")
-    with pytest.raises(expdb.DatabaseReadOnly, match="2 names"):
+    with pytest.raises(errors.DatabaseReadOnly, match="2 names"):
         expdb.open(link)
-    with pytest.warns(expdb.ExpDBWarning, match="2 names"), expdb.open(link, read_only=True) as db:
+    with (
+        pytest.warns(errors.ExpDBWarning, match="2 names"),
+        expdb.open(link, read_only=True) as db,
+    ):
         assert len(db.buffer("b")) == 100
 
 
@@ -104,10 +109,10 @@ def test_a_bind_mounted_file_cannot_be_opened_for_writing(path, tmp_path, mounte
     other = tmp_path / "there" / "other.db"
     other.touch()
     mounted(path, other)
-    with pytest.raises(expdb.DatabaseReadOnly, match="mount its folder instead"):
+    with pytest.raises(errors.DatabaseReadOnly, match="mount its folder instead"):
         expdb.open(other)
     with (
-        pytest.warns(expdb.ExpDBWarning, match="mount its folder instead"),
+        pytest.warns(errors.ExpDBWarning, match="mount its folder instead"),
         expdb.open(other, read_only=True) as db,
     ):
         assert len(db.buffer("b")) == 100
@@ -132,7 +137,7 @@ def test_writing_after_a_folder_is_renamed_raises_and_loses_no_steps(path, tmp_p
         buffer = db.buffer("b")
         buffer.store(x=100)
         (tmp_path / "old").rename(tmp_path / "new")
-        with pytest.raises(expdb.DatabaseReplaced):
+        with pytest.raises(errors.DatabaseReplaced):
             buffer.store(x=101)
     assert rows(tmp_path / "new" / "runs.db") == list(range(101))
 
@@ -151,7 +156,8 @@ def test_relative_paths_are_resolved_once_and_need_a_current_folder(path, tmp_pa
             lambda: expdb.copy(path, "copy.db"),
         ):
             with pytest.raises(
-                expdb.DatabaseMissing, match=r"current folder was deleted.*use an absolute path"
+                errors.DatabaseMissing,
+                match=r"current folder was deleted.*use an absolute path",
             ):
                 use()
     assert rows(path) == list(range(102))

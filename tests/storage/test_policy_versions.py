@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 
 NAMES = ["policy_version", "policy_version_end", "first_policy_version", "last_policy_version"]
 
@@ -120,7 +121,7 @@ def test_two_handles_cannot_give_one_episode_different_groups(open_db):
     first.store(episode_id="e", x=0)
     second.store(episode_id="e", x=1)
     first.store(episode_id="e", x=2, group_id="a")
-    with pytest.raises(expdb.EpisodeMismatch, match="already has group_id='a', got 'b'"):
+    with pytest.raises(errors.EpisodeMismatch, match="already has group_id='a', got 'b'"):
         second.store(episode_id="e", x=3, group_id="b")
     second.store(episode_id="e", x=3, group_id="a")
     assert first.episodes()["group_id"].to_pylist() == ["a"]

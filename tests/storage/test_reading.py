@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 import expdb
-from expdb import QueryBuilder
+from expdb import QueryBuilder, errors
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.ExpDBWarning"),
+    pytest.mark.filterwarnings("ignore:update.. sets the reward:expdb.errors.ExpDBWarning"),
 ]  # the tests set the reward of every step on purpose
 
 
@@ -36,7 +36,7 @@ def test_get_returns_steps_in_the_order_of_the_positions(filled):
     assert batch["position"].tolist() == [7, 3, 7, 24]
     assert filled.get([]).size == 0
     assert filled.get([])["x"].dtype == np.int64
-    with pytest.raises(expdb.Evicted, match="25"):
+    with pytest.raises(errors.Evicted, match="25"):
         filled.get([25])
     with pytest.raises(expdb.InvalidValue):
         filled.get([0.5])

@@ -9,7 +9,7 @@ import pytest
 from processes import FORKSERVER, run_at_once
 
 import expdb
-from expdb import Ordered, Prioritized, QueryBuilder
+from expdb import Ordered, Prioritized, QueryBuilder, errors
 from expdb.archive import parquet
 from expdb.storage import tags
 
@@ -127,13 +127,13 @@ def test_an_invalid_score_names_its_row_and_nothing_is_stored(scratch, row, mess
 def test_a_score_of_a_missing_step_or_episode_is_an_error_and_nothing_is_stored(buffer):
     buffer.delete([3])
     valid = {"position": 0, "name": "judge", "value": 1.0}
-    with pytest.raises(expdb.Evicted, match=r"1 position has no step \(3\)"):
+    with pytest.raises(errors.Evicted, match=r"1 position has no step \(3\)"):
         buffer.score_batch([valid, valid | {"position": 3}])
-    with pytest.raises(expdb.Evicted, match="99"):
+    with pytest.raises(errors.Evicted, match="99"):
         buffer.score([99], name="judge", value=1.0)
-    with pytest.raises(expdb.UnknownEpisode, match=r"no episode 'e9' in buffer 'train'"):
+    with pytest.raises(errors.UnknownEpisode, match=r"no episode 'e9' in buffer 'train'"):
         buffer.score(episode_id="e9", name="judge", value=1.0)
-    with pytest.raises(expdb.UnknownEpisode, match=r"rows\[1\]: no episode 77"):
+    with pytest.raises(errors.UnknownEpisode, match=r"rows\[1\]: no episode 77"):
         buffer.score_batch([valid, {"episode": 77, "name": "judge", "value": 1.0}])
     assert buffer.scores().num_rows == 0
 
@@ -153,12 +153,12 @@ def test_score_takes_either_a_query_or_an_episode(buffer):
 
 
 def test_scoring_no_steps_or_an_open_episode_warns(buffer):
-    with pytest.warns(expdb.ExpDBWarning, match=r'recorded nothing.*"episode_id": "e9"'):
+    with pytest.warns(errors.ExpDBWarning, match=r'recorded nothing.*"episode_id": "e9"'):
         assert buffer.score({"episode_id": "e9"}, name="judge", value=1.0) == 0
     episode = buffer.episode("task", episode_id="open")
     episode.append(obs=0.0)
     episode.flush()
-    with pytest.warns(expdb.ExpDBWarning, match="episode 'open' is scored while it is open"):
+    with pytest.warns(errors.ExpDBWarning, match="episode 'open' is scored while it is open"):
         buffer.score(episode_id="open", name="judge", value=1.0)
     buffer.score(episode_id="open", name="judge", value=2.0)  # warns once
     episode.end()
@@ -166,7 +166,7 @@ def test_scoring_no_steps_or_an_open_episode_warns(buffer):
 
 def test_a_misspelt_score_in_a_query_warns(buffer):
     buffer.score([0], name="judge", value=1.0)
-    with pytest.warns(expdb.ExpDBWarning, match="has the name 'jugde', did you mean 'judge'"):
+    with pytest.warns(errors.ExpDBWarning, match="has the name 'jugde', did you mean 'judge'"):
         buffer.count(QueryBuilder().is_null("scores.jugde"))
     assert buffer.count(QueryBuilder().is_null("scores.quality")) == 12  # no warning
 
@@ -275,7 +275,7 @@ def test_an_open_episode_whose_steps_are_all_evicted_cannot_be_scored(db):
     buffer.store(episode_id="open", x=0)
     buffer.store_batch({"task_id": ["other"] * 3, "x": [1, 2, 3]})
     assert buffer.count({"episode_id": "open"}) == 0
-    with pytest.raises(expdb.UnknownEpisode, match="or its steps were evicted"):
+    with pytest.raises(errors.UnknownEpisode, match="or its steps were evicted"):
         buffer.score(episode_id="open", name="judge", value=1.0)
     assert buffer.scores().num_rows == 0
 
@@ -354,7 +354,7 @@ def test_a_judge_whose_steps_were_evicted_can_acknowledge(db):
     lease = buffer.consumer("judge").lease(1, {"episode_id": "e0"}, unit=expdb.Episode())
     buffer.store_batch({"episode_id": "e2", "obs": np.zeros(4)})
     scores = [{"episode_id": name, "name": "judge", "value": 1.0} for name in ("e0", "e1")]
-    with pytest.warns(expdb.ExpDBWarning, match="1 of 2 scores .* were not recorded"):
+    with pytest.warns(errors.ExpDBWarning, match="1 of 2 scores .* were not recorded"):
         lease.acknowledge(scores=scores)
     assert buffer.scores()["episode_id"].to_pylist() == ["e1"]
 
@@ -389,7 +389,7 @@ def test_a_misspelt_score_warns_after_the_first_score_is_recorded(db, monkeypatc
         buffer.sample(1, unit=unit)
     buffer.score(episode_id="a", name="judge", value=1.0)
     with (
-        pytest.warns(expdb.ExpDBWarning, match="did you mean 'judge'"),
+        pytest.warns(errors.ExpDBWarning, match="did you mean 'judge'"),
         pytest.raises(expdb.TooFewRows),
     ):
         buffer.sample(1, unit=unit)
@@ -398,7 +398,7 @@ def test_a_misspelt_score_warns_after_the_first_score_is_recorded(db, monkeypatc
 def test_the_error_for_an_unflushed_episode_says_when_to_score(scratch):
     episode = scratch.episode("t", episode_id="e")
     episode.append(n=1)
-    with pytest.raises(expdb.UnknownEpisode, match="after its writer has flushed"):
+    with pytest.raises(errors.UnknownEpisode, match="after its writer has flushed"):
         scratch.score(episode_id="e", name="judge", value=1.0)
     episode.end()
 
@@ -417,7 +417,7 @@ def test_check_accepts_failed_scores_after_values_of_steps_and_episodes(db, buff
 def test_check_accepts_steps_that_were_stored_after_the_score_of_their_episode(db, buffer):
     episode = buffer.episode("t", episode_id="e", flush_steps=1)
     episode.append(x=0)
-    with pytest.warns(expdb.ExpDBWarning, match="while it is open"):
+    with pytest.warns(errors.ExpDBWarning, match="while it is open"):
         buffer.score(episode_id="e", name="judge", value=0.5)
     episode.append(x=1)
     buffer.score(episode_id="e", name="judge", value=None, status="timeout")

@@ -14,6 +14,7 @@ import pytest
 from behind import store_of
 
 import expdb
+from expdb import errors
 from expdb.storage.writing import transaction
 
 pytestmark = pytest.mark.both_databases
@@ -128,9 +129,9 @@ def test_sample_includes_the_steps_of_a_shared_transaction(buffer, monkeypatch, 
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        ("ended", expdb.EpisodeEnded),
-        ("resumed", expdb.EpisodeResumed),
-        ("type", expdb.FieldMismatch),
+        ("ended", errors.EpisodeEnded),
+        ("resumed", errors.EpisodeResumed),
+        ("type", errors.FieldMismatch),
     ],
 )
 def test_a_refused_flush_does_not_fail_other_calls(
@@ -205,7 +206,7 @@ def test_steps_are_stored_once_if_a_shared_transaction_loses_its_connection(
         with monkeypatch.context() as patch:
             patch.setattr(transaction, "write_together", lose)
             results = run_as_group(buffer, monkeypatch, calls)
-        assert all(isinstance(result, expdb.ConnectionLost) for result in results)
+        assert all(isinstance(result, errors.ConnectionLost) for result in results)
         assert len({str(result) for result in results}) == 5  # each names its own write
         proxy.swallow = proxy.refuse = False
         for writer in writers[:3]:
@@ -344,8 +345,8 @@ def test_fields_of_a_rolled_back_shared_transaction_are_discarded(buffer, locati
     ends = [lambda w=w: w.end(n=9, x=1.0) for w in writers]
     results = run_as_group(buffer, monkeypatch, ends)
     assert results[:2] == [None] * 2
-    assert isinstance(results[2], expdb.EpisodeEnded)
-    with pytest.raises(expdb.FieldMismatch):
+    assert isinstance(results[2], errors.EpisodeEnded)
+    with pytest.raises(errors.FieldMismatch):
         buffer.store(episode_id="mine", n=0, y=1.5)
     assert buffer.check() == []
     buffer._end_writers([])

@@ -19,6 +19,7 @@ from behind import dialect_of, writing
 from processes import run_at_once
 
 import expdb
+from expdb import errors
 from expdb.storage.writing import transaction, write_queue
 
 pytestmark = pytest.mark.both_databases
@@ -110,13 +111,13 @@ def store_at_once(buffer, gate, steps):
     ("bad", "error"),
     [
         ({"episode_id": "e", "n": 2**70}, expdb.ExpDBError),
-        ({"episode_id": "e", "n": "text"}, expdb.FieldMismatch),
+        ({"episode_id": "e", "n": "text"}, errors.FieldMismatch),
         ({"episode_id": 3, "n": 1}, expdb.InvalidValue),
-        ({"episode_id": "done", "n": 1}, expdb.EpisodeEnded),
-        ({"episode_id": "theirs", "n": 1}, expdb.EpisodeEnded),
-        ({"episode_id": "good", "task_id": "other", "n": 1}, expdb.EpisodeMismatch),
+        ({"episode_id": "done", "n": 1}, errors.EpisodeEnded),
+        ({"episode_id": "theirs", "n": 1}, errors.EpisodeEnded),
+        ({"episode_id": "good", "task_id": "other", "n": 1}, errors.EpisodeMismatch),
         ({"episode_id": "e", "n": 1, "step": -(2**70)}, expdb.InvalidValue),
-        ({"episode_id": "e", "n": 1, "next_x": 1}, expdb.ReservedName),
+        ({"episode_id": "e", "n": 1, "next_x": 1}, errors.ReservedName),
     ],
 )
 def test_an_invalid_step_does_not_fail_other_steps_of_its_group(buffer, location, gate, bad, error):
@@ -139,14 +140,14 @@ def test_an_unknown_commit_fails_only_the_calls_of_its_transaction(buffer, gate,
 
     def lose(store, pending, *arguments):
         if len(pending) > 1:
-            raise expdb.CommitUnknown("the connection was lost during the commit")
+            raise errors.CommitUnknown("the connection was lost during the commit")
         return write(store, pending, *arguments)
 
     monkeypatch.setattr(transaction, "write", lose)
     steps = [{"episode_id": "a", "n": k} for k in range(2)]
     results = store_at_once(buffer, gate, [*steps, {"episode_id": "b", "n": "text"}])
     assert [type(result) for result in results] == [
-        expdb.CommitUnknown, expdb.CommitUnknown, expdb.FieldMismatch
+        errors.CommitUnknown, errors.CommitUnknown, errors.FieldMismatch
     ]  # fmt: skip
 
 
@@ -161,7 +162,7 @@ def test_the_rate_limiter_rejects_only_the_steps_above_its_limit(location):
 
         results = asyncio.run(run())
         assert sum(isinstance(result, int) for result in results) == 5
-        assert sum(isinstance(result, expdb.RateLimited) for result in results) == 3
+        assert sum(isinstance(result, errors.RateLimited) for result in results) == 3
         assert numbers(buffer) == [k for k in range(8) if isinstance(results[k], int)]
 
 
@@ -347,13 +348,13 @@ def test_a_lost_response_fails_every_call_of_the_group(postgresql_url, proxy):
         results = asyncio.run(run())
         proxy.swallow = proxy.refuse = False
     assert all(
-        isinstance(result, (expdb.CommitUnknown, expdb.ConnectionLost)) for result in results
+        isinstance(result, (errors.CommitUnknown, errors.ConnectionLost)) for result in results
     )
-    assert any(isinstance(result, expdb.CommitUnknown) for result in results)
+    assert any(isinstance(result, errors.CommitUnknown) for result in results)
     with expdb.open(postgresql_url) as db:
         stored = numbers(db.buffer("b"))
         assert len(stored) == len(set(stored))
-        refused = [k for k in range(5) if not isinstance(results[k], expdb.CommitUnknown)]
+        refused = [k for k in range(5) if not isinstance(results[k], errors.CommitUnknown)]
         assert not set(stored) & set(refused)
 
 
@@ -379,7 +380,7 @@ def test_random_calls_store_each_step_once(buffer):
                 else:
                     await buffer.store_async(episode_id=f"c{number}", n=n, m=rng.choice([1, 1, ""]))
                     expected.add(float(n))
-            except expdb.FieldMismatch:
+            except errors.FieldMismatch:
                 pass
             except asyncio.CancelledError as error:
                 if "stored position" in str(error):
@@ -447,7 +448,7 @@ def test_warnings_of_a_group_point_at_their_calls(buffer, gate, count):
     buffer.store(episode_id="b", n=1, n_step_return=1.0)
     gate.clear()
     gate.reached.clear()
-    with pytest.warns(expdb.ExpDBWarning, match="did you mean") as caught:
+    with pytest.warns(errors.ExpDBWarning, match="did you mean") as caught:
         asyncio.run(run())
     assert {(warning.filename, warning.lineno) for warning in caught} == {(__file__, line)}
 
@@ -500,7 +501,7 @@ def test_rate_limited_calls_all_fail_after_one_timeout(location):
             calls = [buffer.store_async(episode_id=f"e{k}", n=k) for k in range(20)]
             start = time.monotonic()
             results = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(result, expdb.RateLimited) for result in results)
+            assert all(isinstance(result, errors.RateLimited) for result in results)
             assert time.monotonic() - start < 5.0  # ten times the timeout, on a busy machine
             tasks = [asyncio.create_task(buffer.store_async(n=k)) for k in range(5)]
             await asyncio.sleep(0.1)
@@ -587,14 +588,14 @@ def test_calls_that_wait_for_a_locked_database_wait_no_longer_than_their_timeout
     def store(k):
         time.sleep(0.15 * k)
         began = time.monotonic()
-        with pytest.raises(expdb.DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             buffer.store(episode_id=f"thread {k}", n=k)
         seconds.append(time.monotonic() - began)
 
     async def store_async(k):
         await asyncio.sleep(0.15 * k)
         began = time.monotonic()
-        with pytest.raises(expdb.DatabaseBusy):
+        with pytest.raises(errors.DatabaseBusy):
             await buffer.store_async(episode_id=f"task {k}", n=k)
         seconds.append(time.monotonic() - began)
 

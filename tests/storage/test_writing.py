@@ -9,6 +9,7 @@ import pytest
 from behind import store_of
 
 import expdb
+from expdb import errors
 
 pytestmark = pytest.mark.both_databases
 
@@ -69,11 +70,11 @@ def test_a_named_episode_continues_until_it_is_ended(db, buffer):
     buffer.store(episode_id="e", task_id="t")
     assert buffer.get(range(3))["episode"].tolist() == [0, 1, 0]
     buffer.end_episode("e")
-    with pytest.raises(expdb.EpisodeEnded, match="another episode_id"):
+    with pytest.raises(errors.EpisodeEnded, match="another episode_id"):
         buffer.store(episode_id="e", task_id="t")
-    with pytest.raises(expdb.EpisodeEnded):
+    with pytest.raises(errors.EpisodeEnded):
         buffer.end_episode("e")
-    with pytest.raises(expdb.UnknownEpisode):
+    with pytest.raises(errors.UnknownEpisode):
         buffer.end_episode("nope")
     with pytest.raises(expdb.InvalidValue):
         buffer.end_episode("e", status="done")
@@ -93,9 +94,9 @@ def test_a_rejected_step_does_not_change_its_episode(scratch):
     scratch.store(episode_id="e", x=1)
     before = scratch.episodes().to_pylist()
     more = {"task_name": "new", "group_id": "g", "policy_version": 3, "episode_tags": {"a": 1}}
-    with pytest.raises(expdb.FieldMismatch):
+    with pytest.raises(errors.FieldMismatch):
         scratch.store(episode_id="e", x="bad", **more)
-    with pytest.raises(expdb.FieldMismatch):
+    with pytest.raises(errors.FieldMismatch):
         scratch.store_batch(
             [{"episode_id": "e", "group_id": "g", "x": 1}, {"episode_id": "e", "x": "bad"}]
         )
@@ -105,14 +106,14 @@ def test_a_rejected_step_does_not_change_its_episode(scratch):
     assert list(scratch.stats()["fields"]) == ["x"]
     with scratch.episode("t") as episode:
         episode.append(x=1)
-        with pytest.raises(expdb.FieldMismatch):
+        with pytest.raises(errors.FieldMismatch):
             episode.append(new=1, x="bad")
         episode.append(new="text", x=2)
     assert scratch.stats()["fields"] == {"x": "int64", "new": "text"}
     assert [row["x"] for row in scratch.page(1, 9)] == [1, 1, 2]
 
 
-@pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.errors.ExpDBWarning")
 def test_handles_adopt_field_types_stored_by_other_handles(open_db):
     first, second = open_db().buffer("b"), open_db().buffer("b")
     first.store(x=1.0, tokens=[0.5])
@@ -126,10 +127,10 @@ def test_handles_adopt_field_types_stored_by_other_handles(open_db):
     writer.append(w=1)
     first.store(w="text")
     for _ in range(2):
-        with pytest.raises(expdb.FieldMismatch, match="'w' has type text"):
+        with pytest.raises(errors.FieldMismatch, match="'w' has type text"):
             writer.end()
     first.store(obs={"a": np.zeros(2)})
-    with pytest.raises(expdb.FieldMismatch, match="obs"):
+    with pytest.raises(errors.FieldMismatch, match="obs"):
         second.store(obs=5)
     second.store(obs={"k": 1})
     assert set(first.stats()["fields"]) == {"x", "tokens", "y", "z", "w", "obs.a", "obs.k"}
@@ -141,7 +142,7 @@ def test_open_handles_see_newly_declared_fields(open_db):
     first.store(tokens=np.array([1, 2], np.int32))
     first.store(tokens=[3])
     assert [array.tolist() for array in first.get([0, 1])["tokens"]] == [[1, 2], [3]]
-    with pytest.raises(expdb.FieldMismatch):
+    with pytest.raises(errors.FieldMismatch):
         second.buffer("b", fields={"tokens": "int32"})
 
 
@@ -275,12 +276,12 @@ def test_an_exception_stores_appended_steps_and_aborts_the_episode(buffer):
 def test_an_ended_episode_rejects_further_calls(buffer):
     with buffer.episode("t") as episode:
         episode.append(x=1, terminated=True)
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             episode.append(x=2)
         episode.end()
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             episode.end()
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             episode.flush()
 
 
@@ -295,18 +296,18 @@ def test_an_episode_without_a_step_stores_nothing(buffer):
         episode.end(obs=np.zeros(2))
 
 
-@pytest.mark.filterwarnings("ignore:episode 'f' .* was never ended:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:episode 'f' .* was never ended:expdb.errors.ExpDBWarning")
 def test_an_episode_id_cannot_be_reused(buffer):
     with buffer.episode("t", episode_id="e") as episode:
         episode.append(x=1)
         assert episode.episode_id == "e"
-    with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
+    with pytest.raises(errors.EpisodeMismatch, match="already exists"):
         buffer.episode("t", episode_id="e")
     first, second = buffer.episode("t", episode_id="f"), buffer.episode("t", episode_id="f")
     first.append(x=1)
     first.end()
     second.append(x=1)
-    with pytest.raises(expdb.EpisodeMismatch, match="already exists"):
+    with pytest.raises(errors.EpisodeMismatch, match="already exists"):
         second.end()
 
 
@@ -403,7 +404,7 @@ def test_changing_a_dropped_buffer_raises_unknown_buffer(open_db):
         lambda: setattr(buffer, "eviction", expdb.Eviction(max_age=9.0)),
         lambda: buffer.admit(wait=0),
     ):
-        with pytest.raises(expdb.UnknownBuffer, match="'gone'"):
+        with pytest.raises(errors.UnknownBuffer, match="'gone'"):
             change()
     db.buffer("other").store(x=1)
     assert db.buffers() == ["other"]

@@ -17,7 +17,7 @@ from pathlib import Path
 # Makes the modules of the tests importable, as in pytest.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import expdb
+from expdb import errors
 from torture import FAULTS, HEAD, Place, Servers, line, run
 
 SHORT_MINUTES = 1.5
@@ -39,7 +39,7 @@ def main() -> int:
     option("--json", type=Path, help="also write the outcomes to this file")
     arguments = parser.parse_args()
     # The fault tests cause these warnings on purpose, and check them.
-    warnings.simplefilter("ignore", expdb.ExpDBWarning)
+    warnings.simplefilter("ignore", errors.ExpDBWarning)
     seed = int(time.time()) if arguments.seed is None else arguments.seed
     share = min(1.0, max(0.0, (arguments.minutes - SHORT_MINUTES) / (40 - SHORT_MINUTES)))
     failed, start = 0, time.monotonic()

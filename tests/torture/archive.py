@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq  # imported before forks, so that no actor is killed during the import
 
 import expdb
+from expdb import errors
 from expdb.archive import retention
 from expdb.sql.dialects.sqlite import statements as sqlite
 from torture.kills import Crew
@@ -39,7 +40,7 @@ def act(location: str, actor: int, written: Notes, expire: float | None = None) 
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
         for _ in rollouts(buffer, actor, 7, written):
-            with suppress(expdb.DatabaseBusy):  # a suspended actor holds the lock
+            with suppress(errors.DatabaseBusy):  # a suspended actor holds the lock
                 buffer.evict()
 
 

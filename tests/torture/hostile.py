@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 import expdb
-from expdb import QueryBuilder
+from expdb import QueryBuilder, errors
 from torture.damage import BOOKS, FINE, REFUSED, WRONG, read_all, replace, run_cases, sample_file
 from torture.oracle import BUFFER, step, verify
 from torture.table import DATABASES, Outcome, Place, fault
@@ -211,7 +211,7 @@ def be_hostile(kind: str, place: Place, count: int) -> Outcome:
                 try:
                     db.sql(statement)
                     attempts.violations.append(f"db.sql ran {statement}")
-                except (expdb.SqlRefused, expdb.SqlError):
+                except (errors.SqlRefused, errors.SqlError):
                     continue
             attempts.limits()
             violations = [*attempts.violations, *verify(db, attempts.honest)]

@@ -18,6 +18,7 @@ from typing import Any
 from unittest import mock
 
 import expdb
+from expdb import errors
 from expdb.sql.dialects.sqlite import connection as sqlite_log
 from torture.disk import FULL, IOERR_WRITE, NO_LIBRARY, OK, Disk, library
 from torture.kills import FORK
@@ -75,7 +76,7 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
             for _ in range(40):
                 try:
                     writer.write(rng.choice((1, 5)))
-                except expdb.StorageFull:
+                except errors.StorageFull:
                     refused += 1
                 except expdb.ExpDBError as error:
                     violations.append(f"a full disk was told as {type(error).__name__}: {error}")
@@ -115,7 +116,7 @@ def fill_file_system(place: Place, rounds: int) -> Outcome:
                 for _ in range(100_000):
                     try:
                         writer.write(7)
-                    except expdb.StorageFull:
+                    except errors.StorageFull:
                         refused += 1
                         break
                 else:
@@ -167,10 +168,10 @@ def fail_disk(place: Place, times: int) -> Outcome:
                     for _ in range(30):
                         try:
                             writer.write(rng.choice((1, 4)))
-                        except (expdb.DatabaseUnreadable, expdb.StorageFull):
+                        except (errors.DatabaseUnreadable, errors.StorageFull):
                             reported += 1
                     disk.fault = None
-            except (expdb.DatabaseUnreadable, expdb.StorageFull):
+            except (errors.DatabaseUnreadable, errors.StorageFull):
                 reported += 1  # on closing
             disk.fault = None
         with expdb.open(path) as db:
@@ -271,7 +272,7 @@ def suspend_writer(kind: str, place: Place, rounds: int) -> Outcome:
             try:
                 writer.write(3)
                 violations.append("a write went through while another process held the transaction")
-            except expdb.DatabaseBusy:
+            except errors.DatabaseBusy:
                 waited.append(time.monotonic() - start)
             if writer.buffer.sample(2).size != 2:
                 violations.append("a reader was held up")
@@ -417,7 +418,7 @@ def crash_server(place: Place, crashes: int) -> Outcome:
             while not stop.is_set():
                 try:
                     writer.write(random.choice((1, 5)))
-                except expdb.CommitUnknown as error:
+                except errors.CommitUnknown as error:
                     violations.append(f"a write does not know whether it happened: {error}")
 
         threads = [threading.Thread(target=write) for _ in range(4)]

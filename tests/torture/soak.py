@@ -29,7 +29,7 @@ import psycopg
 import pyarrow as pa
 
 import expdb
-from expdb import NStep, QueryBuilder, Sequence, Stack
+from expdb import NStep, QueryBuilder, Sequence, Stack, errors
 from torture.oracle import BUFFER, Log, content, wrong_fields
 from torture.table import DATABASES, Outcome, Place, fault
 
@@ -37,8 +37,8 @@ CAPACITY = 20_000
 SPAWN = multiprocessing.get_context("spawn")
 # Errors that concurrent ends, clears, deletions and evictions may cause. All others are violations.
 EXPECTED = (
-    expdb.EpisodeEnded, expdb.EpisodeMismatch, expdb.UnknownEpisode, expdb.TooFewRows,
-    expdb.Evicted,
+    errors.EpisodeEnded, errors.EpisodeMismatch, errors.UnknownEpisode, expdb.TooFewRows,
+    errors.Evicted,
 )  # fmt: skip
 LONG = 120  # seconds; from this duration, the limit for growth excludes the warm-up
 
@@ -91,7 +91,7 @@ def resident_bytes() -> int:
 
 def write(location: str, writer: int, seed: int, seconds: float, folder: Path) -> None:
     """Write steps in several ways."""
-    warnings.simplefilter("ignore", expdb.ExpDBWarning)
+    warnings.simplefilter("ignore", errors.ExpDBWarning)
     rng, number = random.Random(seed), 0
     diary = Diary(folder / f"writer{writer}.json", seconds)
     log = Log(folder / f"writer{writer}.log")
@@ -175,7 +175,7 @@ def wrong_in(batch: Any) -> list[str]:
 
 def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> None:
     """Query and change: SQL, tasks, late rewards, deletions, capacity and ends of episodes."""
-    warnings.simplefilter("ignore", expdb.ExpDBWarning)
+    warnings.simplefilter("ignore", errors.ExpDBWarning)
     diary, rng = Diary(folder / "asker.json", seconds), random.Random(seed)
     gone = (folder / "gone.log").open("a")
     with expdb.open(location) as db:

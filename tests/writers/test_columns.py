@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import expdb
+from expdb import errors
 from expdb.storage.writing.open_episodes import OpenEpisodes
 
 FIELDS = {
@@ -54,7 +55,7 @@ def contents(buffer):
     return {name: column.tolist() for name, column in read.items()}, table.to_pylist()
 
 
-@pytest.mark.filterwarnings("ignore:.* episodes have only one step:expdb.ExpDBWarning")
+@pytest.mark.filterwarnings("ignore:.* episodes have only one step:expdb.errors.ExpDBWarning")
 @settings(max_examples=examples(8))
 @given(st.lists(batches(), min_size=1, max_size=4))
 def test_columns_store_the_same_steps_as_rows(column_batches):
@@ -136,7 +137,7 @@ def test_extend_with_invalid_columns_adds_no_steps(buffer):
     obs = np.zeros((3, 2), np.float32)
     with buffer.writer() as writer:
         writer.extend({"obs": obs, "episode_id": "e", "terminated": [False, False, True]})
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             writer.extend({"obs": obs, "episode_id": ["f", "f", "e"]})
         assert writer.unwritten == 3
         writer.append(obs=obs[0], episode_id="f", task_id="another")  # "f" was not created
@@ -145,7 +146,7 @@ def test_extend_with_invalid_columns_adds_no_steps(buffer):
             writer.extend({"obs": obs, "reward": np.zeros(2)})
         with pytest.raises(expdb.InvalidValue, match="reward"):
             writer.extend({"obs": obs, "reward": np.array([np.nan, 0, 0])})
-        with pytest.raises(expdb.FieldMismatch):
+        with pytest.raises(errors.FieldMismatch):
             writer.extend({"obs": np.zeros((3, 2))})
         assert writer.unwritten == 0
     assert buffer.episodes()["episode_id"].to_pylist() == ["e", "f"]
@@ -161,7 +162,7 @@ def test_extend_with_invalid_rows_adds_no_steps_and_no_fields(buffer):
             [{"text": "a", "episode_id": "f", "tags": {"k": 1}}, {"text": "b", "reward": "much"}],
             [*[{"other": np.zeros(2)} for _ in range(3)], {"other": "text"}],
         ):
-            with pytest.raises((expdb.EpisodeEnded, expdb.InvalidValue, expdb.FieldMismatch)):
+            with pytest.raises((errors.EpisodeEnded, expdb.InvalidValue, errors.FieldMismatch)):
                 writer.extend(refused)
         assert writer.unwritten == 1
         writer.extend([{"episode_id": "e", "new": 2, "text": "c"}])
@@ -251,12 +252,12 @@ def test_extend_adds_all_steps_of_an_episode_or_none(open_db):
             with pytest.raises(expdb.ExpDBError, match=match):
                 episode.extend(wrong)
             assert episode.length == 6
-        with pytest.raises(expdb.EpisodeEnded, match="step 3 of 6 ends episode"):
+        with pytest.raises(errors.EpisodeEnded, match="step 3 of 6 ends episode"):
             episode.extend({"obs": obs, "terminated": np.arange(6) == 2})
         episode.extend([{"obs": obs[0]}, {"obs": obs[1]}])
         episode.extend([])
         episode.extend({"obs": obs, "terminated": np.arange(6) == 5})
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             episode.extend({"obs": obs})
     batch = buffer.get(np.arange(len(buffer)))
     assert batch["obs"].tolist() == [*obs.tolist(), *obs[:2].tolist(), *obs.tolist()]

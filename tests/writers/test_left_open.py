@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import expdb
+from expdb import errors
 from expdb.storage.writing import transaction
 
 pytestmark = pytest.mark.both_databases
@@ -32,14 +33,14 @@ def test_close_stores_the_unwritten_steps_of_open_writers_and_warns(
 ):
     message = f"episode 'e1' of buffer 'x', begun at .*, was never ended: .*{unwritten} of its 3 "
     with (
-        pytest.warns(expdb.ExpDBWarning, match=message + "steps are written only now"),
+        pytest.warns(errors.ExpDBWarning, match=message + "steps are written only now"),
         open_db() as db,
     ):
         writer = db.buffer("x").episode("t", episode_id="e1", flush_steps=flush_steps)
         for n in range(3):
             writer.append(n=n)
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
-    with pytest.raises(expdb.DatabaseClosed):
+    with pytest.raises(errors.DatabaseClosed):
         writer.append(n=3)
 
 
@@ -47,7 +48,7 @@ def test_close_completes_an_open_episode_with_a_terminated_last_step(open_db):
     db = open_db()
     writer, line = db.buffer("x").episode("t"), inspect.currentframe().f_lineno
     message = rf"begun at {__file__}:{line}, was never ended: it is marked complete"
-    with pytest.warns(expdb.ExpDBWarning, match=message), db:
+    with pytest.warns(errors.ExpDBWarning, match=message), db:
         writer.append(n=0)
         writer.append(n=1, terminated=True)
     assert held(open_db) == ([0, 1], [{"status": "complete", "length": 2}])
@@ -68,7 +69,7 @@ def test_a_garbage_collected_writer_stores_its_steps_and_warns(open_db):
     db = open_db()
     writer = db.buffer("x").episode("t", episode_id="gone")
     writer.append(n=0)
-    with pytest.warns(expdb.ExpDBWarning, match="'gone' .*1 of its 1 steps"):
+    with pytest.warns(errors.ExpDBWarning, match="'gone' .*1 of its 1 steps"):
         del writer
         gc.collect()
     assert held(open_db) == ([0], [{"status": "aborted", "length": 1}])
@@ -111,7 +112,7 @@ def test_a_writer_collected_during_a_write_is_stored_after_the_write(open_db, ki
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         buffer.store(task_id="u", n=Value())
-    with pytest.warns(expdb.ExpDBWarning, match="'left'"):
+    with pytest.warns(errors.ExpDBWarning, match="'left'"):
         db.close()
     assert sorted(held(open_db)[0]) == [0, 1]
 
@@ -123,7 +124,7 @@ def test_close_warns_about_lost_steps_if_another_handle_ended_the_episode(open_d
     writer.flush()
     writer.append(n=1)
     other.buffer("x").end_episode("e")
-    with pytest.warns(expdb.ExpDBWarning, match="'e' .*1 of its 2 steps are lost"):
+    with pytest.warns(errors.ExpDBWarning, match="'e' .*1 of its 2 steps are lost"):
         db.close()
     assert held(open_db)[0] == [0]
 
@@ -141,7 +142,7 @@ def test_close_during_appends_in_other_threads_loses_no_step(open_db, rounds):
             def act(k, buffer=buffer, taken=taken):
                 writer = buffer.episode(f"t{k}", flush_steps=3)
                 taken[k] = 0
-                with contextlib.suppress(expdb.EpisodeEnded, expdb.DatabaseClosed):
+                with contextlib.suppress(errors.EpisodeEnded, errors.DatabaseClosed):
                     while True:
                         writer.append(n=taken[k])
                         taken[k] += 1
@@ -175,7 +176,7 @@ def test_steps_are_stored_if_a_writer_and_its_database_are_collected(open_db, lo
     actor = Actor()
     for n in range(3):
         actor.writer.append(n=n)
-    with pytest.warns(expdb.ExpDBWarning, match="3 of its 3 steps are written only now"):
+    with pytest.warns(errors.ExpDBWarning, match="3 of its 3 steps are written only now"):
         del actor
         gc.collect()
     assert held(open_db) == ([0, 1, 2], [{"status": "aborted", "length": 3}])
@@ -194,18 +195,18 @@ def test_close_stores_the_other_writers_if_one_writer_fails(open_db, monkeypatch
         if len(calls) == 1:
             raise KeyboardInterrupt
         if len(calls) == 3:
-            raise expdb.StorageFull("no space left")
+            raise errors.StorageFull("no space left")
         return real(store, pending)
 
     monkeypatch.setattr(transaction, "write", failing)
-    with pytest.warns(expdb.ExpDBWarning) as caught, pytest.raises(KeyboardInterrupt):
+    with pytest.warns(errors.ExpDBWarning) as caught, pytest.raises(KeyboardInterrupt):
         db.close()
     assert sorted("lost" in str(warning.message) for warning in caught) == [False, False, True]
     monkeypatch.undo()
     numbers, episodes = held(open_db)
     assert len(numbers) == 3
     assert [row["status"] for row in episodes].count("complete") == 1
-    with pytest.raises(expdb.DatabaseClosed):
+    with pytest.raises(errors.DatabaseClosed):
         db.buffers()
 
 
@@ -280,7 +281,7 @@ def test_a_thread_local_writer_is_stored_after_its_thread_ends(open_db):
 
     thread = threading.Thread(target=work)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", expdb.ExpDBWarning)
+        warnings.simplefilter("ignore", errors.ExpDBWarning)
         thread.start()
         thread.join()
         db.close()

@@ -8,6 +8,7 @@ import pytest
 from behind import writing
 
 import expdb
+from expdb import errors
 from expdb.storage.writing import transaction
 from expdb.storage.writing.pending_steps import create_steps
 from expdb.writers import open_writers
@@ -134,7 +135,7 @@ def test_sample_warns_of_a_refused_overdue_step_and_returns_a_batch(scratch, unl
     first.append(x=6, step=1)
     second.append(x=7)
     make_overdue(scratch, first, second)
-    with pytest.warns(expdb.ExpDBWarning, match="could not flush.*step"):
+    with pytest.warns(errors.ExpDBWarning, match="could not flush.*step"):
         assert set(scratch.sample(99)["x"].tolist()) == {1, 5, 7}
     assert first.unwritten == 0
     first.end()
@@ -149,7 +150,7 @@ def test_a_writer_whose_episode_another_process_resumed_is_reported(scratch):
     with expdb.open(scratch._database.location) as other:
         other.buffer(scratch.name).episode("t", episode_id="e", resume=True).end()
     make_overdue(scratch, episode)
-    with pytest.warns(expdb.ExpDBWarning, match="could not flush.*'e'"):
+    with pytest.warns(errors.ExpDBWarning, match="could not flush.*'e'"):
         scratch.sample(1)
 
 

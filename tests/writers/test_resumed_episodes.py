@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import expdb
-from expdb import Episode, EpisodeResumed, NStep, Uniform
+from expdb import Episode, NStep, Uniform
+from expdb.errors import EpisodeResumed
 
 pytestmark = pytest.mark.both_databases
 
@@ -164,17 +165,19 @@ def test_resume_rejects_different_metadata_and_complete_episodes(buffer):
         ({"agent_id": "other"}, "agent_id"),
         ({"episode_tags": {"k": 2}}, "episode_tags"),
     ]:
-        with pytest.raises(expdb.EpisodeMismatch, match=f"has {name}=.* cannot be resumed"):
+        with pytest.raises(expdb.errors.EpisodeMismatch, match=f"has {name}=.* cannot be resumed"):
             begin(buffer, resume=True, **options)
-    with pytest.raises(expdb.EpisodeMismatch, match="has task_id='task', so it cannot"):
+    with pytest.raises(expdb.errors.EpisodeMismatch, match="has task_id='task', so it cannot"):
         buffer.episode("other", episode_id="e", resume=True)
     with pytest.raises(expdb.InvalidValue, match="requires the episode_id"):
         buffer.episode("task", resume=True)
-    with pytest.raises(expdb.EpisodeMismatch, match="or pass resume=True to continue"):
+    with pytest.raises(expdb.errors.EpisodeMismatch, match="or pass resume=True to continue"):
         begin(buffer)
     first.append(x=1)  # the rejected calls did not replace this writer
     first.end()
-    with pytest.raises(expdb.EpisodeEnded, match="episode 'e' is complete and cannot be resumed"):
+    with pytest.raises(
+        expdb.errors.EpisodeEnded, match="episode 'e' is complete and cannot be resumed"
+    ):
         begin(buffer, resume=True)
 
 
@@ -213,12 +216,12 @@ def test_a_resumed_episode_takes_no_step_after_a_terminated_step(buffer, open_db
     writer = begin(actor, flush_steps=1)
     writer.append(x=0, terminated=True)
     with (
-        pytest.raises(expdb.EpisodeEnded, match="episode 'e' has ended"),
+        pytest.raises(expdb.errors.EpisodeEnded, match="episode 'e' has ended"),
         begin(buffer, resume=True) as episode,
     ):
         episode.append(x=1)
     assert status_of(buffer) == ("complete", 1)
-    with pytest.raises(expdb.EpisodeResumed):
+    with pytest.raises(expdb.errors.EpisodeResumed):
         writer.end()
 
 
@@ -291,7 +294,7 @@ def test_a_handle_with_rows_in_memory_samples_the_same_as_a_new_handle(tmp_path_
                     writer.flush()
                 try:
                     writers[number] = buffer.episode("t", episode_id=name, resume=True)
-                except expdb.EpisodeEnded:
+                except expdb.errors.EpisodeEnded:
                     continue
                 if writer is not None and writer.is_open:
                     with pytest.raises(EpisodeResumed):
@@ -332,7 +335,7 @@ def test_the_second_of_two_writers_that_begin_an_episode_gets_an_error(buffer):
     first.append(n=1)
     first.flush()
     second.append(n=2)
-    with pytest.raises(expdb.EpisodeResumed, match="resume the episode again"):
+    with pytest.raises(expdb.errors.EpisodeResumed, match="resume the episode again"):
         second.flush()
     assert not second.is_open
     first.end()

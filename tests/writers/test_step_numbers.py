@@ -11,6 +11,7 @@ import pytest
 from behind import writing
 
 import expdb
+from expdb import errors
 
 WRITERS = ["store", "store_batch", "append", "extend"]
 
@@ -54,7 +55,7 @@ def test_a_step_number_that_does_not_increase_begins_another_episode(new_buffer,
 def test_random_step_numbers_form_episodes_with_increasing_numbers(buffer, how):
     rng = random.Random(how)
     numbers = [rng.randrange(5) for _ in range(60)]
-    with pytest.warns(expdb.ExpDBWarning, match="pass an episode_id for each"):
+    with pytest.warns(errors.ExpDBWarning, match="pass an episode_id for each"):
         for start in range(0, 60, 7):
             rows = [{"step": n, "obs": float(n)} for n in numbers[start : start + 7]]
             write(buffer, how, rows)
@@ -90,7 +91,7 @@ def test_a_refused_step_does_not_complete_the_open_episode(buffer, how):
         store = buffer.store if how == "store" else writer.append
         for step in range(3):
             store(task_id="t", step=step, x=1)
-        with pytest.raises(expdb.FieldMismatch):
+        with pytest.raises(errors.FieldMismatch):
             store(task_id="t", step=0, x="text")
         store(task_id="t", step=3, x=1)
     assert buffer.episodes()["length"].to_pylist() == [4]
@@ -276,7 +277,7 @@ def test_any_missing_number_of_a_partly_evicted_shuffled_episode_raises_evicted(
     for step in (5, 0, 1):
         buffer.store(episode_id="e", step=step, x=step)
     for step in (3, 5):
-        with pytest.raises(expdb.Evicted, match=f"step {step} of episode 'e' may have been"):
+        with pytest.raises(errors.Evicted, match=f"step {step} of episode 'e' may have been"):
             buffer.store(episode_id="e", step=step, x=step)
     assert buffer.store(episode_id="e", x=6) == 3
     assert buffer.get([3])["step"].tolist() == [6]
@@ -294,7 +295,7 @@ def test_an_evicted_step_fails_only_its_own_call_of_a_group(open_db):
         return await asyncio.gather(evicted, *others, return_exceptions=True)
 
     error, *positions = asyncio.run(store_all())
-    assert isinstance(error, expdb.Evicted)
+    assert isinstance(error, errors.Evicted)
     assert sorted(positions) == [8, 9, 10, 11, 12]
 
 
@@ -336,7 +337,7 @@ def test_steps_of_other_agents_do_not_cause_a_warning_about_gaps(new_buffer):
         buffer.store(episode_id="e", agent_id=agent, obs=0.0)
     assert buffer.sample(4, unit=expdb.NStep(2), rng=0).size == 4
     buffer.store(episode_id="e", agent_id="B", step=7, obs=0.0)
-    with pytest.warns(expdb.ExpDBWarning, match="step 1 and then step 7"):
+    with pytest.warns(errors.ExpDBWarning, match="step 1 and then step 7"):
         for seed in range(3):
             buffer.sample(64, unit=expdb.NStep(1), rng=seed)
 
@@ -351,7 +352,7 @@ def test_a_gap_ends_a_trajectory_and_causes_one_warning(new_buffer, unit, sample
     for step in (0, 1, 3, 4):
         buffer.store(episode_id="e", step=step, obs=np.float32(step), terminated=step == 4)
     join = dataclasses.replace(unit, gaps="join")
-    with pytest.warns(expdb.ExpDBWarning, match="step 1 and then step 3") as found:
+    with pytest.warns(errors.ExpDBWarning, match="step 1 and then step 3") as found:
         ended = [buffer.sample(64, unit=unit, sampler=sampler, rng=seed) for seed in (0, 1)]
     assert len(found) == 1
     joined = buffer.sample(64, unit=join, sampler=sampler, rng=0)
@@ -369,7 +370,7 @@ def test_a_token_row_ends_at_a_gap(new_buffer):
     for step, prompt, output in ((0, [1], [2]), (2, [1, 2, 3], [4])):
         ids = {"prompt_ids": prompt, "output_ids": output}
         buffer.store(episode_id="e", step=step, terminated=step == 2, **ids)
-    with pytest.warns(expdb.ExpDBWarning, match="a new row begins after the gap"):
+    with pytest.warns(errors.ExpDBWarning, match="a new row begins after the gap"):
         batch = buffer.sample(1, unit=expdb.Tokens(), rng=0)
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 0, 0], [1, 2, 3, 4]]
     joined = buffer.sample(1, unit=expdb.Tokens(gaps="join"), rng=0)
@@ -392,7 +393,7 @@ def test_too_few_rows_names_gaps_as_the_reason(scratch):
     for step in (0, 2, 4):
         scratch.store(episode_id="e", step=step, obs=step)
     with (
-        pytest.warns(expdb.ExpDBWarning, match="step 0 and then step 2"),
+        pytest.warns(errors.ExpDBWarning, match="step 0 and then step 2"),
         pytest.raises(expdb.TooFewRows, match=r"between step 0 and step 2 .* unless gaps='join'"),
     ):
         scratch.sample(1, unit=expdb.NStep(1))

@@ -9,6 +9,7 @@ import pytest
 from processes import run_at_once
 
 import expdb
+from expdb import errors
 
 
 def episodes(buffer):
@@ -41,7 +42,7 @@ def test_a_new_episode_begins_after_a_terminated_or_truncated_step(buffer):
 def test_a_rejected_step_does_not_change_the_writer(buffer):
     with buffer.writer() as writer:
         writer.append(obs=np.zeros(2), episode_id="e", policy_version=3)
-        with pytest.raises(expdb.FieldMismatch):
+        with pytest.raises(errors.FieldMismatch):
             writer.append(obs=np.zeros(3), episode_id="f", policy_version=4)
         with pytest.raises(expdb.InvalidValue):
             writer.append(obs=np.zeros(2), reward="much")
@@ -81,7 +82,7 @@ def test_flush_rejects_steps_of_a_named_episode_that_has_ended(buffer):
         writer.flush()
         buffer.end_episode("e")
         writer.append(obs=1, episode_id="e")
-        with pytest.raises(expdb.EpisodeEnded):
+        with pytest.raises(errors.EpisodeEnded):
             writer.flush()
         assert writer.unwritten == 1
         buffer.delete({"episode_id": "e"})
@@ -137,7 +138,7 @@ def test_closing_the_database_warns_about_steps_it_cannot_write(tmp_path):
     writer.append(obs=1)
     with expdb.open(tmp_path / "told.db") as other:
         other.drop("train")
-    with pytest.warns(expdb.ExpDBWarning, match="1 steps that were appended .* are lost"):
+    with pytest.warns(errors.ExpDBWarning, match="1 steps that were appended .* are lost"):
         db.close()
 
 
@@ -165,7 +166,7 @@ def test_a_forked_child_gets_an_error_if_a_thread_holds_the_writer_lock(buffer):
             lambda: writer.extend({"obs": [1]}),
             writer.flush,
         ):
-            with pytest.raises(expdb.ForkedWithOpenConnection):
+            with pytest.raises(errors.ForkedWithOpenConnection):
                 call()
 
     thread = threading.Thread(target=lock_writer)
@@ -187,7 +188,7 @@ def test_a_writer_checks_values_against_fields_added_by_its_first_flush(db, kind
     with getattr(buffer, kind)(*["task"] * (kind == "episode")) as writer:
         writer.append(obs=np.zeros(4))
         writer.flush()
-        with pytest.raises(expdb.FieldMismatch, match=r"has type float64\[4\], got float64\[5\]"):
+        with pytest.raises(errors.FieldMismatch, match=r"has type float64\[4\], got float64\[5\]"):
             writer.append(obs=np.zeros(5))
         writer.append(obs=np.ones(4))
     assert buffer.sample(9)["obs"].shape == (9, 4)

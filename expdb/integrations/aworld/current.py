@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import expdb
+from expdb import errors
 
 try:
     from aworld.config import StorageConfig
@@ -26,7 +27,7 @@ try:
     from aworld.core.storage.data import Data, DataBlock
     from pydantic import BaseModel
 except ImportError as error:
-    raise expdb.DriverMissing(
+    raise errors.DriverMissing(
         f"AWorld 0.3 cannot be imported ({error}); run `pip install aworld`"
     ) from error
 

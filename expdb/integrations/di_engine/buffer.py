@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.integrations.di_engine.buffered import (
     BufferedData,
     Groups,
@@ -541,7 +542,7 @@ class DequeBuffer(Buffer):
             old = [item.meta["priority_idx"] for item in items]
             try:
                 batch = self.items.buffer.get(old, fields=("position", "tags"))
-            except expdb.Evicted:  # evicted after it was read
+            except errors.Evicted:  # evicted after it was read
                 return False
             order = int(push_order_keys(batch)[0])
             if order != old[0]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.integrations.di_engine.labels import ORDER, LabelCache, label_of
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Kind, Records
@@ -73,13 +74,13 @@ class Items:
         self.database = expdb.open(location)
         try:
             self.buffer = self.database.buffer(name, capacity=size)
-        except expdb.CapacityMismatch:
+        except errors.CapacityMismatch:
             capacity = self._await_update(size)
             if capacity == size:
                 self.buffer = self.database.buffer(name, capacity=size)
             else:
                 self.database.close()
-                raise expdb.CapacityMismatch(
+                raise errors.CapacityMismatch(
                     f"buffer {name!r} in {self.database.location} has a capacity of {capacity} "
                     f"items, but size is {size}; set size (replay_buffer_size) to {capacity}, or "
                     "choose another exp_name, instance_name or location"
@@ -164,8 +165,8 @@ class Items:
         """
         try:
             return self.buffer.consumer(name, max_times_sampled=int(max_use))
-        except expdb.ConsumerMismatch as error:
-            raise expdb.ConsumerMismatch(
+        except errors.ConsumerMismatch as error:
+            raise errors.ConsumerMismatch(
                 f"max_use={int(max_use)} differs from the value stored for buffer {self.name!r} in "
                 f"{self.database.location} ({error}); set max_use to the stored value, or choose "
                 "another exp_name, instance_name or location"
@@ -246,7 +247,7 @@ class Items:
         if len(names) < len(keys):
             try:
                 columns[LABEL] = self._labels.at(columns["position"].tolist())
-            except expdb.Evicted:  # an item was evicted after it was drawn
+            except errors.Evicted:  # an item was evicted after it was drawn
                 columns = dict(draw(fields=self.fields(*names, "tags")))
                 columns[LABEL] = [label_of(tags) for tags in columns["tags"].tolist()]
         return columns

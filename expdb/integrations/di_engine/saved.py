@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import expdb
+from expdb import errors
 from expdb.integrations.di_engine.items import Items
 from expdb.integrations.records import Kind, Records
 
@@ -85,7 +86,7 @@ def load(file_name: str | os.PathLike[str], kinds: tuple[Kind, ...] = ()) -> Ite
     """
     with expdb.open(_path(file_name), create=False) as database:
         if NAME not in database.buffers():
-            raise expdb.UnknownBuffer(
+            raise errors.UnknownBuffer(
                 f"{file_name} has no saved items; pass a file that save_data() wrote"
             )
         buffer = database.buffer(NAME)
@@ -105,13 +106,13 @@ def _check_replaceable(target: Path) -> None:
     with expdb.open(target, create=False) as database:
         names = set(database.buffers())
     if names - {NAME, f"{NAME}.structures"}:
-        raise expdb.TargetExists(
+        raise errors.TargetExists(
             f"{target} contains other buffers than saved items ({min(names)!r}); save the items "
             "to another file"
         )
     log = target.with_name(f"{target.name}-wal")
     if log.exists() and log.stat().st_size:
-        raise expdb.DatabaseBusy(
+        raise errors.DatabaseBusy(
             f"{target} is open in another handle; close that handle, or save to another file"
         )
 

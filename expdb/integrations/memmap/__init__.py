@@ -9,7 +9,7 @@ To use it, change the import:
 `import_folder` reads a folder that memmap-replay-buffer has written.
 """
 
-import expdb
+from expdb import errors
 
 try:
     from expdb.integrations.memmap.buffer import ReplayBuffer
@@ -24,7 +24,7 @@ try:
     )
     from expdb.integrations.memmap.folders import import_folder
 except ImportError as error:
-    raise expdb.DriverMissing(
+    raise errors.DriverMissing(
         f"PyTorch cannot be imported ({error}); run `pip install 'expdb[torch]'`"
     ) from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-import expdb
+from expdb import errors
 from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.loading import Loading
 from expdb.integrations.memmap.specs import Spec, as_array
@@ -140,7 +140,7 @@ class ReplayBuffer(Loading):
             warnings.warn(
                 f"{what}() got {len(rows)} episodes, but the buffer has room for {room}, so only "
                 f"the first {room} episodes are stored; set circular=True or clear the buffer",
-                expdb.ExpDBWarning,
+                errors.ExpDBWarning,
                 stacklevel=3,
             )  # fmt: skip
         return rows[:room]
@@ -332,7 +332,7 @@ class ReplayBuffer(Loading):
             warnings.warn(
                 f"store_episode() deletes the open episode, which has {self._timestep} steps; call "
                 "advance_episode() first to keep it",
-                expdb.ExpDBWarning, stacklevel=2,
+                errors.ExpDBWarning, stacklevel=2,
             )  # fmt: skip
             self.flush()
             self.rows.delete([episode.episode_id for episode in self._open])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.integrations.memmap.episodes import StoredEpisode
 from expdb.integrations.memmap.specs import Spec
 from expdb.integrations.positions import AtPositions
@@ -42,7 +43,7 @@ class StoredRows:
                 field = expdb.Field(spec.dtype.name, spec.shape)
                 database.buffer(self.buffer.name, fields={name: field})
                 return name
-            except expdb.ReservedName:
+            except errors.ReservedName:
                 continue
         raise ValueError(f"{spec.name!r} is not a valid field name; rename the field")
 
@@ -99,7 +100,7 @@ class StoredRows:
             batch = self.buffer.sample(
                 len(positions), sampler=AtPositions(positions), fields=fields
             )
-        except expdb.Evicted as error:
+        except errors.Evicted as error:
             raise ValueError(
                 "episodes of the dataset were evicted or changed; create the dataset again"
             ) from error

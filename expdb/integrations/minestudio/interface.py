@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import expdb
+from expdb import errors
 from expdb.integrations.minestudio.datatypes import FragmentIndex, SampleFragment, logger
 from expdb.integrations.minestudio.fetch_plan import Prepared
 from expdb.integrations.minestudio.sessions import VERSION, Chunk, Sessions
@@ -253,7 +254,7 @@ class ReplayBufferInterface(Sessions):
         fields = ("position", "reward", *self.records.fields)
         try:
             batch = self.buffer.get([int(position)], fields=fields)
-        except expdb.Evicted as error:
+        except errors.Evicted as error:
             raise KeyError(
                 f"fragment {fragment_id} was deleted ({error}); fetch fragments again"
             ) from error
@@ -275,7 +276,7 @@ class ReplayBufferInterface(Sessions):
         lease, self._lease = self._lease, None
         try:
             if lease is not None:
-                with suppress(expdb.UnknownBuffer, expdb.UnknownConsumer):  # session was deleted
+                with suppress(errors.UnknownBuffer, errors.UnknownConsumer):  # session was deleted
                     lease.acknowledge()
                     self._delete_done(lease)
                     if self._session_id is not None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import expdb
+from expdb import errors
 from expdb.integrations.minestudio.datatypes import kinds
 from expdb.integrations.minestudio.fetch_plan import FetchPlan
 from expdb.integrations.minestudio.locating import (
@@ -118,7 +119,7 @@ class Sessions:
         assert self._session_id is not None
         try:
             version = self.buffer.policy_version
-        except expdb.UnknownBuffer:  # the trainer has begun another session, and dropped it
+        except errors.UnknownBuffer:  # the trainer has begun another session, and dropped it
             version = None
         if version is not None:
             return self._session_id, version

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.integrations.records.flatten import FLAT, Flattener, Kind, RecordPlan, called, is_json
 from expdb.integrations.records.unflatten import Unflattener, names_of
 
@@ -255,7 +256,7 @@ class Records:
             for name, candidate in ((prefix + plain, field), (prefix + other, varying)):
                 if name in taken or name == STRUCTURE:
                     continue
-                with suppress(expdb.ReservedName, expdb.FieldMismatch):
+                with suppress(errors.ReservedName, errors.FieldMismatch):
                     self._database.buffer(self._buffer.name, fields={name: candidate})
                     return name
         raise expdb.InvalidValue(

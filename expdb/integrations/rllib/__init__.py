@@ -13,7 +13,7 @@ If you stop an algorithm and start it again, it continues with the stored experi
 `docs/how-to/move-from-rllib.md` compares every class and option with the original.
 """
 
-import expdb
+from expdb import errors
 
 try:
     from expdb.integrations.rllib.episode_buffers import (
@@ -40,7 +40,7 @@ try:
         StorageUnit,
     )
 except ImportError as error:
-    raise expdb.DriverMissing(
+    raise errors.DriverMissing(
         f"RLlib cannot be imported ({error}); run `pip install 'expdb[rllib]'`"
     ) from error
 

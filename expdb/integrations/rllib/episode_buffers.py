@@ -12,6 +12,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib_prioritized
 
 import expdb
+from expdb import errors
 from expdb.integrations.rllib.stored_episodes import StoredEpisodes
 
 FIELDS = "obs", "next_obs", "action"
@@ -147,7 +148,7 @@ class EpisodeReplayBuffer(StoredEpisodes):
     def _retry(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call `work`, and call it again if another process evicts an episode that it reads."""
         for _ in range(ATTEMPTS - 1):
-            with suppress(expdb.Evicted):
+            with suppress(errors.Evicted):
                 return work(*arguments)
         return work(*arguments)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import expdb
+from expdb import errors
 from expdb.integrations.positions import AtPositions
 from expdb.integrations.prioritized import PrioritizedWriter
 from expdb.integrations.records import Records
@@ -108,7 +109,7 @@ class Episodes:
         if self.timesteps > capacity and len(self._positions) > 1:
             timesteps = self.timesteps
             self.database.close()
-            raise expdb.CapacityMismatch(
+            raise errors.CapacityMismatch(
                 f"buffer {name!r} has {timesteps} timesteps, and capacity={capacity} would evict "
                 "some of them; set a greater capacity, or another name"
             )
@@ -184,7 +185,7 @@ class Episodes:
         """Cache the ids of the episodes of new steps, so that `draw` does not read them."""
         firsts = {id: row for row, id in reversed(list(enumerate(ids.tolist())))}
         rows = list(firsts.values())
-        with suppress(expdb.Evicted):
+        with suppress(errors.Evicted):
             batch = self.buffer.get(positions[rows], fields=("episode",))
             for episode, id in zip(batch["episode"].tolist(), firsts, strict=True):
                 self._episode_columns.setdefault(episode, {"episode_id": id})
@@ -204,7 +205,7 @@ class Episodes:
         if id not in self._positions:  # unknown if another process just wrote it
             self.learn()
         if id not in self._positions:
-            raise expdb.Evicted(f"episode {id} was evicted; sample again")
+            raise errors.Evicted(f"episode {id} was evicted; sample again")
         return self._positions[id]
 
     def add(self, episode: Any, weight: float | None) -> int:
@@ -308,7 +309,7 @@ class Episodes:
         try:
             texts = self._episode_columns_of(batch, [key for key in keys if key in EPISODE_COLUMNS])
             batch = expdb.Batch({**batch, **texts}, batch.size)
-        except expdb.Evicted:  # evicted after the batch was drawn
+        except errors.Evicted:  # evicted after the batch was drawn
             batch = draw(fields=(*usual, *keys))
         return batch
 

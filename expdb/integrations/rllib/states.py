@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import expdb
+from expdb import errors
 from expdb.integrations.locations import PRIVATE, check_contents, restore_buffer, serialize_buffer
 
 
@@ -52,7 +52,7 @@ def continue_from(buffer: Any, rng: np.random.Generator, state: dict[str, Any]) 
             f"the state belongs to a buffer in {state.get('location')}, but this buffer is in "
             f"{buffer.location} ({len(buffer)} items or episodes); if the file was not moved, open "
             "the other buffer with location=, or save states with state_includes_data=True",
-            expdb.ExpDBWarning, stacklevel=3,
+            errors.ExpDBWarning, stacklevel=3,
         )  # fmt: skip
     rng.bit_generator.state = state["generator"]
     return int(state["sampled_timesteps"])

@@ -13,7 +13,7 @@ If you stop training and start it again, it continues with the stored transition
 `docs/how-to/move-from-stable-baselines3.md` compares every class and option with the original.
 """
 
-import expdb
+from expdb import errors
 
 try:
     from expdb.integrations.stable_baselines3.buffers import (
@@ -27,7 +27,7 @@ try:
         PrioritizedReplayBufferSamples,
     )
 except ImportError as error:
-    raise expdb.DriverMissing(
+    raise errors.DriverMissing(
         f"Stable-Baselines3 cannot be imported ({error}); run `pip install 'expdb[sb3]'`"
     ) from error
 

@@ -16,6 +16,7 @@ from stable_baselines3.common import buffers
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import expdb
+from expdb import errors
 from expdb.integrations.locations import (
     PRIVATE,
     absolute,
@@ -229,7 +230,7 @@ class StoredBuffer(buffers.BaseBuffer):
                 f"full was set to True, but only {size} of {self.buffer_size} rows were added, "
                 "so samples contain zeros for the missing rows; add the missing rows, or set "
                 "full to False",
-                expdb.ExpDBWarning, stacklevel=2,
+                errors.ExpDBWarning, stacklevel=2,
             )  # fmt: skip
 
     @property

@@ -17,6 +17,7 @@ from stable_baselines3.her.goal_selection_strategy import (
 )
 
 import expdb
+from expdb import errors
 from expdb.integrations.positions import AtIndices
 from expdb.integrations.records import Records
 from expdb.integrations.stable_baselines3.buffers import StoredBuffer, check_is_dict
@@ -259,11 +260,11 @@ class HerReplayBuffer(StoredBuffer, sb3.HerReplayBuffer):
         warnings.warn(
             "The last trajectory in the replay buffer will be truncated; steps that are added "
             "later belong to new episodes",
-            expdb.ExpDBWarning, stacklevel=2,
+            errors.ExpDBWarning, stacklevel=2,
         )  # fmt: skip
         self._writer.close()
         self.buffer.update(last["position"][is_open], truncated=True)
         for episode in last["episode_id"][is_open]:
-            with suppress(expdb.EpisodeEnded):  # closing the writer ended its own episodes
+            with suppress(errors.EpisodeEnded):  # closing the writer ended its own episodes
                 self.buffer.end_episode(episode)
         self._writer = self._new_writer()

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 import expdb
+from expdb import errors
 from expdb.serve import render, transcript
 from expdb.serve.pages import buffer_of, integer, show, source_of
 
@@ -25,7 +26,7 @@ def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
     """Return the row of an episode; raise UnknownEpisode if there is no such episode."""
     rows: list[dict[str, Any]] = buffer.episodes({"episode_id": episode_id}).to_pylist()
     if not rows:
-        raise expdb.UnknownEpisode(
+        raise errors.UnknownEpisode(
             f"buffer {buffer.name!r} has no episode {episode_id!r}; the episode may have been "
             "evicted or deleted"
         )

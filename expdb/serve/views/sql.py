@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import expdb
+from expdb import errors
 from expdb.serve import render
 from expdb.serve.pages import in_few_threads, show, source_of, with_query
 from expdb.serve.source import SQL_SECONDS
@@ -42,7 +43,7 @@ def limited(statement: str, rows: int) -> str:
     text = statement.strip().rstrip(";").rstrip()
     word = _first_word(text)
     if word not in ("SELECT", "WITH", "VALUES") or text.count("/*") != text.count("*/"):
-        raise expdb.SqlRefused(
+        raise errors.SqlRefused(
             "the statement must be one SELECT, WITH ... SELECT or VALUES statement"
         )
     return f"SELECT * FROM (\n{text}\n) AS result LIMIT {rows + 1}"
@@ -150,7 +151,7 @@ def _export_csv(request: Request) -> Response:
     try:
         pyarrow.csv.write_csv(_exported(request), target)
     except pa.ArrowInvalid as error:
-        raise expdb.SqlError(f"CSV cannot represent the result ({error}); use Parquet") from None
+        raise errors.SqlError(f"CSV cannot represent the result ({error}); use Parquet") from None
     return _file(target, "text/csv", "csv")
 
 
@@ -162,11 +163,11 @@ def _export_parquet(request: Request) -> Response:
 
 def _exported(request: Request) -> pa.Table:
     if is_from_another_site(request):
-        raise expdb.SqlRefused("another site has opened this URL; open it from the SQL page")
+        raise errors.SqlRefused("another site has opened this URL; open it from the SQL page")
     statement = limited(request.query_params.get("q", ""), EXPORTED_ROWS)
     table = source_of(request).db.sql(statement, max_bytes=MAX_EXPORTED_BYTES)
     if table.num_rows > EXPORTED_ROWS:
-        raise expdb.SqlError(
+        raise errors.SqlError(
             f"the result has more than {EXPORTED_ROWS} rows; add a LIMIT, or use `expdb sql`"
         )
     return table

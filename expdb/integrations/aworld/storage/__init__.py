@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 import expdb
+from expdb import errors
 from expdb.integrations.aworld.query_filter import QueryFilter
 from expdb.integrations.aworld.rows import DataRow, Experience, ExpMeta
 
@@ -270,7 +271,7 @@ class SQLStorage(Storage):
 
     def _complete(self, episode: str) -> None:
         # Another process may have cleared or evicted the episode.
-        with suppress(expdb.UnknownEpisode, expdb.EpisodeEnded):
+        with suppress(errors.UnknownEpisode, errors.EpisodeEnded):
             self.buffer.end_episode(episode)
 
     def clear(self) -> None:
