@@ -240,13 +240,13 @@ def sample(folder: Path, quick: bool) -> Iterator[Row]:
         with expdb.open(path) as db:
             buffer = db.buffer("b")
             start = time.perf_counter()
-            buffer.sample(256, rng=seed)
+            buffer.sample(256, seed=seed)
             return time.perf_counter() - start
 
     def keys(seed: int) -> list[int]:
         with expdb.open(path) as db:
             buffer = db.buffer("b")
-            positions = buffer.sample(256, rng=seed)["position"]
+            positions = buffer.sample(256, seed=seed)["position"]
             with db._engine.reading() as session:
                 segments = fetch.locate(buffer._store, session, positions)
             return np.unique(segments.chunk[segments.find(positions)]).tolist()

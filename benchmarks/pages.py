@@ -56,7 +56,7 @@ def fill(location: str, episodes: int) -> None:
                     )
         consumer = buffer.consumer("learner", seed=0)
         for step in range(50):
-            consumer.acknowledge(consumer.lease(16, unit=expdb.Group(GROUP)), step=step)
+            consumer.lease(16, unit=expdb.Group(GROUP)).acknowledge(step)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def learn(location: str, stop: threading.Event) -> None:
             except expdb.TooFewRows:
                 continue
             stop.wait(0.5 if step < 60 else 4.0)  # after 60 steps, the actors wait for the learner
-            consumer.acknowledge(lease, step=step)
+            lease.acknowledge(step)
             step += 1
             buffer.policy_version = step
 
@@ -130,7 +130,7 @@ def running(location: str) -> Iterator[dict[str, object]]:
             time.sleep(SECONDS)
             lost = buffer.episodes({"episode_return": 0.0, "status": "complete"}).to_pylist()[-1]
             buffer.score(episode_id=lost["episode_id"], name="style", value=0.7, by="judge-2b")
-            lease = buffer.leases(status="acknowledged", newest=1).to_pylist()[0]["lease"]
+            lease = buffer.leases(status="acknowledged", limit=1).to_pylist()[0]["lease"]
             group = {"task": lost["task_id"], "group": lost["group_id"]}
             yield {"failed": lost["episode_id"], "lease": lease, **group}
         finally:

@@ -105,7 +105,13 @@ def train(rank, file, name, folder, versions, policies):
                 policies[version] = copy.deepcopy(policy)
                 buffer.policy_version = version
                 lease = trainer.lease(
-                    GROUPS, unit=UNIT, sampler=oldest, step=version, wait=60, pin=True, shard=(0, 2)
+                    GROUPS,
+                    unit=UNIT,
+                    sampler=oldest,
+                    trainer_step=version,
+                    wait=60,
+                    pin=True,
+                    shard=(0, 2),
                 )
             id = [lease and lease.id]
             dist.broadcast_object_list(id)

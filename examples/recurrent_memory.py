@@ -131,7 +131,7 @@ if __name__ == "__main__":
                     64,
                     fresh,
                     unit=Sequence(LENGTH - BURN_IN, burn_in=BURN_IN, stride=BURN_IN),
-                    rng=rng,
+                    seed=rng,
                 )
                 optimizer.zero_grad()
                 loss_of(online, target, batch.to_torch()).backward()

@@ -3,8 +3,9 @@
     python examples/resumable_training.py runs.db [steps]
 
 The program saves its parameters every 25 steps. The database records the batch of each step. After
-a restart, the program loads the parameters, replays the later batches up to `consumer.last_step`,
-and continues. To try this, kill the program with `kill -9` and start it again.
+a restart, the program loads the parameters, replays the later batches up to
+`consumer.last_trainer_step`, and continues. To try this, kill the program with `kill -9` and start
+it again.
 """
 
 import os
@@ -61,13 +62,15 @@ def main(location: str, steps: int) -> np.ndarray:
         if os.path.exists(path):
             with np.load(path) as saved:
                 done, values = int(saved["step"]), saved["values"]
-        trained = -1 if consumer.last_step is None else consumer.last_step
+        trained = -1 if consumer.last_trainer_step is None else consumer.last_trainer_step
         for batch in buffer.replay("trainer", range(done + 1, trained + 1)):
             values = update(values, batch)
         if trained > done:
             print(f"replayed steps {done + 1} to {trained}", flush=True)
         for step in range(trained + 1, steps):
-            with consumer.lease(BATCH, unit=expdb.NStep(1, gamma=GAMMA), step=step) as batch:
+            with consumer.lease(
+                BATCH, unit=expdb.NStep(1, gamma=GAMMA), trainer_step=step
+            ) as batch:
                 values = update(values, batch)
             if step % SAVE_EVERY == SAVE_EVERY - 1:
                 save(path, step, values)

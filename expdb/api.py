@@ -9,7 +9,14 @@ from expdb.chunks.fields import TOKEN_FIELDS, Field
 from expdb.consumers.consumer import Consumer
 from expdb.consumers.lease import Lease
 from expdb.database import ExperienceDB, copy, grant, open, open_async, upgrade
-from expdb.errors import ExpDBError, InvalidValue, LeaseLost, QueryError, TooFewRows
+from expdb.errors import (
+    ExpDBError,
+    ExpDBWarning,
+    InvalidValue,
+    LeaseLost,
+    QueryError,
+    TooFewRows,
+)
 from expdb.replay.by_task import ByTask
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
@@ -40,6 +47,7 @@ __all__ = [
     "Epochs",
     "Eviction",
     "ExpDBError",
+    "ExpDBWarning",
     "ExperienceDB",
     "Field",
     "Group",

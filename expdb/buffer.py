@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,6 +22,7 @@ from expdb.consumers.consumer import Consumer, checked_settings
 from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
+from expdb.keywords import checked_keywords, deprecated, with_new_names
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, DEFAULT_TASK, STORE_CALL, NotACollection, TaskReminder
 from expdb.process import exits
@@ -622,10 +623,30 @@ class ReplayBuffer(NotACollection):
         """Maximum number of steps, an int, or None if it is unlimited.
 
         The buffer may hold more steps while a lease with ``pin=True`` keeps them, or until an
-        `eviction` policy with `whole_episodes` or `archive` evicts them. Use `set_capacity` to
-        change the capacity.
+        `eviction` policy with `whole_episodes` or `archive` evicts them. Assign a number of at
+        least 1, or None, to change the capacity. Surplus steps are evicted at once, oldest first,
+        or later by such a policy.
+
+        Raises
+        ------
+        InvalidValue
+            If the new value is less than 1, or less than the `min_size` of the rate limiter or of
+            a consumer.
         """
         return self._store.read(Store.state).capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int | None) -> None:
+        self._set_capacity(capacity)
+
+    def _set_capacity(self, capacity: int | None) -> None:
+        """Set the maximum number of steps, as assigning to `capacity` does."""
+        self._engine.retry(change.set_capacity, self._store, checks.capacity(capacity))
+
+    @deprecated("`buffer.capacity = n`")
+    def set_capacity(self, capacity: int | None) -> None:
+        """Set the maximum number of steps, as assigning to `capacity` does."""
+        self._set_capacity(capacity)
 
     @property
     @retry_on_restart
@@ -650,9 +671,9 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
 
         Returns
         -------
@@ -678,9 +699,9 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
 
         Returns
         -------
@@ -711,7 +732,7 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
+        where : str, QueryBuilder, mapping or array_like of int, optional
             Query that selects steps. An episode counts if one of its steps matches; by default,
             all complete episodes with stored steps count.
         score : str, optional
@@ -755,26 +776,27 @@ class ReplayBuffer(NotACollection):
         return table_of_rows(rows, task_statistics.COLUMNS)
 
     @retry_on_restart
+    @checked_keywords(newest="limit")
     def episodes(
         self,
         where: Where = None,
         *,
-        newest: int | None = None,
+        limit: int | None = None,
         before: int | None = None,
         after: int | None = None,
     ) -> pa.Table:
         """Return the episodes that have a matching step, oldest first.
 
-        To read a large buffer page by page, pass `newest`. For each further page, also pass the
+        To read a large buffer page by page, pass `limit`. For each further page, also pass the
         number of the oldest episode of the previous page as `before`. Episode numbers increase and
         are never reused, so new episodes do not shift the pages.
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
-        newest : int, optional
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
+        limit : int, optional
             Maximum number of episodes, at least 1. Return the newest matching episodes.
         before, after : int, optional
             Return only episodes whose number is less than `before` and greater than `after`.
@@ -792,7 +814,7 @@ class ReplayBuffer(NotACollection):
         QueryError
             If the query is invalid, or names an unknown column.
         InvalidValue
-            If `newest` is not a positive integer, or `before` or `after` is not an integer.
+            If `limit` is not a positive integer, or `before` or `after` is not an integer.
 
         Warns
         -----
@@ -801,14 +823,14 @@ class ReplayBuffer(NotACollection):
 
         Examples
         --------
-        >>> page = buffer.episodes(newest=50)  # doctest: +SKIP
-        >>> buffer.episodes(newest=50, before=page["episode"][0].as_py())  # doctest: +SKIP
+        >>> page = buffer.episodes(limit=50)  # doctest: +SKIP
+        >>> buffer.episodes(limit=50, before=page["episode"][0].as_py())  # doctest: +SKIP
         """
-        newest = None if newest is None else checks.whole(newest, "newest", 1)
+        limit = None if limit is None else checks.whole(limit, "limit", 1)
         before = None if before is None else checks.whole(before, "before")
         after = None if after is None else checks.whole(after, "after")
         condition = self._compile(where)
-        names, rows = self._store.read(select.episodes, condition, before, after, newest)
+        names, rows = self._store.read(select.episodes, condition, before, after, limit)
         return table_of_rows(rows, {name: COLUMN_KINDS[name] for name in names})
 
     @retry_on_restart
@@ -857,9 +879,9 @@ class ReplayBuffer(NotACollection):
             Number of the page, from 1.
         size : int
             Number of steps per page.
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
 
         Returns
         -------
@@ -945,9 +967,9 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
         after : int, default -1
             Skip positions up to and including this position. To read newer steps, pass the last
             position that you have read.
@@ -994,9 +1016,9 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
         fields : sequence of str, optional
             Names of columns: fields, annotations, and columns of the view ``experience``. By
             default, all columns of steps and episodes, all fields and all annotations.
@@ -1055,7 +1077,7 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int
+        where : str, QueryBuilder, mapping or array_like of int
             Query that selects the steps to update: conditions, values that columns must equal, or
             positions.
         which : {"all", "last"}, default "all"
@@ -1170,7 +1192,7 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
+        where : str, QueryBuilder, mapping or array_like of int, optional
             Query that selects the steps to score, or their positions. Pass either `where` or
             `episode_id`.
         name : str
@@ -1309,7 +1331,7 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int, optional
+        where : str, QueryBuilder, mapping or array_like of int, optional
             Query that selects steps. Their scores, and the scores of their episodes, are returned.
             By default, all scores are returned.
         name : str, optional
@@ -1341,7 +1363,7 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        where : QueryBuilder, mapping or array_like of int
+        where : str, QueryBuilder, mapping or array_like of int
             Query that selects the steps to delete: conditions, values that columns must equal, or
             positions.
         keep_pinned : bool, default False
@@ -1383,26 +1405,6 @@ class ReplayBuffer(NotACollection):
         self._write_queue.run(self._write_queue.episodes.forget)
         self._writers.forget_episodes()
         return self._engine.retry(change.clear, self._store, at_most_once=True)
-
-    def set_capacity(self, capacity: int | None) -> None:
-        """Set the maximum number of steps.
-
-        Surplus steps are evicted at once, oldest first. If the `eviction` policy has
-        `whole_episodes` or an `archive`, they are evicted later, by handles that write or by
-        `evict`.
-
-        Parameters
-        ----------
-        capacity : int or None
-            Maximum number of steps, at least 1. None means unlimited.
-
-        Raises
-        ------
-        InvalidValue
-            If `capacity` is less than 1, or less than the `min_size` of the rate limiter or of a
-            consumer.
-        """
-        self._engine.retry(change.set_capacity, self._store, checks.capacity(capacity))
 
     @property
     @retry_on_restart
@@ -1581,11 +1583,12 @@ class ReplayBuffer(NotACollection):
         sampler: Sampler = Uniform(),  # noqa: B008 (frozen)
         unit: Unit = Step(),  # noqa: B008 (frozen)
         fields: Sequence[str] | None = None,
-        rng: Seed = None,
+        seed: Seed = None,
         wait: float | None = None,
         shard: tuple[int, int] | None = None,
         at_least: int | None = None,
         empty: Empty = np.empty,
+        **others: Never,
     ) -> Batch:
         """Draw a batch of matching steps from one snapshot.
 
@@ -1596,9 +1599,9 @@ class ReplayBuffer(NotACollection):
         ----------
         size : int
             Number of items to draw, at least 1. The `unit` builds one item from each drawn step.
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
         sampler : Sampler, default Uniform()
             `Uniform`, `Prioritized`, `Ordered`, `Newest`, or your own.
         unit : Unit, default Step()
@@ -1608,7 +1611,7 @@ class ReplayBuffer(NotACollection):
             such as ``"task_id"`` or ``"tags"``. By default, `position`, `episode`, `step`,
             `reward`, `terminated`, `truncated`, every field, and the keys of the sampler. The
             batch always contains the keys of the unit, such as ``"mask"``.
-        rng : int or numpy.random.Generator, optional
+        seed : int or numpy.random.Generator, optional
             Seed or generator of the random numbers. By default, the generator of this object, whose
             state `sampling_state` returns.
         wait : float, optional
@@ -1624,6 +1627,8 @@ class ReplayBuffer(NotACollection):
         empty : callable, optional
             Function ``empty(shape, dtype)`` that allocates the arrays of the fields, such as
             `expdb.integrations.torch.pinned`. By default, `numpy.empty`.
+        **others
+            Not accepted; an unknown name raises InvalidValue with the most similar known one.
 
         Returns
         -------
@@ -1649,9 +1654,11 @@ class ReplayBuffer(NotACollection):
         >>> unit = expdb.NStep(3, gamma=0.99)  # doctest: +SKIP
         >>> buffer.sample(256, sampler=expdb.Prioritized(), unit=unit)  # doctest: +SKIP
         """  # noqa: DOC501
+        if others:
+            return self.sample(**with_new_names("sample", locals(), rng="seed"))
         if empty is not np.empty:
             check_empty(empty)
-        generator = self._rng if rng is None and self._rng is not None else self._generator(rng)
+        generator = self._rng if seed is None and self._rng is not None else self._generator(seed)
         deadline = None if wait is None else time.monotonic() + checks.number(wait, "wait", 0)
         if fields is not None and type(fields) not in (list, tuple):
             fields = field_names(fields)  # only once: it may be an iterator
@@ -1683,10 +1690,11 @@ class ReplayBuffer(NotACollection):
             time.sleep(pause)
             pause = min(pause * 2, 0.05)
 
+    @checked_keywords(batch_size="size", n="epochs")
     def epochs(
         self,
-        batch_size: int,
-        n: int | None = 1,
+        size: int,
+        epochs: int | None = 1,
         where: Where = None,
         *,
         unit: Unit = Step(),  # noqa: B008 (frozen)
@@ -1705,13 +1713,13 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        batch_size : int
+        size : int
             Number of items per batch. The last batch of an epoch may have fewer.
-        n : int or None, default 1
+        epochs : int or None, default 1
             Number of epochs. If None, the iterator never ends.
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
         unit : Unit, default Step()
             Unit that defines the items; see `sample`.
         fields : sequence of str, optional
@@ -1727,7 +1735,7 @@ class ReplayBuffer(NotACollection):
             from part k, counted from 0. Use it to give learners or loader workers different steps.
             By default, draw from all episodes.
         drop_last : bool, default False
-            Whether to drop the last batch of an epoch if it has fewer than `batch_size` items.
+            Whether to drop the last batch of an epoch if it has fewer than `size` items.
         refresh : bool, default False
             Whether to list the items again at the start of each epoch.
         empty : callable, optional
@@ -1756,7 +1764,7 @@ class ReplayBuffer(NotACollection):
 
         Examples
         --------
-        >>> for batch in buffer.epochs(256, n=10, unit=expdb.NStep(1)):  # doctest: +SKIP
+        >>> for batch in buffer.epochs(256, epochs=10, unit=expdb.NStep(1)):  # doctest: +SKIP
         ...     loss = learner(batch["obs"], batch["action"])
         """
         self._writers.flush_overdue_steps()
@@ -1764,7 +1772,7 @@ class ReplayBuffer(NotACollection):
         request_args = where, unit, names, shard
         retry = self._engine.retry
         return Epochs(
-            self._sampling, retry, self._no_items, batch_size, n, request_args, seed, drop_last,
+            self._sampling, retry, self._no_items, size, epochs, request_args, seed, drop_last,
             refresh, empty,
         )  # fmt: skip
 
@@ -1814,14 +1822,15 @@ class ReplayBuffer(NotACollection):
         """  # noqa: DOC501
         self._rng = self._sampling.restore(state)
 
+    @checked_keywords(n="size", rng="seed")
     def sample_tasks(
         self,
-        n: int,
+        size: int,
         where: Where = None,
         *,
         rows: Literal["all", "matching"] = "all",
         fields: Sequence[str] | None = None,
-        rng: Seed = None,
+        seed: Seed = None,
     ) -> dict[str, Batch]:
         """Draw distinct tasks uniformly and return their steps.
 
@@ -1829,11 +1838,11 @@ class ReplayBuffer(NotACollection):
 
         Parameters
         ----------
-        n : int
+        size : int
             Number of tasks, at least 1.
-        where : QueryBuilder, mapping or array_like of int, optional
-            Query that selects steps: conditions, values that columns must equal, or positions. By
-            default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int, optional
+            Query that selects steps: text such as ``"reward > 0.5"``, conditions, values that
+            columns must equal, or positions. By default, every step matches.
         rows : {"all", "matching"}, default "all"
             Whether to return all steps of each task, from all agents and episodes, or only the
             matching steps.
@@ -1841,7 +1850,7 @@ class ReplayBuffer(NotACollection):
             Keys of the batch: fields, and columns of the view ``experience`` such as ``"task_id"``
             or ``"tags"``. By default, `position`, `episode`, `step`, `reward`, `terminated`,
             `truncated` and every field.
-        rng : int or numpy.random.Generator, optional
+        seed : int or numpy.random.Generator, optional
             Seed or generator of the random numbers. By default, the generator of this object.
 
         Returns
@@ -1852,9 +1861,9 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If `n`, `rows` or `rng` is invalid.
+            If `size`, `rows` or `seed` is invalid.
         TooFewRows
-            If fewer than `n` tasks have a matching step.
+            If fewer than `size` tasks have a matching step.
         QueryError
             If the query is invalid, or `fields` has an unknown name.
 
@@ -1863,14 +1872,14 @@ class ReplayBuffer(NotACollection):
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        n = checks.whole(n, "the number of tasks", 1)
+        size = checks.whole(size, "the number of tasks", 1)
         checks.choice(rows, "rows", "all", "matching")
-        generator, whole = self._generator(rng), rows == "all"
+        generator, whole = self._generator(seed), rows == "all"
         before = generator.bit_generator.state
 
         def draw() -> dict[str, Batch]:
             generator.bit_generator.state = before  # a retry draws the same tasks
-            return sample_tasks(self._store, n, self._compile(where), whole, fields, generator)
+            return sample_tasks(self._store, size, self._compile(where), whole, fields, generator)
 
         return self._engine.retry(draw)
 
@@ -2171,8 +2180,9 @@ class ReplayBuffer(NotACollection):
         return self._store.read(list_workers)
 
     @retry_on_restart
+    @checked_keywords(newest="limit")
     def leases(
-        self, consumer: str | None = None, *, status: str | None = None, newest: int = 100
+        self, consumer: str | None = None, *, status: str | None = None, limit: int = 100
     ) -> pa.Table:
         """Return the newest leases of one consumer or of all consumers.
 
@@ -2183,7 +2193,7 @@ class ReplayBuffer(NotACollection):
         status : {"leased", "acknowledged", "released", "expired"}, optional
             Return only leases with this status. A lease is ``"expired"`` from its expiry until its
             consumer leases again, and then ``"released"``.
-        newest : int, default 100
+        limit : int, default 100
             Maximum number of leases, at least 1.
 
         Returns
@@ -2202,24 +2212,26 @@ class ReplayBuffer(NotACollection):
         UnknownConsumer
             If there is no consumer with this name.
         InvalidValue
-            If `status` is unknown, or `newest` is not a positive integer.
+            If `status` is unknown, or `limit` is not a positive integer.
 
         Examples
         --------
-        >>> buffer.leases("learner", newest=1)["trainer_step"].to_pylist()  # doctest: +SKIP
+        >>> buffer.leases("learner", limit=1)["trainer_step"].to_pylist()  # doctest: +SKIP
         [1200]
         """
-        rows = self._store.read(listing.list_leases, consumer, status, newest)
+        rows = self._store.read(listing.list_leases, consumer, status, limit)
         return table_of_rows(rows, listing.COLUMNS)
 
     @retry_on_restart
+    @checked_keywords(newest="limit")
     def draws(
         self,
         positions: Sequence[int] | np.ndarray | None = None,
         *,
         consumer: str | None = None,
         lease: int | None = None,
-        newest: int = 1000,
+        trainer_step: int | None = None,
+        limit: int = 1000,
     ) -> pa.Table:
         """Return the items of leases, with their consumers and sampling probabilities.
 
@@ -2232,9 +2244,11 @@ class ReplayBuffer(NotACollection):
             Name of the consumer. By default, the leases of all consumers are searched.
         lease : int, optional
             Id of a lease of `consumer`. Search only this lease.
-        newest : int, default 1000
+        trainer_step : int, optional
+            Search all leases that were acknowledged with this trainer step, and no others.
+        limit : int, default 1000
             Number of leases per consumer to search, the newest ones, at least 1. It is ignored if
-            `lease` is passed.
+            `lease` or `trainer_step` is passed.
 
         Returns
         -------
@@ -2250,7 +2264,7 @@ class ReplayBuffer(NotACollection):
             If there is no consumer with this name.
         InvalidValue
             If `positions` is not a 1-D sequence of integers, `lease` is passed without `consumer`,
-            or `newest` is not a positive integer.
+            or `trainer_step` or `limit` is invalid.
         DatabaseDamaged
             If a lease is corrupted.
 
@@ -2263,12 +2277,12 @@ class ReplayBuffer(NotACollection):
             raise errors.InvalidValue("lease ids are unique only per consumer; also pass consumer=")
         chosen = None if positions is None else checks.positions(positions)
         lease = None if lease is None else checks.whole(lease, "lease", 0)
-        newest = checks.whole(newest, "newest", 1)
-        rows = self._store.read(listing.list_draws, chosen, consumer, lease, newest)
+        rows = self._store.read(listing.list_draws, chosen, consumer, lease, trainer_step, limit)
         return table_of_rows(rows, listing.DRAW_COLUMNS)
 
     @retry_on_restart
-    def metrics(self, since: float = 0.0, *, newest: int | None = None) -> pa.Table:
+    @checked_keywords(newest="limit")
+    def metrics(self, since: float = 0.0, *, limit: int | None = None) -> pa.Table:
         """Return the history of the metrics of the buffer.
 
         While processes use the buffer, one of them adds a row about every ten seconds. expdb keeps
@@ -2279,7 +2293,7 @@ class ReplayBuffer(NotACollection):
         ----------
         since : float, default 0.0
             Return only measurements from this time on, in Unix seconds.
-        newest : int, optional
+        limit : int, optional
             Maximum number of measurements, at least 1. By default, there is no limit.
 
         Returns
@@ -2292,14 +2306,14 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         InvalidValue
-            If `since` is neither 0 nor a time in Unix seconds, or `newest` is not a positive
+            If `since` is neither 0 nor a time in Unix seconds, or `limit` is not a positive
             integer.
 
         Examples
         --------
         >>> buffer.metrics(time.time() - 3600)["steps_per_second"]  # doctest: +SKIP
         """
-        columns = self._store.read(read_metrics, since, newest)
+        columns = self._store.read(read_metrics, since, limit)
         return pa.table({name: pa.array(column, "float64") for name, column in columns.items()})
 
     @retry_on_restart
@@ -2330,10 +2344,11 @@ class ReplayBuffer(NotACollection):
         """
         consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
 
+    @checked_keywords(steps="trainer_steps")
     def replay(
         self,
         consumer: str,
-        steps: Iterable[int] | None = None,
+        trainer_steps: Iterable[int] | None = None,
         *,
         last: int | None = None,
         unit: Unit | None = None,
@@ -2341,15 +2356,15 @@ class ReplayBuffer(NotACollection):
     ) -> Iterator[Batch]:
         """Yield the batches that a consumer's learners have acknowledged, bit for bit.
 
-        The batches come in the order of their acknowledgement. Without `steps` and `last`, all
-        acknowledged batches are replayed. The call reads which batches to replay, and the iterator
-        rebuilds each batch when you request it.
+        The batches come in the order of their acknowledgement. Without `trainer_steps` and `last`,
+        all acknowledged batches are replayed. The call reads which batches to replay, and the
+        iterator rebuilds each batch when you request it.
 
         Parameters
         ----------
         consumer : str
             Name of the consumer.
-        steps : iterable of int, optional
+        trainer_steps : iterable of int, optional
             Replay only the batches that were acknowledged with one of these trainer steps.
         last : int, optional
             Replay only the newest `last` of the selected batches, at least 1.
@@ -2381,13 +2396,13 @@ class ReplayBuffer(NotACollection):
         Warns
         -----
         ExpDBWarning
-            If `steps` is given and no batch was acknowledged with any of these steps.
+            If `trainer_steps` is given and no batch was acknowledged with any of these steps.
 
         Examples
         --------
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
-        arguments = checked_replay(consumer, steps, last, unit, units)
+        arguments = checked_replay(consumer, trainer_steps, last, unit, units)
         return self._engine.retry(replayed, self._store, self._sampling, *arguments)
 
     # -- asynchronous forms ------------------------------------------------------------------------
@@ -2423,19 +2438,19 @@ class ReplayBuffer(NotACollection):
     annotate_async = async_form(annotate)
     delete_async = async_form(delete)
     clear_async = async_form(clear)
-    set_capacity_async = async_form(set_capacity)
+    set_capacity_async = async_form(_set_capacity)
     evict_async = async_form(evict)
     index_async = async_form(index)
     consumer_async = async_form(consumer)
     drop_consumer_async = async_form(drop_consumer)
 
-    def _generator(self, rng: Seed) -> np.random.Generator:
-        if rng is not None:
+    def _generator(self, seed: Seed) -> np.random.Generator:
+        if seed is not None:
             try:
-                return np.random.default_rng(rng)
+                return np.random.default_rng(seed)
             except (TypeError, ValueError):
                 raise errors.InvalidValue(
-                    f"rng must be a non-negative integer or a numpy.random.Generator, got {rng!r}"
+                    f"seed must be a non-negative integer or a numpy.random.Generator, got {seed!r}"
                 ) from None
         if self._rng is None:
             self._rng = np.random.default_rng()

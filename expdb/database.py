@@ -376,7 +376,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
             If the buffer does not exist, and `create` is False or the handle is read-only.
         CapacityMismatch
             If `capacity` is below the stored capacity, because a smaller capacity would delete
-            steps. Use `ReplayBuffer.set_capacity` to lower the capacity.
+            steps. Assign to `ReplayBuffer.capacity` to lower the capacity.
         FieldMismatch
             If a declared field is stored with another type.
         InvalidValue, ReservedName
@@ -439,7 +439,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
                 raise errors.CapacityMismatch(
                     f"buffer {name!r} has "
                     f"{'no capacity limit' if kept is None else f'a capacity of {kept} steps'}, "
-                    f"got capacity={capacity}; call buffer.set_capacity({capacity}) to evict the "
+                    f"got capacity={capacity}; set buffer.capacity = {capacity} to evict the "
                     "oldest steps, or omit capacity"
                 )
         if declared:

@@ -88,13 +88,13 @@ class WarningLocation:
         warnings.warn_explicit(message, category, *self.place, module, registry)
 
 
-def warn(message: str) -> None:
-    """Emit an ExpDBWarning that points at the innermost line outside of expdb."""
+def warn(message: str, category: type[Warning] = ExpDBWarning) -> None:
+    """Emit a warning that points at the innermost line outside of expdb."""
     line = WarningLocation.current()
     if line is not None:
-        return line.warn(message, ExpDBWarning)
+        return line.warn(message, category)
     _, level = calling_frame()
-    warnings.warn(message, ExpDBWarning, stacklevel=level + 1)
+    warnings.warn(message, category, stacklevel=level + 1)
     return None
 
 
@@ -303,8 +303,8 @@ class UnknownBuffer(ExpDBError, LookupError):
 class CapacityMismatch(ExpDBError, ValueError):
     """The stored capacity of the buffer is larger than the `capacity` of the call.
 
-    Raised by `ExperienceDB.buffer`, because a smaller capacity would delete steps. Call
-    `ReplayBuffer.set_capacity`, or omit `capacity`.
+    Raised by `ExperienceDB.buffer`, because a smaller capacity would delete steps. Assign to
+    `ReplayBuffer.capacity`, or omit `capacity`.
     """
 
 

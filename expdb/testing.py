@@ -140,7 +140,7 @@ def check_sampler(
                 continue
             (batch, wanted), drawn_at_all = sampled, True
             if checked is not sampler:
-                expected = filled.sample(wanted, where, sampler=checked, rng=SEED)
+                expected = filled.sample(wanted, where, sampler=checked, seed=SEED)
                 _same_batch(batch, expected, f"{label}: the batch differs without checks")
             drawn = set(batch["position"].tolist())
             assert drawn <= matching, f"{label}: drew {min(drawn - matching)}, which does not match"
@@ -255,7 +255,7 @@ def check_database(location: str) -> None:
             _same(theirs.tasks(where), ours.tasks(where), name)
         for unit in (expdb.Step(), expdb.NStep(2), expdb.Sequence(3), expdb.Episode()):
             for sampler in OTHERS:
-                pair = [b.sample(16, sampler=sampler, unit=unit, rng=SEED) for b in (ours, theirs)]
+                pair = [b.sample(16, sampler=sampler, unit=unit, seed=SEED) for b in (ours, theirs)]
                 _same_batch(pair[1], pair[0], f"{unit}, {sampler}")
         for statement in _STATEMENTS:
             _same(db.sql(statement).to_pydict(), reference.sql(statement).to_pydict(), statement)
@@ -385,7 +385,7 @@ def _sample(
     """
     for wanted in (size, 1):
         try:
-            return buffer.sample(wanted, where, rng=SEED, **options), wanted
+            return buffer.sample(wanted, where, seed=SEED, **options), wanted
         except expdb.TooFewRows:
             continue
     return None
@@ -405,14 +405,14 @@ def _check_again(
         if batch[key].flags.writeable:
             batch[key][...] = None if batch[key].dtype == object else 0
     spoilt = {key: np.array(batch[key]) for key in batch}
-    buffer.sample(size, where, rng=SEED + 1, **options)  # may write to arrays of the batch
+    buffer.sample(size, where, seed=SEED + 1, **options)  # may write to arrays of the batch
     _same_batch(batch, spoilt, f"{label}: the batch before")
-    again = buffer.sample(size, where, rng=SEED, **options)
+    again = buffer.sample(size, where, seed=SEED, **options)
     _same_batch(again, kept, f"{label}: the same seed")
     _same_batch(batch, spoilt, f"{label}: the batch before")
     if options["unit"].assembles:
         return
-    narrow = buffer.sample(size, where, rng=SEED, fields=["position"], **options)
+    narrow = buffer.sample(size, where, seed=SEED, fields=["position"], **options)
     _same(narrow["position"].tolist(), kept["position"].tolist(), f"{label}: fields=['position']")
 
 

@@ -95,7 +95,7 @@ def _evicted(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     buffer.delete({"episode_id": "e8", "step": 4})
     buffer.update({"episode_id": "e10"}, policy_version=1000)
     buffer.index("agent_id")
-    buffer.set_capacity(56)
+    buffer.capacity = 56
 
 
 def _agents(buffer: expdb.ReplayBuffer) -> None:
@@ -134,11 +134,11 @@ def _consumed(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
     trainer = buffer.consumer("trainer", max_times_sampled=3, min_size=4, seed=11)
     units = expdb.Step(), expdb.NStep((1, 2), gamma=0.5), expdb.Episode(), expdb.Group(2)
     for step, unit in enumerate(units):
-        with trainer.lease(2, unit=unit, step=step):
+        with trainer.lease(2, unit=unit, trainer_step=step):
             pass
     with trainer.lease(4, {"task_id": "task 1"}, sampler=expdb.Prioritized(), fields=["obs"]):
         pass
-    trainer.lease(3).give_back()
+    trainer.lease(3).release()
     buffer.consumer("evaluation", new_only=True)
 
 
@@ -195,7 +195,7 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
         following: dict[str, Any] = {}
         fields = [field for field in ("obs", "obs.image", "obs.speed") if field in stats["fields"]]
         if fields:
-            batch = buffer.sample(4096, unit=expdb.NStep(1, next_fields=tuple(fields)), rng=0)
+            batch = buffer.sample(4096, unit=expdb.NStep(1, next_fields=tuple(fields)), seed=0)
             keys = ["discount", *[f"next_{field}" for field in fields]]
             rows = sorted(batch.to_list(), key=lambda row: row["position"])
             following = {str(row["position"]): _plain([row], keys)[0] for row in rows}

@@ -60,14 +60,14 @@ def assert_matches_new_reader(buffer, reader, seed):
     reader._sampling.reset()
     for source in (buffer, reader):
         with contextlib.suppress(expdb.TooFewRows):
-            source.sample(1, unit=UNIT, rng=np.random.default_rng(seed))
+            source.sample(1, unit=UNIT, seed=np.random.default_rng(seed))
     # A new handle does not have the final fields of evicted episodes.
     names = sorted(reader._sampling.resident.final_fields)
     assert set(names) <= buffer._sampling.resident.final_fields
     np.testing.assert_equal(rows_of(buffer, names), rows_of(reader, names))
     if len(reader):
         ours, theirs = (
-            source.sample(64, rng=np.random.default_rng(seed)) for source in (buffer, reader)
+            source.sample(64, seed=np.random.default_rng(seed)) for source in (buffer, reader)
         )
         assert list(ours) == list(theirs)
         for key in ours:
@@ -150,7 +150,7 @@ class History:
         elif kind == 2:
             buffer.update_priorities(positions, np.ones(len(positions)))
         elif kind == 3:
-            buffer.set_capacity(int(rng.integers(20, 80)))
+            buffer.capacity = int(rng.integers(20, 80))
         elif kind == 4:
             self.close()
             buffer.clear()

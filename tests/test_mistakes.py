@@ -450,6 +450,48 @@ def test_keep_is_a_deprecated_alias_of_unchanged():
         assert expdb.KEEP is expdb.UNCHANGED
 
 
+def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(buffer):
+    with pytest.raises(
+        expdb.InvalidValue, match=r"^sample\(\) has no argument 'wher', did you mean 'where'\?$"
+    ):
+        buffer.sample(1, wher={"reward": 1.0})
+    with pytest.raises(expdb.InvalidValue, match=r"^draws\(\) .* 'x'; its arguments are positions"):
+        buffer.draws(x=1)
+    with pytest.raises(expdb.InvalidValue, match="'rng' and 'seed'; pass only 'seed'"):
+        buffer.sample(1, rng=0, seed=0)
+
+
+def test_an_old_name_of_an_argument_works_and_warns(buffer):
+    buffer.store_batch([{"x": 0}] * 4)
+    with pytest.warns(DeprecationWarning, match=r"'rng' of sample\(\) .* use 'seed'") as warned:
+        old = buffer.sample(8, rng=0)
+    assert warned[0].filename == __file__
+    assert np.array_equal(old["position"], buffer.sample(8, seed=0)["position"])
+    lease = buffer.consumer("trainer").lease(1)
+    with pytest.warns(DeprecationWarning, match=r"Lease.give_back is deprecated; use `release`"):
+        lease.give_back()
+
+
+def test_asynchronous_leases_accept_old_names_and_refuse_unknown_ones(buffer):
+    buffer.store_batch([{"x": 0}] * 4)
+    consumer = buffer.consumer("trainer")
+
+    async def run():
+        with pytest.warns(DeprecationWarning, match="use 'trainer_step'"):
+            lease = await consumer.lease_async(1, step=3)
+        await lease.acknowledge_async()
+        with pytest.raises(expdb.InvalidValue, match="did you mean 'trainer_step'"):
+            await consumer.lease_async(1, trainer_stp=3)
+        batches = consumer.batches_async(1, first_step=9)
+        with pytest.warns(DeprecationWarning, match="use 'first_trainer_step'"):
+            await anext(batches)
+        await anext(batches)
+        await batches.aclose()
+
+    asyncio.run(run())
+    assert consumer.last_trainer_step == 9
+
+
 def test_names_of_errors_are_deprecated_at_the_top_level():
     for name in set(expdb.errors.__all__) - set(expdb.__all__):
         with pytest.warns(DeprecationWarning, match=f"use expdb.errors.{name}") as warned:
@@ -497,8 +539,8 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
             buffer.store(task_id="t", obs=[0.5] * length, move=(1, 2, 3)[:length], terminated=True)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            batch = buffer.sample(20, rng=0)
-            buffer.sample(20, rng=0)
+            batch = buffer.sample(20, seed=0)
+            buffer.sample(20, seed=0)
         found = [item for item in caught if "was stored as lists" in str(item.message)]
         assert len(found) == 2 * expected  # one for each field
         assert batch["move"][0].dtype == np.int64  # a tuple of numbers is stored like a list
@@ -508,7 +550,7 @@ def test_lists_of_one_length_cause_one_warning_at_the_first_batch(new_buffer):
             task_id="t", grid=[[k, 1], [2, 3]], ragged=[[k]] * (k + 1), messages=[{"a": k}]
         )
     with pytest.warns(expdb.errors.ExpDBWarning, match=r"'grid' .* nested lists of shape \[2, 2\]"):
-        nested.sample(20, rng=0)
+        nested.sample(20, seed=0)
     declared = new_buffer(fields={"obs": expdb.Field("float32", (None,))})
     declared.store_batch([{"obs": np.zeros(2, np.float32)} for _ in range(3)])
     declared.sample(8)

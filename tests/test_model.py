@@ -625,7 +625,7 @@ class Handles(RuleBasedStateMachine):
 
     @rule(actor=ACTORS, capacity=st.sampled_from([None, 4, 12, 20]))
     def set_capacity(self, actor, capacity):
-        self.actors[actor].act("set_capacity", capacity)
+        self.actors[actor].act("_set_capacity", capacity)
         self.model.capacity = capacity
         self.model.tidy()
 

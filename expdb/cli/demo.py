@@ -72,7 +72,10 @@ def _show_demo(figures: dict[str, Any], curve: list[str]) -> None:
             f"in {len(buffer.tasks(good))} tasks"
         )
         tasks = buffer.sample_tasks(
-            min(2, len(buffer.tasks(good))), good, fields=("step", "obs", "action", "reward"), rng=0
+            min(2, len(buffer.tasks(good))),
+            good,
+            fields=("step", "obs", "action", "reward"),
+            seed=0,
         )
         click.echo("A sample of these tasks:")
         print_rows(

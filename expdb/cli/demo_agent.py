@@ -101,7 +101,7 @@ class Learner:
                 BATCH * BATCHES_A_SAMPLE,
                 {"task_name": TASK},
                 unit=expdb.NStep(1, gamma=GAMMA),
-                rng=self.rng,
+                seed=self.rng,
             )
             keys = ("obs", "action", "reward", "next_obs", "discount")
             self._batches = list(

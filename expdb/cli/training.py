@@ -71,7 +71,7 @@ def sample(
             "position",
             *(fields or ["episode_id", "step", "reward", *chosen.stats()["fields"]]),
         ]
-        batch = chosen.sample(size, condition, sampler=samplers[sampler], fields=names, rng=seed)
+        batch = chosen.sample(size, condition, sampler=samplers[sampler], fields=names, seed=seed)
     print_table(batch.to_list(), as_json)
 
 

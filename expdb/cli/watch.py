@@ -174,7 +174,7 @@ def consumers(location: str, buffer: str | None, as_json: bool) -> None:
 
 def _consumer_row(buffer: expdb.ReplayBuffer, name: str) -> dict[str, Any]:
     stats = buffer.consumer(name).stats()
-    newest = buffer.leases(name, newest=1).to_pylist()
+    newest = buffer.leases(name, limit=1).to_pylist()
     behind = buffer.added - 1 - newest[0]["last_position"] if newest else None
     return {"buffer": buffer.name, "consumer": stats.pop("name"), **stats, "steps_behind": behind}
 
@@ -205,7 +205,7 @@ def leases(
     """
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = only_buffer(db, location, buffer)
-        rows = chosen.leases(consumer, status=status, newest=newest).to_pylist()
+        rows = chosen.leases(consumer, status=status, limit=newest).to_pylist()
     if not as_json:
         rows = [_lease_row(row) for row in rows]
     print_table(rows, as_json)
@@ -275,7 +275,7 @@ def metrics(
             return click.echo(prometheus_text(db), nl=False)
         chosen = only_buffer(db, location, buffer)
         if last is None:
-            table = chosen.metrics(newest=1)
+            table = chosen.metrics(limit=1)
         else:
             table = chosen.metrics(time.time() - _seconds(last))
     if not table.num_rows:

@@ -17,6 +17,7 @@ from expdb.consumers.consumer_ledger import Acknowledgement, BatchRequest, Consu
 from expdb.consumers.group_counts import count_groups
 from expdb.consumers.lease import GONE, Lease
 from expdb.consumers.replaying import check_rows_multiple, select_shard
+from expdb.keywords import checked_keywords, deprecated, translate
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
@@ -56,9 +57,15 @@ class Consumer:
         return f"<Consumer {self.name!r}>"
 
     @property
-    def last_step(self) -> int | None:
+    def last_trainer_step(self) -> int | None:
         """The latest trainer step that a lease was acknowledged with, an int, or None."""
         return self._ledger.record().last_step
+
+    @property
+    @deprecated("`last_trainer_step`")
+    def last_step(self) -> int | None:
+        """The latest trainer step; use `last_trainer_step`."""
+        return self.last_trainer_step
 
     def stats(self, *, unit: Group | None = None, where: Where = None) -> dict[str, Any]:
         """Return the settings and counters of the consumer, and counts of its groups.
@@ -124,6 +131,7 @@ class Consumer:
         groups, discarded = count_groups(self._buffer, self._ledger, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 
+    @checked_keywords(step="trainer_step")
     def lease(
         self,
         size: int,
@@ -134,7 +142,7 @@ class Consumer:
         fields: Sequence[str] | None = None,
         at_least: int | None = None,
         seconds: float = 300.0,
-        step: int | None = None,
+        trainer_step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
         pin: bool = False,
@@ -154,8 +162,9 @@ class Consumer:
         ----------
         size : int
             Number of items to draw. An item is one unit: a step, a sequence, an episode or a group.
-        where : QueryBuilder, mapping or array_like of int64, optional
-            Query that the steps must match, or their positions. By default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions; see `ReplayBuffer.sample`. By
+            default, every step matches.
         sampler : Sampler, default Uniform()
             Sampler that chooses which matching steps are drawn.
         unit : Unit, default Step()
@@ -167,9 +176,9 @@ class Consumer:
             Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
         seconds : float, default 300.0
             Seconds until the lease expires.
-        step : int, optional
+        trainer_step : int, optional
             Training step that uses the batch, as numbered by the trainer. The number is stored
-            when the lease is acknowledged; see `last_step`.
+            when the lease is acknowledged; see `last_trainer_step`.
         wait : float, optional
             Seconds to wait for enough items. By default, the call does not wait.
         renew : bool, default False
@@ -221,15 +230,16 @@ class Consumer:
 
         Examples
         --------
-        >>> lease = consumer.lease(64, at_least=1, step=100)  # doctest: +SKIP
+        >>> lease = consumer.lease(64, at_least=1, trainer_step=100)  # doctest: +SKIP
         >>> train(lease.batch)  # doctest: +SKIP
         >>> lease.acknowledge()  # doctest: +SKIP
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
         options = _LeaseOptions.checked(seconds, wait, renew, shard, rows_multiple)
-        return self._lease(_with_ranks(request, options), options, _step(step))
+        return self._lease(_with_ranks(request, options), options, _step(trainer_step))
 
-    def discard(self, unit: Group, where: Where = None, *, step: int | None = None) -> int:
+    @checked_keywords(step="trainer_step")
+    def discard(self, unit: Group, where: Where = None, *, trainer_step: int | None = None) -> int:
         """Discard the groups that `unit` skips because their returns or scores hardly differ.
 
         Without this call, the groups remain in the population, and every later sample examines
@@ -240,9 +250,9 @@ class Consumer:
         ----------
         unit : Group
             The unit that the trainer leases, with `min_spread` above 0.
-        where : QueryBuilder, mapping or array_like of int64, optional
+        where : str, QueryBuilder, mapping or array_like of int64, optional
             The query that the trainer passes to `lease`.
-        step : int, optional
+        trainer_step : int, optional
             The trainer's own step number, stored with the discarded groups; see `rewind`.
 
         Returns
@@ -287,23 +297,24 @@ class Consumer:
         groups: set[int] = set()  # each may be leased until it reaches max_times_sampled
         while True:
             try:
-                lease = self._lease(request, options, _step(step))
+                lease = self._lease(request, options, _step(trainer_step))
             except errors.TooFewRows:
                 return len(groups)
             lease.acknowledge()
             groups.update(lease.batch["position"][:, 0, 0].tolist())
 
-    def rewind(self, step: int) -> dict[str, int]:
+    @checked_keywords(step="trainer_step")
+    def rewind(self, trainer_step: int) -> dict[str, int]:
         """Release the leases after a trainer step, so that their items can be leased again.
 
         Call it when a trainer restarts from a checkpoint of an earlier step. expdb releases the
         leases with a greater trainer step, the leases without a trainer step that were acknowledged
         after this step, and all active leases. Acknowledging a released lease raises `LeaseLost`,
-        so restart all learners. `last_step` becomes the latest step up to `step`.
+        so restart all learners. `last_trainer_step` becomes the latest one up to `trainer_step`.
 
         Parameters
         ----------
-        step : int
+        trainer_step : int
             Trainer step of the checkpoint, as passed to `lease` or `acknowledge`. If it is less
             than every trainer step, every lease is released.
 
@@ -318,7 +329,7 @@ class Consumer:
         Raises
         ------
         InvalidValue
-            If `step` is not an integer, or if no lease was acknowledged with a trainer step.
+            If `trainer_step` is not an integer, or if no lease was acknowledged with one.
         UnknownConsumer
             If the consumer was dropped.
 
@@ -332,17 +343,18 @@ class Consumer:
         >>> consumer.rewind(checkpoint["step"])  # doctest: +SKIP
         {'leases': 40, 'items': 2560, 'evicted': 0, 'archived': 0}
         """
-        figures, gone = self._ledger.rewind(checks.whole(step, "step"))
+        figures, gone = self._ledger.rewind(checks.whole(trainer_step, "trainer_step"))
         figures["archived"] = self._buffer._retention.count_archived(gone)
         if figures["evicted"]:
             errors.warn(
                 f"{figures['evicted']} of {figures['items']} items that consumer {self.name!r} "
-                f"leased after step {step} cannot be leased again, because their steps were "
-                f"evicted or deleted ({figures['archived']} are in the archive); keep more steps, "
-                "or write checkpoints more often"
+                f"leased after step {trainer_step} cannot be leased again, because their steps "
+                f"were evicted or deleted ({figures['archived']} are in the archive); keep more "
+                "steps, or write checkpoints more often"
             )
         return figures
 
+    @checked_keywords(first_step="first_trainer_step")
     def batches(
         self,
         size: int,
@@ -353,7 +365,7 @@ class Consumer:
         fields: Sequence[str] | None = None,
         at_least: int | None = None,
         seconds: float = 300.0,
-        first_step: int | None = None,
+        first_trainer_step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
         pin: bool = False,
@@ -370,8 +382,9 @@ class Consumer:
         ----------
         size : int
             Number of items per batch.
-        where : QueryBuilder, mapping or array_like of int64, optional
-            Query that the steps must match, or their positions. By default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions; see `ReplayBuffer.sample`. By
+            default, every step matches.
         sampler : Sampler, default Uniform()
             Sampler that chooses which matching steps are drawn.
         unit : Unit, default Step()
@@ -382,9 +395,10 @@ class Consumer:
             Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
         seconds : float, default 300.0
             Seconds until each lease expires.
-        first_step : int, optional
+        first_trainer_step : int, optional
             The trainer's own step number of the first batch; each further batch has the next
-            number. Defaults to ``last_step + 1``, or to 0 if `last_step` is None.
+            number. Defaults to ``last_trainer_step + 1``, or to 0
+            if `last_trainer_step` is None.
         wait : float, optional
             Seconds to wait for the items of each batch before the iteration ends. By default, the
             iterator does not wait.
@@ -422,10 +436,10 @@ class Consumer:
         ...     train(batch)
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
-        if first_step is None:
-            last = self.last_step
-            first_step = 0 if last is None else last + 1
-        step = checks.whole(first_step, "first_step")
+        if first_trainer_step is None:
+            last = self.last_trainer_step
+            first_trainer_step = 0 if last is None else last + 1
+        step = checks.whole(first_trainer_step, "first_trainer_step")
         return self._batches(request, _LeaseOptions.checked(seconds, wait, renew), step)
 
     def _batches(self, request: BatchRequest, options: _LeaseOptions, step: int) -> Iterator[Batch]:
@@ -449,7 +463,7 @@ class Consumer:
         finally:
             if lease is not None:
                 with suppress(*GONE):  # it was deleted, or is released when the process ends
-                    lease.give_back()
+                    lease.release()
 
     def _lease(
         self,
@@ -463,7 +477,7 @@ class Consumer:
         deadline, seen = time.monotonic() + options.wait, None
         acknowledgement = None
         if finished is not None:
-            acknowledgement = Acknowledgement(finished.id, finished.step, finished.end)
+            acknowledgement = Acknowledgement(finished.id, finished.trainer_step, finished._end)
         self._ledger.store.report_if_due()  # not later, because an interrupt would lose the lease
         with self._ledger.waiter() as waiter:
             while True:
@@ -494,8 +508,9 @@ class Consumer:
         ----------
         size : int
             Number of items to draw.
-        where : QueryBuilder, mapping or array_like of int64, optional
-            Query that the steps must match, or their positions. By default, every step matches.
+        where : str, QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions; see `ReplayBuffer.sample`. By
+            default, every step matches.
         **arguments
             The keyword arguments of `lease`.
 
@@ -523,18 +538,15 @@ class Consumer:
         --------
         >>> lease = await consumer.lease_async(64, wait=60.0)  # doctest: +SKIP
         """
-        names = ("seconds", "wait", "renew", "shard", "rows_multiple", "step")
-        if unknown := arguments.keys() - {*_DEFAULTS, *names}:
-            raise errors.InvalidValue(
-                f"lease_async() has no argument {min(unknown)!r}; pass only arguments of lease()"
-            )
-        settings = {name: arguments.pop(name) for name in names if name in arguments}
-        step = _step(settings.pop("step", None))
+        names = *_DEFAULTS, *_OPTIONS
+        arguments = translate("lease_async", names, {"step": "trainer_step"}, arguments)
+        settings = {name: arguments.pop(name) for name in _OPTIONS if name in arguments}
+        step = _step(settings.pop("trainer_step", None))
         options = _LeaseOptions.checked(**settings)
         request = _with_ranks(_request(size, where, **{**_DEFAULTS, **arguments}), options)
         return await obtain(
             lambda cancelled: self._lease(request, options, step, None, cancelled),
-            lambda lease: lease.give_back(),
+            lambda lease: lease.release(),
         )
 
     def shared(
@@ -603,15 +615,16 @@ class Consumer:
             )
         return select_shard(batch, used, part or (0, 1), multiple)
 
+    @deprecated("`Lease.acknowledge`")
     def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
-        """Record permanently that a leased batch was trained on; see `Lease.acknowledge`.
+        """Record permanently that a leased batch was trained on; use `Lease.acknowledge`.
 
         Parameters
         ----------
         lease : Lease
             The lease to acknowledge.
         step : int, optional
-            The trainer's own step number. Defaults to the `step` of the lease.
+            The trainer's own step number. Defaults to the `trainer_step` of the lease.
         scores : list of mappings, mapping of columns, or table, optional
             Scores to record in the same transaction; see `Lease.acknowledge`.
 
@@ -629,7 +642,12 @@ class Consumer:
         _checked(lease).acknowledge(step, scores=scores)
 
     async def batches_async(
-        self, size: int, where: Where = None, *, first_step: int | None = None, **arguments: Any
+        self,
+        size: int,
+        where: Where = None,
+        *,
+        first_trainer_step: int | None = None,
+        **arguments: Any,
     ) -> AsyncIterator[Batch]:
         """Yield one leased batch after another, while other asyncio tasks run; see `batches`.
 
@@ -640,9 +658,10 @@ class Consumer:
         ----------
         size : int
             Number of items per batch.
-        where : QueryBuilder, mapping or array_like of int64, optional
-            Query that the steps must match, or their positions. By default, every step matches.
-        first_step : int, optional
+        where : str, QueryBuilder, mapping or array_like of int64, optional
+            Query that the steps must match, or their positions; see `ReplayBuffer.sample`. By
+            default, every step matches.
+        first_trainer_step : int, optional
             The trainer's own step number of the first batch; see `batches`.
         **arguments
             The other keyword arguments of `batches`.
@@ -666,17 +685,21 @@ class Consumer:
         >>> async for batch in consumer.batches_async(64, wait=60.0):  # doctest: +SKIP
         ...     await train(batch)
         """
-        if first_step is None:
-            last = await in_thread(lambda: self.last_step)
-            first_step = 0 if last is None else last + 1
-        step, lease = checks.whole(first_step, "first_step"), None
+        names = *_DEFAULTS, *_OPTIONS, "first_trainer_step"
+        old = {"first_step": "first_trainer_step"}
+        arguments = translate("batches_async", names, old, arguments)
+        first_trainer_step = arguments.pop("first_trainer_step", first_trainer_step)
+        if first_trainer_step is None:
+            last = await in_thread(lambda: self.last_trainer_step)
+            first_trainer_step = 0 if last is None else last + 1
+        step, lease = checks.whole(first_trainer_step, "first_trainer_step"), None
         try:
             while True:
                 if lease is not None:
                     finished, lease = lease, None
-                    await self.acknowledge_async(finished)
+                    await finished.acknowledge_async()
                 try:
-                    lease = await self.lease_async(size, where, step=step, **arguments)
+                    lease = await self.lease_async(size, where, trainer_step=step, **arguments)
                 except errors.TooFewRows:
                     return
                 yield lease.batch
@@ -684,7 +707,7 @@ class Consumer:
         finally:
             if lease is not None:
                 with suppress(*GONE):  # it was deleted, or is released when the process ends
-                    await lease.give_back_async()
+                    await lease.release_async()
 
     acknowledge_async = async_form(acknowledge)
     stats_async = async_form(stats, reads=True)
@@ -693,6 +716,7 @@ class Consumer:
     shared_async = async_form(shared, reads=True)
 
 
+_OPTIONS = "seconds", "wait", "renew", "shard", "rows_multiple", "trainer_step"
 _DEFAULTS: dict[str, Any] = {
     "sampler": Uniform(),
     "unit": Step(),

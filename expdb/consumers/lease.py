@@ -13,6 +13,7 @@ from typing import Any
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.consumers.consumer_ledger import ConsumerLedger
+from expdb.keywords import checked_keywords, deprecated
 from expdb.process.awaiting import AsyncExit, async_form
 from expdb.storage.ledger.lease_rows import LeaseRow
 from expdb.storage.scores.requested import scores_of
@@ -32,12 +33,12 @@ class Lease(AsyncExit[Batch]):
 
     Attributes
     ----------
-    step : int or None
+    trainer_step : int or None
         The trainer's own step number, as passed to `Consumer.lease`.
 
     Examples
     --------
-    >>> with consumer.lease(64, step=100) as batch:  # doctest: +SKIP
+    >>> with consumer.lease(64, trainer_step=100) as batch:  # doctest: +SKIP
     ...     train(batch)
     """
 
@@ -49,11 +50,11 @@ class Lease(AsyncExit[Batch]):
         row: LeaseRow,
         batch: Batch,
         seconds: float,
-        step: int | None,
+        trainer_step: int | None,
         renew: bool,
     ):
         self._ledger, self._row, self._batch = ledger, row, batch
-        self._seconds, self.step = seconds, step
+        self._seconds, self.trainer_step = seconds, trainer_step
         self._ended, self._renews = threading.Event(), renew
         self._expires, self._begun_at = time.monotonic() + seconds, errors.current_line()
         self._is_over, self._pid = False, os.getpid()
@@ -70,7 +71,7 @@ class Lease(AsyncExit[Batch]):
         begun_at = ":".join(map(str, self._begun_at))
         errors.warn(
             f"lease {self.id} of {self.batch.size} rows, drawn at {begun_at}, "
-            "was dropped without acknowledge() or give_back(), so its items stay leased until the "
+            "was dropped without acknowledge() or release(), so its items stay leased until the "
             f"lease expires after {self._seconds:g} s; use `with consumer.lease(...) as batch`"
         )
 
@@ -89,7 +90,19 @@ class Lease(AsyncExit[Batch]):
         return self._row.id
 
     @property
+    @deprecated("`trainer_step`")
+    def step(self) -> int | None:
+        """The trainer's own step number; use `trainer_step`."""
+        return self.trainer_step
+
+    @property
+    @deprecated("`batch_number`")
     def number(self) -> int:
+        """The number of the batch; use `batch_number`."""
+        return self.batch_number
+
+    @property
+    def batch_number(self) -> int:
         """The number of the batch, an int from 0.
 
         A batch that was released or has expired is drawn again under the same number.
@@ -101,7 +114,8 @@ class Lease(AsyncExit[Batch]):
         """The leased batch, a Batch."""
         return self._batch
 
-    def acknowledge(self, step: int | None = None, *, scores: Any = None) -> None:
+    @checked_keywords(step="trainer_step")
+    def acknowledge(self, trainer_step: int | None = None, *, scores: Any = None) -> None:
         """Record permanently that the batch was trained on, and end the lease.
 
         If the connection to the server is lost, the call is retried for up to the handle's
@@ -109,9 +123,9 @@ class Lease(AsyncExit[Batch]):
 
         Parameters
         ----------
-        step : int, optional
-            The trainer's own step number, stored in the same transaction. Defaults to the `step`
-            of the lease.
+        trainer_step : int, optional
+            The trainer's own step number, stored in the same transaction. Defaults to the
+            `trainer_step` of the lease.
         scores : list of mappings, mapping of columns, or table, optional
             Scores to record in the same transaction; see `ReplayBuffer.score_batch`. Use it for a
             judge that leases the steps or episodes that it scores.
@@ -121,7 +135,7 @@ class Lease(AsyncExit[Batch]):
         LeaseLost
             If the lease was acknowledged or released, or has expired. No score is recorded.
         InvalidValue
-            If `step` is not an integer, or a score is invalid.
+            If `trainer_step` is not an integer, or a score is invalid.
         UnknownConsumer
             If the consumer was dropped.
         DatabaseBusy
@@ -140,19 +154,20 @@ class Lease(AsyncExit[Batch]):
         ...     scores={"episode": lease.batch["episode"], "name": "judge", "value": values}
         ... )
         """
-        step = self.step if step is None else checks.whole(step, "step")
+        step = trainer_step
+        step = self.trainer_step if step is None else checks.whole(step, "trainer_step")
         rows = None if scores is None else scores_of(scores)
         try:
             self._ledger.acknowledge(self.id, step, rows)
         except (errors.LeaseLost, errors.UnknownConsumer):
             self._renews, self._expires = False, 0.0  # the items are no longer leased
             raise
-        self.end()
+        self._end()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Release the lease, so that the next lease of the consumer draws the batch again.
 
-        Calling `give_back` after the lease was acknowledged or released has no effect.
+        Calling `release` after the lease was acknowledged or released has no effect.
 
         Raises
         ------
@@ -162,7 +177,12 @@ class Lease(AsyncExit[Batch]):
             If another process locks the database for longer than the handle's `timeout`.
         """
         self._ledger.release(self.id)
-        self.end()
+        self._end()
+
+    @deprecated("`release`")
+    def give_back(self) -> None:
+        """Release the lease; use `release`."""
+        self.release()
 
     @property
     def is_over(self) -> bool:
@@ -172,12 +192,8 @@ class Lease(AsyncExit[Batch]):
         """
         return self._is_over
 
-    def end(self) -> None:
-        """Mark the lease as over in this process only, and stop its renewal.
-
-        `acknowledge`, `give_back` and `Consumer.batches` call this method. It does not change the
-        database.
-        """
+    def _end(self) -> None:
+        """Mark the lease as over in this process, and stop its renewal."""
         self._is_over = True
         self._ended.set()
 
@@ -206,6 +222,7 @@ class Lease(AsyncExit[Batch]):
         self._expires = time.monotonic() + seconds
 
     acknowledge_async = async_form(acknowledge)
+    release_async = async_form(release)
     give_back_async = async_form(give_back)
     renew_async = async_form(renew)
 
@@ -221,7 +238,7 @@ class Lease(AsyncExit[Batch]):
             self.acknowledge()
         else:
             with suppress(*GONE):  # raise the error of the block instead
-                self.give_back()
+                self.release()
 
 
 def _renew(ledger: ConsumerLedger, id: int, seconds: float, ended: threading.Event) -> None:

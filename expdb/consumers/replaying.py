@@ -60,7 +60,7 @@ def replayed(
             available = "none" if first is None else f"{first} to {last}"
             errors.warn(
                 f"consumer {name!r} has no batch that was acknowledged with a trainer step in "
-                f"steps=; pass other steps (available: {available})"
+                f"trainer_steps=; pass other steps (available: {available})"
             )
     return _each(store, sampling, consumer, ids, units)
 

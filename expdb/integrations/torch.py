@@ -206,7 +206,7 @@ class Samples(IterableDataset[Tensors]):
             batch = self.buffer.sample(
                 many * self.size,
                 self.where,
-                rng=rng,
+                seed=rng,
                 shard=None if parts == 1 else (part, parts),
                 **self.options,
             )
@@ -516,7 +516,7 @@ class _Messages(IterableDataset["_Message"]):
         if self.samples.divisible:
             many = _how_many(
                 self.samples.buffer.sample(
-                    self.samples.size, self.samples.where, rng=0, **self.samples.options
+                    self.samples.size, self.samples.where, seed=0, **self.samples.options
                 ).to_torch()
             )
             for batch, count in self.samples.drawn(many):

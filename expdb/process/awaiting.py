@@ -143,7 +143,7 @@ def async_form(
             task.add_done_callback(_ignore_error)
             raise
 
-    form.__name__ = f"{method.__name__}_async"
+    form.__name__ = f"{method.__name__.lstrip('_')}_async"
     form.__qualname__ = f"{method.__qualname__}_async"
     form.__doc__ = _doc_of_form(method, reads)
     return form
@@ -232,8 +232,9 @@ def _doc_of_form(method: Callable[..., Any], reads: bool) -> str:
         if reads
         else "A cancelled call finishes first; the message of the CancelledError gives the outcome."
     )
+    name = method.__name__.lstrip("_")
     return (
-        f"{summary}\n\nThis is the asynchronous form of `{method.__name__}`: it does not block the "
+        f"{summary}\n\nThis is the asynchronous form of `{name}`: it does not block the "
         f"event loop.\n{cancelled}\n{rest}"
     )
 

@@ -22,7 +22,7 @@ Retry = Callable[..., Any]
 
 Explain = Callable[[Any, str], TooFewRows]
 
-_SETTINGS = ("batch_size", "seed", "drop_last", "refresh", "request")
+_SETTINGS = ("size", "seed", "drop_last", "refresh", "request")
 _STATE = {*_SETTINGS, "epoch", "start", "items", "skipped", "generator"}
 
 
@@ -46,7 +46,7 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
 
     Examples
     --------
-    >>> epochs = buffer.epochs(256, n=10, unit=expdb.NStep(1))  # doctest: +SKIP
+    >>> epochs = buffer.epochs(256, epochs=10, unit=expdb.NStep(1))  # doctest: +SKIP
     >>> for batch in epochs:  # doctest: +SKIP
     ...     loss = learner(batch["obs"], batch["action"])
     ...     checkpoint["epochs"] = epochs.state_dict()
@@ -57,8 +57,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         sampling: SampleEngine,
         retry: Retry,
         explain: Explain,
-        batch_size: int,
-        n: int | None,
+        size: int,
+        epochs: int | None,
         request_args: tuple[Any, ...],
         seed: int,
         drop_last: bool,
@@ -68,13 +68,13 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         if empty is not np.empty:
             check_empty(empty)
         self._sampling, self._retry, self._explain, self._empty = sampling, retry, explain, empty
-        self._batch_size = checks.rows(batch_size, "batch_size")
-        self._n = None if n is None else _check_epoch_count(n)
+        self._size = checks.rows(size, "size")
+        self._epochs = None if epochs is None else _check_epoch_count(epochs)
         self._seed = _check_seed(seed)
         self._drop_last = checks.flag(drop_last, "drop_last")
         self._refresh = checks.flag(refresh, "refresh")
         where, unit, fields, shard = request_args
-        self._request_args = self._batch_size, where, Uniform(), unit, fields, shard
+        self._request_args = self._size, where, Uniform(), unit, fields, shard
         self._request = sampling.describe(*self._request_args)
         if unit.has_budget:
             raise InvalidValue(
@@ -94,8 +94,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
     def __repr__(self) -> str:
         count = "not listed yet" if self.items is None else f"{len(self.items):,}"
         return (
-            f"<Epochs: {self.epoch} of {self._n or 'endless'} completed, batch_size "
-            f"{self._batch_size}, items: {count}>"
+            f"<Epochs: {self.epoch} of {self._epochs or 'endless'} completed, size "
+            f"{self._size}, items: {count}>"
         )
 
     def __next__(self) -> Batch:
@@ -104,7 +104,7 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         Returns
         -------
         Batch
-            Up to `batch_size` items.
+            Up to `size` items.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
     def _next(self) -> Batch:
         while True:
             if self._order is None:
-                if self._n is not None and self.epoch >= self._n:
+                if self._epochs is not None and self.epoch >= self._epochs:
                     raise StopIteration
                 self._begin()
             assert self._order is not None
@@ -151,8 +151,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
                     "the items again"
                 )
             raise TooFewRows(
-                f"epoch {self.epoch} has no batch of {self._batch_size} items, because only "
-                f"{count - self.skipped} of {count} items are left; use a smaller batch_size or "
+                f"epoch {self.epoch} has no batch of {self._size} items, because only "
+                f"{count - self.skipped} of {count} items are left; use a smaller size or "
                 "drop_last=False"
             )
 
@@ -185,7 +185,7 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
                 "raise the capacity"
             )
         self.skipped += skipped
-        is_short = self._start - start - skipped < self._batch_size
+        is_short = self._start - start - skipped < self._size
         return None if is_short and self._drop_last else batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume after the last batch that was yielded before `state_dict` was called.
 
-        Call this method on an iterator that was created with the same arguments. Only `n`,
+        Call this method on an iterator that was created with the same arguments. Only `epochs`,
         `fields` and `empty` may differ. If `where` is an array of positions, only its length is
         compared.
 
@@ -229,12 +229,12 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
         Raises
         ------
         InvalidValue
-            If `state` was not returned by `state_dict`, or if the buffer, `batch_size`, `where`,
+            If `state` was not returned by `state_dict`, or if the buffer, `size`, `where`,
             `unit`, `seed`, `shard`, `drop_last` or `refresh` differs from the saved value.
 
         Examples
         --------
-        >>> epochs = buffer.epochs(256, n=10, unit=expdb.NStep(1))  # doctest: +SKIP
+        >>> epochs = buffer.epochs(256, epochs=10, unit=expdb.NStep(1))  # doctest: +SKIP
         >>> epochs.load_state_dict(checkpoint["epochs"])  # doctest: +SKIP
         """
         if not isinstance(state, Mapping):
@@ -242,6 +242,8 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
                 f"state must be a mapping, got {type(state).__name__}; pass the value that "
                 "state_dict() returned"
             )
+        if "batch_size" in state:  # it was saved by version 0.2 or earlier
+            state = {**state, "size": state["batch_size"]}
         if missing := _STATE - state.keys():
             raise InvalidValue(
                 f"state has no key {', '.join(sorted(missing))}; pass the value that "
@@ -277,10 +279,10 @@ class Epochs(AsyncIteration[Batch], Iterator[Batch]):
 def _check_epoch_count(n: Any) -> int:
     """Return a number of epochs; raise InvalidValue for any other value."""
     if isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n >= 1:
-        return checks.whole(n, "n", 1)
+        return checks.whole(n, "epochs", 1)
     query = "" if isinstance(n, (int, float, bool)) else "; pass a query as where="
     raise InvalidValue(
-        f"n must be a positive number of epochs, or None for no end, got {n!r}{query}"
+        f"epochs must be a positive number of epochs, or None for no end, got {n!r}{query}"
     )
 
 

@@ -51,7 +51,7 @@ def find_episodes(
     `keep` filters the rows that match `where`. If the search reaches its time limit, the result is
     incomplete; pass its `next_before` as `before` to continue the search.
     """
-    newest = buffer.episodes(newest=1)["episode"].to_pylist()
+    newest = buffer.episodes(limit=1)["episode"].to_pylist()
     top = newest[0] + 1 if newest else 0  # exclusive
     top = top if before is None else min(top, before)
     deadline = time.monotonic() + seconds
@@ -61,7 +61,7 @@ def find_episodes(
         began = time.monotonic()
         bottom = max(0, top - width)  # inclusive
         wanted = limit - len(rows) if keep is None else at_once
-        part = buffer.episodes(where, newest=wanted, before=top, after=bottom - 1).to_pylist()[::-1]
+        part = buffer.episodes(where, limit=wanted, before=top, after=bottom - 1).to_pylist()[::-1]
         if len(part) == wanted:
             bottom = part[-1]["episode"]
         if keep is not None:

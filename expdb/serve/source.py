@@ -60,7 +60,7 @@ class Source:
             self._writer = expdb.open(location, create=False, run="expdb serve")
         for name in self.db.buffers()[:1]:
             # Import the modules that are loaded lazily, before the first request.
-            self.buffer(name).episodes(newest=1)
+            self.buffer(name).episodes(limit=1)
 
     def buffer(self, name: str) -> expdb.ReplayBuffer:
         """Return a buffer; raise UnknownBuffer if there is no such buffer."""

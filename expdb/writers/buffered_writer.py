@@ -225,8 +225,9 @@ class BufferedWriter(ABC):
 
     def _store_steps(self, steps: PendingSteps) -> None:
         """Write steps and update their episodes."""
-        steps.close()  # before the write has the lock, so that several threads can encode
-        self._buffer._write_queue.write(EncodedWrite(steps, self._episodes))
+        queue = self._buffer._write_queue
+        queue.encode(steps)
+        queue.write(EncodedWrite(steps, self._episodes))
         self._buffer._evict_and_report()
 
     def _add_unreturned(self, positions: np.ndarray) -> None:

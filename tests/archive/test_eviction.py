@@ -90,9 +90,9 @@ def test_max_steps_per_task_keeps_the_newest_steps_of_each_task(buffer, db):
     assert (tasks.count("rare"), tasks.count("common")) == (5, 5)
     assert held(buffer) == [10, 20, 30, 40, 50, 55, 56, 57, 58, 59]
     assert db.check() == []
-    assert set(buffer.sample(300, rng=0)["position"].tolist()) == set(held(buffer))
+    assert set(buffer.sample(300, seed=0)["position"].tolist()) == set(held(buffer))
     buffer.eviction = None
-    buffer.set_capacity(3)
+    buffer.capacity = 3
     assert held(buffer) == [57, 58, 59]
 
 
@@ -107,7 +107,7 @@ def test_whole_episodes_evicts_entire_episodes_and_keeps_open_ones(db):
     assert buffer.evict() == 20
     assert buffer.episodes()["episode_id"].to_pylist()[1:] == ["e1", "e2"]
     assert db.check() == []
-    drawn = buffer.sample(2, unit=expdb.Episode(), rng=0)
+    drawn = buffer.sample(2, unit=expdb.Episode(), seed=0)
     assert drawn["length"].tolist() == [20, 20]
     still.end()
     assert buffer.evict() == 0

@@ -36,7 +36,7 @@ def path(tmp_path, monkeypatch):
         )  # fmt: skip
     buffer.policy_version = 4
     consumer = buffer.consumer("learner", max_times_sampled=2)
-    consumer.lease(3).acknowledge(step=11)
+    consumer.lease(3).acknowledge(trainer_step=11)
     consumer.lease(3)
     report_now(buffer)
     yield path
@@ -229,7 +229,7 @@ def test_evict_plan_lists_due_steps_without_evicting_them(path):
     with expdb.open(path) as db:
         buffer = db.buffer("train")
         buffer.eviction = expdb.Eviction(whole_episodes=True, by="archiver")
-        buffer.set_capacity(10)
+        buffer.capacity = 10
     rows = json.loads(run("evict", path, "--plan", "--json")[1])
     assert {row["buffer"] for row in rows} == {"train"}
     assert sum(row["last"] - row["first"] + 1 for row in rows) == 20

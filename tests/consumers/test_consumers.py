@@ -159,9 +159,9 @@ def test_an_exception_releases_the_lease_and_the_same_batch_is_drawn_again(buffe
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     with pytest.raises(ZeroDivisionError), consumer.lease(20) as lost:
         raise ZeroDivisionError
-    with consumer.lease(20, step=7) as batch:
+    with consumer.lease(20, trainer_step=7) as batch:
         assert same(batch, lost)
-    assert consumer.last_step == 7
+    assert consumer.last_trainer_step == 7
     assert [same(replay, lost) for replay in buffer.replay("trainer", [7])] == [True]
 
 
@@ -202,7 +202,7 @@ def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
         session.execute("UPDATE consumers SET version = version + 1")
     with pytest.raises(expdb.LeaseLost, match="expired"):
         late.acknowledge()
-    with theirs.lease(200, sampler=expdb.Uniform(replace=False), step=1) as batch:
+    with theirs.lease(200, sampler=expdb.Uniform(replace=False), trainer_step=1) as batch:
         assert same(batch, late.batch)
     with pytest.raises(expdb.LeaseLost, match="expired"):
         late.renew()
@@ -225,7 +225,7 @@ def test_a_lease_with_renew_is_renewed_until_it_is_released_or_deleted(open_db, 
     assert len(seen) == 3
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
-    lease.give_back()
+    lease.release()
     monkeypatch.setattr(lease_module, "RENEWALS", 3)
     dropped = ours.lease(**everything, seconds=0.3, renew=True)
     del dropped
@@ -236,26 +236,24 @@ def test_a_lease_can_be_acknowledged_only_once(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     lease = consumer.lease(5)
-    consumer.acknowledge(lease, 3)
+    lease.acknowledge(3)
     with pytest.raises(expdb.LeaseLost, match="already acknowledged"):
         lease.acknowledge(4)
     with pytest.raises(expdb.LeaseLost, match="already acknowledged; lease another batch"):
         consumer.shared(lease.id)
-    assert consumer.last_step == 3
+    assert consumer.last_trainer_step == 3
     back = consumer.lease(5)
-    back.give_back()
-    back.give_back()
+    back.release()
+    back.release()
     with pytest.raises(expdb.LeaseLost, match="was released"):
         back.acknowledge()
-    with pytest.raises(expdb.InvalidValue, match="expected a Lease"):
-        consumer.acknowledge(lease.batch)
 
 
 def die_holding(location, asked, sender):
     consumer = expdb.open(location).buffer("train").consumer("trainer")
-    with consumer.lease(20, step=0):
+    with consumer.lease(20, trainer_step=0):
         pass
-    sender.send(items(consumer.lease(20, step=1).batch))
+    sender.send(items(consumer.lease(20, trainer_step=1).batch))
     asked.recv()
 
 
@@ -274,14 +272,14 @@ def test_items_of_a_killed_learner_are_leased_again_immediately(location, open_d
     history = buffer.why(positions[0])
     assert "its process has ended, so the next lease releases it" in history[-1]
     consumer = open_db().buffer("train").consumer("trainer")
-    assert consumer.last_step == 0
-    lease = consumer.lease(20, step=1)
+    assert consumer.last_trainer_step == 0
+    lease = consumer.lease(20, trainer_step=1)
     assert "it is in lease 2" in buffer.why(positions[0])[-1]
     assert items(lease.batch) == positions
-    assert lease.number == 1
+    assert lease.batch_number == 1
     assert lease.id == 2
     lease.acknowledge()
-    assert consumer.last_step == 1
+    assert consumer.last_trainer_step == 1
 
 
 @pytest.mark.both_databases
@@ -357,7 +355,7 @@ def test_items_above_max_staleness_are_not_leased(buffer, unit, sampler):
 
     def versions():
         batch = consumer.lease(60, unit=unit, sampler=sampler, fields=names)
-        batch.give_back()
+        batch.release()
         return {int(number) for number in np.ravel(batch.batch["policy_version"])}
 
     with pytest.raises(expdb.InvalidValue, match="has no policy_version; set"):
@@ -379,14 +377,16 @@ def test_replay_of_evicted_steps_raises_an_error_that_names_the_batch(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer")
     for step in range(4):
-        with consumer.lease(10, sampler=expdb.Ordered("position"), step=step, unit=expdb.NStep(1)):
+        with consumer.lease(
+            10, sampler=expdb.Ordered("position"), trainer_step=step, unit=expdb.NStep(1)
+        ):
             pass
         buffer.delete(np.arange(step * 3 + 1).tolist() if step == 3 else [199 - step])
     with pytest.raises(errors.Evicted, match=r"batch 0 of consumer 'trainer': \d+ positions"):
         list(buffer.replay("trainer"))
     with pytest.raises(errors.UnknownConsumer, match="did you mean 'trainer'"):
         buffer.replay("trainr")
-    with pytest.warns(errors.ExpDBWarning, match="a trainer step in steps=; .*available: "):
+    with pytest.warns(errors.ExpDBWarning, match="a trainer step in trainer_steps=; .*available: "):
         assert list(buffer.replay("trainer", [99])) == []
 
 
@@ -406,7 +406,7 @@ def test_replay_returns_only_the_requested_trainer_steps(buffer):
     consumer = buffer.consumer("trainer")
     batches = {}
     for step in (10, 20, 30, 40):
-        with consumer.lease(10, step=step, fields=["obs", "task_id"]) as batch:
+        with consumer.lease(10, trainer_step=step, fields=["obs", "task_id"]) as batch:
             batches[step] = batch
     with consumer.lease(10):
         pass
@@ -427,24 +427,24 @@ def test_lease_waits_until_enough_steps_are_stored(buffer):
     assert time.monotonic() - began >= 0.2
 
     async def learn():
-        task = asyncio.create_task(consumer.lease_async(5, wait=30.0, step=1))
+        task = asyncio.create_task(consumer.lease_async(5, wait=30.0, trainer_step=1))
         await asyncio.sleep(0.1)
         fill(buffer, episodes=1)
-        await consumer.acknowledge_async(await task)
+        await (await task).acknowledge_async()
 
     asyncio.run(learn())
-    assert consumer.last_step == 1
+    assert consumer.last_trainer_step == 1
 
 
 def test_batches_acknowledges_each_batch_when_the_next_is_requested(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     seen = []
-    for batch in consumer.batches(16, at_least=1, first_step=10):
+    for batch in consumer.batches(16, at_least=1, first_trainer_step=10):
         seen.append(batch)
-        assert consumer.last_step == (None if len(seen) == 1 else 8 + len(seen))
+        assert consumer.last_trainer_step == (None if len(seen) == 1 else 8 + len(seen))
     assert counted(seen) == dict.fromkeys(range(200), 1)
-    assert consumer.last_step == 9 + len(seen)
+    assert consumer.last_trainer_step == 9 + len(seen)
     assert all(map(same, buffer.replay("trainer"), seen))
 
 
@@ -454,11 +454,11 @@ def test_leaving_a_batches_loop_releases_the_last_batch(buffer):
     for batch in consumer.batches(150):
         left = batch
         break
-    assert consumer.last_step is None
+    assert consumer.last_trainer_step is None
     steps = iter(consumer.batches(150, at_least=1))
     assert same(next(steps), left)
     assert next(steps).size == 50
-    assert consumer.last_step == 0
+    assert consumer.last_trainer_step == 0
     steps.close()
     assert consumer.lease(50, sampler=expdb.Uniform(replace=False)).batch.size == 50
 
@@ -566,7 +566,7 @@ def test_batches_raises_if_the_lease_of_the_last_batch_has_expired(buffer):
     time.sleep(0.2)
     with pytest.raises(expdb.LeaseLost, match="expired"):
         next(batches)
-    assert consumer.last_step is None
+    assert consumer.last_trainer_step is None
     assert counted(consume(consumer, 20)) == dict.fromkeys(range(200), 1)
 
 
@@ -616,7 +616,7 @@ def test_a_dropped_lease_causes_a_warning(scratch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lease = consumer.lease(1)
-        lease.give_back()
+        lease.release()
         with consumer.lease(1):
             pass
         expired = consumer.lease(1, seconds=0.001)
@@ -683,12 +683,12 @@ def test_a_dropped_consumer_does_not_continue_as_its_replacement(open_db):
 def test_clearing_a_buffer_keeps_its_consumers(buffer):
     fill(buffer, episodes=2)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
-    with consumer.lease(4, step=3):
+    with consumer.lease(4, trainer_step=3):
         pass
     open_lease = consumer.lease(4)
     buffer.clear()
     fill(buffer, episodes=2)
-    assert consumer.last_step == 3
+    assert consumer.last_trainer_step == 3
     open_lease.acknowledge()
     assert counted(consume(consumer, 7)) == dict.fromkeys(range(20, 40), 1)
     with pytest.raises(errors.Evicted):
@@ -708,12 +708,12 @@ def test_a_forked_child_does_not_release_leases_of_its_parent(buffer):
                 batches.close()
                 raise SystemExit
             except SystemExit:
-                consumer.lease(1).give_back()
+                consumer.lease(1).release()
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         with pytest.raises(expdb.TooFewRows):
             consumer.lease(3)
-    assert consumer.last_step is None
+    assert consumer.last_trainer_step is None
     assert consumer.lease(2).batch.size == 2
 
 
@@ -747,7 +747,7 @@ def test_beta_is_annealed_by_batch_number(buffer, open_db):
     buffer.update_priorities(np.arange(200), np.arange(200.0))
     sampler = expdb.Prioritized(anneal_steps=3)
     lease = buffer.consumer("trainer").lease(5, sampler=sampler)
-    lease.give_back()
+    lease.release()
     buffer.sampling_state()  # saves the priorities
     again = open_db().buffer("train").consumer("trainer").lease(5, sampler=sampler)
     assert same(lease.batch, again.batch)
@@ -790,7 +790,7 @@ def test_invalid_arguments_raise_invalid_value(buffer, db):
         pass
     again = pickle.loads(pickle.dumps(consumer))
     assert again.name == "trainer"
-    assert again.last_step is None
+    assert again.last_trainer_step is None
     again._buffer._database.close()
 
 
@@ -842,11 +842,11 @@ def test_why_returns_the_history_of_a_step(buffer):
     assert buffer.why(5)[-1].endswith("store steps with policy_version=")
     buffer.consumer("whole").lease(4, unit=expdb.Episode(), sampler=expdb.Uniform(replace=False))
     assert any("of consumer 'whole', lease 0" in line for line in buffer.why(5))
-    assert stale.last_step is None
+    assert stale.last_trainer_step is None
     buffer.delete([4])
     assert buffer.why(4)[0] == "deleted: the buffer holds 39 steps, from position 0 on"
     assert buffer.why(40) == ["not written yet: the next position is 40"]
-    buffer.set_capacity(10)
+    buffer.capacity = 10
     assert buffer.why(3)[0] == "evicted: the buffer holds 10 steps, from position 30 on"
     assert "acknowledged at step 12" in buffer.why(3)[1]
     with pytest.raises(expdb.InvalidValue):
@@ -918,7 +918,7 @@ def test_the_error_for_a_consumer_of_a_dropped_buffer_names_the_buffer(db):
     for act in (
         lambda: consumer.lease(2), lambda: consumer.lease(100, wait=5.0),
         lambda: next(consumer.batches(2)), lambda: consumer.shared(lease.id), consumer.stats,
-        lambda: consumer.last_step, lease.acknowledge, lease.give_back,
+        lambda: consumer.last_trainer_step, lease.acknowledge, lease.release,
     ):  # fmt: skip
         with pytest.raises(errors.UnknownBuffer, match="buffer 'train' was dropped"):
             act()

@@ -235,7 +235,7 @@ def test_waiting_coroutines_do_not_exhaust_the_thread_pool(paced):
     async def train(consumer):
         for version in range(6, 16):
             lease = await consumer.lease_async(2, wait=30, sampler=expdb.Ordered("position"))
-            await consumer.acknowledge_async(lease)
+            await lease.acknowledge_async()
             paced.policy_version = version
 
     async def run():

@@ -37,7 +37,7 @@ def test_pinned_steps_are_kept_until_the_lease_is_acknowledged(buffer, db):
     lease.acknowledge()
     assert (len(buffer), buffer.stats()["oldest"], buffer.stats()["pinned"]) == (100, 60, None)
     assert db.check() == []
-    drawn = buffer.sample(400, rng=0)["position"]
+    drawn = buffer.sample(400, seed=0)["position"]
     assert (drawn.min(), drawn.max()) == (60, 159)
 
 
@@ -50,7 +50,7 @@ def test_the_oldest_pin_determines_the_oldest_step_that_is_kept(buffer, db):
     ]
     store(buffer, 50)
     assert buffer.stats()["oldest"] == 10
-    leases[1].give_back()
+    leases[1].release()
     assert buffer.stats()["oldest"] == 30
     consumers[0].lease(1)  # pins nothing
     buffer.drop_consumer("a")
@@ -65,7 +65,7 @@ def test_a_pin_ends_when_its_lease_expires(buffer):
     store(buffer, 20)
     assert buffer.stats()["oldest"] == 0
     time.sleep(1.02)
-    consumer.lease(1).give_back()  # also removes expired leases
+    consumer.lease(1).release()  # also removes expired leases
     assert buffer.stats()["oldest"] == 20
 
 
@@ -80,7 +80,7 @@ def test_a_pin_covers_every_step_that_a_batch_contains(buffer):
         where = [20, 27] if isinstance(unit, expdb.Episode) else [27]
         lease = consumer.lease(1, where, unit=unit, pin=True)
         assert buffer.stats()["pinned"] == least
-        lease.give_back()
+        lease.release()
 
 
 def test_a_pin_is_dropped_when_the_buffer_exceeds_twice_its_capacity(buffer, db):

@@ -63,7 +63,7 @@ def test_a_full_queue_blocks_writers_until_learners_lease(impatient, open_db, db
     store(impatient, 2)
     with pytest.raises(errors.RateLimited):
         impatient.store(n=1)
-    lease.give_back()
+    lease.release()
     with pytest.raises(errors.RateLimited):
         impatient.store(n=1)
     consumer.lease(2)  # the same batch again, which is already counted
@@ -267,7 +267,7 @@ def test_deleted_steps_do_not_block_writers(full):
 @pytest.mark.both_databases
 def test_evicted_steps_do_not_block_writers(full):
     full.consumer("trainer", max_times_sampled=1)
-    full.set_capacity(4)
+    full.capacity = 4
     refill(full, 6)
     assert full.consumer("trainer").lease(4).batch.size == 4
 
@@ -341,13 +341,13 @@ def test_a_capacity_below_min_size_is_rejected(db):
     buffer = db.buffer("small", capacity=100)
     buffer.consumer("trainer", min_size=50)
     with pytest.raises(expdb.InvalidValue, match="min_size of consumer 'trainer' is 50"):
-        buffer.set_capacity(49)
+        buffer.capacity = 49
     buffer.drop_consumer("trainer")
     buffer.rate_limiter = expdb.MinSize(60)
     with pytest.raises(expdb.InvalidValue, match=r"min_size is 60, but .* capacity of 59"):
-        buffer.set_capacity(59)
+        buffer.capacity = 59
     assert buffer.capacity == 100
-    buffer.set_capacity(60)
+    buffer.capacity = 60
 
 
 def test_the_largest_valid_limits_can_be_used(buffer):

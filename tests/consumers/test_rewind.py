@@ -25,7 +25,7 @@ def train(consumer, steps, size=2, **options):
     """Lease and acknowledge one batch for each trainer step; return the positions by step."""
     positions = {}
     for step in steps:
-        with consumer.lease(size, sampler=ALL, step=step, **options) as batch:
+        with consumer.lease(size, sampler=ALL, trainer_step=step, **options) as batch:
             positions[step] = batch["position"].tolist()
     return positions
 
@@ -35,7 +35,7 @@ def test_everything_leased_after_a_step_can_be_leased_again(buffer):
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     first = train(trainer, range(6), 4)
     assert trainer.rewind(2) == {"leases": 3, "items": 12, "evicted": 0, "archived": 0}
-    assert trainer.last_step == 2
+    assert trainer.last_trainer_step == 2
     assert trainer.stats()["acknowledged"] == 3
     again = train(trainer, range(3, 10), 4)
     kept = [first[step] for step in range(3)]
@@ -50,7 +50,7 @@ def test_rewind_releases_active_leases(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     train(trainer, [0])
-    active = trainer.lease(4, sampler=ALL, step=1, pin=True)
+    active = trainer.lease(4, sampler=ALL, trainer_step=1, pin=True)
     assert trainer.rewind(0)["leases"] == 1
     with pytest.raises(expdb.LeaseLost, match="was released; lease another batch"):
         active.acknowledge()
@@ -87,11 +87,11 @@ def test_batches_without_a_step_belong_to_the_previous_trainer_step(buffer):
 def test_learners_may_acknowledge_their_steps_in_any_order(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
-    leases = [trainer.lease(2, sampler=ALL, step=step) for step in range(6)]
+    leases = [trainer.lease(2, sampler=ALL, trainer_step=step) for step in range(6)]
     for step in (1, 0, 5, 2, 4, 3):
         leases[step].acknowledge()
     assert trainer.rewind(2)["leases"] == 3
-    assert trainer.last_step == 2
+    assert trainer.last_trainer_step == 2
     kept = [batch["position"].tolist() for batch in buffer.replay("trainer")]
     assert kept == [leases[step].batch["position"].tolist() for step in (1, 0, 2)]
     later = train(trainer, [3, 4, 5])
@@ -113,7 +113,7 @@ def test_rewind_reports_the_number_of_evicted_items(db):
     with pytest.warns(errors.ExpDBWarning, match="12 of 40 items that consumer 'trainer' leased"):
         figures = trainer.rewind(-1)
     assert figures == {"leases": 5, "items": 40, "evicted": 12, "archived": 0}
-    assert trainer.last_step is None
+    assert trainer.last_trainer_step is None
     assert len(train(trainer, [0], 40)[0]) == 40
 
 
@@ -130,7 +130,7 @@ def test_rewind_reports_the_number_of_archived_items(db, tmp_path):
     buffer.evict()
     with pytest.warns(errors.ExpDBWarning, match=r"\(1 are in the archive\)"):
         assert trainer.rewind(0) == {"leases": 1, "items": 2, "evicted": 1, "archived": 1}
-    trainer.lease(1, unit=Episode(), sampler=ALL, step=1).acknowledge()
+    trainer.lease(1, unit=Episode(), sampler=ALL, trainer_step=1).acknowledge()
     buffer.delete({"episode_id": "new"})
     buffer.delete({"task_id": "task"})
     with pytest.warns(errors.ExpDBWarning, match=r"\(0 are in the archive\)"):
@@ -154,7 +154,7 @@ def test_rewind_warns_of_an_archive_file_that_cannot_be_read(buffer, tmp_path):
 def test_rewind_releases_whole_groups(buffer):
     fill(buffer)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
-    first = [trainer.lease(1, unit=Group(2), sampler=ALL, step=step) for step in range(3)]
+    first = [trainer.lease(1, unit=Group(2), sampler=ALL, trainer_step=step) for step in range(3)]
     for lease in first:
         lease.acknowledge()
     trainer.rewind(0)
@@ -185,9 +185,9 @@ def test_discard_uses_up_and_counts_groups_below_min_spread(buffer):
     unit = Group(2, min_spread=1e-6)
     trainer = buffer.consumer("trainer", max_times_sampled=1)
     assert trainer.stats(unit=unit)["groups"]["no_spread"] == 4
-    assert trainer.discard(unit, step=0) == 4
+    assert trainer.discard(unit, trainer_step=0) == 4
     assert trainer.discard(unit) == 0
-    with trainer.lease(2, unit=unit, sampler=ALL, step=1) as batch:
+    with trainer.lease(2, unit=unit, sampler=ALL, trainer_step=1) as batch:
         assert sorted(batch["x"][:, 0, 0].tolist()) == [0, 3]
     figures = trainer.stats(unit=unit)
     assert figures["discarded"] == 4

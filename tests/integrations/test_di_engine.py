@@ -553,7 +553,7 @@ def test_an_interrupt_during_an_update_leaves_a_consistent_buffer(deque, tmp_pat
     index = buffer[3].index
     with monkeypatch.context() as patch:
         patch.setattr(buffer.items, "delete", interrupt)  # the old item and the capacity stay
-        patch.setattr(buffer.items.buffer.__class__, "set_capacity", set_once())
+        patch.setattr(buffer.items.buffer.__class__, "_set_capacity", set_once())
         with pytest.raises(KeyboardInterrupt):
             buffer.update(index, item(30))
     again = deque(size=8, location=path)
@@ -563,8 +563,8 @@ def test_an_interrupt_during_an_update_leaves_a_consistent_buffer(deque, tmp_pat
 
 
 def set_once():
-    """Return a `set_capacity` that works only once, as in a process that is then killed."""
-    original, calls = expdb.ReplayBuffer.set_capacity, []
+    """Return a `_set_capacity` that works only once, as in a process that is then killed."""
+    original, calls = expdb.ReplayBuffer._set_capacity, []
 
     def set_capacity(buffer, capacity):
         calls.append(capacity)

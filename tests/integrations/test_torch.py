@@ -170,8 +170,8 @@ def test_arrays_become_tensors_without_a_copy(buffer):
             made.append(pinned(shape, dtype))
             return made[-1]
 
-        plain = buffer.sample(6, unit=unit, rng=2)
-        batch = buffer.sample(6, unit=unit, rng=2, empty=empty)
+        plain = buffer.sample(6, unit=unit, seed=2)
+        batch = buffer.sample(6, unit=unit, seed=2, empty=empty)
         tensors = batch.to_torch(non_blocking=True)
         addresses = {array.__array_interface__["data"][0] for array in made}
         for name in ("obs", "action", "terminated"):

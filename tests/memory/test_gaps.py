@@ -32,7 +32,7 @@ class HistoryWithDeletions(History):
 
 def _sample(buffer, sampler, unit, seed):
     with contextlib.suppress(expdb.TooFewRows):
-        return dict(buffer.sample(9, sampler=sampler, unit=unit, rng=np.random.default_rng(seed)))
+        return dict(buffer.sample(9, sampler=sampler, unit=unit, seed=np.random.default_rng(seed)))
     return {}
 
 
@@ -155,7 +155,7 @@ def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
     prioritized = expdb.Prioritized(epsilon=0.0)
 
     def draw(source):
-        return dict(source.sample(50, sampler=prioritized, rng=np.random.default_rng(0)))
+        return dict(source.sample(50, sampler=prioritized, seed=np.random.default_rng(0)))
 
     before = draw(buffer)
     assert not set(before["position"]) & set(gone)
@@ -181,7 +181,7 @@ def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
         buffer.store(x=100 + k)
         buffer.sample(1, unit=expdb.Stack(1, stack_fields=("x",)))
     reader = open_db(max_lag=0.0).buffer("b")
-    ours, theirs = (source.sample(200, unit=expdb.NStep(1), rng=0) for source in (buffer, reader))
+    ours, theirs = (source.sample(200, unit=expdb.NStep(1), seed=0) for source in (buffer, reader))
     np.testing.assert_array_equal(ours["position"], theirs["position"])
 
 
@@ -192,7 +192,7 @@ def test_a_sample_excludes_steps_deleted_by_another_handle(open_db):
     buffer.store_batch({"x": np.arange(4_000)})
     buffer.sample(1, unit=expdb.NStep(1))
     assert other.delete(np.array(gone)) == len(gone)
-    drawn = set(buffer.sample(200_000, rng=0, fields=["x"])["x"].tolist())
+    drawn = set(buffer.sample(200_000, seed=0, fields=["x"])["x"].tolist())
     assert drawn == set(range(4_000)) - set(gone)
 
 

@@ -46,7 +46,7 @@ def assert_right(buffer, low, high, wide):
     The seed is fixed because 8 draws per step miss at least one of 60 steps in 2 % of the runs.
     """
     buffer.sample(1, unit=expdb.NStep(1, next_fields=()))  # a first `Step` sample loads no rows
-    batch = buffer.sample(8 * (high - low), rng=5)
+    batch = buffer.sample(8 * (high - low), seed=5)
     n = batch["n"]
     assert len(set(n.tolist())) > 0.99 * (high - low)
     assert low <= n.min()
@@ -98,7 +98,7 @@ def test_partly_evicted_chunks_are_loaded_separately(open_db, joined):
     high = write(buffer, 0, [LONG] * 12)
     low = high - 10 * LONG
     assert_right(open_db().buffer("b"), low, high, lambda n: n >= 0)
-    buffer.set_capacity(10 * LONG - 37)
+    buffer.capacity = 10 * LONG - 37
     assert_right(open_db().buffer("b"), low + 37, high, lambda n: n >= 0)
     assert all(alike for alike, _ in joined)
     assert joined[1][1] > joined[0][1]  # one chunk is partly evicted

@@ -92,7 +92,7 @@ def test_new_fields_are_loaded_and_the_widest_leaves_memory_at_its_limit(open_db
             fields["text"] = f"text {k}"
         buffer.store(episode_id="e", obs=np.array([k, k], np.int32), **fields)
         if k % 3 == 2:
-            batch = other.sample(k, unit=NStep(1), sampler=ALL, rng=k)
+            batch = other.sample(k, unit=NStep(1), sampler=ALL, seed=k)
             assert sorted(batch["n"].tolist()) == list(range(k))
             for row in batch.to_list():
                 n = row["n"]
@@ -138,7 +138,9 @@ def test_buffers_of_one_handle_share_the_resident_bytes_limit(open_db):
 
 def positions(buffer, **options):
     """Return the distinct positions of 300 draws, in ascending order."""
-    return sorted(set(buffer.sample(300, rng=0, **options)["position"].reshape(-1).tolist()) - {-1})
+    return sorted(
+        set(buffer.sample(300, seed=0, **options)["position"].reshape(-1).tolist()) - {-1}
+    )
 
 
 def agree(open_db, buffer, **options):
@@ -148,7 +150,7 @@ def agree(open_db, buffer, **options):
     for source in (buffer, fresh):
         try:
             draws.append(
-                {key: value.tolist() for key, value in source.sample(64, rng=3, **options).items()}
+                {key: value.tolist() for key, value in source.sample(64, seed=3, **options).items()}
             )
         except expdb.TooFewRows:
             draws.append(None)
@@ -170,7 +172,7 @@ def test_multi_step_samples_ignore_rows_in_memory_without_a_step(db, unit):
         buffer.store_batch([{"obs": float(i), "terminated": i % 30 == 29} for i in range(60)])
         buffer.delete(QueryBuilder().in_("step", list(range(10, 20, 2))))
         buffer._sampling.reset()
-        assert buffer.sample(200, unit=unit, rng=0).size == 200
+        assert buffer.sample(200, unit=unit, seed=0).size == 200
 
 
 def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
@@ -190,7 +192,7 @@ def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
         other.update_priorities([0], [1000.0])
         with writing(other_db) as session:
             session.query("UPDATE chunks SET data = ? WHERE id = ?", data, id)
-        batch = buffer.sample(300, sampler=sampler, rng=0)
+        batch = buffer.sample(300, sampler=sampler, seed=0)
         assert {0, 4} <= set(batch["position"].tolist())
         assert batch["probability"].max() == pytest.approx(1000 / 2003)
 
@@ -220,7 +222,7 @@ def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
         )
         for candidate in (sampler, Uniform(over="task"), Uniform(replace=True)):
             buffer.sample(4, sampler=candidate)
-    buffer.set_capacity(100)
+    buffer.capacity = 100
     for candidate in (
         sampler,
         Uniform(over="task"),
@@ -250,7 +252,7 @@ def test_new_steps_get_the_maximum_priority_of_all_handles(open_db):
     first.sample(2, sampler=sampler)
     second.store(x=4)
     for buffer in (first, second):
-        batch = buffer.sample(500, sampler=sampler, rng=0)
+        batch = buffer.sample(500, sampler=sampler, seed=0)
         assert batch["probability"][batch["position"] == 4][0] == pytest.approx(100 / 203)
 
 
@@ -287,10 +289,10 @@ def test_handles_agree_on_unordered_episodes_after_eviction(open_db):
         )
     for unit in (Sequence(1, stride=2), NStep(1)):
         agree(open_db, buffer, unit=unit)
-    buffer.set_capacity(2)
+    buffer.capacity = 2
     for unit in (Sequence(1, stride=2), NStep(1), Sequence(3)):
         agree(open_db, buffer, unit=unit)
-    buffer.set_capacity(1)
+    buffer.capacity = 1
     agree(open_db, buffer, unit=NStep(1))
     buffer.update({"episode_id": "e"}, terminated=False, truncated=True)
     assert agree(open_db, buffer, unit=NStep(1)) is None

@@ -41,7 +41,7 @@ def test_consumer_frees_the_memory_of_evicted_steps(
 
 
 @pytest.mark.parametrize("method", ["_count", "_hold", "_note"])
-@pytest.mark.parametrize("act", ["lease", "give_back", "acknowledge"])
+@pytest.mark.parametrize("act", ["lease", "release", "acknowledge"])
 def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, method):
     buffer = db.buffer("train")
     store_episode(buffer, 10)
@@ -57,7 +57,7 @@ def test_usage_matches_the_ledger_after_an_interrupt(db, monkeypatch, act, metho
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(usage.Usage, method, interrupted_once)
         consumer.lease(4) if act == "lease" else getattr(lease, act)()
-    consumer.lease(1).give_back()
+    consumer.lease(1).release()
     leasing, positions = consumer._ledger, np.arange(10)
     np.testing.assert_array_equal(leasing._usage.left(positions), leasing.left(positions))
 
@@ -86,13 +86,13 @@ def test_usage_matches_the_ledger_after_random_operations(db, open_db, small_arr
                 leases.append(consumers[int(rng.integers(2))].lease(int(rng.integers(1, 9))))
         elif leases:
             lease = leases.pop(int(rng.integers(len(leases))))
-            lease.acknowledge() if action == 4 else lease.give_back()
+            lease.acknowledge() if action == 4 else lease.release()
         with contextlib.suppress(expdb.TooFewRows):
-            consumers[0].lease(1).give_back()  # reads the leases of the other handle
+            consumers[0].lease(1).release()  # reads the leases of the other handle
             leasing = consumers[0]._ledger
             positions = leasing._sampling.resident.all_positions()
             np.testing.assert_array_equal(leasing._usage.left(positions), leasing.left(positions))
             compared += 1
     assert compared > 20
     for lease in leases:
-        lease.give_back()
+        lease.release()

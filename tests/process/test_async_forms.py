@@ -45,7 +45,7 @@ def test_async_methods_return_and_raise_the_same_as_sync_methods(db):
         batch = await buffer.get_async(positions)
         assert batch["n"].tolist() == [0, 1, 2, 3]
         assert batch["reward"][1] == 2.0
-        assert (await buffer.sample_async(2, rng=0)).size == 2
+        assert (await buffer.sample_async(2, seed=0)).size == 2
         assert await buffer.delete_async([0]) == 1
         assert await db.check_async() == []
         assert (await db.sql_async("SELECT count(*) AS n FROM experience"))["n"].to_pylist() == [3]
@@ -206,7 +206,7 @@ def test_async_iteration_over_epochs_does_not_block_the_event_loop(buffer, monke
     buffer.store_batch([{"n": k} for k in range(4)])
 
     async def run():
-        return [batch.size async for batch in buffer.epochs(2, n=1)]
+        return [batch.size async for batch in buffer.epochs(2, epochs=1)]
 
     assert asyncio.run(run()) == [2, 2]
     assert threading.main_thread() not in threads
@@ -224,10 +224,10 @@ def test_async_iterators_yield_the_same_batches_as_sync_iterators(open_db, locat
             trainer = same.consumer("trainer", max_times_sampled=1)
             leased = [batch["position"] async for batch in trainer.batches_async(2, at_least=1)]
             assert sorted(np.concatenate(leased).tolist()) == list(range(10))
-            assert trainer.last_step == len(leased) - 1
+            assert trainer.last_trainer_step == len(leased) - 1
             replayed = [batch["position"] async for batch in same.replay_async("trainer")]
             assert [each.tolist() for each in replayed] == [each.tolist() for each in leased]
-            epochs = same.epochs(3, n=2, seed=1)
+            epochs = same.epochs(3, epochs=2, seed=1)
             seen = [batch["n"] async for batch in epochs]
             assert sorted(np.concatenate(seen).tolist()) == sorted([*range(10), *range(10)])
         with pytest.raises(errors.DatabaseClosed):
@@ -267,7 +267,7 @@ def test_batches_async_releases_the_current_batch_if_the_loop_ends_early(buffer,
 
     asyncio.run(run())
     assert trainer.stats()["acknowledged"] == 1
-    assert trainer.last_step == 0
+    assert trainer.last_trainer_step == 0
     with trainer.lease(4, sampler=expdb.Uniform(replace=False)) as batch:
         assert batch.size == 4
 

@@ -16,6 +16,7 @@ from behind import report_now
 import expdb
 from expdb import errors
 from expdb.storage.upkeep import metrics_history, reporting
+from expdb.storage.writing.pending_steps import PendingSteps
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
@@ -67,7 +68,7 @@ def test_an_interrupt_while_converting_a_value_stores_no_part_of_the_step(buffer
     ]
     assert buffer.episodes()["length"].to_pylist() == [50]
     assert "new" not in buffer.stats()["fields"]
-    assert buffer.sample(20, rng=0).size == 20
+    assert buffer.sample(20, seed=0).size == 20
 
 
 def test_a_writer_can_be_used_after_an_interrupt_while_converting_a_value(buffer):
@@ -296,11 +297,11 @@ def test_samples_are_correct_after_a_sample_is_interrupted_at_any_line(
         if at % 4 == 0:
             other.delete({"task_id": f"t{at - 2}", "step": 3})
         with strike:
-            buffer.sample(8, rng=0, **options)
-        by_another_thread(lambda: buffer.sample(8, rng=1, **options))
-        ours = buffer.sample(16, rng=2, **options)
+            buffer.sample(8, seed=0, **options)
+        by_another_thread(lambda: buffer.sample(8, seed=1, **options))
+        ours = buffer.sample(16, seed=2, **options)
         with expdb.open(location) as fresh:
-            theirs = fresh.buffer("b").sample(16, rng=2, **options)
+            theirs = fresh.buffer("b").sample(16, seed=2, **options)
         np.testing.assert_equal(dict(ours), dict(theirs))
 
     assert everywhere(kind, stride, scenario, repeats=2) > 10
@@ -318,7 +319,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_line(open_db, location,
         for n in range(3):
             writer.append(n=n)
         buffer.store(task_id=f"open{at}", n=0)
-        buffer.sample(4, sampler=expdb.Prioritized(), rng=0)
+        buffer.sample(4, sampler=expdb.Prioritized(), seed=0)
         buffer.update_priorities([0], [float(at)])
         with strike:
             db.close()
@@ -358,3 +359,32 @@ def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stri
         assert sum(row["counts"]["steps"] for row in actors) == len(buffer)
 
     assert everywhere(kind, stride, scenario) > 10
+
+
+@pytest.mark.parametrize("kind", ["writer", "episode"])
+@pytest.mark.parametrize("call", ["flush", "close", "store"])
+def test_a_signal_handler_cannot_write_while_a_writer_encodes_its_steps(
+    scratch, kind, call, monkeypatch
+):
+    writer = scratch.writer() if kind == "writer" else scratch.episode("t")
+    writer.append(x=1)
+    calls = {
+        "flush": writer.flush,
+        "close": writer.close if kind == "writer" else writer.end,
+        "store": lambda: scratch.store(x=2),
+    }
+    refused, encode = [], PendingSteps.close
+
+    def interrupted(steps):
+        monkeypatch.setattr(PendingSteps, "close", encode)
+        with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
+            calls[call]()
+        refused.append(call)
+        encode(steps)
+
+    monkeypatch.setattr(PendingSteps, "close", interrupted)
+    assert writer.flush().tolist() == [0]
+    assert refused == [call]
+    writer.append(x=3)
+    calls["close"]()
+    assert scratch.get([0, 1])["x"].tolist() == [1, 3]

@@ -23,7 +23,7 @@ def store_in_another_process(path, number):
 
 
 def drawn(buffer):
-    return set(buffer.sample(200, fields=["n"], rng=0)["n"].tolist())
+    return set(buffer.sample(200, fields=["n"], seed=0)["n"].tolist())
 
 
 @pytest.fixture

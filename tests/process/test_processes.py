@@ -160,12 +160,12 @@ def test_a_forked_child_inherits_the_rows_in_memory_of_its_parent(path):
         def child():
             rows = buffer.stats()["resident_bytes"]
             buffer.store(x=-7)
-            drawn = set(buffer.sample(20_000, rng=0)["x"].tolist())
+            drawn = set(buffer.sample(20_000, seed=0)["x"].tolist())
             return (
                 rows == in_memory,
                 -7 in drawn,
                 len(drawn) > 2_900,
-                buffer.sample(50, sampler=expdb.Prioritized(), rng=0)["x"].max(),
+                buffer.sample(50, sampler=expdb.Prioritized(), seed=0)["x"].max(),
             )
 
         assert in_child(child) == (True, True, True, 5)
@@ -289,7 +289,7 @@ def test_a_read_transaction_sees_one_snapshot(path):
             buffer.store_batch({"task_id": f"t{k}", "x": [k]})
         with reading(db) as session:
             before = store_of(buffer).state(session)
-            other.buffer("b").set_capacity(2)
+            other.buffer("b").capacity = 2
             other.buffer("b").update({"step": 0}, reward=1.0)
             from expdb.storage.reading import fetch
 

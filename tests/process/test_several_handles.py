@@ -160,7 +160,7 @@ def test_reads_with_unsaved_priorities_do_not_wait_for_a_writer(open_db):
     db, other = open_db(timeout=30.0), open_db()
     buffer = db.buffer("b")
     buffer.store_batch({"n": np.arange(20), "reward": np.ones(20)})
-    buffer.sample(4, sampler=expdb.Prioritized(), rng=0)
+    buffer.sample(4, sampler=expdb.Prioritized(), seed=0)
     buffer.update_priorities(np.arange(20), np.arange(20.0))
     done = threading.Event()
 
@@ -195,7 +195,7 @@ def test_unsaved_priorities_are_kept_if_a_new_step_lacks_a_field(open_db):
     buffer.update_priorities([0, 1, 2, 3], [1.0, 2.0, 5.0, 5.0])
     buffer.store(n=4)  # lacks obs, so that all rows are read again
     buffer.update_priorities([2, 3], [3.0, 10.0])
-    batch = buffer.sample(64, sampler=sampler, rng=0)
+    batch = buffer.sample(64, sampler=sampler, seed=0)
     np.testing.assert_allclose(
         batch["probability"], np.array([1.0, 2.0, 3.0, 10.0, 4.0])[batch["position"]] / 20
     )

@@ -22,7 +22,7 @@ def fill(buffer, episodes=8):
 def drawn_shares(buffer, sampler, size=20_000, **options):
     """Return the share of each task in a large sample."""
     batch = buffer.sample(
-        size, sampler=sampler, fields=["task_id", "probability"], rng=1, **options
+        size, sampler=sampler, fields=["task_id", "probability"], seed=1, **options
     )
     tasks, counts = np.unique(batch["task_id"].astype(str), return_counts=True)
     return dict(zip(tasks.tolist(), (counts / size).tolist(), strict=True)), batch

@@ -438,7 +438,7 @@ def test_shared_and_replay_repeat_a_leased_batch_bit_for_bit(train, pack):
             store(train, turns, group_id=f"g{g}", episode_id=f"{g}/{k}")
     unit = Tokens(of=Group(3), max_tokens=300, pack=pack, advantage="grpo")
     consumer = train.consumer("trainer", max_times_sampled=1)
-    lease = consumer.lease(2, unit=unit, sampler=ALL, step=1)
+    lease = consumer.lease(2, unit=unit, sampler=ALL, trainer_step=1)
     shared = consumer.shared(lease.id)
     lease.acknowledge()
     (again,) = train.replay("trainer")
@@ -509,7 +509,7 @@ def test_shards_of_all_ranks_add_up_to_the_whole_batch(location, ranks, pack):
         buffer = db.buffer("tokens", fields=expdb.TOKEN_FIELDS)
         fill_groups(buffer)
         unit = Tokens(of=Group(4), max_tokens=200, pack=pack, advantage="grpo", pad_id=7)
-        whole = buffer.consumer("c").lease(8, unit=unit, sampler=ALL, step=1, pin=True)
+        whole = buffer.consumer("c").lease(8, unit=unit, sampler=ALL, trainer_step=1, pin=True)
         parts = []
         for rank in range(ranks):
             with expdb.open(location) as other:  # like a handle of another process
@@ -718,7 +718,7 @@ def test_items_above_the_budget_are_leased_later(train, pack):
 def test_a_budget_keeps_the_oldest_drawn_items(train):
     for _ in range(8):
         store(train, [turn([1], [2, 3])])
-    batch = everything(train, Tokens(budget=9), 8, rng=0)
+    batch = everything(train, Tokens(budget=9), 8, seed=0)
     assert sorted(batch["position"].tolist()) == [0, 1, 2]
 
 

@@ -58,14 +58,14 @@ def drawn_positions(epochs):
 def drawable(buffer, unit, **options):
     """Return the positions that a large sample draws."""
     repeated = expdb.Uniform(replace=True)
-    batch = buffer.sample(4000, unit=unit, sampler=repeated, rng=0, **options)
+    batch = buffer.sample(4000, unit=unit, sampler=repeated, seed=0, **options)
     return np.unique(items_of(batch)).tolist()
 
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("options", [{}, {"where": {"task_id": "task-1"}}, {"shard": (1, 2)}])
 def test_each_epoch_returns_every_item_once(shared, unit, options):
-    batches = drawn_positions(shared.epochs(8, n=2, unit=unit, **options))
+    batches = drawn_positions(shared.epochs(8, epochs=2, unit=unit, **options))
     half = len(batches) // 2
     first, second = (
         np.concatenate(half_batches).tolist() for half_batches in (batches[:half], batches[half:])
@@ -76,14 +76,14 @@ def test_each_epoch_returns_every_item_once(shared, unit, options):
 
 
 def test_the_seed_determines_the_order(open_db, filled):
-    order = drawn_positions(filled.epochs(8, n=2, seed=5))
-    assert order == drawn_positions(open_db().buffer("b").epochs(8, n=2, seed=5))
-    assert order != drawn_positions(filled.epochs(8, n=2, seed=6))
+    order = drawn_positions(filled.epochs(8, epochs=2, seed=5))
+    assert order == drawn_positions(open_db().buffer("b").epochs(8, epochs=2, seed=5))
+    assert order != drawn_positions(filled.epochs(8, epochs=2, seed=6))
 
 
 def test_drop_last_drops_the_short_batch(filled):
     count = len(drawable(filled, expdb.Step()))
-    sizes = [len(batch) for batch in drawn_positions(filled.epochs(10, n=3, drop_last=True))]
+    sizes = [len(batch) for batch in drawn_positions(filled.epochs(10, epochs=3, drop_last=True))]
     assert count % 10
     assert sizes == [10] * (3 * (count // 10))
 
@@ -91,7 +91,7 @@ def test_drop_last_drops_the_short_batch(filled):
 def test_refresh_includes_new_steps_in_the_next_epoch(filled):
     count = len(filled)
     for refresh in (False, True):
-        epochs = filled.epochs(1000, n=2, refresh=refresh)
+        epochs = filled.epochs(1000, epochs=2, refresh=refresh)
         assert len(next(epochs)["x"]) == count
         fill(filled, 1, first=20 + refresh)
         assert len(next(epochs)["x"]) == count + (len(filled) - count) * refresh
@@ -100,13 +100,13 @@ def test_refresh_includes_new_steps_in_the_next_epoch(filled):
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_epochs_resume_from_a_saved_state(open_db, filled, unit):
-    epochs = filled.epochs(5, n=2, unit=unit, seed=1)
+    epochs = filled.epochs(5, epochs=2, unit=unit, seed=1)
     for _ in range(13):
         next(epochs, None)
     state = json.loads(json.dumps(epochs.state_dict()))
     rest = list(epochs)
     fill(filled, 2, first=30)  # the saved epochs do not contain these steps
-    resumed = open_db().buffer("b").epochs(5, n=2, unit=unit, seed=1)
+    resumed = open_db().buffer("b").epochs(5, epochs=2, unit=unit, seed=1)
     resumed.load_state_dict(state)
     for expected, actual in zip(rest, resumed, strict=True):
         np.testing.assert_equal(dict(actual), dict(expected))
@@ -115,14 +115,14 @@ def test_epochs_resume_from_a_saved_state(open_db, filled, unit):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 6}, "batch_size=5"), ({"seed": 2}, "seed=0"),
+        ({"size": 6}, "size=5"), ({"seed": 2}, "seed=0"),
         ({"unit": expdb.NStep(1)}, "NStep"), ({"where": {"task_id": "task-1"}}, "task-1"),
     ],
 )  # fmt: skip
 def test_load_state_dict_rejects_changed_arguments(filled, change, message):
     state = json.loads(json.dumps(filled.epochs(5).state_dict()))
     with pytest.raises(expdb.InvalidValue, match=message):
-        filled.epochs(**{"batch_size": 5, **change}).load_state_dict(state)
+        filled.epochs(**{"size": 5, **change}).load_state_dict(state)
 
 
 def test_load_state_dict_rejects_the_state_of_another_buffer(db, filled):
@@ -169,12 +169,22 @@ def test_evicted_and_deleted_items_are_skipped_with_a_warning(db):
     assert len(before["x"]) == 90
 
 
+def test_a_state_of_version_0_2_is_loaded(filled):
+    epochs = filled.epochs(5)
+    next(epochs)
+    state = epochs.state_dict()
+    state["batch_size"] = state.pop("size")
+    resumed = filled.epochs(5)
+    resumed.load_state_dict(state)
+    assert drawn_positions(resumed) == drawn_positions(epochs)
+
+
 @pytest.mark.parametrize(
-    "options", [{"batch_size": 0}, {"n": 0}, {"seed": -1}, {"drop_last": 1}, {"unit": "step"}]
+    "options", [{"size": 0}, {"epochs": 0}, {"seed": -1}, {"drop_last": 1}, {"unit": "step"}]
 )
 def test_invalid_arguments_raise_when_epochs_is_called(filled, options):
     with pytest.raises(expdb.InvalidValue):
-        filled.epochs(**{"batch_size": 8, **options})
+        filled.epochs(**{"size": 8, **options})
 
 
 @pytest.mark.parametrize("fields", [None, ["x", "obs"], ["task_id", "x"], ["buffer", "position"]])
@@ -204,13 +214,13 @@ def test_epochs_of_groups_continue_while_episodes_are_stored(open_db, unit):
                 other.store(group_id=f"g{number}", x=number, reward=reward, terminated=True)
 
     store(0, 6)
-    epochs = buffer.epochs(2, n=1, unit=unit, refresh=True)
+    epochs = buffer.epochs(2, epochs=1, unit=unit, refresh=True)
     groups = [next(epochs)["x"]]
     state = json.loads(json.dumps(epochs.state_dict()))
     store(6, 3)
     groups += [batch["x"] for batch in epochs]
     assert sorted(np.concatenate(groups)[:, 0].reshape(-1).tolist()) == list(range(6))
-    resumed = open_db().buffer("b").epochs(2, n=1, unit=unit, refresh=True)
+    resumed = open_db().buffer("b").epochs(2, epochs=1, unit=unit, refresh=True)
     resumed.load_state_dict(state)
     for batch, expected in zip(resumed, groups[1:], strict=True):
         np.testing.assert_array_equal(batch["x"], expected)
@@ -218,7 +228,7 @@ def test_epochs_of_groups_continue_while_episodes_are_stored(open_db, unit):
 
 @pytest.mark.filterwarnings("ignore:epoch:expdb.errors.ExpDBWarning")
 def test_an_epoch_without_remaining_items_raises(filled):
-    epochs = filled.epochs(8, n=None)
+    epochs = filled.epochs(8, epochs=None)
     next(epochs)
     filled.clear()
     fill(filled, 2, first=50)
@@ -229,7 +239,7 @@ def test_an_epoch_without_remaining_items_raises(filled):
 
 def test_drop_last_raises_if_the_only_batch_is_short(filled):
     with pytest.raises(expdb.TooFewRows, match="drop_last"):
-        next(filled.epochs(1000, n=None, drop_last=True))
+        next(filled.epochs(1000, epochs=None, drop_last=True))
 
 
 def test_too_few_rows_error_mentions_unflushed_steps(db):
@@ -242,7 +252,7 @@ def test_too_few_rows_error_mentions_unflushed_steps(db):
 
 
 def test_threads_that_share_epochs_get_different_batches(filled):
-    epochs = filled.epochs(2, n=30)
+    epochs = filled.epochs(2, epochs=30)
     positions = []
 
     def draw():
@@ -254,8 +264,8 @@ def test_threads_that_share_epochs_get_different_batches(filled):
 
 
 def test_a_state_saved_before_the_first_batch_includes_later_steps(filled):
-    state = filled.epochs(5, n=2).state_dict()
-    epochs = filled.epochs(5, n=2)
+    state = filled.epochs(5, epochs=2).state_dict()
+    epochs = filled.epochs(5, epochs=2)
     next(epochs)
     fill(filled, 2, first=60)
     epochs.load_state_dict(state)

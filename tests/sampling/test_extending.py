@@ -57,12 +57,12 @@ def buffer(new_buffer):
 @pytest.mark.parametrize("unit", [expdb.Sequence(3), expdb.Pairs(per="task")])
 def test_custom_samplers_work_with_every_query_and_unit(buffer, where, unit):
     try:
-        wanted = buffer.sample(500, where, unit=unit, sampler=REPEATED, rng=1)
+        wanted = buffer.sample(500, where, unit=unit, sampler=REPEATED, seed=1)
     except expdb.TooFewRows:
         with pytest.raises(expdb.TooFewRows):
-            buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
+            buffer.sample(500, where, unit=unit, sampler=Curriculum(), seed=1)
         return
-    batch = buffer.sample(500, where, unit=unit, sampler=Curriculum(), rng=1)
+    batch = buffer.sample(500, where, unit=unit, sampler=Curriculum(), seed=1)
     assert batch.keys() == wanted.keys() | {"success_rate"}
     assert set(np.unique(batch["position"])) <= set(np.unique(wanted["position"]))
 
@@ -112,7 +112,7 @@ class Unknown(expdb.Sampler):
 
 
 def sample_positions(buffer, where=None):
-    return sorted(buffer.sample(400, where, rng=0)["position"].tolist())
+    return sorted(buffer.sample(400, where, seed=0)["position"].tolist())
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def test_invalid_results_of_may_start_and_layout_are_rejected(buffer, where):
         "unnamed", "key", "a list", "unknown next", "far next", "few next",
     ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue, match=r"Makes.layout must return"):
-            buffer.sample(6, where, unit=Makes(wrong), rng=0)
+            buffer.sample(6, where, unit=Makes(wrong), seed=0)
     assert buffer.sample(6, where, unit=Makes("nothing")).size == 6
 
 
@@ -255,7 +255,7 @@ class RewardedStep(expdb.Step):
 def test_subclasses_of_built_in_units_do_not_share_cached_anchors(buffer, where, unit, sampler):
     for _ in range(2):
         buffer.sample(2, where, unit=expdb.NStep(1), sampler=sampler)
-        batch = buffer.sample(100, where, unit=unit, sampler=sampler, rng=0)
+        batch = buffer.sample(100, where, unit=unit, sampler=sampler, seed=0)
         assert set(batch["reward"]) == {1.0}
         buffer.store(task_id="hard", obs=np.zeros(2, int), reward=0.0)
 
@@ -581,15 +581,15 @@ def test_trajectory_methods_return_missing_values_for_row_minus_one(buffer):
             path.append(trajectories.next_steps(path[-1]))
         return build_window_layout(trajectories, rows, np.stack(path, 1))
 
-    batch = buffer.sample(50, unit=Asks(build_layout), rng=0)
+    batch = buffer.sample(50, unit=Asks(build_layout), seed=0)
     for position, mask in zip(batch["position"], batch["mask"], strict=True):
         count = mask.sum()
         assert mask[:count].all()
         assert (np.diff(position[:count]) == 1).all()
         assert (position[count:] == -1).all()
-    buffer.set_capacity(7)  # the stored rows wrap around the end of the ring
+    buffer.capacity = 7  # the stored rows wrap around the end of the ring
     play(buffer, "hard", [1.0, 0.0])
-    assert buffer.sample(5, unit=Asks(build_layout), rng=0).size == 5
+    assert buffer.sample(5, unit=Asks(build_layout), seed=0).size == 5
 
 
 def test_layout_rows_without_a_stored_step_are_rejected(buffer):
@@ -610,7 +610,7 @@ def test_the_mask_key_must_equal_the_mask_of_the_layout(buffer):
         return expdb.Layout(pairs, {"mask": pairs < 10**9, "one": np.ones(len(rows))}, pairs >= 0)
 
     with pytest.raises(expdb.InvalidValue, match="layout returned a mask"):
-        buffer.sample(20, unit=Asks(other), rng=0)
+        buffer.sample(20, unit=Asks(other), seed=0)
 
 
 def test_reusing_an_array_in_layout_does_not_change_earlier_batches(buffer):
@@ -621,9 +621,9 @@ def test_reusing_an_array_in_layout_does_not_change_earlier_batches(buffer):
         mask = np.ones((4, 1), bool)
         return expdb.Layout(rows[:, None], {"mask": mask, "one": kept}, mask)
 
-    first = buffer.sample(4, unit=Asks(build_layout), rng=0)
+    first = buffer.sample(4, unit=Asks(build_layout), seed=0)
     before = first["one"].tolist()
-    buffer.sample(4, unit=Asks(build_layout), rng=1)
+    buffer.sample(4, unit=Asks(build_layout), seed=1)
     assert first["one"].tolist() == before
 
 
@@ -669,7 +669,7 @@ def test_a_custom_window_contains_the_steps_around_each_drawn_step(buffer, where
     buffer.delete([13])
     for steps in (1, 4):
         batch, other = (
-            buffer.sample(40, where, unit=unit, sampler=sampler, rng=0)
+            buffer.sample(40, where, unit=unit, sampler=sampler, seed=0)
             for unit in (Around(steps), AroundOneByOne(steps))
         )
         np.testing.assert_equal(dict(batch), dict(other))
@@ -725,7 +725,7 @@ def answers(new_buffer):
 
 
 def test_assembled_rows_refer_to_their_drawn_items(answers):
-    batch = answers.sample(5, unit=Answers(), sampler=expdb.Prioritized(), rng=0)
+    batch = answers.sample(5, unit=Answers(), sampler=expdb.Prioritized(), seed=0)
     assert set(batch) == {"input_ids", "mask", "drawn", "position", "weight", "probability"}
     assert batch.size == 10
     assert batch["drawn"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -736,7 +736,7 @@ def test_assembled_rows_refer_to_their_drawn_items(answers):
         assert better.tolist() == [10 * gained] * gained
         assert set(batch["position"][[2 * k, 2 * k + 1]]) == {3 * (gained - 1)}
     assert answers.update_priorities(batch["position"], np.arange(10.0)) == 10
-    fields = answers.sample(2, unit=Answers(), fields=["tokens"], rng=0)
+    fields = answers.sample(2, unit=Answers(), fields=["tokens"], seed=0)
     assert set(fields) == {"input_ids", "mask", "drawn", "position"}
 
 
@@ -822,7 +822,7 @@ class Assembles(Answers):
 )
 def test_invalid_assembled_arrays_are_rejected(answers, wrong, match):
     with pytest.raises(expdb.InvalidValue, match=match):
-        answers.sample(4, unit=Assembles(wrong), rng=0)
+        answers.sample(4, unit=Assembles(wrong), seed=0)
 
 
 @dataclass(frozen=True)
@@ -858,8 +858,8 @@ class Offsets(expdb.Unit):
 @pytest.mark.parametrize("offsets", [(0, 3, 2), (2, -2, -1), (0, 0, 1)])
 @pytest.mark.parametrize("window", [None, range(1, 3), range(-2, 3)])
 def test_around_returns_the_requested_offsets_for_every_window(buffer, window, offsets):
-    batch = buffer.sample(40, unit=Offsets(window, offsets), fields=["position", "mask"], rng=0)
-    drawn = buffer.sample(40, fields=["position", "episode", "step"], rng=0)
+    batch = buffer.sample(40, unit=Offsets(window, offsets), fields=["position", "mask"], seed=0)
+    drawn = buffer.sample(40, fields=["position", "episode", "step"], seed=0)
     length = {row["episode"]: row["length"] for row in buffer.episodes().to_pylist()}
     assert batch["position"].shape == (40, len(range(*offsets)))
     for k, offset in enumerate(range(*offsets)):
@@ -927,7 +927,7 @@ def test_around_masks_all_offsets_of_a_missing_row(open_db):
     for _ in range(9):  # wraps around the end of the ring
         play(buffer, "t", [1.0])
         buffer.sample(2, unit=expdb.NStep(1))
-    batch = buffer.sample(90, unit=AfterNext(), fields=["step", "mask"], rng=0)
+    batch = buffer.sample(90, unit=AfterNext(), fields=["step", "mask"], seed=0)
     assert set(map(tuple, batch["mask"].tolist())) == {
         (True, True, True),
         (True, True, False),

@@ -45,7 +45,7 @@ def ready(buffer, unit):
 def test_scores_replace_returns_in_groups(scratch):
     judge(scratch, rollouts(scratch, "a", 2), [0.25, 0.75])
     judge(scratch, rollouts(scratch, "b", 2, reward=3.0), [1.0, 1.0])
-    batch = scratch.sample(2, unit=Group(2, score="judge"), sampler=ALL, rng=0)
+    batch = scratch.sample(2, unit=Group(2, score="judge"), sampler=ALL, seed=0)
     order = np.argsort(batch["group_mean"])
     assert batch["episode_score"][order].tolist() == [[0.25, 0.75], [1.0, 1.0]]
     assert batch["group_mean"][order].tolist() == [0.5, 1.0]
@@ -136,7 +136,7 @@ def test_a_learner_waits_for_the_scores_of_a_judge(buffer):
     lease.acknowledge(
         scores={"episode": lease.batch["episode"], "name": "judge", "value": [0.0, 1.0]}
     )
-    with trainer.lease(1, unit=unit, step=3) as batch:
+    with trainer.lease(1, unit=unit, trainer_step=3) as batch:
         assert sorted(batch["episode_score"][0].tolist()) == [0.0, 1.0]
     (replayed,) = buffer.replay("trainer")
     assert replayed["episode_score"].tolist() == batch["episode_score"].tolist()

@@ -103,7 +103,7 @@ def test_groups_can_be_sampled_by_priority(db):
     values = [{"a": 0.0, "b": 1.0, "c": 3.0}[name] for name in batch["group_id"][:, 0]]
     assert buffer.update_priorities(batch["position"][:, 0, 0], values) == 3
     sampler, fields = Prioritized(alpha=1.0, epsilon=0.0), ["group_id", "probability"]
-    batch = buffer.sample(400, unit=Group(2), sampler=sampler, fields=fields, rng=0)
+    batch = buffer.sample(400, unit=Group(2), sampler=sampler, fields=fields, seed=0)
     assert (batch["group_id"] == "c").sum() == 600  # of 800, because samples are stratified
     assert set(batch["probability"].round(9).tolist()) == {0.25, 0.75}
 
@@ -155,7 +155,7 @@ def test_shards_are_disjoint_and_cover_all_items(db, unit, sampler):
         rollout(buffer, f"g{k % 9}", [0.0, 0.0, float(k)], task=f"t{k % 4}")
 
     def anchors(**options):
-        batch = buffer.sample(400, unit=unit, sampler=sampler, rng=3, **options)
+        batch = buffer.sample(400, unit=unit, sampler=sampler, seed=3, **options)
         return set(batch["position"].reshape(400, -1)[:, 0].tolist())
 
     parts = [anchors(shard=(k, 3)) for k in range(3)]
@@ -193,7 +193,7 @@ def test_rows_of_sequences_and_groups_are_dicts_of_arrays(db):
             episode.append(x=k, reward=float(k))
             episode.append(x=k, y=1.0, terminated=True)
     for unit in (expdb.Sequence(2), expdb.Episode(), expdb.Episode(pad=False), expdb.Group(4)):
-        (row, *_) = buffer.sample(1, unit=unit, rng=0).to_list()
+        (row, *_) = buffer.sample(1, unit=unit, seed=0).to_list()
         assert np.shape(row["x"])[-1] == 2, unit
         assert np.isnan(np.asarray(row["reward"], float)).any(), unit
 
@@ -235,7 +235,7 @@ def test_stats_count_groups_by_the_reason_they_cannot_be_leased(db, buffer):
     }  # fmt: skip
     lease = consumer.lease(1, unit=unit)
     assert consumer.stats(unit=unit)["groups"]["leased"] == 1
-    lease.acknowledge(step=7)
+    lease.acknowledge(trainer_step=7)
     with pytest.raises(expdb.TooFewRows):
         consumer.lease(1, unit=unit)
     figures = consumer.stats(unit=unit)

@@ -131,7 +131,7 @@ def test_samplers_draw_the_steps_that_a_unit_allows(shared, sampler, unit, query
     size = min(size, len(allowed))
     seen = set()
     for seed in range(12):
-        batch = shared.sample(size, where, sampler=sampler, unit=unit, rng=seed)
+        batch = shared.sample(size, where, sampler=sampler, unit=unit, seed=seed)
         assert batch.size == size
         position = batch["position"]
         anchors = (
@@ -225,7 +225,7 @@ def test_samplers_draw_the_steps_that_a_unit_allows(shared, sampler, unit, query
 def drawn(buffer, size=250, rounds=40, **options):
     options = {"sampler": REPEATED, **options}
     rng = np.random.default_rng(11)
-    positions = [buffer.sample(size, rng=rng, **options)["position"] for _ in range(rounds)]
+    positions = [buffer.sample(size, seed=rng, **options)["position"] for _ in range(rounds)]
     return np.concatenate([array if array.ndim == 1 else array[:, 0] for array in positions])
 
 
@@ -299,7 +299,7 @@ def test_prioritized_draws_in_proportion_and_weights_correct_the_bias(filled, un
     wanted = dict(zip(allowed.tolist(), mass / mass.sum(), strict=True))
     for normalise in ("batch", "buffer"):
         sampler = Prioritized(alpha, beta, epsilon=epsilon, normalise=normalise)
-        batch = filled.sample(500, query, sampler=sampler, unit=unit, rng=1)
+        batch = filled.sample(500, query, sampler=sampler, unit=unit, seed=1)
         chance = np.array([wanted[p] for p in batch["position"].tolist()])
         assert batch["probability"] == pytest.approx(chance)
         weight = (len(allowed) * chance) ** -beta
@@ -311,7 +311,7 @@ def test_prioritized_draws_in_proportion_and_weights_correct_the_bias(filled, un
         assert batch["weight"] == pytest.approx(weight / greatest)
     # Samples are stratified, so their counts vary less than those of independent draws. Samples of
     # one step are independent.
-    how = {"where": query, "sampler": sampler, "unit": unit, "rng": np.random.default_rng(2)}
+    how = {"where": query, "sampler": sampler, "unit": unit, "seed": np.random.default_rng(2)}
     draws = [filled.sample(1, **how, fields=["position"])["position"] for _ in range(6000)]
     assert_distributed(np.concatenate(draws).tolist(), wanted)
     strata = filled.sample(1000, **how)["position"]
@@ -325,7 +325,7 @@ def test_changing_an_array_after_update_priorities_changes_no_priority(filled):
     filled.store(task_id="t9", episode_id="open", obs=704.0, action=4, reward=4.0)
     filled.update_priorities(positions, values)  # the weights of the sampler are not up to date
     positions[:], values[:] = 2, 0.0
-    drawn = filled.sample(200, sampler=sampler, rng=0)["position"].tolist()
+    drawn = filled.sample(200, sampler=sampler, seed=0)["position"].tolist()
     assert drawn.count(1) > 50
 
 
@@ -333,7 +333,7 @@ def test_anneal_steps_increases_beta_with_every_call(filled):
     filled.update_priorities(np.arange(36), np.arange(1.0, 37.0))
     sampler = Prioritized(alpha=1.0, beta=0.2, anneal_steps=4, epsilon=0.0)
     for beta in (0.2, 0.4, 0.6, 0.8, 1.0, 1.0):
-        batch = filled.sample(64, sampler=sampler, rng=0)
+        batch = filled.sample(64, sampler=sampler, seed=0)
         weight = batch["probability"] ** -beta
         assert batch["weight"] == pytest.approx(weight / weight.max())
 
@@ -344,7 +344,7 @@ def test_new_steps_get_the_highest_priority_so_far(db):
 
     def assert_masses(masses, **settings):
         sampler = Prioritized(alpha=1.0, epsilon=0.0, **settings)
-        batch = buffer.sample(200, sampler=sampler, rng=0)
+        batch = buffer.sample(200, sampler=sampler, seed=0)
         assert set(batch["position"].tolist()) == set(range(len(masses)))
         shares = np.array(masses) / sum(masses)
         assert batch["probability"] == pytest.approx(shares[batch["position"]])
@@ -373,7 +373,7 @@ def test_priorities_are_persistent_and_shared_between_handles(open_db):
     stored = db.sql("SELECT priority FROM experience ORDER BY position")["priority"].to_numpy()
     assert (stored == priorities).all()
     other = open_db(max_lag=0.0).buffer("b")
-    batch = other.sample(64, sampler=sampler, rng=0)
+    batch = other.sample(64, sampler=sampler, seed=0)
     assert batch["probability"] == pytest.approx(priorities[batch["position"]] / priorities.sum())
     assert (
         other.sample(5, sampler=Ordered("priority", descending=True))["position"].tolist()
@@ -381,7 +381,7 @@ def test_priorities_are_persistent_and_shared_between_handles(open_db):
     )
     assert other.update_priorities([2999], [1e6]) == 1
     other._sampling.save()
-    assert (buffer.sample(64, sampler=sampler, rng=0)["position"] == 2999).sum() >= 63
+    assert (buffer.sample(64, sampler=sampler, seed=0)["position"] == 2999).sum() >= 63
     assert buffer.count(QueryBuilder().gt("priority", 1e5)) == 1
     buffer.update_priorities([5], [2e6])
     assert sorted(
@@ -390,9 +390,9 @@ def test_priorities_are_persistent_and_shared_between_handles(open_db):
         ].tolist()
     ) == [5, 2999]
     few = QueryBuilder().gt("priority", 1e5)
-    assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {5, 2999}
+    assert set(buffer.sample(50, few, sampler=sampler, seed=0)["position"].tolist()) == {5, 2999}
     buffer.update_priorities([5], [1.0])
-    assert set(buffer.sample(50, few, sampler=sampler, rng=0)["position"].tolist()) == {2999}
+    assert set(buffer.sample(50, few, sampler=sampler, seed=0)["position"].tolist()) == {2999}
     buffer.store_batch({"x": np.arange(2500)})
     assert buffer.update_priorities([5, 2999, 5499, 9999, -1], [1.0] * 5) == 2
     newest = "SELECT priority FROM experience WHERE position >= 5498 ORDER BY position"
@@ -463,7 +463,7 @@ def test_subclasses_of_prioritized_use_their_own_mass_of(db):
     buffer.update_priorities([0, 1], [1.0, 9.0])
     for _ in range(2):
         for sampler, often in ((Prioritized(alpha=1.0), 1), (Inverse(alpha=1.0), 0)):
-            drawn = buffer.sample(100, sampler=sampler, rng=0)["n"]
+            drawn = buffer.sample(100, sampler=sampler, seed=0)["n"]
             assert (drawn == often).sum() in (89, 90, 91)
 
 
@@ -472,9 +472,9 @@ def test_subclasses_of_prioritized_use_their_own_mass_of(db):
 
 def test_a_range_of_steps_includes_both_bounds(filled):
     long = QueryBuilder().eq("episode_id", "e4").and_().lt("reward", 3)
-    batch = filled.sample(600, long, unit=NStep((2, 4)), rng=0)
+    batch = filled.sample(600, long, unit=NStep((2, 4)), seed=0)
     assert_uniform(batch["n_steps"].tolist(), (2, 3, 4))
-    only = filled.sample(200, unit=NStep((2, 4), end="redraw"), rng=0)
+    only = filled.sample(200, unit=NStep((2, 4), end="redraw"), seed=0)
     assert only["n_steps"].min() == 2
     for p, n in zip(only["position"].tolist(), only["n_steps"].tolist(), strict=True):
         _, k, t = starts()[p]
@@ -483,12 +483,12 @@ def test_a_range_of_steps_includes_both_bounds(filled):
 
 
 def test_end_shortens_redraws_or_drops_short_transitions(filled):
-    shortened = filled.sample(400, unit=NStep(3), rng=0)
+    shortened = filled.sample(400, unit=NStep(3), seed=0)
     assert set(shortened["n_steps"].tolist()) == {1, 2, 3}
-    redrawn = filled.sample(400, unit=NStep(3, end="redraw"), rng=0)
+    redrawn = filled.sample(400, unit=NStep(3, end="redraw"), seed=0)
     assert redrawn.size == 400
     assert set(redrawn["n_steps"].tolist()) == {3}
-    dropped = filled.sample(400, unit=NStep(3, end="drop"), rng=0)
+    dropped = filled.sample(400, unit=NStep(3, end="drop"), seed=0)
     assert set(dropped["n_steps"].tolist()) == {3}
     assert dropped.size == (shortened["n_steps"] == 3).sum()
     assert set(dropped["position"].tolist()) == set(redrawn["position"].tolist())
@@ -497,9 +497,9 @@ def test_end_shortens_redraws_or_drops_short_transitions(filled):
 
 
 def test_sequences_start_at_strides_and_are_whole_without_padding(filled):
-    batch = filled.sample(400, unit=Sequence(3, stride=3), rng=0)
+    batch = filled.sample(400, unit=Sequence(3, stride=3), seed=0)
     assert set(batch["step"][:, 0].tolist()) == {0, 3, 6}
-    whole = filled.sample(400, unit=Sequence(3, burn_in=2, pad=False), rng=0)
+    whole = filled.sample(400, unit=Sequence(3, burn_in=2, pad=False), seed=0)
     assert whole["mask"].all()
     wanted = {(k, t) for _, k, t in starts() if t >= 2 and t + 2 < (LENGTHS[k] if k < 7 else 4)}
     assert {(int(o) // 100, int(o) % 100) for o in whole["obs"][:, 2].tolist()} == wanted
@@ -508,10 +508,10 @@ def test_sequences_start_at_strides_and_are_whole_without_padding(filled):
 
 
 def test_episodes_can_be_cut_to_a_length_or_ragged(filled):
-    cut = filled.sample(50, unit=Episode(max_length=3), sampler=REPEATED, rng=0)
+    cut = filled.sample(50, unit=Episode(max_length=3), sampler=REPEATED, seed=0)
     assert cut["obs"].shape == (50, 3)
     assert cut["length"].max() == 3
-    ragged = filled.sample(50, unit=Episode(pad=False), sampler=REPEATED, rng=0)
+    ragged = filled.sample(50, unit=Episode(pad=False), sampler=REPEATED, seed=0)
     assert "mask" not in ragged
     assert ragged["obs"].dtype == object
     for obs, length in zip(ragged["obs"], ragged["length"], strict=True):
@@ -521,7 +521,7 @@ def test_episodes_can_be_cut_to_a_length_or_ragged(filled):
 
 def test_sequences_contain_each_episode_column_once(filled):
     batch = filled.sample(
-        5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], rng=0
+        5, unit=Sequence(3), fields=["task_id", "tags", "step", "mask", "pre_agent"], seed=0
     )
     assert batch["task_id"].shape == (5,)
     assert batch["tags"].shape == batch["step"].shape == (5, 3)
@@ -555,9 +555,9 @@ def test_a_seed_gives_the_same_sample_with_and_without_a_wait(db):
 
         writer = threading.Timer(0.2, write)
         writer.start()
-        waited = buffer.sample(8, unit=NStep(1), rng=7, wait=20)
+        waited = buffer.sample(8, unit=NStep(1), seed=7, wait=20)
         writer.join()
-        assert buffer.sample(8, unit=NStep(1), rng=7)["x"].tolist() == waited["x"].tolist()
+        assert buffer.sample(8, unit=NStep(1), seed=7)["x"].tolist() == waited["x"].tolist()
 
 
 REQUIRED = {Sequence: {"length": 3}, Ordered: {"column": "step"}, Group: {"size": 2}}
@@ -591,7 +591,7 @@ def test_priorities_whose_sum_overflows_can_be_sampled(db):
     buffer.store_batch({"x": np.arange(4)})
     buffer.update_priorities([0, 1, 2], [1.7e308, 1.7e308, 1e308])
     for alpha in (1.0, 2.0):
-        batch = buffer.sample(300, sampler=Prioritized(alpha=alpha), rng=0)
+        batch = buffer.sample(300, sampler=Prioritized(alpha=alpha), seed=0)
         assert set(batch["position"].tolist()) >= {0, 1, 2}
         assert np.isfinite(batch["weight"]).all()
         assert batch["probability"].min() > 0
@@ -608,7 +608,7 @@ def test_priorities_whose_sum_overflows_can_be_sampled(db):
         lambda b: b.sample(1, unit=NStep(1, next_fields=5)),
         lambda b: b.sample(1, unit=NStep(1, next_fields=(5,))),
         lambda b: b.sample(1, sampler=Uniform), lambda b: b.sample(1, wait="x"),
-        lambda b: b.sample(True), lambda b: b.sample(1, rng="seed"),
+        lambda b: b.sample(True), lambda b: b.sample(1, seed="seed"),
         lambda b: b.sample(1, sampler="uniform"), lambda b: b.sample(1, fields=["nothing"]),
         lambda b: b.sample(1, fields=[np.array(["obs", "action"])]),
         lambda b: b.sample(1, shard=(2, 2)), lambda b: b.sample(1, empty=3),

@@ -64,7 +64,7 @@ def assert_same(actual, other):
 def both(buffer, size, seed=0, **how):
     """Return the same sample twice, built without and with a window."""
     return tuple(
-        sample(buffer, size, rng=np.random.default_rng(seed), **how)
+        sample(buffer, size, seed=np.random.default_rng(seed), **how)
         for sample in (sample_without_window, expdb.ReplayBuffer.sample)
     )
 
@@ -111,7 +111,7 @@ def filled(module_db):
 
 @pytest.fixture
 def buffer(scratch):
-    scratch.set_capacity(40)
+    scratch.capacity = 40
     store_episodes(scratch, [5, 1, 9, 20, 12, 7], wide=True, left_open=(5,))
     return scratch
 
@@ -205,7 +205,7 @@ def test_batches_are_writable_and_do_not_affect_later_batches(buffer):
 
 def test_a_call_in_a_signal_handler_is_refused_during_a_sample(buffer, monkeypatch):
     gather, unit = Gatherer.gather, expdb.NStep(1)
-    expected = buffer.sample(40, rng=1, unit=unit)
+    expected = buffer.sample(40, seed=1, unit=unit)
     calls = [
         lambda: buffer.sample(1),
         lambda: buffer.update_priorities(expected["position"], expected["reward"]),
@@ -218,7 +218,7 @@ def test_a_call_in_a_signal_handler_is_refused_during_a_sample(buffer, monkeypat
         return gather(*arguments)
 
     monkeypatch.setattr(Gatherer, "gather", interrupted)
-    assert_same(buffer.sample(40, rng=1, unit=unit), expected)
+    assert_same(buffer.sample(40, seed=1, unit=unit), expected)
 
 
 def test_an_update_of_priorities_that_a_signal_handler_has_interrupted_is_consistent(
@@ -283,7 +283,7 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
                 case 2 if n > 40:
                     buffer.delete(rng.integers(0, n, 2).tolist())
                 case 3:
-                    buffer.set_capacity(int(rng.integers(20, 2000)))
+                    buffer.capacity = int(rng.integers(20, 2000))
                 case 4:
                     buffer.store(n=n, reward=None, **{f"field{n % 3}": n})
                     n += 1
@@ -292,11 +292,11 @@ def test_window_and_stepwise_sampling_agree_after_random_changes(tmp_path, seed)
             for how in KINDS:
                 try:
                     batches = [
-                        buffer.sample(16, rng=np.random.default_rng(n), **how) for _ in range(3)
+                        buffer.sample(16, seed=np.random.default_rng(n), **how) for _ in range(3)
                     ]
                 except expdb.TooFewRows:
                     continue
-                expected = sample_without_window(buffer, 16, rng=np.random.default_rng(n), **how)
+                expected = sample_without_window(buffer, 16, seed=np.random.default_rng(n), **how)
                 for batch in batches:
                     assert_same(expected, batch)
 
@@ -348,7 +348,7 @@ def test_a_failed_draw_does_not_change_the_generator(new_buffer):
     rng = np.random.default_rng(1)
     for _ in range(2):  # the second draws do not read the database
         with pytest.raises(expdb.InvalidValue):
-            buffer.sample(1, sampler=OversizedSampler(), rng=rng)
+            buffer.sample(1, sampler=OversizedSampler(), seed=rng)
         with pytest.raises(expdb.TooFewRows):
-            buffer.sample(1, unit=expdb.Sequence(2, pad=False), rng=rng)
+            buffer.sample(1, unit=expdb.Sequence(2, pad=False), seed=rng)
     assert rng.bit_generator.state == np.random.default_rng(1).bit_generator.state

@@ -41,7 +41,7 @@ def sample_positions(buffer, where=None, rounds=40, size=250, **options):
     return [
         p
         for _ in range(rounds)
-        for p in buffer.sample(size, where, rng=rng, **options)["position"].tolist()
+        for p in buffer.sample(size, where, seed=rng, **options)["position"].tolist()
     ]
 
 
@@ -78,11 +78,12 @@ def test_tasks_are_drawn_uniformly_regardless_of_their_length(db):
         draws = [
             int(task[1:])
             for _ in range(90)
-            for task in buffer.sample_tasks(min(4, len(list(tasks))), where, rng=rng)
+            for task in buffer.sample_tasks(min(4, len(list(tasks))), where, seed=rng)
         ]
         assert_uniform(draws, tasks)
         assert_uniform(
-            [int(next(iter(buffer.sample_tasks(1, where, rng=rng)))[1:]) for _ in range(210)], tasks
+            [int(next(iter(buffer.sample_tasks(1, where, seed=rng)))[1:]) for _ in range(210)],
+            tasks,
         )
 
 
@@ -93,7 +94,7 @@ def test_rare_matching_tasks_are_found_and_drawn_uniformly(db):
           "terminated": True} for k in range(1500)]
     )  # fmt: skip
     rng = np.random.default_rng(5)
-    draws = [task for _ in range(30) for task in buffer.sample_tasks(5, {"reward": 1}, rng=rng)]
+    draws = [task for _ in range(30) for task in buffer.sample_tasks(5, {"reward": 1}, seed=rng)]
     assert_uniform(draws, [f"t{k}" for k in range(7, 1500, 100)])
 
 
@@ -120,7 +121,7 @@ def test_whole_episodes_are_drawn_without_replacement_by_default(new_buffer, uni
             episode.append(prompt_ids=[k], output_ids=[k], reward=float(k), terminated=True)
     items = 16 if isinstance(unit, expdb.Episode) else 8
     for size in (items, 3):
-        batch = buffer.sample(size, unit=unit, rng=0, fields=["episode"])
+        batch = buffer.sample(size, unit=unit, seed=0, fields=["episode"])
         episodes = np.unique(batch["episode"])
         assert len(episodes) == size * 16 // items
     with pytest.raises(
@@ -144,8 +145,8 @@ def test_fields_never_exclude_the_keys_that_a_unit_adds(new_buffer, unit):
         with buffer.episode("t", group_id=f"g{k // 2}") as episode:
             episode.extend({"x": np.arange(k + 1), "y": np.arange(k + 1), "reward": k})
             episode.end(x=9, y=9)
-    every = buffer.sample(1, unit=unit, rng=0)
-    batch = buffer.sample(1, unit=unit, rng=0, fields=["x"])
+    every = buffer.sample(1, unit=unit, seed=0)
+    batch = buffer.sample(1, unit=unit, seed=0, fields=["x"])
     added = set(unit.keys()) - {"reward", "terminated", "truncated"}
     assert batch.keys() == {"x", *added}
     for key in batch:
@@ -198,9 +199,9 @@ def test_a_seed_gives_the_same_batches(db):
     buffer = db.buffer("b")
     buffer.store_batch([{"task_id": f"t{k % 20}", "x": k} for k in range(200)])
     for call in (
-        lambda rng: buffer.sample(20, rng=rng)["x"].tolist(),
-        lambda rng: buffer.sample(20, {"task_id": "t3"}, rng=rng)["x"].tolist(),
-        lambda rng: list(buffer.sample_tasks(5, rng=rng)),
+        lambda rng: buffer.sample(20, seed=rng)["x"].tolist(),
+        lambda rng: buffer.sample(20, {"task_id": "t3"}, seed=rng)["x"].tolist(),
+        lambda rng: list(buffer.sample_tasks(5, seed=rng)),
     ):
         assert call(1) == call(1)
         assert call(np.random.default_rng(1)) == call(1)
@@ -213,7 +214,7 @@ def test_a_seed_gives_the_same_batch_before_and_after_rows_are_loaded(open_db):
     buffer.store_batch([{"task_id": "t", "x": k} for k in range(2_000)])
     buffer.delete([3, 700])
     other = open_db().buffer("b")
-    batches = [other.sample(64, rng=1)["x"].tolist() for _ in range(3)]
+    batches = [other.sample(64, seed=1)["x"].tolist() for _ in range(3)]
     assert batches[0] == batches[1] == batches[2]
 
 
@@ -237,7 +238,7 @@ def transitions(buffer, rounds=30, **options):
     """Return (obs, next_obs, discount) by position for all transitions of NStep(1)."""
     by_position = {}
     for k in range(rounds):
-        batch = buffer.sample(64, unit=NStep(1, gamma=0.9), rng=k, **options)
+        batch = buffer.sample(64, unit=NStep(1, gamma=0.9), seed=k, **options)
         for p, obs, after, discount, n in zip(
             *(
                 batch[key].tolist()
@@ -298,7 +299,7 @@ def test_next_fields_selects_the_derived_keys(db):
         for t in range(5):
             episode.append(obs=float(t), observation=[0] * (t + 1), state={"t": t}, other=t)
         episode.end(obs=5.0, other=50)
-    batch = buffer.sample(64, unit=NStep(1), rng=0)
+    batch = buffer.sample(64, unit=NStep(1), seed=0)
     assert {"next_obs", "next_observation", "next_state", "next_other"} == {
         key for key in batch if key.startswith("next_")
     }
@@ -308,7 +309,7 @@ def test_next_fields_selects_the_derived_keys(db):
     assert batch["next_state"][last].tolist() == [None] * int(last.sum())
     assert batch["next_state"][~last][0] == {"t": int(batch["step"][~last][0]) + 1}
     only = buffer.sample(
-        8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], rng=0
+        8, unit=NStep(1, next_fields=("other",)), fields=["next_other", "discount"], seed=0
     )
     assert list(only) == ["next_other", "discount", "n_steps"]
     with pytest.raises(ValueError, match="next_fields must name stored fields, got nope"):
@@ -374,12 +375,12 @@ def test_the_steps_of_each_agent_are_counted_from_its_first_step(db):
             task_id="t", episode_id="e", agent_id="ab"[step % 2], step=step, obs=float(step),
             terminated=step == 21,
         )  # fmt: skip
-    windows = buffer.sample(400, unit=expdb.Sequence(3, stride=3, gaps="join"), rng=1)
+    windows = buffer.sample(400, unit=expdb.Sequence(3, stride=3, gaps="join"), seed=1)
     assert {tuple(row) for row in windows["obs"].tolist()} == {
         (10, 12, 14), (11, 13, 15), (16, 18, 20), (17, 19, 21),
     }  # fmt: skip
     assert windows["is_first"].tolist() == (windows["step"] <= 11).tolist()
-    stacks = buffer.sample(400, unit=expdb.Stack(2, gaps="join"), rng=1)["obs"]
+    stacks = buffer.sample(400, unit=expdb.Stack(2, gaps="join"), seed=1)["obs"]
     assert {tuple(row) for row in stacks.tolist()} == {
         (10, 10), (11, 11), *((step, step + 2) for step in range(10, 20)),
     }  # fmt: skip

@@ -115,7 +115,7 @@ def fill(db):
     buffer.score(episode_id="e0", name="quality", value=0.5, by="judge")
     consumer = buffer.consumer("learner", seed=0)
     lease = consumer.lease(4, sampler=expdb.Prioritized(initial=1.0))
-    consumer.acknowledge(lease, step=7)
+    lease.acknowledge(7)
     return buffer
 
 

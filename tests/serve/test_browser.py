@@ -104,7 +104,7 @@ def test_hostile_text_is_not_executed(tmp_path, serve, browser):
                 ],
             )  # fmt: skip
         consumer = buffer.consumer("<svg onload=alert(1)>", seed=0)
-        consumer.acknowledge(consumer.lease(len(HOSTILE)), step=1)
+        consumer.lease(len(HOSTILE)).acknowledge(1)
     site = serve(location)
     opened = Page(browser, site.url)
     page = opened.open("/")

@@ -191,7 +191,7 @@ def test_a_file_on_a_read_only_file_system_can_be_read(path, medium):
     remount("ro")
     there = folder / "runs.db"
     with expdb.open(there, read_only=True) as db:
-        assert sorted(db.buffer("b").sample(500, rng=0)["x"].tolist())[0] == 0
+        assert sorted(db.buffer("b").sample(500, seed=0)["x"].tolist())[0] == 0
         assert db.sql("SELECT count(*) AS n FROM experience").to_pylist() == [{"n": 100}]
         assert db.check() == []
         assert any(finding["advice"] for finding in db.doctor() if finding["what"] == "permission")

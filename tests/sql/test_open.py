@@ -177,7 +177,7 @@ def test_read_only_reads_and_refuses_to_write(path):
             lambda: buffer.delete({"step": 0}),
             lambda: buffer.clear(),
             lambda: db.drop("b"),
-            lambda: buffer.set_capacity(5),
+            lambda: setattr(buffer, "capacity", 5),
         ):
             with pytest.raises(expdb.errors.DatabaseReadOnly, match="read_only"):
                 call()

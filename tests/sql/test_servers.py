@@ -258,11 +258,11 @@ REPEATED = {
     "stats": lambda db, buffer: buffer.stats()["steps"],
     "check": lambda db, buffer: db.check(),
     "eviction": lambda db, buffer: (buffer.eviction, len(buffer.plan_eviction())),
-    "sample tasks": lambda db, buffer: buffer.sample_tasks(1, rng=0)["t"]["number"].tolist(),
+    "sample tasks": lambda db, buffer: buffer.sample_tasks(1, seed=0)["t"]["number"].tolist(),
     "why": lambda db, buffer: len(buffer.why(3)),
     "waiting": lambda db, buffer: buffer.waiting(),
     "replay": lambda db, buffer: [batch["number"].tolist() for batch in buffer.replay("old")],
-    "sample": lambda db, buffer: buffer.sample(100, rng=0)["number"].max(),
+    "sample": lambda db, buffer: buffer.sample(100, seed=0)["number"].max(),
     "sql": lambda db, buffer: db.sql("SELECT count(*) AS n FROM experience")["n"].to_pylist(),
     "buffer": lambda db, buffer: db.buffer("b", capacity=100).capacity,
     "buffers": lambda db, buffer: db.buffers(),
@@ -274,7 +274,7 @@ REPEATED = {
     "pace": lambda db, buffer: buffer.pace,
     "limit": lambda db, buffer: setattr(buffer, "rate_limiter", expdb.MinSize(1)),
     "limiter": lambda db, buffer: buffer.rate_limiter,
-    "set the capacity": lambda db, buffer: buffer.set_capacity(50),
+    "set the capacity": lambda db, buffer: setattr(buffer, "capacity", 50),
     "update": lambda db, buffer: buffer.update({"position": 2}, reward=5.0),
     "store": lambda db, buffer: int(buffer.store(task_id="t", number=9)) > 0,
 }
@@ -624,14 +624,14 @@ def test_triggers_record_rewards_and_deletions_made_without_expdb(url):
         assert buffer.episodes().to_pylist()[0]["episode_return"] == 7 + 5 + 5
         assert buffer.stats()["revision"] == before + 3
         assert (
-            buffer.sample(50, {"policy_version": 7, "reward": 5.0}, rng=0)["reward"].tolist()
+            buffer.sample(50, {"policy_version": 7, "reward": 5.0}, seed=0)["reward"].tolist()
             == [5.0] * 50
         )
         assert np.isnan(buffer.get([4])["reward"]).all()
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM expdb.steps WHERE position < 4")
         assert len(buffer) == 6
-        assert set(buffer.sample(100, rng=0)["position"].tolist()) == set(range(4, 10))
+        assert set(buffer.sample(100, seed=0)["position"].tolist()) == set(range(4, 10))
         assert buffer.stats()["revision"] == before + 4
         buffer.store_batch([step(k) for k in range(97)])
         assert len(buffer) == 100
@@ -857,10 +857,10 @@ def test_a_seed_draws_the_same_steps_after_a_lost_connection(url, proxy):
     with expdb.open(proxy.url(url), resident_bytes=0) as db:
         buffer = db.buffer("b")
         buffer.store_batch([step(k) for k in range(500)])
-        expected = buffer.sample(16, rng=5)["number"].tolist()
+        expected = buffer.sample(16, seed=5)["number"].tolist()
         for cut_at in range(1, 5):
             proxy.swallow_after = cut_at
-            assert buffer.sample(16, rng=5)["number"].tolist() == expected
+            assert buffer.sample(16, seed=5)["number"].tolist() == expected
             proxy.swallow_after = None
 
 

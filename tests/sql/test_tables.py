@@ -60,7 +60,7 @@ def test_every_unit_returns_policy_versions(buffer, unit):
         with buffer.episode("t", policy_version=version) as episode:
             for t in range(3):
                 episode.append(obs=float(t), terminated=t == 2)
-    how = {"unit": unit, "sampler": expdb.Uniform(replace=True), "rng": 0}
+    how = {"unit": unit, "sampler": expdb.Uniform(replace=True), "seed": 0}
     drawn = buffer.sample(32, fields=["policy_version", "episode"], **how)
     assert drawn["policy_version"].dtype == np.int64
     first = buffer.episodes()["episode"].to_pylist()[0]
@@ -131,7 +131,7 @@ def test_bytes_ragged_arrays_and_empty_tensors_become_tables(db):
                     terminated=t == length - 1,
                 )
     for unit in (expdb.Sequence(2), expdb.Episode(), expdb.Episode(pad=False), expdb.Group(2)):
-        assert buffer.sample(1, unit=unit, rng=0).to_arrow().num_rows == 1
+        assert buffer.sample(1, unit=unit, seed=0).to_arrow().num_rows == 1
     assert buffer.get([0, 1]).to_arrow()["none"].null_count == 0
 
 
@@ -140,7 +140,7 @@ def test_empty_batches_and_sequences_become_tables(buffer):
     with buffer.episode("t") as episode:
         for t in range(3):
             episode.append(obs=np.zeros(2), reward=None if t == 1 else 1.0, terminated=t == 2)
-    sequences = buffer.sample(4, unit=expdb.Sequence(3), rng=0)
+    sequences = buffer.sample(4, unit=expdb.Sequence(3), seed=0)
     assert sequences.to_arrow().num_rows == 4
     assert sequences.to_pandas().shape[0] == 4
     empty = buffer.get([])

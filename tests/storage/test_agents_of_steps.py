@@ -31,7 +31,7 @@ def test_each_step_of_an_episode_stores_its_own_agent(buffer):
     assert buffer.count({"agent_id": "black"}) == 2
     assert buffer.count(QueryBuilder().ne("agent_id", "black")) == 2
     assert buffer.count(QueryBuilder().in_("agent_id", ["black", "red"])) == 2
-    assert buffer.sample(20, {"agent_id": "black"}, rng=0)["x"].max() == 3
+    assert buffer.sample(20, {"agent_id": "black"}, seed=0)["x"].max() == 3
     assert buffer.episodes({"agent_id": "black"})["agent_id"].to_pylist() == ["white"]
     assert buffer.tasks({"agent_id": "black"}) == ["chess"]
     assert buffer.tasks({"agent_id": "red"}) == []
@@ -96,7 +96,7 @@ def test_queries_by_agent_match_agents_of_episodes_and_steps(buffer):
             buffer.store(episode_id="more", task_id="t", agent_id="agent 1", x=0, reward=0.0)
         for where in ({"agent_id": "agent 1"}, query, either):
             assert buffer.count(where) == 3 + own
-            assert len(buffer.sample(200, where, rng=1)["x"]) == 200
+            assert len(buffer.sample(200, where, seed=1)["x"]) == 200
             assert buffer.episodes(where).num_rows == 1 + bool(own)
             assert buffer.tasks(where) == ["t"]
     buffer.index("agent_id")
@@ -230,7 +230,7 @@ def test_staleness_of_each_agent_matches_a_reference_model(open_db, seed):
                     assert not wanted
                     continue
                 drawn = lease.batch[key].reshape(len(lease.batch[key]), -1)[:, 0].tolist()
-                lease.give_back()
+                lease.release()
                 assert len(drawn) == len(set(drawn))
                 assert set(drawn) <= wanted
                 if len(drawn) < len(wanted):

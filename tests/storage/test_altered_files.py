@@ -30,7 +30,7 @@ def fill(db):
         buffer.policy_version = 1
         buffer.pace = expdb.Pace(1, 1)
         consumer = buffer.consumer("c")
-        consumer.acknowledge(consumer.lease(1))
+        consumer.lease(1).acknowledge()
 
 
 @pytest.fixture(scope="module")

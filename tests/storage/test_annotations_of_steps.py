@@ -102,7 +102,7 @@ def test_an_invalid_annotation_is_refused_and_nothing_is_stored(
     buffer, positions, arrays, error, message
 ):
     buffer.annotate([2], value=[1.0])
-    with pytest.raises(getattr(expdb, error), match=message):
+    with pytest.raises(getattr(errors, error), match=message):
         buffer.annotate(positions, **arrays)
     with pytest.raises(expdb.InvalidValue, match="version must be an integer of at least 0"):
         buffer.annotate([0], version=-1, value=[1.0])
@@ -168,7 +168,7 @@ def test_copies_exports_and_archives_contain_annotations(buffer, location, tmp_p
     exported = pq.read_table(tmp_path / "steps.parquet")["ref_logprobs"].to_pylist()
     assert exported == [[0.5], [5.0, 5.0], None, None, None]
     buffer.eviction = expdb.Eviction(archive=tmp_path / "old")
-    buffer.set_capacity(1)
+    buffer.capacity = 1
     buffer.evict()
     (file,) = (tmp_path / "old").rglob("*.parquet")
     assert pq.read_table(file)["ref_logprobs"].to_pylist()[:2] == [[0.5], [5.0, 5.0]]

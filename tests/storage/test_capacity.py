@@ -57,12 +57,12 @@ def test_deleted_steps_make_room_before_the_next_eviction(db):
 def test_lowering_the_capacity_evicts_and_raising_it_keeps_steps(db):
     buffer = db.buffer("b", capacity=20)
     buffer.store_batch({"x": np.arange(30)})
-    buffer.set_capacity(5)
+    buffer.capacity = 5
     assert values(buffer) == list(range(25, 30))
-    buffer.set_capacity(8)
+    buffer.capacity = 8
     buffer.store_batch({"x": np.arange(30, 40)})
     assert values(buffer) == list(range(32, 40))
-    buffer.set_capacity(None)
+    buffer.capacity = None
     buffer.store_batch({"x": np.arange(40, 60)})
     assert values(buffer) == list(range(32, 60))
 
@@ -72,7 +72,7 @@ def test_opening_a_buffer_can_raise_but_not_lower_its_capacity(open_db):
     assert db.buffer("b", capacity=10).capacity == 10
     again = open_db()
     assert again.buffer("b").capacity == 10
-    with pytest.raises(errors.CapacityMismatch, match=r"set_capacity\(5\)"):
+    with pytest.raises(errors.CapacityMismatch, match=r"set buffer\.capacity = 5"):
         again.buffer("b", capacity=5)
     assert again.buffer("b", capacity=20).capacity == 20
     assert again.buffer("b", capacity=None).capacity is None
@@ -191,7 +191,7 @@ def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, a
                     row[2] = reward
             elif action == "capacity":
                 (model.capacity,) = arguments
-                buffer.set_capacity(model.capacity)
+                buffer.capacity = model.capacity
                 model.trim()
             elif action == "hand":
                 low, count = arguments
@@ -215,7 +215,7 @@ def test_random_operations_match_a_reference_model(tmp_path_factory, capacity, a
         ]
         assert [row["reward"] for row in stored] == [reward for _, _, reward in model.steps]
         if model.steps:
-            drawn = buffer.sample(40, rng=1)
+            drawn = buffer.sample(40, seed=1)
             pairs = zip(drawn["position"].tolist(), drawn["x"].tolist(), strict=True)
             assert set(pairs) <= {(p, x) for p, x, _ in model.steps}
 

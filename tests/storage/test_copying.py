@@ -119,7 +119,7 @@ def test_a_copy_has_the_same_rows_and_accepts_new_steps(pair):
             assert len(buffer) == 374
             assert buffer.capacity == 400
             assert db.check() == []
-            drawn.append(buffer.sample(20, rng=1)["position"].tolist())
+            drawn.append(buffer.sample(20, seed=1)["position"].tolist())
         assert drawn[0] == drawn[1]
 
 

@@ -74,7 +74,7 @@ def test_tables_files_and_sql_contain_final_observations(buffer, db, tmp_path):
         2: "[9.0, 9.0]", 4: "[7.0, 7.0]",
     }  # fmt: skip
     buffer.eviction = expdb.Eviction(archive=tmp_path / "archive")
-    buffer.set_capacity(1)
+    buffer.capacity = 1
     assert buffer.evict() == 6
     files = sorted((tmp_path / "archive").rglob("*.parquet"))
     archived = [row for file in files for row in pq.read_table(file).to_pylist()]

@@ -24,9 +24,9 @@ def numbers(table):
 
 @pytest.mark.both_databases
 def test_newest_episodes_are_paged_and_ordered_oldest_first(episodes):
-    assert numbers(episodes.episodes(newest=3)) == [7, 8, 9]
-    assert numbers(episodes.episodes(newest=3, before=7)) == [4, 5, 6]
-    assert numbers(episodes.episodes(newest=3, before=0)) == []
+    assert numbers(episodes.episodes(limit=3)) == [7, 8, 9]
+    assert numbers(episodes.episodes(limit=3, before=7)) == [4, 5, 6]
+    assert numbers(episodes.episodes(limit=3, before=0)) == []
     assert numbers(episodes.episodes(after=3, before=6)) == [4, 5]
     assert numbers(episodes.episodes(after=-1)) == list(range(10))
 
@@ -43,15 +43,15 @@ def test_episode_ranges_return_the_same_matches_as_a_full_listing(episodes, wher
             episodes.delete({"episode_id": "e7"})
         everything = numbers(episodes.episodes(where))
         assert everything
-        assert numbers(episodes.episodes(where, newest=100)) == everything
-        assert numbers(episodes.episodes(where, newest=2)) == everything[-2:]
+        assert numbers(episodes.episodes(where, limit=100)) == everything
+        assert numbers(episodes.episodes(where, limit=2)) == everything[-2:]
         for low, high in ((-1, 5), (2, 9), (4, 8), (6, 8), (8, 9)):
             part = numbers(episodes.episodes(where, after=low, before=high))
             assert part == [number for number in everything if low < number < high]
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"newest": 0}, {"newest": 1.5}, {"before": "e1"}, {"after": None, "newest": -1}]
+    "arguments", [{"limit": 0}, {"limit": 1.5}, {"before": "e1"}, {"after": None, "limit": -1}]
 )
 def test_invalid_episode_ranges_are_rejected(episodes, arguments):
     with pytest.raises(expdb.InvalidValue):
@@ -61,7 +61,7 @@ def test_invalid_episode_ranges_are_rejected(episodes, arguments):
 def test_draws_have_positions_and_probabilities(episodes):
     consumer = episodes.consumer("learner", seed=0)
     first = consumer.lease(4, sampler=expdb.Prioritized(initial=1.0))
-    consumer.acknowledge(first, step=7)
+    first.acknowledge(7)
     second = consumer.lease(2)
     table = episodes.draws()
     rows = table.to_pylist()
@@ -72,7 +72,9 @@ def test_draws_have_positions_and_probabilities(episodes):
     assert rows[4]["probability"] is None
     assert [row["status"] for row in rows] == ["acknowledged"] * 4 + ["leased"] * 2
     assert rows[0]["trainer_step"] == 7
-    assert episodes.draws(newest=1).to_pylist() == rows[4:]
+    assert episodes.draws(limit=1).to_pylist() == rows[4:]
+    assert episodes.draws(trainer_step=7, limit=1).to_pylist() == rows[:4]
+    assert episodes.draws(trainer_step=8).num_rows == 0
     assert episodes.draws(consumer="learner", lease=0).to_pylist() == rows[:4]
     assert episodes.draws([rows[2]["position"]]).to_pylist() == [
         row for row in rows if row["position"] == rows[2]["position"]
@@ -99,7 +101,7 @@ def test_invalid_draw_arguments_are_refused(episodes):
     with pytest.raises(expdb.InvalidValue, match="also pass consumer="):
         episodes.draws(lease=1)
     with pytest.raises(expdb.InvalidValue):
-        episodes.draws(newest=0)
+        episodes.draws(limit=0)
     with pytest.raises(expdb.InvalidValue):
         episodes.draws("abc")
     with pytest.raises(errors.UnknownConsumer):

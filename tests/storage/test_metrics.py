@@ -142,9 +142,9 @@ def test_metrics_have_counters_gauges_and_rates(report_on_every_call, buffer):
     assert rows[0]["steps_per_second"] is None
     assert buffer.metrics(since=rows[-1]["time"]).to_pylist() == rows[-1:]
     assert buffer.metrics(since=rows[-1]["time"] + 1000).num_rows == 0
-    assert buffer.metrics(newest=1).to_pylist() == rows[-1:]
-    assert buffer.metrics(newest=2).to_pylist() == rows[-2:]
-    assert buffer.metrics(newest=1000).to_pylist() == rows
+    assert buffer.metrics(limit=1).to_pylist() == rows[-1:]
+    assert buffer.metrics(limit=2).to_pylist() == rows[-2:]
+    assert buffer.metrics(limit=1000).to_pylist() == rows
 
 
 def test_capacity_bytes_and_metrics_of_the_database_are_measured(report_on_every_call, db):
@@ -348,7 +348,7 @@ def test_acknowledging_with_scores_registers_a_judge(report_on_every_call, buffe
     buffer.store(task_id="t", episode_id="e", obs=1, terminated=True)
     consumer = buffer.consumer("judge", max_times_sampled=1)
     lease = consumer.lease(1)
-    consumer.acknowledge(lease, scores={"episode_id": ["e"], "name": "quality", "value": 0.5})
+    lease.acknowledge(scores={"episode_id": ["e"], "name": "quality", "value": 0.5})
     report_now(buffer)
     assert by_role(buffer)["judge"]["counts"] == {"scores": 1}
     assert newest_metrics(buffer)["scores"] == 1
@@ -573,10 +573,10 @@ def test_leases_are_listed_with_their_status(buffer):
         buffer.store(task_id="t", obs=k, terminated=True)
     buffer.policy_version = 2
     first, second = buffer.consumer("a"), buffer.consumer("b")
-    first.lease(2).acknowledge(step=7)
+    first.lease(2).acknowledge(trainer_step=7)
     lease = second.lease(3)
     time.sleep(0.002)  # leases are sorted by time, which has a resolution of 1 ms
-    first.lease(2).give_back()
+    first.lease(2).release()
     first.lease(2)
     rows = buffer.leases().to_pylist()
     assert [(row["consumer"], row["lease"], row["batch"], row["status"]) for row in rows] == [
@@ -589,15 +589,15 @@ def test_leases_are_listed_with_their_status(buffer):
     assert rows[1]["first_position"] == lease.batch["position"].min()
     assert rows[1]["last_position"] == lease.batch["position"].max()
     assert f"process {os.getpid()} on" in rows[1]["process"]
-    assert buffer.leases(newest=1).to_pylist() == rows[-1:]
+    assert buffer.leases(limit=1).to_pylist() == rows[-1:]
     assert buffer.leases("b").to_pylist() == rows[1:2]
-    assert buffer.leases("a", newest=2).to_pylist() == rows[2:]
+    assert buffer.leases("a", limit=2).to_pylist() == rows[2:]
     with pytest.raises(errors.UnknownConsumer, match="'c'"):
         buffer.leases("c")
-    with pytest.raises(expdb.InvalidValue, match="newest"):
-        buffer.leases(newest=0)
+    with pytest.raises(expdb.InvalidValue, match="limit"):
+        buffer.leases(limit=0)
     assert buffer.leases(status="released").to_pylist() == rows[2:3]
-    assert buffer.leases("a", status="leased", newest=1).to_pylist() == rows[3:]
+    assert buffer.leases("a", status="leased", limit=1).to_pylist() == rows[3:]
     with store_of(buffer).writing() as (session, _):
         session.query("UPDATE leases SET expires = leased - 1 WHERE status = 'leased' RETURNING id")
     assert buffer.leases(status="leased").num_rows == 0

@@ -137,7 +137,7 @@ def test_queries_can_filter_by_step_and_episode_versions(buffer):
     assert buffer.count(q().eq("first_policy_version", 1).and_().eq("last_policy_version", 4)) == 6
     assert buffer.count(q().is_null("policy_version")) == 1
     assert buffer.tasks({"policy_version": 3}) == ["default"]
-    drawn = buffer.sample(64, {"policy_version": 2}, rng=0)
+    drawn = buffer.sample(64, {"policy_version": 2}, seed=0)
     assert set(drawn["x"].tolist()) == {2, 3}
     ordered = buffer.sample(3, sampler=expdb.Ordered("policy_version", descending=True))
     assert ordered["x"].tolist() == [4, 5, 2]
@@ -147,7 +147,7 @@ def test_a_sequence_has_the_version_of_each_step(buffer):
     with buffer.episode("t", policy_version=1) as episode:
         for step in range(4):
             episode.append(x=step, policy_version=1 + step // 2, terminated=step == 3)
-    batch = buffer.sample(1, unit=expdb.Episode(), fields=["policy_version", NAMES[3]], rng=0)
+    batch = buffer.sample(1, unit=expdb.Episode(), fields=["policy_version", NAMES[3]], seed=0)
     assert batch["policy_version"].tolist() == [[1, 1, 2, 2]]
     assert batch["last_policy_version"].tolist() == [2]
 
@@ -190,9 +190,9 @@ def test_queries_see_new_versions_of_all_handles(buffer, open_db):
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, where)
     other.store_batch([{"task_id": "u", "x": k, "policy_version": 2 + k} for k in range(3)])
-    assert set(buffer.sample(32, where, rng=0, wait=5)["x"].tolist()) == {0, 1, 2}
+    assert set(buffer.sample(32, where, seed=0, wait=5)["x"].tolist()) == {0, 1, 2}
     buffer.store(task_id="t", x=7, policy_version=5)
-    batch = buffer.sample(99, where, rng=0, fields=["task_id"])
+    batch = buffer.sample(99, where, seed=0, fields=["task_id"])
     assert set(batch["task_id"].tolist()) == {"t", "u"}
 
 
@@ -207,7 +207,7 @@ def test_staleness_counts_from_the_oldest_version(buffer):
         """Return the first steps of leased items; the second episode starts at step 8."""
         repeated = expdb.Uniform(replace=True)
         lease = consumer.lease(size, unit=unit, sampler=repeated, fields=["episode", "step"])
-        lease.give_back()
+        lease.release()
         batch = lease.batch
         first = [array.reshape(size, -1)[:, 0] for array in (batch["episode"], batch["step"])]
         return set((first[0] * 8 + first[1]).tolist())

@@ -53,7 +53,7 @@ def test_scan_reads_incrementally(filled):
 
 
 def test_fields_can_select_fields_and_columns(filled):
-    batch = filled.sample(8, fields=["x", "task_id", "tags", "episode_return"], rng=0)
+    batch = filled.sample(8, fields=["x", "task_id", "tags", "episode_return"], seed=0)
     assert list(batch) == ["x", "task_id", "tags", "episode_return"]
     for x, task, tags in zip(batch["x"].tolist(), batch["task_id"], batch["tags"], strict=True):
         assert (task, tags) == (f"t{x // 5}", {"k": x})
@@ -151,7 +151,7 @@ def test_invalid_arguments_of_read_methods_are_rejected(filled):
         lambda: filled.sample(2.5),
         lambda: filled.sample(True), lambda: filled.scan(after="x"), lambda: filled.scan(size=0),
         lambda: filled.sample_tasks(1.5),
-        lambda: filled.sample(1, rng=-1), lambda: filled.sample(1, rng="a"),
+        lambda: filled.sample(1, seed=-1), lambda: filled.sample(1, seed="a"),
         lambda: filled.sample(1, unit="Step"),
         lambda: filled.sample(1, unit=expdb.NStep), lambda: filled.sample(1, sampler=expdb.Uniform),
         lambda: filled.get([[1], [1, 2]]),

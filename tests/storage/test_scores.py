@@ -191,12 +191,12 @@ def test_sampling_sees_new_scores(buffer):
     with pytest.raises(expdb.TooFewRows):
         buffer.sample(1, judged)
     buffer.score([7, 8], name="judge", value=[0.6, 0.4])
-    assert set(buffer.sample(20, judged, rng=0)["position"].tolist()) == {7}
+    assert set(buffer.sample(20, judged, seed=0)["position"].tolist()) == {7}
     buffer.score([8], name="judge", value=0.9)
-    batch = buffer.sample(50, judged, fields=["position", "scores.judge"], rng=0)
+    batch = buffer.sample(50, judged, fields=["position", "scores.judge"], seed=0)
     assert set(zip(*map(np.ndarray.tolist, batch.values()), strict=True)) == {(7, 0.6), (8, 0.9)}
     buffer.score([7], name="judge", value=0.1)
-    assert set(buffer.sample(20, judged, rng=0)["position"].tolist()) == {8}
+    assert set(buffer.sample(20, judged, seed=0)["position"].tolist()) == {8}
 
 
 def test_ordered_draws_the_best_scores_first_and_unscored_steps_last(buffer):
@@ -210,25 +210,25 @@ def test_prioritized_draws_in_proportion_to_a_score(db):
     fill(buffer, 5)
     sampler = Prioritized(alpha=1.0, epsilon=0.0, initial=0.0, score="judge")
     buffer.score([3, 6, 19], name="judge", value=[1.0, 3.0, -2.0])
-    batch = buffer.sample(4000, sampler=sampler, rng=1)
+    batch = buffer.sample(4000, sampler=sampler, seed=1)
     shares = np.bincount(batch["position"], minlength=20) / 4000
     assert shares[[3, 6]] == pytest.approx([0.25, 0.75], abs=0.005)  # stratified
     assert batch["probability"][batch["position"] == 6] == pytest.approx(0.75)
     buffer.score([6, 12], name="judge", value=[0.0, 1.0])
-    shares = np.bincount(buffer.sample(4000, sampler=sampler, rng=1)["position"]) / 4000
+    shares = np.bincount(buffer.sample(4000, sampler=sampler, seed=1)["position"]) / 4000
     assert shares[[3, 12]] == pytest.approx([0.5, 0.5], abs=0.005)
     buffer.update_priorities([0], [1e9])  # does not concern this sampler
-    assert set(buffer.sample(100, sampler=sampler, rng=1)["position"].tolist()) == {3, 12}
+    assert set(buffer.sample(100, sampler=sampler, seed=1)["position"].tolist()) == {3, 12}
     buffer.store(episode_id="new", obs=0.0)
     usual = Prioritized(alpha=1.0, epsilon=0.0, score="judge")  # 1.0 without a score
-    shares = np.bincount(buffer.sample(4000, sampler=usual, rng=1)["position"]) / 4000
+    shares = np.bincount(buffer.sample(4000, sampler=usual, seed=1)["position"]) / 4000
     assert shares[20] == pytest.approx(1 / 19, abs=0.005)
 
 
 def test_each_prioritized_sampler_draws_by_its_own_score(open_db):
     def counts(buffer, **settings):
         sampler = Prioritized(alpha=1.0, epsilon=0.0, **settings)
-        return np.bincount(buffer.sample(100, sampler=sampler, rng=0)["position"]).tolist()
+        return np.bincount(buffer.sample(100, sampler=sampler, seed=0)["position"]).tolist()
 
     buffer, other = open_db().buffer("train"), open_db().buffer("train")
     fill(buffer, 1, 2)
@@ -336,13 +336,11 @@ def test_acknowledging_a_lease_stores_scores_in_the_same_transaction(buffer):
     lease.acknowledge(
         7, scores={"episode": lease.batch["episode"], "name": "judge", "value": values, "by": "v1"}
     )
-    assert judge.last_step == 7
+    assert judge.last_trainer_step == 7
     assert buffer.count(QueryBuilder().is_null("scores.judge")) == 4
     rest = judge.lease(1, QueryBuilder().is_null("scores.judge"), unit=expdb.Episode())
     assert set(rest.batch["episode"].tolist()).isdisjoint(lease.batch["episode"].tolist())
-    judge.acknowledge(
-        rest, scores={"episode": rest.batch["episode"], "name": "judge", "value": [0.5]}
-    )
+    rest.acknowledge(scores={"episode": rest.batch["episode"], "name": "judge", "value": [0.5]})
     with pytest.raises(expdb.LeaseLost):
         lease.acknowledge(scores={"episode": lease.batch["episode"], "name": "j", "value": 1.0})
     assert set(buffer.scores()["name"].to_pylist()) == {"judge"}

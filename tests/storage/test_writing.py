@@ -378,7 +378,7 @@ def test_episodes_that_share_a_chunk_keep_their_final_observations(buffer):
     )
     for k, writer in enumerate(writers):
         writer.end(obs=np.full(2, 100.0 + k))
-    drawn = buffer.sample(64, unit=expdb.NStep(1), rng=0)
+    drawn = buffer.sample(64, unit=expdb.NStep(1), seed=0)
     last = drawn["step"] == 3
     np.testing.assert_array_equal(drawn["next_obs"][last, 0], 100.0 + drawn["obs"][last, 0] // 10)
     np.testing.assert_array_equal(drawn["next_obs"][~last], drawn["obs"][~last] + 1)
@@ -396,7 +396,7 @@ def test_changing_a_dropped_buffer_raises_unknown_buffer(open_db):
         lambda: buffer.store_batch({"x": np.arange(3)}),
         lambda: buffer.update(np.array([0]), reward=1.0),
         lambda: buffer.delete(np.array([0])),
-        lambda: buffer.set_capacity(9),
+        lambda: setattr(buffer, "capacity", 9),
         buffer.clear,
         lambda: buffer.consumer("c"),
         lambda: setattr(buffer, "policy_version", 1),

@@ -65,7 +65,7 @@ def read_all(path: str) -> int:
                     count += 1
             batch = buffer.sample(
                 64, sampler=expdb.Prioritized(), unit=expdb.NStep(2), fields=["number", "frame"],
-                rng=0,
+                seed=0,
             )  # fmt: skip
             pairs = zip(batch["frame"], batch["number"], strict=True)
             if not all(np.array_equal(frame, _frame(number)) for frame, number in pairs):

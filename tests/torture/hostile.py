@@ -181,7 +181,7 @@ class Attempts:
                 lambda n: strange.page(n, 10), lambda n: strange.page(1, n),
                 lambda n: strange.get([n]), lambda n: strange.sample_tasks(n),
                 lambda n: strange.scan({"reward": n}), lambda n: strange.count({"step": n}),
-                lambda n: strange.set_capacity(n) if n not in (None, 1) else None,
+                lambda n: setattr(strange, "capacity", n) if n not in (None, 1) else None,
                 lambda n: strange.update_priorities([0], [n]),
                 lambda n: strange.sample(1, unit=expdb.NStep(n)),
                 lambda n: strange.sample(1, sampler=expdb.Newest(n)),

@@ -67,7 +67,7 @@ def fill_disk(place: Place, rounds: int) -> Outcome:
         expdb.open(path) as db,
     ):
         writer = Writer(db)
-        writer.buffer.set_capacity(400)
+        writer.buffer.capacity = 400
         for _ in range(rounds):
             left = itertools.count(rng.randrange(60), -1)
             disk.fault = lambda kind, file, left=left: (  # type: ignore[misc]
@@ -386,14 +386,14 @@ def set_clock(place: Place, rounds: int) -> Outcome:
     true, path = time.time, place.folder / "clock.db"
     with expdb.open(path) as db:
         writer = Writer(db)
-        writer.buffer.set_capacity(50)
+        writer.buffer.capacity = 50
         for _ in range(rounds):
             ahead = rng.choice((-1e9, -3600, 0, 3600, 1e8)) * rng.random()
             with mock.patch.object(time, "time", lambda ahead=ahead: true() + ahead):
                 for _ in range(10):
                     writer.write(rng.choice((1, 3)))
                 violations += verify(db, writer.acknowledged)
-                sampled = writer.buffer.sample(200, sampler=expdb.Newest(10), rng=0)
+                sampled = writer.buffer.sample(200, sampler=expdb.Newest(10), seed=0)
                 newest, added = set(sampled["position"].tolist()), writer.buffer.stats()["added"]
                 if newest != set(range(added - 10, added)):
                     violations.append(f"the newest 10 of {added} are {sorted(newest)}")

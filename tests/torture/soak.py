@@ -210,7 +210,7 @@ def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> 
             lambda: buffer.get([int(p) for p in buffer.sample(5)["position"]]),
             lambda: next(buffer.scan(size=64), None), buffer.stats,
             delete, end, clear,
-            lambda: buffer.set_capacity(rng.choice([CAPACITY, CAPACITY - 2_000])),
+            lambda: setattr(buffer, "capacity", rng.choice([CAPACITY, CAPACITY - 2_000])),
         ]  # fmt: skip
         for turn in diary.turns():
             diary.call(acts[turn % len(acts)])

@@ -60,7 +60,7 @@ def test_rows_in_memory_are_updated_when_an_episode_is_resumed(buffer):
     first.abort(x=50)
 
     def transitions():
-        batch = buffer.sample(500, {"episode_id": "e"}, unit=NStep(1, next_fields=("x",)), rng=0)
+        batch = buffer.sample(500, {"episode_id": "e"}, unit=NStep(1, next_fields=("x",)), seed=0)
         return set(zip(batch["x"].tolist(), batch["next_x"].tolist(), strict=True))
 
     assert transitions() == {(0, 1), (1, 50)}
@@ -324,7 +324,7 @@ def test_a_handle_with_rows_in_memory_samples_the_same_as_a_new_handle(tmp_path_
 def _drawn(buffer, size, unit):
     sampler = Uniform() if size > 1 else Uniform(over="episode")
     try:
-        batch = buffer.sample(size, unit=unit, sampler=sampler, rng=3)
+        batch = buffer.sample(size, unit=unit, sampler=sampler, seed=3)
     except expdb.TooFewRows as error:
         return str(error)
     return {name: array.tolist() for name, array in batch.items() if name != "reward"}

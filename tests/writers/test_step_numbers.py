@@ -36,7 +36,7 @@ def write(buffer, how, rows):
 
 def transitions(buffer):
     """Return all drawn pairs of an observation and the next one."""
-    batch = buffer.sample(200, unit=expdb.NStep(1), rng=0)
+    batch = buffer.sample(200, unit=expdb.NStep(1), seed=0)
     return set(zip(batch["obs"].tolist(), batch["next_obs"].tolist(), strict=True))
 
 
@@ -335,11 +335,11 @@ def test_steps_of_other_agents_do_not_cause_a_warning_about_gaps(new_buffer):
     buffer = new_buffer()
     for agent in "AAABABA":
         buffer.store(episode_id="e", agent_id=agent, obs=0.0)
-    assert buffer.sample(4, unit=expdb.NStep(2), rng=0).size == 4
+    assert buffer.sample(4, unit=expdb.NStep(2), seed=0).size == 4
     buffer.store(episode_id="e", agent_id="B", step=7, obs=0.0)
     with pytest.warns(errors.ExpDBWarning, match="step 1 and then step 7"):
         for seed in range(3):
-            buffer.sample(64, unit=expdb.NStep(1), rng=seed)
+            buffer.sample(64, unit=expdb.NStep(1), seed=seed)
 
 
 UNITS = [expdb.NStep(1), expdb.Sequence(3), expdb.Stack(2)]
@@ -353,9 +353,9 @@ def test_a_gap_ends_a_trajectory_and_causes_one_warning(new_buffer, unit, sample
         buffer.store(episode_id="e", step=step, obs=np.float32(step), terminated=step == 4)
     join = dataclasses.replace(unit, gaps="join")
     with pytest.warns(errors.ExpDBWarning, match="step 1 and then step 3") as found:
-        ended = [buffer.sample(64, unit=unit, sampler=sampler, rng=seed) for seed in (0, 1)]
+        ended = [buffer.sample(64, unit=unit, sampler=sampler, seed=seed) for seed in (0, 1)]
     assert len(found) == 1
-    joined = buffer.sample(64, unit=join, sampler=sampler, rng=0)
+    joined = buffer.sample(64, unit=join, sampler=sampler, seed=0)
     name = "next_obs" if isinstance(unit, expdb.NStep) else "obs"
     for batches, may_join in ((ended, False), ([joined], True)):
         rows = np.concatenate([b[name].reshape(64, -1) for b in batches])
@@ -371,9 +371,9 @@ def test_a_token_row_ends_at_a_gap(new_buffer):
         ids = {"prompt_ids": prompt, "output_ids": output}
         buffer.store(episode_id="e", step=step, terminated=step == 2, **ids)
     with pytest.warns(errors.ExpDBWarning, match="a new row begins after the gap"):
-        batch = buffer.sample(1, unit=expdb.Tokens(), rng=0)
+        batch = buffer.sample(1, unit=expdb.Tokens(), seed=0)
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 0, 0], [1, 2, 3, 4]]
-    joined = buffer.sample(1, unit=expdb.Tokens(gaps="join"), rng=0)
+    joined = buffer.sample(1, unit=expdb.Tokens(gaps="join"), seed=0)
     assert joined["input_ids"].tolist() == [[1, 2, 3, 4]]
 
 
@@ -383,9 +383,9 @@ def test_tokens_of_an_agent_end_at_a_gap_of_this_agent(new_buffer):
         ids = {"prompt_ids": [1, 2, 3] if step == 2 else [1], "output_ids": [2]}
         buffer.store(episode_id="e", agent_id=agent, step=step, terminated=step == 2, **ids)
     with warnings.catch_warnings(record=True):
-        batch = buffer.sample(1, unit=expdb.Tokens(agent="B"), rng=0)
+        batch = buffer.sample(1, unit=expdb.Tokens(agent="B"), seed=0)
     assert len(batch["input_ids"]) == 2
-    joined = buffer.sample(1, unit=expdb.Tokens(agent="B", gaps="join"), rng=0)
+    joined = buffer.sample(1, unit=expdb.Tokens(agent="B", gaps="join"), seed=0)
     assert joined["input_ids"].tolist() == [[1, 2, 3, 2]]
 
 

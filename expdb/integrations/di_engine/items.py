@@ -110,7 +110,7 @@ class Items:
             time.sleep(0.01)
         if buffer.capacity == size + 1:
             self._delete_replaced(buffer)
-            buffer.set_capacity(size)
+            buffer.capacity = size
         return buffer.capacity
 
     def _delete_replaced(self, buffer: expdb.ReplayBuffer) -> None:
@@ -242,7 +242,7 @@ class Items:
     ) -> dict[str, Any]:
         """Draw items and return their columns, including the fields that `records` needs."""
         names = [key for key in keys if key != LABEL]
-        draw = partial(self.buffer.sample, size, where, sampler=sampler, rng=self.rng)
+        draw = partial(self.buffer.sample, size, where, sampler=sampler, seed=self.rng)
         columns: dict[str, Any] = dict(draw(fields=self.fields(*names)))
         if len(names) < len(keys):
             try:
@@ -298,14 +298,14 @@ class Items:
             self.flush()
             is_full = len(self) >= self.size
             if is_full:
-                self.buffer.set_capacity(self.size + 1)
+                self.buffer.capacity = self.size + 1
             try:
                 self.push(value, tags=tags, agent_id=UPDATED)
                 self.flush()
                 self.delete(old)
             finally:
                 if is_full:
-                    self.buffer.set_capacity(self.size)
+                    self.buffer.capacity = self.size
 
     def delete(self, positions: Any) -> None:
         """Delete items by position."""

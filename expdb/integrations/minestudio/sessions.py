@@ -137,7 +137,7 @@ class Sessions:
         lease, self._lease = self._lease, None
         if lease is not None:
             with suppress(expdb.ExpDBError):  # the session may be deleted, and the lease with it
-                lease.give_back()
+                lease.release()
         self._session_id = session
         name = f"replay_buffer.session.{session}" if session else "replay_buffer.session"
         self.buffer = self.database.buffer(name)

@@ -304,7 +304,7 @@ class Episodes:
         """Draw steps; return a batch with `keys` and the fields that `records` needs."""
         self.flush()
         usual = ("position", "episode", "reward", "terminated", "truncated", *self.records.fields)
-        draw = partial(self.buffer.sample, size, where, sampler=sampler, unit=unit, rng=rng)
+        draw = partial(self.buffer.sample, size, where, sampler=sampler, unit=unit, seed=rng)
         batch = draw(fields=(*usual, *[key for key in keys if key not in EPISODE_COLUMNS]))
         try:
             texts = self._episode_columns_of(batch, [key for key in keys if key in EPISODE_COLUMNS])

@@ -59,7 +59,7 @@ class ReservoirReplayBuffer(StoredSamples, reservoir_replay_buffer.ReservoirRepl
         if place >= len(self):
             return None
         self.flush()
-        drawn = self.buffer.sample(1, sampler=expdb.Uniform(), rng=self._rng, fields=["position"])
+        drawn = self.buffer.sample(1, sampler=expdb.Uniform(), seed=self._rng, fields=["position"])
         self.buffer.delete(drawn["position"])
         self._item_positions = deque(
             item for item in self._item_positions if item[0] != int(drawn["position"][0])

@@ -260,7 +260,7 @@ class StoredSamples(rllib.ReplayBuffer):
         self.flush()
         keys = "position", "reward", *self._records.fields, *sampler.keys()
         try:
-            drawn = self.buffer.sample(num_items or 1, sampler=sampler, rng=self._rng, fields=keys)
+            drawn = self.buffer.sample(num_items or 1, sampler=sampler, seed=self._rng, fields=keys)
         except (expdb.TooFewRows, expdb.QueryError) as error:  # len(self) costs a query
             if not len(self):
                 raise ValueError("Trying to sample from an empty buffer.") from error

@@ -500,7 +500,7 @@ class StoredBuffer(buffers.BaseBuffer):
             sampler=self._sampler,
             unit=self._unit,
             fields=fields,
-            rng=self._rng,
+            seed=self._rng,
         )
 
     def _samples(self, batch: Any, env: Any) -> Any:

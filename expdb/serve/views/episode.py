@@ -35,8 +35,8 @@ def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
 
 def find_neighbours(buffer: expdb.ReplayBuffer, number: int) -> tuple[str | None, str | None]:
     """Return the ids of the next newer and the next older episode with steps."""
-    older = buffer.episodes(newest=1, before=number)["episode_id"].to_pylist()
-    newest = buffer.episodes(newest=1, after=number)["episode"].to_pylist()
+    older = buffer.episodes(limit=1, before=number)["episode_id"].to_pylist()
+    newest = buffer.episodes(limit=1, after=number)["episode"].to_pylist()
     newer: list[str] = []
     searched, width = number, 16  # no newer episode up to `searched` has steps
     while newest and not newer and searched < newest[0]:
@@ -151,7 +151,7 @@ def draws(request: Request) -> Response:
     of_episode = {"buffer": buffer.name, "episode": episode_id}
     table = source.db.sql(statement, of_episode)
     steps = dict(zip(table["position"].to_pylist(), table["step"].to_pylist(), strict=True))
-    rows = buffer.draws(list(steps), newest=NEWEST_LEASES).to_pylist()[::-1] if steps else []
+    rows = buffer.draws(list(steps), limit=NEWEST_LEASES).to_pylist()[::-1] if steps else []
     history = buffer.why(next(iter(steps))) if steps else []
     return show(
         request, "draws.html", title="Draws", buffer=buffer.name, rows=rows[:500], steps=steps,

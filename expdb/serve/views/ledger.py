@@ -26,7 +26,7 @@ def ledger(request: Request) -> Response:
     consumer = request.query_params.get("consumer") or None
     step = integer(request, "step")
     newest = LEASES if step is None else 50 * LEASES
-    rows = buffer.leases(consumer, newest=newest).to_pylist()[::-1]
+    rows = buffer.leases(consumer, limit=newest).to_pylist()[::-1]
     if step is not None:
         rows = [row for row in rows if row["trainer_step"] == step]
     return show(
@@ -73,7 +73,7 @@ def random_transcripts(request: Request) -> Response:
     """Show ten random episodes of a trainer step, by default the newest one."""
     source, buffer = source_of(request), buffer_of(request)
     wanted = integer(request, "step")
-    leases = buffer.leases(status="acknowledged", newest=RANDOM_LEASES).to_pylist()
+    leases = buffer.leases(status="acknowledged", limit=RANDOM_LEASES).to_pylist()
     steps = sorted({row["trainer_step"] for row in leases if row["trainer_step"] is not None})
     if wanted is None and steps:
         wanted = steps[-1]
@@ -81,7 +81,7 @@ def random_transcripts(request: Request) -> Response:
     episode_ids = _episodes_of_leases(buffer, chosen)
     is_recent = not chosen
     if is_recent:
-        episode_ids = buffer.episodes(newest=RECENT_EPISODES)["episode_id"].to_pylist()
+        episode_ids = buffer.episodes(limit=RECENT_EPISODES)["episode_id"].to_pylist()
     picked = random.sample(episode_ids, min(RANDOM, len(episode_ids)))
     rows = _episodes(buffer, picked)
     shown = transcript.read_many(source, buffer, picked, 0, RANDOM_STEPS)

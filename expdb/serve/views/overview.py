@@ -42,7 +42,7 @@ def overview(request: Request) -> Response:
     """Show the state of a buffer."""
     buffer = buffer_of(request)
     workers = buffer.workers()
-    newest = buffer.metrics(newest=1).to_pylist()
+    newest = buffer.metrics(limit=1).to_pylist()
     metrics = newest[0] if newest else {}
     measured = time.time() - metrics["time"] if metrics else None
     newest_step = metrics.get("newest_step_seconds")
@@ -57,7 +57,7 @@ def overview(request: Request) -> Response:
         measured=measured,
         newest_step=None if newest_step is None or measured is None else newest_step + measured,
         consumers=consumers_of(buffer, metrics),
-        episodes=buffer.episodes(newest=NEWEST_EPISODES).to_pylist()[::-1],
+        episodes=buffer.episodes(limit=NEWEST_EPISODES).to_pylist()[::-1],
         policy_version=buffer.policy_version,
         added=buffer.added,
         size=len(buffer),
@@ -120,7 +120,7 @@ def consumers_of(buffer: expdb.ReplayBuffer, metrics: dict[str, Any]) -> list[di
     rows = []
     for name in buffer.consumers()[:MAX_CONSUMERS]:
         stats = buffer.consumer(name).stats()
-        leases = buffer.leases(name, newest=1).to_pylist()
+        leases = buffer.leases(name, limit=1).to_pylist()
         newest = leases[0] if leases else None
         rows.append(
             {

@@ -40,13 +40,13 @@ NEWEST = (
 
 
 def list_leases(
-    store: Store, session: Session, consumer: str | None, status: str | None, newest: int
+    store: Store, session: Session, consumer: str | None, status: str | None, limit: int
 ) -> list[tuple[Any, ...]]:
     """Return the newest leases, oldest first; see `ReplayBuffer.leases`.
 
     Raise UnknownConsumer if there is no such consumer, and InvalidValue for an invalid argument.
     """
-    newest, condition = checks.whole(newest, "newest", 1), ""
+    limit, condition = checks.whole(limit, "limit", 1), ""
     status_expression = SHOWN_STATUS.format(expired_lease_condition(store.dialect.NOW))
     if status is not None:
         condition = f"AND {status_expression} = '{checks.choice(status, 'status', *STATUSES)}'"
@@ -58,14 +58,14 @@ def list_leases(
             raise unknown_consumer(store, session, consumer)
         consumers = [(record.id, record.name)]
     statement = NEWEST.format(status=status_expression, condition=condition)
-    answers = session.query_all(*[(statement, store.id, id, newest) for id, _ in consumers])
+    answers = session.query_all(*[(statement, store.id, id, limit) for id, _ in consumers])
     leases = [
         (name, *row) for (_, name), rows in zip(consumers, answers, strict=True) for row in rows
     ]
     leases.sort(key=lambda lease: (lease[5], lease[0], lease[1]))
     return [
         (name, id, number, shown_status, describe_process(holder), *rest)
-        for name, id, number, shown_status, holder, *rest in leases[-newest:]
+        for name, id, number, shown_status, holder, *rest in leases[-limit:]
     ]
 
 
@@ -83,12 +83,16 @@ def list_draws(
     positions: np.ndarray | None,
     consumer: str | None,
     lease: int | None,
-    newest: int,
+    trainer_step: int | None,
+    limit: int,
 ) -> list[tuple[Any, ...]]:
     """Return the items of leases, oldest lease first; see `ReplayBuffer.draws`.
 
     Raise UnknownConsumer if there is no such consumer.
     """
+    limit = checks.whole(limit, "limit", 1)
+    if trainer_step is not None:
+        trainer_step = checks.whole(trainer_step, "trainer_step")
     if positions is not None and not len(positions):
         return []
     draws, ((now,),) = [], session.query(f"SELECT {store.dialect.NOW}")
@@ -96,7 +100,11 @@ def list_draws(
         record = find_consumer(store, session, name)
         if record is None:
             raise unknown_consumer(store, session, name)
-        condition = L.id == lease if lease is not None else L.id >= record.handed_out - newest
+        condition = L.id >= record.handed_out - limit
+        if lease is not None:
+            condition = L.id == lease
+        elif trainer_step is not None:
+            condition = L.trainer_step == trainer_step
         if positions is not None:
             condition &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
         for entry in read_entries(store, session, record, condition):

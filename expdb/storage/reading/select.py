@@ -382,12 +382,12 @@ def episodes(
     where: Condition | None,
     before: int | None = None,
     after: int | None = None,
-    newest: int | None = None,
+    limit: int | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Return column names, and the rows of the episodes with a matching step, oldest first.
 
     Return only episodes whose numbers are between `after` and `before`, both exclusive, and at most
-    `newest` episodes.
+    `limit` episodes.
     """
     columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
     segments: sa.Select[Any] = (
@@ -402,7 +402,7 @@ def episodes(
         statement = statement.where(segments.exists())
     elif not where.of_steps or _by_episode(where, store.state(session)):
         statement = statement.where(segments.exists(), _whole(where))
-    elif before is None and after is None and newest is None:
+    elif before is None and after is None and limit is None:
         statement = statement.where(segments.exists(), E.id.in_(_steps(store, where, S.episode)))
     else:  # test each episode of the range
         steps = segments.join(tables.steps, tables.IN_SEGMENT).where(where.sql)
@@ -410,7 +410,7 @@ def episodes(
             first, last = _positions_between(store, session, after, before)
             steps = steps.where(S.position >= first, S.position <= last)
         statement = statement.where(steps.exists())
-    ascending = newest is None
-    statement = statement.order_by(E.id if ascending else E.id.desc()).limit(newest)
+    ascending = limit is None
+    statement = statement.order_by(E.id if ascending else E.id.desc()).limit(limit)
     rows = session.fetch(statement)
     return [column.name for column in columns], rows if ascending else rows[::-1]

@@ -43,25 +43,25 @@ FROM_TIME = (
 
 
 def read_metrics(
-    store: Store, session: Session, since: float, newest: int | None
+    store: Store, session: Session, since: float, limit: int | None
 ) -> dict[str, list[float | None]]:
     """Return the newest metrics from a time on, one list per name, oldest first.
 
-    Raise InvalidValue if `since` or `newest` is invalid.
+    Raise InvalidValue if `since` or `limit` is invalid.
     """
     if not isinstance(since, (int, float)) or not (since == 0 or since > FIRST_TIME):
         raise errors.InvalidValue(
             f"since must be a time in Unix seconds, such as time.time() - 3600, got {since!r}"
         )
     question: tuple[Any, ...] = FROM_TIME, store.id, store.id, since
-    if newest is not None:
-        newest = checks.whole(newest, "newest", 1)
-        question = f"{FROM_TIME} LIMIT ?", store.id, store.id, since, newest + 1
+    if limit is not None:
+        limit = checks.whole(limit, "limit", 1)
+        question = f"{FROM_TIME} LIMIT ?", store.id, store.id, since, limit + 1
     measured: list[Measurement] = []
     for time, text in reversed(session.query(*question)):
         measurement = _as_floats(parse_numbers(text, "a row of the table metrics")) | {"time": time}
         measured.append({**measurement, **(_derive(measured[-1], measurement) if measured else {})})
-    chosen = [row for row in measured if row["time"] >= since][-(newest or len(measured)) :]
+    chosen = [row for row in measured if row["time"] >= since][-(limit or len(measured)) :]
     names = dict.fromkeys(["time", *RATES_AND_MEANS, *(name for row in chosen for name in row)])
     return {name: [row.get(name) for row in chosen] for name in names}
 

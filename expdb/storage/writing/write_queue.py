@@ -246,6 +246,7 @@ class WriteQueue:
         self._store, self.episodes = store, OpenEpisodes(store, run)
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that holds the lock
+        self._encoding: set[int] = set()  # the threads that encode the steps of their writers
         self._small: deque[Submission] = deque()
         self._large: deque[Submission] = deque()
         # Acquire this lock, not the condition: an interrupt in `Condition.__enter__`, which is
@@ -259,8 +260,7 @@ class WriteQueue:
 
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of `work(*arguments)`, called while no other thread writes."""
-        if self._owner == threading.get_ident():
-            raise NestedCall(self._store.name)
+        self._refuse_nested_call()
         result: Result = locked(self._lock, self._run_as_owner, work, *arguments)
         return result
 
@@ -270,6 +270,22 @@ class WriteQueue:
             return work(*arguments)
         finally:
             self._owner = None
+
+    def _refuse_nested_call(self) -> None:
+        """Raise NestedCall if a signal handler interrupted a write of this thread."""
+        thread = threading.get_ident()
+        if thread == self._owner or thread in self._encoding:
+            raise NestedCall(self._store.name)
+
+    def encode(self, steps: PendingSteps) -> None:
+        """Encode steps before the write has the lock, so that several threads can encode."""
+        self._refuse_nested_call()
+        thread = threading.get_ident()
+        try:
+            self._encoding.add(thread)
+            steps.close()
+        finally:
+            self._encoding.discard(thread)
 
     def write(self, payload: Payload) -> np.ndarray:
         """Store steps in one transaction and return their positions.
@@ -293,8 +309,7 @@ class WriteQueue:
                 refusal = error
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
-        if self._owner == threading.get_ident():
-            raise NestedCall(self._store.name)
+        self._refuse_nested_call()
         if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload

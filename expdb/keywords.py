@@ -1,0 +1,88 @@
+"""Old names of arguments and methods, which work for one version, and unknown names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from expdb import errors
+from expdb.names import nearest
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def checked_keywords(
+    **renamed: str,
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorate a function so that it accepts old names of its arguments and refuses unknown ones.
+
+    `renamed` maps each old name to the new one. An old name emits a DeprecationWarning. An unknown
+    name raises InvalidValue with the most similar known one.
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = frozenset(names)
+
+        @functools.wraps(function)
+        def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+            if not known.issuperset(named):
+                named = translate(function.__name__, names, renamed, named)  # type: ignore
+            return function(*arguments, **named)
+
+        return call
+
+    return decorate
+
+
+def with_new_names(function: str, arguments: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
+    """Return the arguments of a method that has ``**others``, under their new names.
+
+    `arguments` are the local names at the begin of the method. Frequent methods use this function,
+    because a decorator takes more time. The default of each renamed argument must be None.
+    """
+    names = tuple(name for name in arguments if name not in ("self", "others"))
+    given = {name: arguments[name] for name in names if arguments[name] is not None}
+    return translate(function, names, renamed, given | arguments["others"])
+
+
+def translate(
+    function: str, names: tuple[str, ...], renamed: Mapping[str, str], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the named arguments of a call under their new names; see `checked_keywords`."""
+    translated = {name: value for name, value in named.items() if name in names}
+    for name in named.keys() - translated.keys():
+        new = renamed.get(name)
+        if new is None:
+            public = [known for known in names if known != "self"]
+            hint = nearest(name, [*public, *renamed]) or f"; its arguments are {', '.join(public)}"
+            raise errors.InvalidValue(f"{function}() has no argument {name!r}{hint}")
+        if new in translated:
+            raise errors.InvalidValue(f"{function}() got {name!r} and {new!r}; pass only {new!r}")
+        errors.warn(
+            f"the argument {name!r} of {function}() is deprecated; use {new!r}", DeprecationWarning
+        )
+        translated[new] = named[name]
+    return translated
+
+
+def deprecated(
+    replacement: str,
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorate a method so that each call emits a DeprecationWarning with the replacement."""
+
+    def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        message = f"{method.__qualname__} is deprecated; use {replacement}"
+
+        @functools.wraps(method)
+        def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+            errors.warn(message, DeprecationWarning)
+            return method(*arguments, **named)
+
+        call.__deprecated__ = message  # type: ignore[attr-defined]  # the name of PEP 702
+        return call
+
+    return decorate
