@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from expdb.errors import QueryError
 from expdb.names import EPISODE_COLUMNS, STEP_COLUMNS, nearest
+from expdb.sql import query_text
 from expdb.sql.comparisons import column_test, tag_test
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import (
@@ -48,9 +49,13 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
     """
     if where is None:
         return None
-    if isinstance(where, QueryBuilder):
-        return _compile(where.build(), 0, dialect)
     where = plain_where(where)
+    if isinstance(where, QueryBuilder):
+        try:
+            return _compile(where.build(), 0, dialect)
+        except QueryError as error:
+            _raise_located(where, error, dialect)
+            raise
     if isinstance(where, np.ndarray):
         if where.ndim != 1 or where.dtype.kind not in "iu":
             raise QueryError(
@@ -68,10 +73,20 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         equal = [{"field": name, "op": "eq", "value": value} for name, value in where.items()]
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
-        "a query must be a QueryBuilder, the result of its build(), a mapping, or a list or array "
-        f"of positions, got {type(where).__name__}; for example, pass "
-        "QueryBuilder().gt('reward', 0.5)"
+        "a query must be text, a QueryBuilder, the result of its build(), a mapping, or a list or "
+        f"array of positions, got {type(where).__name__}; for example, pass 'reward > 0.5'"
     )
+
+
+def _raise_located(where: QueryBuilder, error: QueryError, dialect: Dialect) -> None:
+    """Raise the error of a query that was written as text with the position of the mistake."""
+    if (query := where._query) is None:
+        return
+    for position, node in query.comparisons:
+        try:
+            _comparison(node, dialect)
+        except QueryError as mistake:
+            raise query_text.located(mistake, query.text, position) from None
 
 
 def _join(join: str, conditions: list[Condition]) -> Condition:

@@ -1,6 +1,7 @@
 """Build conditions on experience from names and values; conditions.py compiles them."""
 
 import base64
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Union
@@ -8,8 +9,13 @@ from typing import Any, Union
 import numpy as np
 
 from expdb.errors import QueryError
+from expdb.sql import query_text
 
-Where = Union["QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int], None]
+# Text, or text with the values of its parameters, is the form of `QueryBuilder.from_text`.
+Where = Union[
+    "QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int],
+    str, tuple[str, Mapping[str, Any]], None,
+]  # fmt: skip
 
 COMPARISONS = (
     "eq",
@@ -90,6 +96,49 @@ class QueryBuilder:
 
     def __init__(self) -> None:
         self._parts: list[dict[str, Any] | str] = []  # conditions and operators in call order
+        self._query: query_text.Query | None = None  # the text that the builder was made from
+
+    @classmethod
+    def from_text(cls, text: str, parameters: Mapping[str, Any] | None = None) -> "QueryBuilder":
+        """Return the builder of a query that is written as text.
+
+        Every method that accepts a query also accepts its text, and a tuple of the text and its
+        parameters. Conditions are ``NAME OPERATOR VALUE``, with the operators ``=``, ``!=``, ``>``,
+        ``>=``, ``<``, ``<=``, ``like`` (or ``~``), ``not like``, ``in``, ``not in``, ``is null``
+        and ``is not null``. ``and`` is evaluated before ``or``, as in SQL; parentheses change the
+        order. Values are numbers, ``'text'``, ``true``, ``false``, ``null``, or parameters such as
+        ``:task``. ``str(builder)`` returns the text of a builder.
+
+        Parameters
+        ----------
+        text : str
+            The query.
+        parameters : mapping of str to object, optional
+            Values of the parameters. Without it, a text such as ``:task`` is plain text.
+
+        Returns
+        -------
+        QueryBuilder
+            The builder.
+
+        Raises
+        ------
+        QueryError
+            If the text is invalid. The message names the position of the mistake.
+
+        Examples
+        --------
+        >>> str(QueryBuilder.from_text("reward > 0.5 and (step = 0 or tags.split = train)"))
+        "reward > 0.5 and (step = 0 or tags.split = 'train')"
+        >>> str(QueryBuilder.from_text("task_id in :tasks", {"tasks": ["a", "b"]}))
+        "task_id in ('a', 'b')"
+        """
+        if not isinstance(text, str):
+            raise QueryError(f"a query as text must be a str, got {type(text).__name__}")
+        builder = cls()
+        builder._query = query_text.parse(text, parameters)
+        builder._parts = [builder._query.built]
+        return builder
 
     def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
         self._parts.append(
@@ -403,6 +452,9 @@ class QueryBuilder:
             built = {join: [built, condition]}
         return dict(built)
 
+    def __str__(self) -> str:
+        return query_text.write(self.build())
+
     def __repr__(self) -> str:
         return f"QueryBuilder({json.dumps(self._parts, default=str)[1:-1]})"
 
@@ -420,8 +472,25 @@ def _listed(field: str, values: Any) -> list[Any]:
     return [_plain(value) for value in values]
 
 
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> QueryBuilder:
+    return QueryBuilder.from_text(text, {})
+
+
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
-    """Convert a list of positions to an array; raise QueryError if it is not a list of integers."""
+    """Convert text to a builder, and a list of positions to an array.
+
+    Raise QueryError if the text is invalid, or if the list contains other values than integers.
+    """
+    if isinstance(where, str):
+        return _parsed(where)
+    if isinstance(where, tuple) and where and isinstance(where[0], str):
+        if len(where) != 2 or not isinstance(where[1], Mapping):
+            raise QueryError(
+                "a query with parameters must be a tuple of its text and a mapping, such as "
+                "('task_id = :task', {'task': name})"
+            )
+        return QueryBuilder.from_text(*where)
     if not isinstance(where, (list, tuple, range)):
         return where  # type: ignore[return-value]  # other sequences are refused below
     if not all(

@@ -28,7 +28,7 @@ def prometheus_text(db: expdb.ExperienceDB) -> str:
     samples: dict[str, list[str]] = defaultdict(list)
     database_values: dict[str, float] = {}
     for buffer in db.buffers():
-        table = db.buffer(buffer, create=False).metrics(newest=1)
+        table = db.buffer(buffer, create=False).metrics(limit=1)
         if not table.num_rows:
             continue
         for name, value in table.to_pylist()[0].items():

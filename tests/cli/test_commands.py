@@ -96,7 +96,7 @@ def test_check_upgrade_and_backup(path, tmp_path):
 
 
 def test_errors_for_bad_conditions_show_the_syntax(path):
-    assert "NAME OP VALUE" in run("query", path, "train", "reward", status=2)
+    assert "expected an operator" in run("query", path, "train", "reward", status=2)
     assert "cannot be combined" in run(
         "query", path, "train", "reward > 1", "--where", "{}", status=2
     )

@@ -3,20 +3,7 @@
 import click
 import pytest
 
-from expdb.text.conditions import condition_of, parse_query, split_at
-
-
-def test_conditions_are_split_outside_of_quotation_marks():
-    assert split_at("a = 1 and b = \"x and y\" AND c = 'and and and'", "and") == [
-        "a = 1", 'b = "x and y"', "c = 'and and and'",
-    ]  # fmt: skip
-    assert split_at('a = "\\" and " and b = 2', "and") == ['a = "\\" and "', "b = 2"]
-    assert split_at("a and b or c", "or") == ["a and b", "c"]
-    assert split_at("", "and") == [""]
-    assert split_at("a = don't and b = 2", "and") == ["a = don't", "b = 2"]
-    assert split_at("a = 'it''s and c' and b='x and y'", "and") == [
-        "a = 'it''s and c'", "b='x and y'",
-    ]  # fmt: skip
+from expdb.text.conditions import condition_of, parse_query
 
 
 @pytest.mark.parametrize(
@@ -43,5 +30,5 @@ def test_conditions_are_joined_with_and_and_or(buffer, conditions, positions):
 
 @pytest.mark.parametrize("text", ["", "a = 1 and", "a = 1 and b", "a = b or c", "and"])
 def test_incomplete_conditions_are_refused(text):
-    with pytest.raises(click.BadParameter, match="is not a condition"):
+    with pytest.raises(click.BadParameter, match="at character"):
         parse_query(f"{text} ")

@@ -187,7 +187,9 @@ def test_a_query_finds_the_same_steps_as_a_plain_filter(db, rows, queries):
     for query in queries:
         builder = build(query)
         wanted = [row["position"] for row in rows if matches(row, query)]
-        for where in (builder, builder.build()):
+        text = str(builder)
+        assert str(QueryBuilder.from_text(text)) == text
+        for where in (builder, builder.build(), text):
             assert [
                 p for batch in buffer.scan(where, size=5) for p in batch["position"].tolist()
             ] == wanted
@@ -195,14 +197,14 @@ def test_a_query_finds_the_same_steps_as_a_plain_filter(db, rows, queries):
         tasks = list(dict.fromkeys(row["task_id"] for row in rows if row["position"] in wanted))
         assert buffer.tasks(builder) == tasks
         if tasks:
-            drawn = buffer.sample_tasks(len(tasks), builder, rng=0)
+            drawn = buffer.sample_tasks(len(tasks), builder, seed=0)
             assert set(drawn) == set(tasks)
-            matching = buffer.sample_tasks(len(tasks), builder, rows="matching", rng=0)
+            matching = buffer.sample_tasks(len(tasks), builder, rows="matching", seed=0)
             assert (
                 sorted(p for batch in matching.values() for p in batch["position"].tolist())
                 == wanted
             )
-            assert set(buffer.sample(20, builder, rng=0)["position"].tolist()) <= set(wanted)
+            assert set(buffer.sample(20, builder, seed=0)["position"].tolist()) <= set(wanted)
 
 
 def test_builders_with_misplaced_operators_raise():
@@ -255,7 +257,7 @@ def test_invalid_comparisons_are_errors(scratch, name, op, value, message):
 
 def test_invalid_queries_are_errors(scratch):
     for where in (
-        5, "task_id = 'a'", {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"},
+        5, {}, {"and_": [1]}, {"and_": []}, {"field": "task_id", "op": "eq"},
         {"field": "a", "op": "eq", "value": 1, "x": 2}, np.zeros(3), np.zeros((2, 2), int),
         ["a"], [1.5], [True], [2**63],
     ):  # fmt: skip
@@ -435,7 +437,7 @@ def test_a_list_of_positions_is_a_query(buffer):
         [np.int64(1), 3],
     ):  # fmt: skip
         assert buffer.count(where) == 2
-        assert set(buffer.sample(32, where, rng=0)["n"].tolist()) == {1, 3}
+        assert set(buffer.sample(32, where, seed=0)["n"].tolist()) == {1, 3}
         assert [n for batch in buffer.scan(where) for n in batch["n"].tolist()] == [1, 3]
     assert buffer.count([]) == buffer.count(np.arange(0)) == 0
     assert buffer.update([1, 3], tags={"a": 1}) == 2
