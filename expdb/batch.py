@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from expdb import checks
+from expdb.displays import batch_html
 from expdb.errors import DriverMissing, InvalidValue
 from expdb.names import SCORE, build_attribute_error
 
@@ -116,6 +117,8 @@ class Batch(Mapping[str, np.ndarray]):
             f"{name}: {array.dtype}{list(array.shape)}" for name, array in self._columns.items()
         )
         return f"Batch(size={self.size}, {columns})"
+
+    _repr_html_ = batch_html
 
     def _columns_and_masks(self) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
         """Yield the name, the array and the mask of each column.

@@ -22,6 +22,7 @@ from expdb.consumers.consumer import Consumer, checked_settings
 from expdb.consumers.consumer_ledger import ConsumerLedger
 from expdb.consumers.policy_versions import PolicyVersions
 from expdb.consumers.replaying import checked_replay, replayed
+from expdb.displays import buffer_html
 from expdb.keywords import checked_keywords, deprecated, with_new_names
 from expdb.memory.budget import Budget
 from expdb.names import COLUMN_KINDS, DEFAULT_TASK, STORE_CALL, NotACollection, TaskReminder
@@ -120,6 +121,8 @@ class ReplayBuffer(NotACollection):
 
     def __repr__(self) -> str:
         return f"<ReplayBuffer {self.name!r}: {len(self)} steps, capacity {self.capacity}>"
+
+    _repr_html_ = buffer_html
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self._database, self.name)
@@ -643,10 +646,7 @@ class ReplayBuffer(NotACollection):
         """Set the maximum number of steps, as assigning to `capacity` does."""
         self._engine.retry(change.set_capacity, self._store, checks.capacity(capacity))
 
-    @deprecated("`buffer.capacity = n`")
-    def set_capacity(self, capacity: int | None) -> None:
-        """Set the maximum number of steps, as assigning to `capacity` does."""
-        self._set_capacity(capacity)
+    set_capacity = deprecated("`buffer.capacity = n`")(_set_capacity)
 
     @property
     @retry_on_restart

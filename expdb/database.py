@@ -21,6 +21,7 @@ from expdb import checks, errors
 from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.chunks.fields import Field
+from expdb.displays import database_html
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.process import exits
@@ -330,7 +331,18 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         return _reopened, (named, self._given_run, self._options)
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS)
+        error = build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS)
+        if not name.startswith("_") and ";" not in str(error):
+            error.args = (f"{error}; open a buffer with buffer({name!r})",)
+        raise error
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(f"an ExperienceDB cannot be indexed; open a buffer with buffer({key!r})")
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("an ExperienceDB is not iterable; buffers() returns the names of buffers")
+
+    _repr_html_ = database_html
 
     def __enter__(self) -> "ExperienceDB":
         return self
@@ -638,6 +650,26 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         self._save_priorities()
         self._engine.backup(opening.real_path(os.fspath(path)))
 
+    def vacuum(self) -> None:
+        """Return the free space of an SQLite file to the file system.
+
+        Call it while no other process uses the file. SQLite writes the remaining data twice, to its
+        temporary folder and to the write-ahead log.
+
+        Raises
+        ------
+        DatabaseBusy
+            If another process writes to the file.
+        StorageFull
+            If the disk has too little space. The file is unchanged.
+        DatabaseReadOnly
+            If the database was opened with ``read_only=True``.
+        InvalidValue
+            If the database is on PostgreSQL, which reuses free space after autovacuum.
+        """
+        self._save_priorities()
+        self._engine.vacuum()
+
     buffer_async = async_form(buffer)
     buffers_async = async_form(buffers, reads=True)
     drop_async = async_form(drop)
@@ -645,6 +677,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
     check_async = async_form(check, reads=True)
     doctor_async = async_form(doctor, reads=True)
     backup_async = async_form(backup)
+    vacuum_async = async_form(vacuum)
 
     def close(self) -> None:
         """Close the handle: write buffered steps, end open episodes, and close all connections.

@@ -75,13 +75,15 @@ def deprecated(
     """Decorate a method so that each call emits a DeprecationWarning with the replacement."""
 
     def decorate(method: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        message = f"{method.__qualname__} is deprecated; use {replacement}"
+        name = method.__qualname__.replace("._", ".")
+        message = f"{name} is deprecated; use {replacement}"
 
         @functools.wraps(method)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             errors.warn(message, DeprecationWarning)
             return method(*arguments, **named)
 
+        call.__name__ = method.__name__.lstrip("_")
         call.__deprecated__ = message  # type: ignore[attr-defined]  # the name of PEP 702
         return call
 

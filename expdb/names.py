@@ -184,7 +184,7 @@ class NotACollection:
     def __setattr__(self, name: str, value: Any) -> None:
         """Reject an unknown setting, such as the misspelt `buffer.policy_verison = 7`."""
         if not name.startswith("_") and not hasattr(type(self), name):
-            settings = "policy_version", "rate_limiter", "pace", "eviction"
+            settings = "capacity", "policy_version", "rate_limiter", "pace", "eviction"
             raise AttributeError(
                 f"a buffer has no setting {name!r}{nearest(name, settings) or ';'} the settings "
                 f"are {', '.join(settings)}"

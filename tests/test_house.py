@@ -46,13 +46,8 @@ def complaints(rule):
 
 # The layers of docs/explanation/architecture.md, from the lowest up, and the layers below that
 # each may import from.
-UTILITIES = (
-    "names",
-    "errors",
-    "keywords",
-    "process",
-    "checks",
-)  # each may import the ones before it
+# Each of these may import the ones before it.
+UTILITIES = ("displays", "names", "errors", "keywords", "process", "checks")
 BELOW = {
     "replay.ragged": set(),
     "replay": {"replay.ragged"},
@@ -186,9 +181,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 699, "chunks": 2_039, "cli": 1_622, "consumers": 1_422,
+    "archive": 699, "chunks": 2_039, "cli": 1_660, "consumers": 1_422,
     "integrations": 8_233, "memory": 2_122, "process": 310, "replay": 2_382,
-    "root": 2_583, "sampling": 3_201, "serve": 1_531, "sql": 4_393,
+    "root": 2_639, "sampling": 3_201, "serve": 1_531, "sql": 4_407,
     "storage": 9_769, "text": 262, "writers": 660,
 }  # fmt: skip
 

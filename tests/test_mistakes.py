@@ -450,6 +450,15 @@ def test_keep_is_a_deprecated_alias_of_unchanged():
         assert expdb.KEEP is expdb.UNCHANGED
 
 
+def test_a_database_that_is_used_as_a_collection_names_the_call(db):
+    with pytest.raises(TypeError, match=r"open a buffer with buffer\('train'\)"):
+        db["train"]
+    with pytest.raises(AttributeError, match=r"open a buffer with buffer\('train'\)"):
+        db.train  # noqa: B018
+    with pytest.raises(TypeError, match=r"buffers\(\) returns the names"):
+        list(db)
+
+
 def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"^sample\(\) has no argument 'wher', did you mean 'where'\?$"

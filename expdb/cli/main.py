@@ -5,6 +5,7 @@ line. After an error, the exit status is 1. Commands import the library only whe
 completion and usage errors are fast.
 """
 
+import difflib
 import errno
 import functools
 import os
@@ -62,7 +63,39 @@ def _is_file(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+# Names that people try, and the command that does it.
+_INSTEAD = {
+    **dict.fromkeys(("list", "ls", "stats", "buffers", "fields"), "info"),
+    **dict.fromkeys(("compact", "shrink"), "vacuum"),
+    **dict.fromkeys(("episodes", "steps", "find"), "query"),
+    **dict.fromkeys(("workers", "waiting"), "actors"),
+    **dict.fromkeys(("dump", "parquet"), "export"),
+    **dict.fromkeys(("delete", "rm"), "drop"),
+    **dict.fromkeys(("web", "ui", "dashboard"), "serve"),
+    **dict.fromkeys(("import", "merge"), "copy"),
+    "migrate": "upgrade",
+}
+
+
+class Commands(click.Group):
+    """The commands; an unknown name is an error with the name of a similar command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command with the name of the first argument."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+            meant = _INSTEAD.get(name) or (near[0] if near else None)
+            hint = (
+                f"did you mean `expdb {meant}`?" if meant else "`expdb --help` lists all commands."
+            )
+            raise click.UsageError(f"No such command {name!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(expdb.__version__, prog_name="expdb")
 def main() -> None:
     """expdb: the experience database for reinforcement-learning and LLM agents.

@@ -94,6 +94,28 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
 @verb
 @click.argument("location")
 @as_json
+def vacuum(location: str, as_json: bool) -> None:
+    """Return the free space of an SQLite file to the file system.
+
+    Run it while no other process uses the file. SQLite writes the remaining data twice, to its
+    temporary folder and to the write-ahead log.
+
+    Example: expdb vacuum runs.db
+    """
+    with progress("vacuum"), expdb.open(location, create=False) as db:
+        path = db.location
+        before = os.path.getsize(path) if os.path.exists(path) else 0
+        db.vacuum()
+    after = os.path.getsize(path)
+    if as_json:
+        click.echo(json.dumps({"before": before, "after": after}))
+    else:
+        click.echo(f"{path}: {before:,} bytes before, {after:,} bytes after")
+
+
+@verb
+@click.argument("location")
+@as_json
 def upgrade(location: str, as_json: bool) -> None:
     """Upgrade a database to the schema of the installed expdb version.
 

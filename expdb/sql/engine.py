@@ -149,6 +149,10 @@ class Engine(ABC):
         """Copy the current database into a new file."""
 
     @abstractmethod
+    def vacuum(self) -> None:
+        """Return free space to the file system."""
+
+    @abstractmethod
     def release(self) -> None:
         """Close idle connections; new connections are opened when they are needed."""
 

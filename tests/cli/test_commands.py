@@ -328,3 +328,23 @@ def test_the_name_of_a_run_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("EXPDB_RUN", "")
     with expdb.open(tmp_path / "runs.db") as db:
         assert len(db.run) == 32
+
+
+def test_vacuum_makes_a_file_smaller(path):
+    with expdb.open(path) as db:
+        buffer = db.buffer("large")
+        buffer.store_batch([{"x": os.urandom(100_000)} for _ in range(20)])
+        db.drop("large")
+    before = os.path.getsize(path)
+    figures = json.loads(run("vacuum", path, "--json"))
+    assert figures == {"before": before, "after": os.path.getsize(path)}
+    assert figures["after"] < before - 1_000_000
+    assert "sound" in run("check", path)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("list", "info"), ("compact", "vacuum"), ("quer", "query")]
+)
+def test_an_unknown_command_names_a_known_one(name, meant):
+    assert f"No such command '{name}'; did you mean `expdb {meant}`?" in run(name, status=2)
+    assert "`expdb --help` lists all commands" in run("frobnicate", status=2)

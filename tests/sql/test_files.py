@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pysqlite3.dbapi2
 import pytest
+from behind import writing
 from click.testing import CliRunner
 from sqlalchemy.engine.default import DefaultDialect
 
@@ -490,3 +491,32 @@ def test_an_interrupted_backup_leaves_no_file(path, tmp_path, monkeypatch):
                 db.backup(tmp_path / "copy.db")
         assert not (tmp_path / "copy.db").exists()
         db.backup(tmp_path / "copy.db")
+
+
+@pytest.mark.both_databases
+def test_vacuum_returns_free_space_and_keeps_the_data(db, buffer):
+    if db.location.startswith("postgresql"):
+        with pytest.raises(expdb.InvalidValue, match="PostgreSQL reuses free space"):
+            db.vacuum()
+        return
+    db.buffer("large").store_batch([{"x": os.urandom(100_000)} for _ in range(20)])
+    db.drop("large")
+    buffer.store(x=1)
+    with expdb.open(db.location) as other:
+        db.vacuum()
+        assert other.buffer(buffer.name).sample(1)["x"] == 1
+        buffer.store(x=2)
+        assert len(other.buffer(buffer.name)) == 2
+    db.close()
+    assert os.path.getsize(db.location) < 1_000_000
+
+
+@pytest.mark.one_database
+def test_vacuum_changes_nothing_while_another_process_writes(path):
+    with expdb.open(path, timeout=0.1) as db, expdb.open(path) as other:
+        db.buffer("b").store(x=1)
+        with writing(other), pytest.raises(errors.DatabaseBusy, match="timeout"):
+            db.vacuum()
+        assert db.check() == []
+    with expdb.open(path, read_only=True) as db, pytest.raises(errors.DatabaseReadOnly):
+        db.vacuum()

@@ -453,6 +453,12 @@ class PostgresqlEngine(Engine):
             "`expdb copy` to a file"
         )
 
+    def vacuum(self) -> None:
+        """Raise an error, because PostgreSQL reuses free space by itself."""
+        raise errors.InvalidValue(
+            "vacuum() is only for database files; PostgreSQL reuses free space after autovacuum"
+        )
+
     def release(self) -> None:
         """Close idle connections; new connections are opened when they are needed."""
         self._connections.dispose()

@@ -342,6 +342,16 @@ class SqliteEngine(Engine):
         finally:
             self.return_session("read", session, usable=True)
 
+    def vacuum(self) -> None:
+        """Return free space to the file system, with SQLite's command VACUUM."""
+        session = self.take("write")
+        try:
+            session.driver.execute("VACUUM")
+        except Exception as error:
+            raise self.translated(error) from errors.log_cause(error)
+        finally:
+            self.return_session("write", session, usable=True)
+
     def release(self) -> None:
         """Close idle connections; new connections are opened when they are needed."""
         self.close_idle()

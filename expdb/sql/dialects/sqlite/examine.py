@@ -64,7 +64,7 @@ def _disk(path: str, session: Session, writable: bool) -> list[Finding]:
             "file",
             f"{size:,} bytes, {free:,} of them free",
             free > size // 2 > 1 << 24,
-            "run VACUUM on it (sqlite3 FILE VACUUM) while no process uses it",
+            "run `expdb vacuum FILE` while no process uses it",
         ),
         finding(
             "file system",

@@ -1,0 +1,56 @@
+"""HTML of batches, buffers and databases in notebooks."""
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+ROWS = 5  # rows of a batch, and newest episodes of a buffer
+LONGEST = 60  # characters of a value
+EPISODE = ("episode_id", "task_id", "status", "length", "episode_return")
+
+
+def _table(title: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a title and a table; all text is escaped."""
+    head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return (
+        f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else " ".join(str(value)[: 2 * LONGEST].split())
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return f'<td style="text-align: left">{html.escape(text)}</td>'
+
+
+def batch_html(batch: Mapping[str, Any]) -> str:
+    """Return the keys of a batch with their types, shapes and first values."""
+    shown = [(name, array.dtype, list(array.shape), *array[:ROWS]) for name, array in batch.items()]
+    most = max((len(row) - 3 for row in shown), default=0)
+    headers = ("key", "dtype", "shape", *[f"row {row}" for row in range(most)])
+    return _table(f"Batch of {batch.size:,} rows", headers, shown)  # type: ignore[attr-defined]
+
+
+def buffer_html(buffer: Any) -> str:
+    """Return the size, the fields and the newest episodes of a buffer."""
+    stats = buffer.stats()
+    capacity = "unlimited" if stats["capacity"] is None else f"{stats['capacity']:,}"
+    title = f"ReplayBuffer {buffer.name!r}: {stats['steps']:,} steps, capacity {capacity}"
+    episodes = buffer.episodes(limit=ROWS).to_pylist()[::-1]
+    rows = [[episode[name] for name in EPISODE] for episode in episodes]
+    return _table(title, ("field", "type"), stats["fields"].items()) + _table(
+        "Newest episodes", EPISODE, rows
+    )
+
+
+def database_html(database: Any) -> str:
+    """Return the buffers of a database with their sizes."""
+    rows = []
+    for name in database.buffers():
+        stats = database.buffer(name, create=False).stats()
+        episodes = sum(stats["episodes"].values())
+        rows.append((name, stats["steps"], stats["capacity"], episodes, stats["tasks"]))
+    headers = ("buffer", "steps", "capacity", "episodes", "tasks")
+    return _table(f"ExperienceDB {database.location}", headers, rows)
