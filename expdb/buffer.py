@@ -409,6 +409,7 @@ class ReplayBuffer(NotACollection):
             in_thread(self._evict_and_report)
         return positions
 
+    @checked_keywords()
     def episode(
         self,
         task_id: str,
@@ -775,8 +776,8 @@ class ReplayBuffer(NotACollection):
         rows = self._store.read(task_statistics.read, condition, name, least)
         return table_of_rows(rows, task_statistics.COLUMNS)
 
-    @retry_on_restart
     @checked_keywords(newest="limit")
+    @retry_on_restart
     def episodes(
         self,
         where: Where = None,
@@ -1172,6 +1173,7 @@ class ReplayBuffer(NotACollection):
         """
         return self._sampling.update_priorities(*checks.priorities(positions, values))
 
+    @checked_keywords()
     def score(
         self,
         where: Where = None,
@@ -2179,8 +2181,8 @@ class ReplayBuffer(NotACollection):
         """
         return self._store.read(list_workers)
 
-    @retry_on_restart
     @checked_keywords(newest="limit")
+    @retry_on_restart
     def leases(
         self, consumer: str | None = None, *, status: str | None = None, limit: int = 100
     ) -> pa.Table:
@@ -2222,8 +2224,8 @@ class ReplayBuffer(NotACollection):
         rows = self._store.read(listing.list_leases, consumer, status, limit)
         return table_of_rows(rows, listing.COLUMNS)
 
-    @retry_on_restart
     @checked_keywords(newest="limit")
+    @retry_on_restart
     def draws(
         self,
         positions: Sequence[int] | np.ndarray | None = None,
@@ -2231,7 +2233,7 @@ class ReplayBuffer(NotACollection):
         consumer: str | None = None,
         lease: int | None = None,
         trainer_step: int | None = None,
-        limit: int = 1000,
+        limit: int | None = None,
     ) -> pa.Table:
         """Return the items of leases, with their consumers and sampling probabilities.
 
@@ -2246,15 +2248,16 @@ class ReplayBuffer(NotACollection):
             Id of a lease of `consumer`. Search only this lease.
         trainer_step : int, optional
             Search all leases that were acknowledged with this trainer step, and no others.
-        limit : int, default 1000
-            Number of leases per consumer to search, the newest ones, at least 1. It is ignored if
-            `lease` or `trainer_step` is passed.
+        limit : int, optional
+            Search only this number of leases of each consumer, the newest ones. By default, search
+            all leases.
 
         Returns
         -------
         pyarrow.Table
             One row per drawn item, the oldest lease first. The columns are `consumer`, `lease`,
-            `batch`, `status`, `leased_at` and `trainer_step`, as in `leases`; `position`, the
+            `batch`, `status`, `leased_at` and `trainer_step`, as in `leases`, but with the status
+            ``"discarded"`` for groups that `Consumer.discard` has marked; `position`, the
             position of the item; and `probability`, with which the sampler drew the item or its
             group, or null if the sampler does not record probabilities.
 
@@ -2280,8 +2283,8 @@ class ReplayBuffer(NotACollection):
         rows = self._store.read(listing.list_draws, chosen, consumer, lease, trainer_step, limit)
         return table_of_rows(rows, listing.DRAW_COLUMNS)
 
-    @retry_on_restart
     @checked_keywords(newest="limit")
+    @retry_on_restart
     def metrics(self, since: float = 0.0, *, limit: int | None = None) -> pa.Table:
         """Return the history of the metrics of the buffer.
 
@@ -2452,11 +2455,9 @@ class ReplayBuffer(NotACollection):
                 raise errors.InvalidValue(
                     f"seed must be a non-negative integer or a numpy.random.Generator, got {seed!r}"
                 ) from None
-        if self._rng is None:
-            self._rng = np.random.default_rng()
+        self._rng = self._rng or np.random.default_rng()
         return self._rng
 
 
 def _reopened(database: Any, name: str) -> ReplayBuffer:
-    buffer: ReplayBuffer = database.buffer(name)
-    return buffer
+    return database.buffer(name)  # type: ignore[no-any-return]

@@ -22,6 +22,7 @@ from expdb.buffer import ReplayBuffer
 from expdb.checks import UNCHANGED, Unchanged
 from expdb.chunks.fields import Field
 from expdb.displays import database_html
+from expdb.keywords import checked_keywords
 from expdb.memory.budget import Budget, process_budget
 from expdb.names import DATABASE_HINTS, build_attribute_error
 from expdb.process import exits
@@ -40,6 +41,7 @@ from expdb.storage.upkeep.examine_buffers import examine_buffers
 from expdb.storage.writing import change
 
 
+@checked_keywords()
 def open(
     location: str | os.PathLike[str],
     *,
@@ -828,6 +830,7 @@ def _reopened(location: str, run: str | None, options: dict[str, Any]) -> Experi
     return open(location, create=False, run=run, **options)
 
 
+@checked_keywords()
 def copy(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],

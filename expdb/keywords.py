@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,7 +24,9 @@ def checked_keywords(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        code = function.__code__
+        code = inspect.unwrap(function).__code__
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            return function  # it accepts any name
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         known = frozenset(names)
 
@@ -58,7 +61,9 @@ def translate(
         new = renamed.get(name)
         if new is None:
             public = [known for known in names if known != "self"]
-            hint = nearest(name, [*public, *renamed]) or f"; its arguments are {', '.join(public)}"
+            longer = [known for known in public if known.startswith(f"{name}_")]
+            hint = nearest(name, longer or [*public, *renamed])
+            hint = hint or f"; its arguments are {', '.join(public)}"
             raise errors.InvalidValue(f"{function}() has no argument {name!r}{hint}")
         if new in translated:
             raise errors.InvalidValue(f"{function}() got {name!r} and {new!r}; pass only {new!r}")

@@ -459,13 +459,22 @@ def test_a_database_that_is_used_as_a_collection_names_the_call(db):
         list(db)
 
 
-def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(buffer):
+def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(db, buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"^sample\(\) has no argument 'wher', did you mean 'where'\?$"
     ):
         buffer.sample(1, wher={"reward": 1.0})
     with pytest.raises(expdb.InvalidValue, match=r"^draws\(\) .* 'x'; its arguments are positions"):
         buffer.draws(x=1)
+    for call, name, meant in (
+        (lambda: buffer.episode(task="t"), "task", "task_id"),
+        (lambda: buffer.consumer("c", max_stale=1), "max_stale", "max_staleness"),
+        (lambda: buffer.score(episode="e", name="j", value=1.0), "episode", "episode_id"),
+        (lambda: db.buffer("b", capacty=1), "capacty", "capacity"),
+        (lambda: expdb.open("runs.db", readonly=True), "readonly", "read_only"),
+    ):
+        with pytest.raises(expdb.InvalidValue, match=f"'{name}', did you mean '{meant}'"):
+            call()
     with pytest.raises(expdb.InvalidValue, match="'rng' and 'seed'; pass only 'seed'"):
         buffer.sample(1, rng=0, seed=0)
 

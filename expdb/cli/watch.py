@@ -185,7 +185,7 @@ def _consumer_row(buffer: expdb.ReplayBuffer, name: str) -> dict[str, Any]:
 @click.option("--consumer", help="Show only the leases of this consumer.")
 @click.option("--status", type=click.Choice(["leased", "acknowledged", "released", "expired"]),
               help="Show only leases with this status.")  # fmt: skip
-@click.option("--newest", default=20, show_default=True, type=click.IntRange(1),
+@click.option("--limit", "--newest", default=20, show_default=True, type=click.IntRange(1),
               help="Maximum number of leases.")  # fmt: skip
 @as_json
 def leases(
@@ -193,7 +193,7 @@ def leases(
     buffer: str | None,
     consumer: str | None,
     status: str | None,
-    newest: int,
+    limit: int,
     as_json: bool,
 ) -> None:
     """Show the newest leases of a buffer, oldest first.
@@ -205,7 +205,7 @@ def leases(
     """
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = only_buffer(db, location, buffer)
-        rows = chosen.leases(consumer, status=status, limit=newest).to_pylist()
+        rows = chosen.leases(consumer, status=status, limit=limit).to_pylist()
     if not as_json:
         rows = [_lease_row(row) for row in rows]
     print_table(rows, as_json)

@@ -43,7 +43,7 @@ class Consumer:
     Examples
     --------
     >>> consumer = buffer.consumer("trainer", max_times_sampled=1)  # doctest: +SKIP
-    >>> with consumer.lease(64, step=100) as batch:  # doctest: +SKIP
+    >>> with consumer.lease(64, trainer_step=100) as batch:  # doctest: +SKIP
     ...     train(batch)
     """
 
@@ -80,10 +80,10 @@ class Consumer:
         Returns
         -------
         dict
-            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_step`, `leased` (the
-            number of leases so far) and `acknowledged` (the number of acknowledged leases). With
-            `unit`, `discarded` is the number of groups that `discard` has marked as leased, and
-            `groups` maps each state to a number of groups:
+            `name`, `max_times_sampled`, `max_staleness`, `min_size`, `last_trainer_step`, `leased`
+            (the number of leases so far) and `acknowledged` (the number of acknowledged leases).
+            With `unit`, `discarded` is the number of groups that `discard` has marked as leased,
+            and `groups` maps each state to a number of groups:
 
             - ``"ready"``: can be leased,
             - ``"leased"``: leased now, or leased `max_times_sampled` times,
@@ -119,7 +119,7 @@ class Consumer:
             "name": self.name, "max_times_sampled": settings.max_times_sampled,
             "max_staleness": settings.max_staleness, "min_size": settings.min_size,
             "leased": record.handed_out, "acknowledged": record.acknowledged,
-            "last_step": record.last_step,
+            "last_trainer_step": record.last_step,
         }  # fmt: skip
         if unit is None:
             if where is not None:
@@ -814,7 +814,7 @@ def _with_ranks(request: BatchRequest, options: _LeaseOptions) -> BatchRequest:
 
 
 def _step(step: Any) -> int | None:
-    return None if step is None else checks.whole(step, "step")
+    return None if step is None else checks.whole(step, "trainer_step")
 
 
 def _checked(lease: Any) -> Lease:

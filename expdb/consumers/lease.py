@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from expdb import checks, errors
 from expdb.batch import Batch
@@ -83,6 +83,9 @@ class Lease(AsyncExit[Batch]):
             "a lease cannot be passed to another process; pass its id, and read the batch in the "
             "other process with consumer.shared(id)"
         )
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(f"a Lease is not a batch; use lease.batch[{key!r}]")
 
     @property
     def id(self) -> int:

@@ -29,8 +29,10 @@ def checked_replay(
 ) -> tuple[str, set[int] | None, int | None, Units]:
     """Return the checked arguments of `ReplayBuffer.replay`."""
     if steps is not None and not isinstance(steps, Iterable):
-        raise errors.InvalidValue(f"steps must be iterable, such as range(9), got {steps!r}")
-    wanted = None if steps is None else {checks.whole(step, "step") for step in steps}
+        raise errors.InvalidValue(
+            f"trainer_steps must be iterable, such as range(9), got {steps!r}"
+        )
+    wanted = None if steps is None else {checks.whole(step, "trainer_steps") for step in steps}
     newest = None if last is None else checks.whole(last, "last", 1)
     if unit is not None:
         checks.instance(unit, Unit, "unit", "expdb.Step()")

@@ -46,6 +46,8 @@ def _other_rows(layout: Layout) -> tuple[np.ndarray | None, ...]:
 # Marks a checksum that covers the values of text columns. Before schema 0008, the checksum of a
 # two-dimensional text column covered memory addresses, so such checksums cannot be compared.
 OF_VALUES = 1 << 32
+# Marks a checksum without `has_<field>`, a column that appears when a later step lacks the field.
+WITHOUT_MASKS = 1 << 33
 
 
 def checksum(batch: Batch, store: Store, rows: int) -> int:
@@ -53,8 +55,12 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
 
     The fields of a step never change, so the checksum does not cover them.
     """
+    return _checksum(_changeable_arrays(batch, store, False), rows) | WITHOUT_MASKS
+
+
+def _checksum(arrays: Iterable[np.ndarray], rows: int) -> int:
     crc, separator = rows, b""
-    for array in _changeable_arrays(batch, store):
+    for array in arrays:
         parts: Iterable[Any] = (
             _bytes_of(array) if array.dtype == object else (np.ascontiguousarray(array),)
         )
@@ -66,18 +72,25 @@ def checksum(batch: Batch, store: Store, rows: int) -> int:
 
 def matches(batch: Batch, store: Store, rows: int, stored: int) -> bool:
     """Return whether a rebuilt batch has the checksum that is stored in the ledger."""
-    if stored & OF_VALUES:
+    if stored & WITHOUT_MASKS:
         return checksum(batch, store, rows) == stored
-    if any(array.dtype == object and array.ndim > 1 for array in _changeable_arrays(batch, store)):
+    arrays = list(_changeable_arrays(batch, store, True))
+    if stored & OF_VALUES:
+        return _checksum(arrays, rows) == stored
+    if any(array.dtype == object and array.ndim > 1 for array in arrays):
         return True
-    return checksum(batch, store, rows) & 0xFFFFFFFF == stored
+    return _checksum(arrays, rows) & 0xFFFFFFFF == stored
 
 
-def _changeable_arrays(batch: Batch, store: Store) -> Iterator[np.ndarray]:
-    """Yield the arrays of columns that may change after they are stored."""
+def _changeable_arrays(batch: Batch, store: Store, with_masks: bool) -> Iterator[np.ndarray]:
+    """Yield the arrays of columns that may change after they are stored.
+
+    With `with_masks`, also yield `has_<field>`, as the checksums of earlier versions do.
+    """
     fields = store.fields.types
     for name, array in batch.items():
-        if not (name in fields or name in UNCHANGING or name.removeprefix("next_") in fields):
+        value = name if with_masks else name.removeprefix("has_")
+        if not (value in fields or name in UNCHANGING or value.removeprefix("next_") in fields):
             yield array
 
 

@@ -9,11 +9,12 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.names import kind_of
+from expdb.names import kind_of, nearest
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import MANY, MAX_VALUES
 from expdb.sql.tables import bound
 
+STATUSES = ("open", "complete", "aborted")
 _NUMERIC = ("integer", "integer?", "real")
 
 
@@ -34,7 +35,7 @@ def _checked(name: str, value: Any) -> Any:
     if not isinstance(value, (str, int, float)):
         raise QueryError(
             f"cannot compare {name!r} with a value of type {type(value).__name__}; pass text, a "
-            "number or a bool; pass several values to QueryBuilder().in_()"
+            f"number or a bool; for several values, pass ('{name} in :x', {{'x': [...]}})"
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(
@@ -122,6 +123,11 @@ def _fitting(name: str, value: Any) -> Any:
         fits, what = isinstance(value, str), "text"
     if not fits:
         raise QueryError(f"{name!r} must be compared with {what}, got {value!r}")
+    if name == "status" and value not in STATUSES:
+        raise QueryError(
+            f"no episode has the status {value!r}{nearest(value, STATUSES) or ';'} a status is one "
+            f"of {', '.join(STATUSES)}"
+        )
     return value
 
 

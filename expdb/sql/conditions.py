@@ -74,7 +74,8 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
         "a query must be text, a QueryBuilder, the result of its build(), a mapping, or a list or "
-        f"array of positions, got {type(where).__name__}; for example, pass 'reward > 0.5'"
+        f"array of positions, got {type(where).__name__}; for example, pass 'reward > 0.5', and "
+        "pass a unit as unit= and a sampler as sampler="
     )
 
 
@@ -171,7 +172,7 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             hint = "write scores.<name>; a name has 1 to 64 letters, digits and _"
         hint = (
             hint
-            or nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ")
+            or _meant(head, key)
             or (
                 "a query uses columns of the view experience, tags.<key>, episode_tags.<key> and "
                 "scores.<name>; "
@@ -185,6 +186,13 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             f"the key of {name!r} must consist of letters, digits and _; rename the tag"
         )
     return column, key if is_tags else None
+
+
+def _meant(head: str, key: str) -> str:
+    """Return "did you mean ...?" with the most similar column, and its key if it has one."""
+    near = nearest(head, (*EPISODE_COLUMNS, *STEP_COLUMNS)).removeprefix(", ")
+    has_keys = any(f"{name!r}" in near for name in ("tags", "episode_tags", "scores"))
+    return near.replace("'?", f".{key}'?") if key and has_keys else near
 
 
 def _comparison(node: Any, dialect: Dialect) -> Condition:

@@ -14,6 +14,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from expdb import errors
+from expdb.keywords import checked_keywords
 from expdb.sql.dialects.base import Dialect, Finding
 from expdb.sql.session import Transaction
 
@@ -171,8 +172,9 @@ def retry_on_restart(
 ) -> Callable[Concatenate[Owner, Given], Result]:
     """Retry a method while the server restarts, as `Engine.retry` does.
 
-    Use it only for methods that are safe to repeat.
+    Use it only for methods that are safe to repeat. The method also refuses unknown arguments.
     """
+    method = checked_keywords()(method)
 
     @wraps(method)
     def call(owner: Owner, /, *arguments: Given.args, **options: Given.kwargs) -> Result:

@@ -114,7 +114,7 @@ class QueryBuilder:
         text : str
             The query.
         parameters : mapping of str to object, optional
-            Values of the parameters. Without it, a text such as ``:task`` is plain text.
+            Values of the parameters.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class QueryBuilder:
         if not isinstance(text, str):
             raise QueryError(f"a query as text must be a str, got {type(text).__name__}")
         builder = cls()
-        builder._query = query_text.parse(text, parameters)
+        builder._query = query_text.parse(text, parameters or {})
         builder._parts = [builder._query.built]
         return builder
 
@@ -474,7 +474,7 @@ def _listed(field: str, values: Any) -> list[Any]:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(text: str) -> QueryBuilder:
-    return QueryBuilder.from_text(text, {})
+    return QueryBuilder.from_text(text)
 
 
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":

@@ -23,6 +23,9 @@ _WORD = re.compile(r"(not\s+in|not\s+like|in|like|is\s+not|is)\b", re.IGNORECASE
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 # Text without quotation marks ends before `and`, `or` or a closing parenthesis.
 _BARE = re.compile(r"(?:(?!\s+(?:and|or)(?:[\s(]|$))[^()=<>~;\"])+", re.IGNORECASE)
+# Other characters, and a comma or a percent sign after a number, are probably mistakes.
+_PLAIN = re.compile(r"(?!.*--)(?![\d.]+[,%])[\w\s.,:/@#+*%?!'-]+", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _LISTED = re.compile(r"[^\s,()'\"]+")
 _OPERATORS = {
     "=": "eq", "==": "eq", "!=": "ne", "<>": "ne", ">": "gt", ">=": "gte", "<": "lt", "<=": "lte",
@@ -32,7 +35,9 @@ _SYMBOLS = {"eq": "=", "ne": "!=", "gt": ">", "gte": ">=", "lt": "<", "lte": "<=
 _WORDS = {"in": "in", "not in": "not_in", "like": "like", "not like": "not_like"}
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 
-_REMEDY = "quote text: '...', and join conditions with and or or"
+_REMEDY = (
+    "put text in quotation marks or pass it as a parameter, and join conditions with 'and' or 'or'"
+)
 
 Comparison = dict[str, Any]
 
@@ -45,10 +50,10 @@ class Query(NamedTuple):
     comparisons: list[tuple[int, Comparison]]  # with their positions in the text
 
 
-def parse(text: str, parameters: Mapping[str, Any] | None = None) -> Query:
+def parse(text: str, parameters: Mapping[str, Any]) -> Query:
     """Parse a query; raise QueryError with the position of the first mistake.
 
-    `parameters` are the values of names such as ``:task``. If it is None, these are plain text.
+    `parameters` are the values of names such as ``:task``.
     """
     if len(text) > LONGEST:
         raise QueryError(
@@ -62,7 +67,7 @@ def parse(text: str, parameters: Mapping[str, Any] | None = None) -> Query:
 class _Parser:
     """Parse a text by recursive descent."""
 
-    def __init__(self, text: str, parameters: Mapping[str, Any] | None):
+    def __init__(self, text: str, parameters: Mapping[str, Any]):
         self._text, self._parameters, self._at, self._depth = text, parameters, 0, 0
         self._used: set[str] = set()
         self.comparisons: list[tuple[int, Comparison]] = []
@@ -73,8 +78,8 @@ class _Parser:
         if self._at < len(self._text):
             word = self._text[self._at :].split(maxsplit=1)[0]
             what = "no parenthesis is open" if word[0] == ")" else f"unexpected {word[:40]!r}"
-            raise self._error(what, "join conditions with and or or, and quote text with spaces")
-        if self._parameters is not None and (unused := self._parameters.keys() - self._used):
+            raise self._error(what, f"{_REMEDY}; write '' for an apostrophe in text")
+        if unused := self._parameters.keys() - self._used:
             raise QueryError(
                 f"the query does not use the parameter {min(unused)!r}; write :{min(unused)} in "
                 f"the text, or remove it: {_shown(self._text)}"
@@ -103,7 +108,7 @@ class _Parser:
             if self._at == len(self._text):
                 self._at = begin
                 raise self._error("this parenthesis is not closed", "add )")
-            raise self._error("expected and, or or )", "quote text with special characters")
+            raise self._error("expected 'and', 'or' or )", _REMEDY)
         self._at, self._depth = self._at + 1, self._depth - 1
         return built
 
@@ -114,6 +119,7 @@ class _Parser:
             what = "expected a condition"
             if name is not None and name[0].lower() == "not":
                 what = "not must stand before in, like or null"
+                raise self._error(what, "write the opposite operator, such as != or not in")
             raise self._error(what, "write NAME OPERATOR VALUE, such as reward >= 0.5")
         self._at = name.end()
         self._skip_spaces()
@@ -126,16 +132,22 @@ class _Parser:
         if match := _OPERATOR.match(self._text, self._at):
             self._at = match.end()
             op = _OPERATORS[match[0]]
-            value = self._value(reads_json=op != "like")
+            begin, value = self._at, self._value(reads_json=op != "like")
+            if op not in ("eq", "ne", "like") and isinstance(value, str) and self._is_bare(begin):
+                self._at = begin
+                raise self._error("expected a number", _REMEDY)
             if value is None and op in ("eq", "ne"):
                 return {"op": "is_null" if op == "eq" else "is_not_null"}
             return {"value": value, "op": op}
         match = _WORD.match(self._text, self._at)
         word = " ".join(match[0].lower().split()) if match else ""
         if match is None:
+            is_word = not self._text[self._at :].strip() and not self.comparisons
+            hint = f", or pass an id by keyword, such as episode_id={self._text.strip()!r}"
             raise self._error(
                 "expected an operator",
-                "use one of =, !=, >, >=, <, <=, ~, in, like, is null or is not null",
+                "use one of =, !=, >, >=, <, <=, ~, in, like, is null or is not null"
+                f"{hint if is_word else ''}",
             )
         self._at = match.end()
         if word.startswith("is"):
@@ -150,11 +162,11 @@ class _Parser:
     def _values(self) -> Any:
         """Parse the list of `in`: values in parentheses, or a parameter."""
         self._skip_spaces()
-        if self._parameters is not None and self._text.startswith(":", self._at):
+        if self._text.startswith(":", self._at):
             return self._parameter()
         if not self._text.startswith("(", self._at):
             raise self._error("expected a list", "write the values in parentheses: (1, 2, 3)")
-        begin, values = self._at, []
+        begin, values = self._at, list[Any]()
         self._at += 1
         while True:
             self._skip_spaces()
@@ -163,7 +175,9 @@ class _Parser:
             if self._at == len(self._text):
                 self._at = begin
                 raise self._error("this list is not closed", "add )")
-            values.append(self._value(_LISTED))
+            is_list = self._text.startswith(":", self._at)
+            value = self._value(_LISTED)
+            values += value if is_list and isinstance(value, (list, tuple)) else [value]
             self._skip_spaces()
             if self._text.startswith(",", self._at):
                 self._at += 1
@@ -176,7 +190,7 @@ class _Parser:
         """Parse a value: quoted text, JSON, a parameter, or text without quotation marks."""
         self._skip_spaces()
         text, begin = self._text, self._at
-        if self._parameters is not None and text.startswith(":", begin):
+        if text.startswith(":", begin):
             return self._parameter()
         if match := _QUOTED.match(text, begin):
             self._at = match.end()
@@ -197,23 +211,28 @@ class _Parser:
         if text[self._at : self._at + 1] not in ("", ")", ",") and not text[self._at].isspace():
             self._at = begin
             raise self._error("this value has special characters", _REMEDY)
-        if " " in raw and text[match.end() : match.end() + 1] in tuple("=<>~;("):
+        is_plain = _PLAIN.fullmatch(raw) is not None or not reads_json
+        if not is_plain or (" " in raw and text[match.end() : match.end() + 1] in tuple("=<>~;(")):
             self._at = begin
             raise self._error("this value has special characters", _REMEDY)
         return value_of(raw) if reads_json else raw
 
+    def _is_bare(self, begin: int) -> bool:
+        """Return whether the value from `begin` on is neither quoted nor a parameter."""
+        return self._text[begin:].lstrip()[:1] not in ("'", '"', ":")
+
     def _parameter(self) -> Any:
         match = _PARAMETER.match(self._text, self._at)
-        assert self._parameters is not None
-        if match is None or match[1] not in self._parameters:
-            name = match[1] if match else "name"
-            raise self._error(
-                f"the parameter :{name} has no value",
-                f"pass the query as (text, {{{name!r}: value}}), or quote text: ':...'",
-            )
+        if match is None:
+            raise self._error("expected a name after :", f"write it as :name; {_REMEDY}")
+        if (name := match[1]) not in self._parameters:
+            remedy = f"pass the query as (text, {{{name!r}: value}}), or quote text: ':...'"
+            if f":{name}" in self._parameters:
+                remedy = f"name it {name!r} in the mapping, without the colon"
+            raise self._error(f"the parameter :{name} has no value", remedy)
         self._at = match.end()
-        self._used.add(match[1])
-        value = self._parameters[match[1]]
+        self._used.add(name)
+        value = self._parameters[name]
         return sorted(value) if isinstance(value, (set, frozenset)) else value
 
     def _skip_spaces(self) -> None:
@@ -240,6 +259,8 @@ def value_of(text: str) -> Any:
     """Parse text as JSON, true, false, null or none; return any other text unchanged."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
+    if _NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit():
+        return float(text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -222,7 +222,7 @@ def test_a_long_wait_for_admission_warns_with_the_reason(paced, monkeypatch):
 def test_assigning_a_misspelt_buffer_setting_raises(scratch):
     with pytest.raises(AttributeError, match="did you mean 'policy_version'"):
         scratch.policy_verison = 7
-    with pytest.raises(AttributeError, match="settings are policy_version"):
+    with pytest.raises(AttributeError, match="settings are capacity, policy_version"):
         scratch.something = 7
 
 

@@ -102,6 +102,24 @@ def test_shared_and_replay_in_another_process_equal_the_lease(db, location, fiel
     assert other.exitcode == 0
 
 
+def test_new_and_missing_fields_of_later_steps_do_not_change_a_replayed_batch(new_buffer):
+    buffer = new_buffer()
+    fill(buffer)
+    consumer, leased = buffer.consumer("c"), []
+    for unit in (expdb.Step(), expdb.NStep(1), expdb.Episode()):
+        lease = consumer.lease(2, unit=unit)
+        leased.append(lease.batch)
+        lease.acknowledge()
+    buffer.store(task_id="another", new=1)
+    for old, again in zip(leased, buffer.replay("c"), strict=True):
+        assert {name: again[name].tobytes() for name in ("position", "obs")} == {
+            name: old[name].tobytes() for name in ("position", "obs")
+        }
+    buffer.update([int(leased[0]["position"][0])], reward=-7.0)
+    with pytest.raises(errors.ReplayMismatch):
+        list(buffer.replay("c"))
+
+
 @pytest.mark.parametrize("name", ["episode_id", "task_id", "pre_agent", "tags"])
 def test_shared_raises_if_tags_have_changed(buffer, db, name):
     fill(buffer)

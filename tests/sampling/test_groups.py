@@ -242,7 +242,11 @@ def test_stats_count_groups_by_the_reason_they_cannot_be_leased(db, buffer):
     assert (figures["groups"]["ready"], figures["groups"]["leased"]) == (0, 1)
     figures = consumer.stats(unit=unit, where={"group_id": "same"})
     assert sum(figures["groups"].values()) == figures["groups"]["no_spread"] == 1
-    assert (figures["acknowledged"], figures["last_step"], figures["max_staleness"]) == (1, 7, 3)
+    assert (figures["acknowledged"], figures["last_trainer_step"], figures["max_staleness"]) == (
+        1,
+        7,
+        3,
+    )
     assert "groups" not in consumer.stats()
     with pytest.raises(expdb.InvalidValue, match="unit must be a Group such as"):
         consumer.stats(unit=expdb.Step())

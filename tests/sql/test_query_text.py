@@ -14,6 +14,8 @@ EQUAL = [
     ("task_id = don't AND step=1", QueryBuilder().eq("task_id", "don't").and_().eq("step", 1)),
     ("task_id = 'it''s (a) and b'", QueryBuilder().eq("task_id", "it's (a) and b")),
     ('task_id = "say \\"no\\""', QueryBuilder().eq("task_id", 'say "no"')),
+    ("reward > .5", QueryBuilder().gt("reward", 0.5)),
+    ("reward > +1.", QueryBuilder().gt("reward", 1.0)),
     ("task_id = '1'", QueryBuilder().eq("task_id", "1")),
     ("tags.ok = true", QueryBuilder().eq("tags.ok", True)),
     ("task_id ~ a_%", QueryBuilder().like("task_id", "a_%")),
@@ -58,7 +60,10 @@ def test_parameters_are_values_and_never_text(scratch):
     assert scratch.get([1])["x"] == scratch.sample(1, ("task_id = :task", {"task": name}))["x"]
     assert scratch.count(("task_id in :tasks", {"tasks": {"a", name}})) == 2
     assert scratch.count(("step >= :n and task_id != :task", {"n": np.int64(0), "task": "a"})) == 2
+    assert scratch.count(("task_id in (:tasks, 'b')", {"tasks": ["a", name]})) == 2
     assert scratch.count(("reward = :reward", {"reward": None})) == 3
+    with pytest.raises(expdb.QueryError, match="in the mapping, without the colon"):
+        scratch.count(("task_id = :task", {":task": "a"}))
     with pytest.raises(expdb.QueryError, match=r"parameter :task has no value; .* character 11 "):
         scratch.count("task_id = :task")
     with pytest.raises(expdb.QueryError, match="does not use the parameter 'other'"):
@@ -81,14 +86,24 @@ MISTAKES = [
     ("task_id = 'a' 'b'", "unexpected", 15), ("task_id = 'a'b", "unexpected", 14),
     ("rewrd > 1", "did you mean 'reward'", 1), ("step = 1 and rewrd > 1", "did you mean", 14),
     ("tag.split = 'x'", "unknown name 'tag.split'", 1), ("tags = 'x'", "write tags.<key>", 1),
-    ("reward > 'high'", "compared with numbers", 1), ("reward > high", "compared with numbers", 1),
+    ("reward > 'high'", "compared with numbers", 1), ("reward > high", "expected a number", 9),
     ("task_id = 5", "compared with text", 1), ("terminated > true", "eq() or ne()", 1),
     ("step = 1 adn reward > 1", "special characters", 8),
+    ("tags.x > .5.5", "expected a number", 9), ("tags.x > reward", "expected a number", 9),
+    ("tags.x > 0,5", "special characters", 10), ("tags.x = 50%", "special characters", 10),
+    ("tags.x = `hard`", "special characters", 10),
+    ("tags.x = \u201chard\u201d", "special characters", 10),
+    ("task_id = n -- comment", "special characters", 11),
+    ("tags.a = 1 && tags.b = 2", "special characters", 10),
+    ("score.judge > 1", "did you mean 'scores.judge'", 1),
+    ("status = 'completed'", "did you mean 'complete'", 1),
+    ("task_id = 'O'Brien'", "write '' for an apostrophe", 14),
+    ("reward > : limit", "expected a name after :", 10),
     ("task_id = a adn step > 1", "special characters", 11),
     ("task_id = 'a' adn step > 1", "unexpected 'adn'", 15),
     ("not reward > 1", "not must stand before", 1), ("reward is 1", "expected null after is", 11),
     ("reward between 0 and 1", "expected an operator", 8), ("reward => 1", "expected a value", 9),
-    ("reward > nan", "compared with numbers", 1), ("reward > NaN", "use is_null", 1),
+    ("reward > nan", "expected a number", 9), ("reward > NaN", "use is_null", 1),
     ("1 = 1", "expected a condition", 1), ("'a' = 'a'", "expected a condition", 1),
     ("task_id = a; DROP TABLE steps", "special characters", 11),
     ("task_id = 'a' OR 1=1 --", "expected a condition", 18),

@@ -73,7 +73,7 @@ def test_draws_have_positions_and_probabilities(episodes):
     assert [row["status"] for row in rows] == ["acknowledged"] * 4 + ["leased"] * 2
     assert rows[0]["trainer_step"] == 7
     assert episodes.draws(limit=1).to_pylist() == rows[4:]
-    assert episodes.draws(trainer_step=7, limit=1).to_pylist() == rows[:4]
+    assert episodes.draws(trainer_step=7).to_pylist() == rows[:4]
     assert episodes.draws(trainer_step=8).num_rows == 0
     assert episodes.draws(consumer="learner", lease=0).to_pylist() == rows[:4]
     assert episodes.draws([rows[2]["position"]]).to_pylist() == [

@@ -126,7 +126,7 @@ def consumers_of(buffer: expdb.ReplayBuffer, metrics: dict[str, Any]) -> list[di
             {
                 "name": name,
                 "lease": newest,
-                "last_step": stats["last_step"],
+                "last_step": stats["last_trainer_step"],
                 "acknowledged": stats["acknowledged"],
                 "behind": None if newest is None else buffer.added - 1 - newest["last_position"],
                 "staleness": metrics.get(f"consumers.{name}.staleness"),

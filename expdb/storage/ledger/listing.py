@@ -13,7 +13,7 @@ from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.sql.tables import expired_lease_condition
 from expdb.storage.ledger.consumers import find_consumer, list_consumers, unknown_consumer
-from expdb.storage.ledger.entries import Entry, read_entries
+from expdb.storage.ledger.entries import DISCARDED, Entry, read_entries
 from expdb.storage.store import Store
 
 STATUSES = ("leased", "acknowledged", "released", "expired")
@@ -84,13 +84,14 @@ def list_draws(
     consumer: str | None,
     lease: int | None,
     trainer_step: int | None,
-    limit: int,
+    limit: int | None,
 ) -> list[tuple[Any, ...]]:
     """Return the items of leases, oldest lease first; see `ReplayBuffer.draws`.
 
     Raise UnknownConsumer if there is no such consumer.
     """
-    limit = checks.whole(limit, "limit", 1)
+    if limit is not None:
+        limit = checks.whole(limit, "limit", 1)
     if trainer_step is not None:
         trainer_step = checks.whole(trainer_step, "trainer_step")
     if positions is not None and not len(positions):
@@ -100,11 +101,11 @@ def list_draws(
         record = find_consumer(store, session, name)
         if record is None:
             raise unknown_consumer(store, session, name)
-        condition = L.id >= record.handed_out - limit
+        condition = L.id >= (0 if limit is None else record.handed_out - limit)
         if lease is not None:
             condition = L.id == lease
-        elif trainer_step is not None:
-            condition = L.trainer_step == trainer_step
+        if trainer_step is not None:
+            condition &= L.trainer_step == trainer_step
         if positions is not None:
             condition &= sa.and_(L.first <= int(positions.max()), L.last >= int(positions.min()))
         for entry in read_entries(store, session, record, condition):
@@ -126,7 +127,9 @@ def _status(entry: Entry, now: float) -> str:
     """Return the status of a lease as users see it."""
     if entry.status == "leased":
         return "expired" if entry.expires <= now else "leased"
-    return "acknowledged" if entry.status == "acknowledged" else "released"
+    if entry.status != "acknowledged":
+        return "released"
+    return "discarded" if entry.request.get(DISCARDED) is True else "acknowledged"
 
 
 def _items(entry: Entry) -> tuple[np.ndarray, list[float | None]]:
