@@ -2,7 +2,7 @@
 
     python -m benchmarks.flushing [--seconds 5 1 0.5 0.1] [--duration 15]
 
-Three loads, each with every value: 32 processes that append 100 steps per second each; 250 threads
+Run three loads with each value: 32 processes that append 100 steps per second each; 250 threads
 that append one turn of 2 KB per second each, on SQLite and on PostgreSQL; 20 rollouts of 50 turns
 at one turn per second, each turn with its whole message list. For the rollouts, the bytes written
 are those that the process passes to `write`, and the sizes are those of the pages in use.
@@ -32,7 +32,7 @@ TURNS, ROLLOUTS = 50, 20
 def act(path: Path, seconds: float, duration: float, barrier: Any, results: Any) -> None:
     """Append 100 steps per second; send the times of `append` and the CPU time."""
     with expdb.open(path) as db:
-        buffer, taken = db.buffer("train"), list[float]()
+        buffer, append_seconds = db.buffer("train"), list[float]()
         with buffer.episode("task", flush_seconds=seconds) as episode:
             episode.append(obs=OBS[0], action=0, reward=1.0)
             episode.flush()
@@ -42,12 +42,12 @@ def act(path: Path, seconds: float, duration: float, barrier: Any, results: Any)
                 time.sleep(max(begin + t / 100 - time.perf_counter(), 0))
                 start = time.perf_counter()
                 episode.append(obs=OBS[t & 255], action=t & 1, reward=1.0)
-                taken.append(time.perf_counter() - start)
-        results.put((taken, time.process_time() - before))
+                append_seconds.append(time.perf_counter() - start)
+        results.put((append_seconds, time.process_time() - before))
 
 
-def processes(folder: Path, seconds: float, duration: float) -> str:
-    """Describe 32 processes that append 100 steps per second each."""
+def measure_processes(folder: Path, seconds: float, duration: float) -> str:
+    """Measure 32 processes that append 100 steps per second each; return the figures as text."""
     path = folder / f"processes{seconds}.db"
     with expdb.open(path) as db:
         db.buffer("train")
@@ -61,17 +61,17 @@ def processes(folder: Path, seconds: float, duration: float) -> str:
     outcomes = [results.get() for _ in running]
     for process in running:
         process.join()
-    taken = [value for times, _ in outcomes for value in times]
-    cpu = sum(cpu for _, cpu in outcomes) / len(taken)
+    append_seconds = [value for times, _ in outcomes for value in times]
+    cpu = sum(cpu for _, cpu in outcomes) / len(append_seconds)
     return (
         f"CPU time of a step {1e6 * cpu:.0f} us, p99 of append "
-        f"{1e3 * percentile(taken, 0.99):.1f} ms"
+        f"{1e3 * percentile(append_seconds, 0.99):.1f} ms"
     )
 
 
-def writers(location: Any, seconds: float, duration: float) -> str:
-    """Describe 250 threads that append one turn of 2 KB per second each."""
-    taken, before = list[float](), 0.0
+def measure_writers(location: Any, seconds: float, duration: float) -> str:
+    """Measure 250 threads that append one turn of 2 KB per second each; return the figures."""
+    append_seconds, before = list[float](), 0.0
     text = " ".join(WORDS * 20)[:2048]
     with expdb.open(location) as db:
         buffer = db.buffer(f"writers{seconds}")
@@ -83,7 +83,7 @@ def writers(location: Any, seconds: float, duration: float) -> str:
                     time.sleep(max(begin + t + number / 250 - time.perf_counter(), 0))
                     start = time.perf_counter()
                     episode.append(text=text, reward=1.0)
-                    taken.append(time.perf_counter() - start)
+                    append_seconds.append(time.perf_counter() - start)
 
         threads = [threading.Thread(target=write, args=(number,)) for number in range(250)]
         before = time.process_time()
@@ -91,14 +91,14 @@ def writers(location: Any, seconds: float, duration: float) -> str:
             thread.start()
         for thread in threads:
             thread.join()
-        cpu = (time.process_time() - before) / len(taken)
+        cpu = (time.process_time() - before) / len(append_seconds)
     return (
         f"CPU time of a turn {1e6 * cpu:.0f} us, p99 of append "
-        f"{1e3 * percentile(taken, 0.99):.1f} ms"
+        f"{1e3 * percentile(append_seconds, 0.99):.1f} ms"
     )
 
 
-def turns(rng: np.random.Generator) -> list[list[dict[str, str]]]:
+def build_turns(rng: np.random.Generator) -> list[list[dict[str, str]]]:
     """Return the message list of each turn of one rollout, about 0.5 KB longer each turn."""
 
     def words(count: int) -> str:
@@ -115,14 +115,14 @@ def turns(rng: np.random.Generator) -> list[list[dict[str, str]]]:
     return whole
 
 
-def rollouts(folder: Path, seconds: float) -> str:
-    """Describe the space of rollouts at one turn per second."""
+def measure_rollouts(folder: Path, seconds: float) -> str:
+    """Measure the bytes that rollouts write and occupy at one turn per second."""
     sizes = {}
     path = folder / f"rollouts{seconds}.db"
     rng = np.random.default_rng(0)
     with expdb.open(path) as db:
         buffer = db.buffer("train")
-        lists = [turns(rng) for _ in range(ROLLOUTS)]
+        lists = [build_turns(rng) for _ in range(ROLLOUTS)]
         empty, written = live_bytes(path), bytes_written()
         episodes = [buffer.episode(f"task {k}", flush_seconds=seconds) for k in range(ROLLOUTS)]
         begin = time.perf_counter()
@@ -167,12 +167,14 @@ def main() -> None:
             folder = Path(name)
             for seconds in arguments.seconds:
                 loads = {
-                    "32 processes": lambda s: processes(folder, s, arguments.duration),
-                    "250 writers, SQLite": lambda s: writers(
+                    "32 processes": lambda s: measure_processes(folder, s, arguments.duration),
+                    "250 writers, SQLite": lambda s: measure_writers(
                         folder / f"w{s}.db", s, arguments.duration
                     ),
-                    "250 writers, PostgreSQL": lambda s: writers(url, s, arguments.duration),
-                    "rollouts": lambda s: rollouts(folder, s),
+                    "250 writers, PostgreSQL": lambda s: measure_writers(
+                        url, s, arguments.duration
+                    ),
+                    "rollouts": lambda s: measure_rollouts(folder, s),
                 }
                 for load, describe in loads.items():
                     print(f"flush_seconds={seconds:g}, {load}: {describe(seconds)}", flush=True)

@@ -627,9 +627,9 @@ class ReplayBuffer(NotACollection):
         """Maximum number of steps, an int, or None if it is unlimited.
 
         The buffer may hold more steps while a lease with ``pin=True`` keeps them, or until an
-        `eviction` policy with `whole_episodes` or `archive` evicts them. Assign a number of at
-        least 1, or None, to change the capacity. Surplus steps are evicted at once, oldest first,
-        or later by such a policy.
+        `eviction` policy with `whole_episodes` or `archive` evicts them. To change the
+        capacity, assign a number of at least 1, or None. Surplus steps are then evicted at once,
+        oldest first. With such a policy, they are evicted later.
 
         Raises
         ------
@@ -1874,7 +1874,7 @@ class ReplayBuffer(NotACollection):
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        size = checks.whole(size, "the number of tasks", 1)
+        size = checks.whole(size, "size", 1)
         checks.choice(rows, "rows", "all", "matching")
         generator, whole = self._generator(seed), rows == "all"
         before = generator.bit_generator.state

@@ -244,7 +244,9 @@ def have_alike_shapes(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def positions(values: Any) -> np.ndarray:
     """Return positions as an int64 array with one dimension."""
     if isinstance(values, str):
-        raise InvalidValue(f"positions must be integers, got {values!r}; pass a name by keyword")
+        raise InvalidValue(
+            f"positions must be integers, got {values!r}; pass other arguments by keyword"
+        )
     try:
         array = np.asarray(values)
     except ValueError:

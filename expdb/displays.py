@@ -1,4 +1,4 @@
-"""HTML of batches, buffers and databases in notebooks."""
+"""Build the HTML that notebooks show for batches, buffers and databases."""
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,15 @@ def _cell(value: Any) -> str:
 
 
 def batch_html(batch: Mapping[str, Any]) -> str:
-    """Return the keys of a batch with their types, shapes and first values."""
+    """Return an HTML table of the keys of a batch with types, shapes and first values."""
     shown = [(name, array.dtype, list(array.shape), *array[:ROWS]) for name, array in batch.items()]
-    most = max((len(row) - 3 for row in shown), default=0)
-    headers = ("key", "dtype", "shape", *[f"row {row}" for row in range(most)])
+    row_count = max((len(row) - 3 for row in shown), default=0)
+    headers = ("key", "dtype", "shape", *[f"row {row}" for row in range(row_count)])
     return _table(f"Batch of {batch.size:,} rows", headers, shown)  # type: ignore[attr-defined]
 
 
 def buffer_html(buffer: Any) -> str:
-    """Return the size, the fields and the newest episodes of a buffer."""
+    """Return HTML with the size, the fields and the newest episodes of a buffer."""
     stats = buffer.stats()
     capacity = "unlimited" if stats["capacity"] is None else f"{stats['capacity']:,}"
     title = f"ReplayBuffer {buffer.name!r}: {stats['steps']:,} steps, capacity {capacity}"
@@ -46,7 +46,7 @@ def buffer_html(buffer: Any) -> str:
 
 
 def database_html(database: Any) -> str:
-    """Return the buffers of a database with their sizes."""
+    """Return an HTML table of the buffers of a database with their sizes."""
     rows = []
     for name in database.buffers():
         stats = database.buffer(name, create=False).stats()

@@ -1,4 +1,4 @@
-"""Old names of arguments and methods, which work for one version, and unknown names."""
+"""Accept old names of arguments and methods for one version, and reject unknown arguments."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def checked_keywords(
         @functools.wraps(function)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if not known.issuperset(named):
-                named = translate(function.__name__, names, renamed, named)  # type: ignore
+                by_position = names[: len(arguments)]
+                named = translate(function.__name__, names, renamed, named, by_position)  # type: ignore
             return function(*arguments, **named)
 
         return call
@@ -44,8 +45,9 @@ def checked_keywords(
 def with_new_names(function: str, arguments: Mapping[str, Any], **renamed: str) -> dict[str, Any]:
     """Return the arguments of a method that has ``**others``, under their new names.
 
-    `arguments` are the local names at the begin of the method. Frequent methods use this function,
-    because a decorator takes more time. The default of each renamed argument must be None.
+    `arguments` is `locals()` at the start of the method. Frequently called methods use this
+    function, because a decorator would slow down every call. The default of each renamed argument
+    must be None.
     """
     names = tuple(name for name in arguments if name not in ("self", "others"))
     given = {name: arguments[name] for name in names if arguments[name] is not None}
@@ -53,7 +55,11 @@ def with_new_names(function: str, arguments: Mapping[str, Any], **renamed: str) 
 
 
 def translate(
-    function: str, names: tuple[str, ...], renamed: Mapping[str, str], named: Mapping[str, Any]
+    function: str,
+    names: tuple[str, ...],
+    renamed: Mapping[str, str],
+    named: Mapping[str, Any],
+    by_position: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the named arguments of a call under their new names; see `checked_keywords`."""
     translated = {name: value for name, value in named.items() if name in names}
@@ -63,10 +69,14 @@ def translate(
             public = [known for known in names if known != "self"]
             longer = [known for known in public if known.startswith(f"{name}_")]
             hint = nearest(name, longer or [*public, *renamed])
+            for old, meant in renamed.items():
+                hint = hint.replace(f"{old!r}", f"{meant!r}")
             hint = hint or f"; its arguments are {', '.join(public)}"
             raise errors.InvalidValue(f"{function}() has no argument {name!r}{hint}")
-        if new in translated:
-            raise errors.InvalidValue(f"{function}() got {name!r} and {new!r}; pass only {new!r}")
+        if new in translated or new in by_position:
+            raise errors.InvalidValue(
+                f"{function}() got both {name!r} and {new!r}; pass only {new!r}"
+            )
         errors.warn(
             f"the argument {name!r} of {function}() is deprecated; use {new!r}", DeprecationWarning
         )

@@ -450,7 +450,7 @@ def test_keep_is_a_deprecated_alias_of_unchanged():
         assert expdb.KEEP is expdb.UNCHANGED
 
 
-def test_a_database_that_is_used_as_a_collection_names_the_call(db):
+def test_using_a_database_as_a_collection_raises_with_the_right_call(db):
     with pytest.raises(TypeError, match=r"open a buffer with buffer\('train'\)"):
         db["train"]
     with pytest.raises(AttributeError, match=r"open a buffer with buffer\('train'\)"):
@@ -459,7 +459,7 @@ def test_a_database_that_is_used_as_a_collection_names_the_call(db):
         list(db)
 
 
-def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(db, buffer):
+def test_unknown_arguments_raise_with_the_most_similar_name(db, buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"^sample\(\) has no argument 'wher', did you mean 'where'\?$"
     ):
@@ -475,8 +475,12 @@ def test_an_unknown_argument_is_refused_with_the_name_that_was_probably_meant(db
     ):
         with pytest.raises(expdb.InvalidValue, match=f"'{name}', did you mean '{meant}'"):
             call()
-    with pytest.raises(expdb.InvalidValue, match="'rng' and 'seed'; pass only 'seed'"):
+    with pytest.raises(expdb.InvalidValue, match="both 'rng' and 'seed'; pass only 'seed'"):
         buffer.sample(1, rng=0, seed=0)
+    with pytest.raises(expdb.InvalidValue, match="both 'batch_size' and 'size'"):
+        buffer.epochs(5, batch_size=4)
+    with pytest.raises(expdb.InvalidValue, match="'newst', did you mean 'limit'"):
+        buffer.episodes(newst=2)
 
 
 def test_an_old_name_of_an_argument_works_and_warns(buffer):
@@ -500,6 +504,8 @@ def test_asynchronous_leases_accept_old_names_and_refuse_unknown_ones(buffer):
         await lease.acknowledge_async()
         with pytest.raises(expdb.InvalidValue, match="did you mean 'trainer_step'"):
             await consumer.lease_async(1, trainer_stp=3)
+        with pytest.raises(expdb.InvalidValue, match="both 'first_step' and"):
+            await anext(consumer.batches_async(1, first_step=9, first_trainer_step=3))
         batches = consumer.batches_async(1, first_step=9)
         with pytest.warns(DeprecationWarning, match="use 'first_trainer_step'"):
             await anext(batches)
@@ -510,7 +516,7 @@ def test_asynchronous_leases_accept_old_names_and_refuse_unknown_ones(buffer):
     assert consumer.last_trainer_step == 9
 
 
-def test_names_of_errors_are_deprecated_at_the_top_level():
+def test_error_classes_in_expdb_are_deprecated_names():
     for name in set(expdb.errors.__all__) - set(expdb.__all__):
         with pytest.warns(DeprecationWarning, match=f"use expdb.errors.{name}") as warned:
             assert getattr(expdb, name) is getattr(expdb.errors, name)

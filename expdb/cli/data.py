@@ -203,11 +203,12 @@ def query(
 
     With --tasks or --episodes, show the tasks or episodes that have such a step.
 
-    A condition has the form NAME OP VALUE. NAME is a column, or a tag such as tags.judge. OP is =,
-    !=, >, >=, <, <= or ~ (SQL LIKE). VALUE is JSON, such as 0.5, true, null or "5"; any other VALUE
-    is text. The words `and` and `or` join conditions; quote a VALUE that contains one of them.
+    A condition has the form NAME OPERATOR VALUE. NAME is a column, or a tag such as tags.judge. The
+    operators are =, !=, >, >=, <, <=, ~ or like (SQL LIKE), in (...), and is null. VALUE is a
+    number, true, false, null or text; put text with spaces in quotation marks. `and`, `or` and
+    parentheses join conditions.
 
-    Example: expdb query runs.db train "task_name = book flight" "reward >= 0.5" --tasks
+    Example: expdb query runs.db train "task_name = 'book flight'" "reward >= 0.5" --tasks
     """
     condition = condition_of(conditions, where)
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):

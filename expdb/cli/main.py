@@ -63,7 +63,7 @@ def _is_file(path: str) -> bool:
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
-# Names that people try, and the command that does it.
+# Unknown command names that users may type, and the command to suggest.
 _INSTEAD = {
     **dict.fromkeys(("list", "ls", "stats", "buffers", "fields"), "info"),
     **dict.fromkeys(("compact", "shrink"), "vacuum"),
@@ -78,18 +78,20 @@ _INSTEAD = {
 
 
 class Commands(click.Group):
-    """The commands; an unknown name is an error with the name of a similar command."""
+    """A command group that suggests a similar command if a name is unknown."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command with the name of the first argument."""
+        """Return the command that the first argument names."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
             meant = _INSTEAD.get(name) or (near[0] if near else None)
             hint = (
-                f"did you mean `expdb {meant}`?" if meant else "`expdb --help` lists all commands."
+                f"did you mean `expdb {meant}`?"
+                if meant
+                else "run `expdb --help` to list all commands"
             )
             raise click.UsageError(f"No such command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -616,14 +616,17 @@ class Consumer:
         return select_shard(batch, used, part or (0, 1), multiple)
 
     @deprecated("`Lease.acknowledge`")
-    def acknowledge(self, lease: Lease, step: int | None = None, *, scores: Any = None) -> None:
+    @checked_keywords(step="trainer_step")
+    def acknowledge(
+        self, lease: Lease, trainer_step: int | None = None, *, scores: Any = None
+    ) -> None:
         """Record permanently that a leased batch was trained on; use `Lease.acknowledge`.
 
         Parameters
         ----------
         lease : Lease
             The lease to acknowledge.
-        step : int, optional
+        trainer_step : int, optional
             The trainer's own step number. Defaults to the `trainer_step` of the lease.
         scores : list of mappings, mapping of columns, or table, optional
             Scores to record in the same transaction; see `Lease.acknowledge`.
@@ -633,13 +636,13 @@ class Consumer:
         LeaseLost
             If the lease was acknowledged or released, or has expired.
         InvalidValue
-            If `lease` is not a Lease, `step` is not an integer, or a score is invalid.
+            If `lease` is not a Lease, `trainer_step` is not an integer, or a score is invalid.
         UnknownConsumer
             If the consumer was dropped.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        _checked(lease).acknowledge(step, scores=scores)
+        _checked(lease).acknowledge(trainer_step, scores=scores)
 
     async def batches_async(
         self,
@@ -687,8 +690,10 @@ class Consumer:
         """
         names = *_DEFAULTS, *_OPTIONS, "first_trainer_step"
         old = {"first_step": "first_trainer_step"}
+        if first_trainer_step is not None:
+            arguments["first_trainer_step"] = first_trainer_step
         arguments = translate("batches_async", names, old, arguments)
-        first_trainer_step = arguments.pop("first_trainer_step", first_trainer_step)
+        first_trainer_step = arguments.pop("first_trainer_step", None)
         if first_trainer_step is None:
             last = await in_thread(lambda: self.last_trainer_step)
             first_trainer_step = 0 if last is None else last + 1

@@ -184,7 +184,7 @@ class Lease(AsyncExit[Batch]):
 
     @deprecated("`release`")
     def give_back(self) -> None:
-        """Release the lease; use `release`."""
+        """Release the lease (deprecated alias of `release`)."""
         self.release()
 
     @property
@@ -196,9 +196,11 @@ class Lease(AsyncExit[Batch]):
         return self._is_over
 
     def _end(self) -> None:
-        """Mark the lease as over in this process, and stop its renewal."""
+        """Mark the lease as ended in this process, and stop its renewal."""
         self._is_over = True
         self._ended.set()
+
+    end = deprecated("`release` or `acknowledge`")(_end)
 
     def renew(self, seconds: float | None = None) -> None:
         """Postpone the expiry of the lease.

@@ -49,7 +49,7 @@ class Samples(IterableDataset[Tensors]):
         The buffer to sample.
     size : int
         The size of a batch.
-    where : dict or QueryBuilder, optional
+    where : str, dict or QueryBuilder, optional
         Selects the steps, as for `buffer.sample`.
     sampler : Sampler
         Chooses the steps, as for `buffer.sample`.
@@ -268,7 +268,7 @@ class Minibatches(IterableDataset[Tensors]):
         The buffer to read.
     size : int
         Number of items in a batch.
-    where : dict or QueryBuilder, optional
+    where : str, dict or QueryBuilder, optional
         Selects the steps, as for `buffer.epochs`.
     unit : Unit
         What a drawn step becomes, as for `buffer.epochs`.

@@ -1,4 +1,4 @@
-"""Write the priorities that a learner has changed to the database, at most once a second."""
+"""Save changed priorities to the database at most once a second."""
 
 import time
 
@@ -9,11 +9,11 @@ from expdb.process.locks import locked
 from expdb.storage import priorities
 from expdb.storage.store import Store
 
-SAVE_SECONDS = 1.0  # after which changed priorities are written
+SAVE_SECONDS = 1.0  # minimum time between two saves
 
 
 class UnsavedPriorities:
-    """The priorities of a buffer that are changed in memory and not yet written."""
+    """The priorities of a buffer that were changed in memory and are not saved yet."""
 
     def __init__(self, store: Store, resident: Resident):
         self._store, self._resident = store, resident
@@ -23,14 +23,14 @@ class UnsavedPriorities:
     def save(self, after: float = 0.0, wait: bool = False) -> None:
         """Write changed priorities if `after` seconds have passed since the last write.
 
-        If another process is writing, wait for it if `wait` is True; otherwise the next call
-        writes the priorities.
+        With `wait`, wait while another process writes. Otherwise do not wait; the next call writes
+        the priorities.
         """
         if self.exist and time.monotonic() - self._saved >= after:
             locked(self._resident.lock, self._save, wait)
 
     def save_kept(self) -> None:
-        """Write the priorities of discarded rows before newer priorities are written."""
+        """Write priorities from before `Resident.forget`, so that newer ones are written later."""
         if self._resident.kept is not None:
             self._save(wait=True)
 
@@ -46,7 +46,9 @@ class UnsavedPriorities:
                     raise
                 return
             if r.priorities is not None and version == r.priorities + 1:
-                r.priorities = version  # else another process has written too; all are read again
+                r.priorities = (
+                    version  # otherwise another process also wrote, and all are read again
+                )
         row_priorities.note_saved(r)
         self.exist, self._saved = False, time.monotonic()
 

@@ -125,8 +125,8 @@ def _fitting(name: str, value: Any) -> Any:
         raise QueryError(f"{name!r} must be compared with {what}, got {value!r}")
     if name == "status" and value not in STATUSES:
         raise QueryError(
-            f"no episode has the status {value!r}{nearest(value, STATUSES) or ';'} a status is one "
-            f"of {', '.join(STATUSES)}"
+            f"{value!r} is not an episode status{nearest(value, STATUSES) or ';'} the statuses are "
+            f"{', '.join(STATUSES)}"
         )
     return value
 

@@ -74,13 +74,13 @@ def compile_where(where: Where, dialect: Dialect) -> Condition | None:
         return _join("and_", [_compile(node, 0, dialect) for node in equal])
     raise QueryError(
         "a query must be text, a QueryBuilder, the result of its build(), a mapping, or a list or "
-        f"array of positions, got {type(where).__name__}; for example, pass 'reward > 0.5', and "
-        "pass a unit as unit= and a sampler as sampler="
+        f"array of positions, got {type(where).__name__}; pass text such as 'reward > 0.5', and "
+        "pass units as unit= and samplers as sampler="
     )
 
 
 def _raise_located(where: QueryBuilder, error: QueryError, dialect: Dialect) -> None:
-    """Raise the error of a query that was written as text with the position of the mistake."""
+    """If the query was written as text, raise the error with the position of the mistake."""
     if (query := where._query) is None:
         return
     for position, node in query.comparisons:

@@ -11,7 +11,7 @@ import numpy as np
 from expdb.errors import QueryError
 from expdb.sql import query_text
 
-# Text, or text with the values of its parameters, is the form of `QueryBuilder.from_text`.
+# `QueryBuilder.from_text` describes text, and tuples of text and parameters.
 Where = Union[
     "QueryBuilder", Mapping[str, Any], np.ndarray, Sequence[int],
     str, tuple[str, Mapping[str, Any]], None,
@@ -33,6 +33,7 @@ COMPARISONS = (
 )
 MAX_NESTING = 100
 LONGEST_SHOWN = 200  # characters of a query in an error message
+LONGEST_CACHED = 1_000  # characters of a text whose parsed query is kept
 MANY = 100  # if a list has more values, it is bound as one parameter
 MAX_VALUES = 30_000  # SQLite binds up to 32,766 parameters per statement
 
@@ -100,9 +101,9 @@ class QueryBuilder:
 
     @classmethod
     def from_text(cls, text: str, parameters: Mapping[str, Any] | None = None) -> "QueryBuilder":
-        """Return the builder of a query that is written as text.
+        """Parse a query that is written as text.
 
-        Every method that accepts a query also accepts its text, and a tuple of the text and its
+        Every method with an argument `where` also accepts the text, or a tuple of the text and its
         parameters. Conditions are ``NAME OPERATOR VALUE``, with the operators ``=``, ``!=``, ``>``,
         ``>=``, ``<``, ``<=``, ``like`` (or ``~``), ``not like``, ``in``, ``not in``, ``is null``
         and ``is not null``. ``and`` is evaluated before ``or``, as in SQL; parentheses change the
@@ -124,7 +125,8 @@ class QueryBuilder:
         Raises
         ------
         QueryError
-            If the text is invalid. The message names the position of the mistake.
+            If the text is invalid, or a parameter is missing or unused. The message names the
+            position of the mistake.
 
         Examples
         --------
@@ -134,7 +136,9 @@ class QueryBuilder:
         "task_id in ('a', 'b')"
         """
         if not isinstance(text, str):
-            raise QueryError(f"a query as text must be a str, got {type(text).__name__}")
+            raise QueryError(
+                f"text must be a str, got {type(text).__name__}; pass the query as a str"
+            )
         builder = cls()
         builder._query = query_text.parse(text, parameters or {})
         builder._parts = [builder._query.built]
@@ -142,7 +146,7 @@ class QueryBuilder:
 
     def _add(self, field: str, op: str, *value: Any) -> "QueryBuilder":
         self._parts.append(
-            {"field": field, "value": _plain(value[0]), "op": op}
+            {"field": field, "value": query_text.plain_value(value[0]), "op": op}
             if value
             else {"field": field, "op": op}
         )
@@ -453,15 +457,15 @@ class QueryBuilder:
         return dict(built)
 
     def __str__(self) -> str:
-        return query_text.write(self.build())
+        try:
+            return query_text.write(self.build())
+        except RecursionError:
+            raise QueryError(
+                "the query is nested too deeply to be written as text; use in_() for long lists"
+            ) from None
 
     def __repr__(self) -> str:
         return f"QueryBuilder({json.dumps(self._parts, default=str)[1:-1]})"
-
-
-def _plain(value: Any) -> Any:
-    """Convert NumPy scalars to Python scalars, which JSON can represent."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _listed(field: str, values: Any) -> list[Any]:
@@ -469,7 +473,7 @@ def _listed(field: str, values: Any) -> list[Any]:
         raise QueryError(
             f"in_() of {field!r} must get a list of values, got {type(values).__name__}"
         )
-    return [_plain(value) for value in values]
+    return [query_text.plain_value(value) for value in values]
 
 
 @functools.lru_cache(maxsize=256)
@@ -480,10 +484,10 @@ def _parsed(text: str) -> QueryBuilder:
 def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray | None":
     """Convert text to a builder, and a list of positions to an array.
 
-    Raise QueryError if the text is invalid, or if the list contains other values than integers.
+    Raise QueryError if the text is invalid, or if the list contains values that are not integers.
     """
     if isinstance(where, str):
-        return _parsed(where)
+        return _parsed(where) if len(where) <= LONGEST_CACHED else QueryBuilder.from_text(where)
     if isinstance(where, tuple) and where and isinstance(where[0], str):
         if len(where) != 2 or not isinstance(where[1], Mapping):
             raise QueryError(

@@ -124,7 +124,7 @@ class Store:
         self.signatures = Signatures(engine, id, name)
         self.warned_of_rewards = self.warned_of_open = self.warned_of_open_scores = False
         self.replacements = Replacements() if engine.replaces_text else None
-        self.begun = 0  # episodes begun since the last sweep; see writing/episodes.py
+        self.begun = 0  # episodes begun since the last sweep; see writing/abandoned_episodes.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
         self.commit_queue = CommitQueue()

@@ -11,7 +11,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.process.awaiting import async_form
-from expdb.process.locks import locked
+from expdb.process.locks import NestedCall, locked
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.storage.writing.pending_steps import PendingSteps, create_steps
 from expdb.storage.writing.submissions import EncodedWrite
@@ -42,6 +42,7 @@ class BufferedWriter(ABC):
         self._in_doubt: Any = None
         self._unreturned = np.empty(0, np.int64)  # positions that no flush has returned yet
         self._flushed_at = time.monotonic()
+        self._is_adding = False  # whether a step is being added
         self._defers_flush = False  # True while `append_async` or `extend_async` adds steps
         self._lock = threading.RLock()
         self._pid = os.getpid()
@@ -127,9 +128,15 @@ class BufferedWriter(ABC):
 
     flush_async = async_form(flush)
 
+    def _refuse_nested_call(self) -> None:
+        """Raise NestedCall if a signal handler interrupted `append` or `extend`."""
+        if self._is_adding:
+            raise NestedCall(self._buffer.name)
+
     def _flush_if_open(self) -> np.ndarray:
         if not self.is_open:
             self._refuse()
+        self._refuse_nested_call()
         return self._flush()
 
     def _flush(self) -> np.ndarray:

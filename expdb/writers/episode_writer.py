@@ -210,9 +210,16 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         with self._lock: self._append(fields, columns)  # fmt: skip
 
     def _append(self, fields: Mapping[str, Any], columns: tuple[Any, ...]) -> None:
+        if self._is_adding:
+            self._refuse_nested_call()
         if not self._takes_steps:
             self._resume()
-        if self._steps.add(self._episode, fields, columns):
+        try:
+            self._is_adding = True
+            ends = self._steps.add(self._episode, fields, columns)
+        finally:
+            self._is_adding = False
+        if ends:
             self._whole, self._takes_steps = True, False
         self._flush_if_due()
 
@@ -268,9 +275,15 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         locked(self._lock, self._extend, columns)
 
     def _extend(self, columns: Any) -> None:
+        self._refuse_nested_call()
         if not self._takes_steps:
             self._resume()
-        if self._gather_batch(columns):
+        try:
+            self._is_adding = True
+            ends = self._gather_batch(columns)
+        finally:
+            self._is_adding = False
+        if ends:
             self._whole, self._takes_steps = True, False
         self._flush_if_due()
 
@@ -394,6 +407,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
     def _end(self, status: str, last: Mapping[str, Any]) -> None:
         if self._is_closed:
             self._refuse()
+        self._refuse_nested_call()
         self._write_in_doubt()
         if not self._is_closed:  # the write in doubt may have ended the episode
             self._write_end(status, last)
@@ -403,7 +417,9 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         try:
             if last:
                 if not len(steps) and self._episode.id is None:
-                    raise errors.InvalidValue("end() requires at least one step; append one first")
+                    raise errors.InvalidValue(
+                        "the final observation requires at least one step; append a step first"
+                    )
                 steps.add_final(last)
             steps.end(self._episode, status)
             self._takes_steps, self._last = False, steps

@@ -252,7 +252,12 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     def _extend(self, columns: Any) -> None:
         if self._has_ended:
             self._refuse()
-        self._gather_batch(columns)
+        self._refuse_nested_call()
+        try:
+            self._is_adding = True
+            self._gather_batch(columns)
+        finally:
+            self._is_adding = False
         self._flush_if_due()
 
     def _gather_batch(self, batch: Any) -> None:
@@ -267,7 +272,13 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     ) -> None:
         if self._has_ended:
             self._refuse()
-        self._episodes.gather(arguments, fields, columns, self._steps)
+        if self._is_adding:
+            self._refuse_nested_call()
+        try:
+            self._is_adding = True
+            self._episodes.gather(arguments, fields, columns, self._steps)
+        finally:
+            self._is_adding = False
         self._flush_if_due()
 
     def close(self) -> None:
@@ -306,6 +317,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
 
     def _close(self, status: str) -> None:
         if not self._has_ended:
+            self._refuse_nested_call()
             self._flush()
             with suppress(errors.UnknownBuffer):  # another handle has dropped the buffer
                 self._queue.run(self._episodes.end_all, status)

@@ -345,6 +345,6 @@ def test_vacuum_makes_a_file_smaller(path):
 @pytest.mark.parametrize(
     ("name", "meant"), [("list", "info"), ("compact", "vacuum"), ("quer", "query")]
 )
-def test_an_unknown_command_names_a_known_one(name, meant):
+def test_unknown_commands_suggest_a_similar_command(name, meant):
     assert f"No such command '{name}'; did you mean `expdb {meant}`?" in run(name, status=2)
-    assert "`expdb --help` lists all commands" in run("frobnicate", status=2)
+    assert "run `expdb --help` to list all commands" in run("frobnicate", status=2)

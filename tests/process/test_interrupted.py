@@ -388,3 +388,26 @@ def test_a_signal_handler_cannot_write_while_a_writer_encodes_its_steps(
     writer.append(x=3)
     calls["close"]()
     assert scratch.get([0, 1])["x"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("kind", ["writer", "episode"])
+def test_a_signal_handler_cannot_use_a_writer_that_adds_a_step(scratch, kind, monkeypatch):
+    writer = scratch.writer() if kind == "writer" else scratch.episode("t")
+    end = writer.close if kind == "writer" else writer.end
+    calls = (lambda: writer.append(x=7), lambda: writer.extend({"x": [7]}), writer.flush, end)
+    add, refused = PendingSteps.add, []
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(PendingSteps, "add", add)
+        for call in calls:
+            with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
+                call()
+            refused.append(call)
+        return add(*arguments)
+
+    for number in range(3):
+        monkeypatch.setattr(PendingSteps, "add", interrupted)
+        writer.append(x=number)
+    end()
+    assert len(refused) == 12
+    assert next(scratch.scan())["x"].tolist() == [0, 1, 2]

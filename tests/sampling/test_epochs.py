@@ -169,7 +169,7 @@ def test_evicted_and_deleted_items_are_skipped_with_a_warning(db):
     assert len(before["x"]) == 90
 
 
-def test_a_state_of_version_0_2_is_loaded(filled):
+def test_epochs_load_a_state_from_version_0_2(filled):
     epochs = filled.epochs(5)
     next(epochs)
     state = epochs.state_dict()

@@ -290,7 +290,7 @@ def test_an_episode_without_a_step_stores_nothing(buffer):
         pass
     assert buffer.episodes().num_rows == 0
     with (
-        pytest.raises(expdb.InvalidValue, match="append one first"),
+        pytest.raises(expdb.InvalidValue, match="append a step first"),
         buffer.episode("t") as episode,
     ):
         episode.end(obs=np.zeros(2))

@@ -25,8 +25,9 @@ RATES_AND_MEANS = {
 
 REPORT_SECONDS = 10.0  # time between two reports of a handle, and between two rows of metrics
 LOCK_SECONDS = 0.1  # time that a report waits for other writers
-# Rows of metrics that are kept, and how many rows become one row when they are older: one row for
-# 10 s of the last hour, for 1 min of the last day, and for 10 min of the last 30 days.
+# Pairs of an age in rows and a divisor. Of the rows beyond an age, only ids that the divisor
+# divides are kept, or none if it is 0: one row per 10 s for an hour, per 1 min for a day, and per
+# 10 min for 30 days.
 STAGES = ((360, 6), (360 + 8_640, 60), (360 + 8_640 + 259_200, 0))
 
 
@@ -108,19 +109,19 @@ CLOCK = "SELECT {}"  # the time of the database
 def writing_briefly(store: Store) -> Transaction:
     """Return a transaction that waits at most `LOCK_SECONDS` for a lock.
 
-    A power loss may undo it, because that also ends the process.
+    A power loss may undo the commit. This is acceptable, because it also ends the process.
     """
     return store.engine.writing(LOCK_SECONDS, outlives=False)
 
 
 def is_due(store: Store, session: Session) -> bool:
-    """Return whether the newest row of metrics is old."""
+    """Return whether another row of metrics is due."""
     newest, ((now,),) = session.query_all((NEWEST, store.id), (CLOCK.format(store.dialect.NOW),))
     return _is_old(newest, now)
 
 
 def _is_old(newest: list[Any], now: float) -> bool:
-    """Return whether the newest row of metrics is old; it also is if the clock was set back."""
+    """Return whether the newest row of metrics is old or, after a clock change, in the future."""
     return not newest or not 0 <= now - newest[0][1] < REPORT_SECONDS
 
 
@@ -151,7 +152,7 @@ def add(store: Store) -> None:
 
 
 def ids_to_remove(newest: int) -> Iterator[int]:
-    """Return the rows of metrics that leave a stage of `STAGES` when the row `newest` is added."""
+    """Yield the ids of rows that leave a stage of `STAGES` when the row `newest` is added."""
     for age, divisor in STAGES:
         old = newest - age
         if old >= 0 and (divisor == 0 or old % divisor):

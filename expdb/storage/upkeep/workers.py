@@ -1,4 +1,4 @@
-"""The rows of the processes that write to a buffer, learn from it or judge its episodes."""
+"""List and remove the processes that write to a buffer, learn from it or judge its episodes."""
 
 import functools
 import secrets
@@ -63,7 +63,7 @@ def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
 
 
 def remove_workers(store: Store, session: Session, now: float) -> None:
-    """Replace the rows of workers that have ended by one row per role with their counts."""
+    """Merge the rows of ended and long-silent workers into one row per role."""
     counts_by_role: dict[str, dict[str, float]] = {}
     for id, holder, role, active, ended in session.query(
         "SELECT id, holder, role, active, ended FROM workers WHERE buffer_id = ? AND holder <> ? "

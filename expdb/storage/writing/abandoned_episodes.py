@@ -1,4 +1,4 @@
-"""Delete open episodes that no process has continued for long."""
+"""Delete open episodes that no process has continued for a long time."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ SWEPT_AT_ONCE = 1024  # episodes that one sweep examines, open or not
 
 
 def swept_before(store: Store, session: Session) -> int:
-    """Return the bound for sweeping: open episodes with an earlier last position are deleted."""
+    """Return the position before which the last step of an abandoned episode lies."""
     ((low, capacity),) = session.query("SELECT low, capacity FROM buffers WHERE id = ?", store.id)
     return 0 if capacity is None else max(0, int(low - capacity))
 
@@ -21,7 +21,8 @@ def sweep(store: Store) -> None:
 
     Each call examines the next `SWEPT_AT_ONCE` episodes. Eviction keeps open episodes, because a
     writer may continue them. If a writer continues a swept episode, it inserts the episode again
-    from memory. A trigger is not used: it would examine every open episode each time.
+    from memory. This is not a trigger, because a trigger would examine every open episode each
+    time.
     """
     with store.writing() as (session, _):
         bound = swept_before(store, session)
@@ -30,11 +31,11 @@ def sweep(store: Store) -> None:
             "BY id LIMIT ?",
             store.id, store.sweep_from, SWEPT_AT_ONCE,
         )  # fmt: skip
-        gone = [id for id, status, last in rows if status == "open" and last < bound]
-        if gone:
+        abandoned = [id for id, status, last in rows if status == "open" and last < bound]
+        if abandoned:
             session.execute(
                 f"DELETE FROM episodes WHERE buffer_id = ? AND id {store.dialect.AMONG}",
-                store.id, store.dialect.as_list(np.array(gone, np.int64)),
+                store.id, store.dialect.as_list(np.array(abandoned, np.int64)),
             )  # fmt: skip
     store.sweep_from = rows[-1][0] + 1 if len(rows) == SWEPT_AT_ONCE else 0
     store.swept = max(store.swept, bound)

@@ -309,7 +309,8 @@ class WriteQueue:
                 refusal = error
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
-        self._refuse_nested_call()
+        if self._owner == threading.get_ident() or self._encoding:
+            self._refuse_nested_call()
         if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload

@@ -456,7 +456,7 @@ class PostgresqlEngine(Engine):
     def vacuum(self) -> None:
         """Raise an error, because PostgreSQL reuses free space by itself."""
         raise errors.InvalidValue(
-            "vacuum() is only for database files; PostgreSQL reuses free space after autovacuum"
+            "vacuum() requires an SQLite file; on PostgreSQL, autovacuum makes free space reusable"
         )
 
     def release(self) -> None:
