@@ -644,7 +644,19 @@ class ReplayBuffer(NotACollection):
         self._set_capacity(capacity)
 
     def _set_capacity(self, capacity: int | None) -> None:
-        """Set the maximum number of steps, as assigning to `capacity` does."""
+        """Set the maximum number of steps, as assigning to `capacity` does.
+
+        Parameters
+        ----------
+        capacity : int or None
+            Maximum number of steps, at least 1. None means unlimited.
+
+        Raises
+        ------
+        InvalidValue
+            If `capacity` is less than 1, or less than the `min_size` of the rate limiter or of a
+            consumer.
+        """
         self._engine.retry(change.set_capacity, self._store, checks.capacity(capacity))
 
     set_capacity = deprecated("`buffer.capacity = n`")(_set_capacity)

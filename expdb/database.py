@@ -24,7 +24,7 @@ from expdb.chunks.fields import Field
 from expdb.displays import database_html
 from expdb.keywords import checked_keywords
 from expdb.memory.budget import Budget, process_budget
-from expdb.names import DATABASE_HINTS, build_attribute_error
+from expdb.names import DATABASE_HINTS, build_attribute_error, public_names
 from expdb.process import exits
 from expdb.process.awaiting import AsyncExit, async_form, obtain
 from expdb.process.locks import locked
@@ -337,6 +337,9 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         if not name.startswith("_") and ";" not in str(error):
             error.args = (f"{error}; open a buffer with buffer({name!r})",)
         raise error
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__())
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TypeError(f"an ExperienceDB cannot be indexed; open a buffer with buffer({key!r})")

@@ -161,6 +161,11 @@ def build_attribute_error(
     return AttributeError(f"{kind} has no attribute {name!r}{f'; {near}' if near else ''}")
 
 
+def public_names(names: Iterable[str]) -> list[str]:
+    """Return the names that completion should show: all but the private ones."""
+    return [name for name in names if not name.startswith("_") or name.startswith("__")]
+
+
 STORE_CALL = "store(task_id=..., obs=..., action=..., reward=...)"
 # Method names of other libraries, and the call of a buffer for each.
 BUFFER_HINTS = {
@@ -190,6 +195,9 @@ class NotACollection:
                 f"are {', '.join(settings)}"
             )
         super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return public_names(super().__dir__())
 
     def __getattr__(self, name: str) -> NoReturn:
         raise build_attribute_error("a ReplayBuffer", name, dir(type(self)), BUFFER_HINTS)

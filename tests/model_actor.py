@@ -43,7 +43,7 @@ class Actor:
     def use(self, name):
         """Switch to another buffer, and end the episodes of the writers of the old buffer."""
         for writer in self.writers.values():
-            writer.end_left_open()
+            writer._end_unclosed()
         self.buffer, self.writers = self.db.buffer(name), {}
 
     def act(self, what, *arguments, **options):
@@ -76,7 +76,7 @@ class Actor:
 
     def leave(self, key):
         """Discard a writer whose episode another handle has ended."""
-        self.writers.pop(key).end_left_open()
+        self.writers.pop(key)._end_unclosed()
 
     def see(self):
         """Return everything that can be read and sampled, as plain values."""

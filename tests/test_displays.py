@@ -29,3 +29,9 @@ def test_displays_of_empty_objects(db):
     assert "Batch of 0 rows" in expdb.Batch({"x": np.zeros(0)})._repr_html_()
     with expdb.open(":memory:") as other:
         assert "ExperienceDB" in other._repr_html_()
+
+
+def test_completion_shows_no_private_names(scratch):
+    for item in (scratch, scratch._database):
+        assert not [name for name in dir(item) if name.startswith("_") and name[1] != "_"]
+        assert {"sample", "capacity"} <= set(dir(scratch))

@@ -485,7 +485,7 @@ def plain_where(where: Where) -> "QueryBuilder | Mapping[str, Any] | np.ndarray 
     """Convert text to a builder, and a list of positions to an array.
 
     Raise QueryError if the text is invalid, or if the list contains values that are not integers.
-    """
+    """  # noqa: DOC501
     if isinstance(where, str):
         return _parsed(where) if len(where) <= LONGEST_CACHED else QueryBuilder.from_text(where)
     if isinstance(where, tuple) and where and isinstance(where[0], str):

@@ -59,7 +59,7 @@ class BufferedWriter(ABC):
         """Raise the error of a closed writer or of a writer of the parent process."""
 
     @abstractmethod
-    def _end_left_open(self) -> UnclosedEpisode | LostSteps | None:
+    def _end_under_lock(self) -> UnclosedEpisode | LostSteps | None:
         """Close the writer and return the warning to emit, or None."""
 
     @property
@@ -153,7 +153,7 @@ class BufferedWriter(ABC):
         if not self._defers_flush and self._is_flush_due():
             self._flush()
 
-    def has_overdue_steps(self, now: float) -> bool:
+    def _has_overdue_steps(self, now: float) -> bool:
         """Return whether appended steps have waited for `flush_seconds` at the time `now`.
 
         Steps of a commit with unknown outcome are ignored: a call of the writer must report them.
@@ -161,7 +161,7 @@ class BufferedWriter(ABC):
         is_overdue = now - self._flushed_at >= self._flush_seconds
         return is_overdue and self._in_doubt is None and len(self._steps) > 0
 
-    def flush_overdue_steps(self) -> None:
+    def _flush_overdue_steps(self) -> None:
         """Write overdue steps, unless another call of the writer is running.
 
         No ExpDBError is raised, because the caller did not call this writer. Steps that were not
@@ -180,7 +180,7 @@ class BufferedWriter(ABC):
             if self._lock._is_owned():  # type: ignore[attr-defined]
                 self._lock.release()
 
-    def next_flush_time(self, now: float) -> float:
+    def _next_flush_time(self, now: float) -> float:
         """Return the earliest time after `now` at which appended steps can become overdue."""
         flush_time = self._flushed_at + self._flush_seconds
         return flush_time if flush_time > now else now + self._flush_seconds
@@ -244,15 +244,9 @@ class BufferedWriter(ABC):
         ):
             self._unreturned = np.concatenate((self._unreturned, positions))
 
-    def end_left_open(self) -> UnclosedEpisode | LostSteps | None:
-        """Close a writer that the program left open, without raising; for internal use.
-
-        Returns
-        -------
-        UnclosedEpisode, LostSteps or None
-            The warning to emit, or None if there is nothing to report.
-        """
-        return locked(self._lock, self._end_left_open)
+    def _end_unclosed(self) -> UnclosedEpisode | LostSteps | None:
+        """Close an unclosed writer without raising; return the warning to emit, or None."""
+        return locked(self._lock, self._end_under_lock)
 
     def __del__(self) -> None:
         if getattr(self, "_pid", None) is not None and self.is_open:

@@ -467,7 +467,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         """The number of appended steps that are not known to be stored, an int."""
         return 0 if self._given_up else super().unwritten
 
-    def _end_left_open(self) -> UnclosedEpisode | None:
+    def _end_under_lock(self) -> UnclosedEpisode | None:
         # The episode is complete if its last step ends it, else aborted. If its steps cannot be
         # written, they are lost.
         if not self.is_open:

@@ -59,16 +59,16 @@ class OpenWriters:
             return
         self.next_flush = now + SEARCH_SECONDS
         writers = [writer for writer in self._open.list() if writer.is_open]
-        overdue = [writer for writer in writers if writer.has_overdue_steps(now)]
+        overdue = [writer for writer in writers if writer._has_overdue_steps(now)]
         deadline = now + FLUSH_SECONDS
         with self._store.engine.until(deadline):
             if overdue and not self._is_limited():
                 for writer in overdue:
-                    writer.flush_overdue_steps()
+                    writer._flush_overdue_steps()
                     if time.monotonic() > deadline:
                         break
         for writer in writers:
-            self.next_flush = min(self.next_flush, writer.next_flush_time(now))
+            self.next_flush = min(self.next_flush, writer._next_flush_time(now))
 
     def add_unwritten_steps(self, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the number of steps that are not flushed."""
@@ -110,7 +110,7 @@ class OpenWriters:
         """Start new episodes with the next steps, because the buffer was cleared."""
         for writer in self._open.list():
             if isinstance(writer, StepWriter):
-                writer.forget_episodes()
+                writer._forget_episodes()
 
     def unwritten(self) -> int:
         """Return the number of appended steps that are not written."""
@@ -137,7 +137,7 @@ class OpenWriters:
             raise failed
 
     def _end_one(self, writer: Writer, messages: list[str]) -> None:
-        left = writer.end_left_open()
+        left = writer._end_unclosed()
         if left is None:
             return
         messages.append(left.message(self._store.name))

@@ -245,7 +245,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             columns = flatten_rollout(columns, agents)
         locked(self._lock, self._extend, columns)
 
-    def forget_episodes(self) -> None:
+    def _forget_episodes(self) -> None:
         """Start new episodes with the next steps; `ReplayBuffer.clear` calls it."""
         self._queue.run(self._episodes.forget)
 
@@ -327,7 +327,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
     def _is_closed(self) -> bool:
         return self._has_ended
 
-    def _end_left_open(self) -> LostSteps | None:
+    def _end_under_lock(self) -> LostSteps | None:
         if not self.is_open:
             return None
         try:
