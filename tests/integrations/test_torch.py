@@ -285,5 +285,5 @@ def test_a_pass_of_minibatches_continues_where_it_was_interrupted(buffer):
     assert resumed.state_dict() == {"epochs": None}
     with pytest.raises(expdb.InvalidValue, match="state_dict"):
         resumed.load_state_dict({})
-    with pytest.raises(expdb.InvalidValue, match="batch_size"):
+    with pytest.raises(expdb.InvalidValue, match="size must be an integer"):
         Minibatches(buffer, 0)
