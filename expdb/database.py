@@ -333,19 +333,14 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         return _reopened, (named, self._given_run, self._options)
 
     def __getattr__(self, name: str) -> NoReturn:
-        error = build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS)
-        if not name.startswith("_") and ";" not in str(error):
-            error.args = (f"{error}; open a buffer with buffer({name!r})",)
-        raise error
+        hint = f"open a buffer with buffer({name!r})"
+        raise build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS, hint)
 
     def __dir__(self) -> list[str]:
         return public_names(super().__dir__())
 
     def __getitem__(self, key: Any) -> NoReturn:
         raise TypeError(f"an ExperienceDB cannot be indexed; open a buffer with buffer({key!r})")
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError("an ExperienceDB is not iterable; buffers() returns the names of buffers")
 
     _repr_html_ = database_html
 
@@ -695,7 +690,8 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         Raises
         ------
         ExpDBError
-            If the database cannot store the end of an episode. The handle is still closed.
+            If the database cannot store the end of an episode; the handle is still closed. If a
+            signal handler calls `close` during a write of this thread; the handle stays open.
 
         Warns
         -----
@@ -711,6 +707,9 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
     def _close(self) -> None:
         if self._closed:
             return
+        for buffer in self._buffers.values():
+            buffer._write_queue.refuse_nested_call()
+            buffer._writers.refuse_nested_call()
         messages: list[str] = []
         failed: BaseException | None = None
         try:

@@ -2,7 +2,10 @@
 
 import html
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from expdb.errors import DatabaseClosed
 
 ROWS = 5  # rows of a batch, and newest episodes of a buffer
 LONGEST = 60  # characters of a value
@@ -33,8 +36,14 @@ def batch_html(batch: Mapping[str, Any]) -> str:
     return _table(f"Batch of {batch.size:,} rows", headers, shown)  # type: ignore[attr-defined]
 
 
-def buffer_html(buffer: Any) -> str:
+def buffer_html(buffer: Any) -> str | None:
     """Return HTML with the size, the fields and the newest episodes of a buffer."""
+    with suppress(DatabaseClosed):
+        return _buffer_html(buffer)
+    return None
+
+
+def _buffer_html(buffer: Any) -> str:
     stats = buffer.stats()
     capacity = "unlimited" if stats["capacity"] is None else f"{stats['capacity']:,}"
     title = f"ReplayBuffer {buffer.name!r}: {stats['steps']:,} steps, capacity {capacity}"
@@ -45,12 +54,15 @@ def buffer_html(buffer: Any) -> str:
     )
 
 
-def database_html(database: Any) -> str:
+def database_html(database: Any) -> str | None:
     """Return an HTML table of the buffers of a database with their sizes."""
     rows = []
-    for name in database.buffers():
-        stats = database.buffer(name, create=False).stats()
-        episodes = sum(stats["episodes"].values())
-        rows.append((name, stats["steps"], stats["capacity"], episodes, stats["tasks"]))
+    try:
+        for name in database.buffers():
+            stats = database.buffer(name, create=False).stats()
+            episodes = sum(stats["episodes"].values())
+            rows.append((name, stats["steps"], stats["capacity"], episodes, stats["tasks"]))
+    except DatabaseClosed:
+        return None
     headers = ("buffer", "steps", "capacity", "episodes", "tasks")
     return _table(f"ExperienceDB {database.location}", headers, rows)

@@ -150,7 +150,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def build_attribute_error(
-    kind: str, name: str, names: Iterable[str], instead: Mapping[str, str]
+    kind: str, name: str, names: Iterable[str], instead: Mapping[str, str], otherwise: str = ""
 ) -> AttributeError:
     """Return the error for an attribute that a class lacks, with a suggestion."""
     if name in instead:
@@ -158,7 +158,8 @@ def build_attribute_error(
     near = nearest(
         name, [known_name for known_name in names if not known_name.startswith("_")]
     ).removeprefix(", ")
-    return AttributeError(f"{kind} has no attribute {name!r}{f'; {near}' if near else ''}")
+    hint = near or ("" if name.startswith("_") else otherwise)
+    return AttributeError(f"{kind} has no attribute {name!r}{f'; {hint}' if hint else ''}")
 
 
 def public_names(names: Iterable[str]) -> list[str]:

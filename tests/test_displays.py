@@ -29,6 +29,9 @@ def test_displays_of_empty_objects(db):
     assert "Batch of 0 rows" in expdb.Batch({"x": np.zeros(0)})._repr_html_()
     with expdb.open(":memory:") as other:
         assert "ExperienceDB" in other._repr_html_()
+        buffer = other.buffer("b")
+    assert other._repr_html_() is None
+    assert buffer._repr_html_() is None
 
 
 def test_completion_shows_no_private_names(scratch):

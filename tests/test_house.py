@@ -47,7 +47,7 @@ def complaints(rule):
 # The layers of docs/explanation/architecture.md, from the lowest up, and the layers below that
 # each may import from.
 # Each of these may import the ones before it.
-UTILITIES = ("displays", "names", "errors", "keywords", "process", "checks")
+UTILITIES = ("names", "errors", "displays", "keywords", "process", "checks")
 BELOW = {
     "replay.ragged": set(),
     "replay": {"replay.ragged"},
@@ -183,8 +183,8 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 CODE_LINES = {
     "archive": 699, "chunks": 2_039, "cli": 1_662, "consumers": 1_432,
     "integrations": 8_233, "memory": 2_122, "process": 310, "replay": 2_382,
-    "root": 2_666, "sampling": 3_210, "serve": 1_531, "sql": 4_471,
-    "storage": 9_773, "text": 262, "writers": 693,
+    "root": 2_675, "sampling": 3_210, "serve": 1_531, "sql": 4_486,
+    "storage": 9_773, "text": 262, "writers": 697,
 }  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def _checked(name: str, value: Any) -> Any:
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise QueryError(
-            f"cannot compare {name!r} with {value}, which does not fit 64 bits; pass an integer "
+            f"cannot compare {name!r} with an integer that does not fit 64 bits; pass an integer "
             "between -2**63 and 2**63 - 1"
         )
     if isinstance(value, str):

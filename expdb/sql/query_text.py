@@ -6,7 +6,7 @@ parameters of a statement, so no part of the text is executed.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +21,9 @@ LONGEST_SHOWN = 120  # characters of a query in an error message
 _FLAGS = re.IGNORECASE | re.ASCII
 _NAME = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _OPERATOR = re.compile(r"==|!=|<>|>=|<=|[=><~]")
-_JOIN = re.compile(r"\s*\b(and|or)(?=[\s(]|$)", _FLAGS)
+_JOIN = re.compile(r"\s*\b(and|or)(?=[\s(]|$)", re.IGNORECASE)
 _PARAMETER = re.compile(r":([A-Za-z_]\w*)", re.ASCII)
-_WORD_OPERATOR = re.compile(r"(not\s+in|not\s+like|in|like|is\s+not|is)\b", _FLAGS)
+_WORD_OPERATOR = re.compile(r"(not\s+in|not\s+like|in|like|is\s+not|is)\b", re.IGNORECASE)
 _QUOTED = re.compile(r"'((?:[^']|'')*)'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _NUMBER = re.compile(
     r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?(?:Infinity|inf|NaN|nan)", _FLAGS
@@ -153,7 +153,7 @@ class _Parser:
                 return {"op": "is_null" if op == "eq" else "is_not_null"}
             return {"value": value, "op": op}
         match = _WORD_OPERATOR.match(text, self._at)
-        if match is None:
+        if match is None or not match[0].isascii():  # the pattern also matches a dotless i
             remedy = "use one of =, !=, >, >=, <, <=, ~, in, like, is null or is not null"
             if not text[self._at :].strip() and not self.comparisons:
                 remedy += f", or pass an id by keyword, such as episode_id={text.strip()!r}"
@@ -227,10 +227,13 @@ class _Parser:
         if match is None or not _END_OF_VALUE.match(text, match.end()):
             raise self._error("this value must be in quotation marks", _REMEDY)
         self._at = match.end()
+        if match[0] in _CONSTANTS and not is_pattern:
+            return _CONSTANTS[match[0]]
+        if match[0].lower() in _CONSTANTS or match[0].lower() == "none":
+            what = f"{match[0]!r} is neither a constant nor text"
+            raise self._error(what, f"write {match[0].lower()}, or {_QUOTE}", begin)
         if is_pattern:
             return match[0]
-        if match[0] in _CONSTANTS:
-            return _CONSTANTS[match[0]]
         if match[0] in _COLUMNS or match[0].startswith(("tags.", "episode_tags.", "scores.")):
             what = f"{match[0]!r} is a column, and columns are not compared with each other"
             raise self._error(what, _QUOTE, begin)
@@ -251,9 +254,12 @@ class _Parser:
             if f":{name}" in self._parameters:
                 remedy = f"name it {name!r} in the mapping, without the colon"
             raise self._error(f"the parameter :{name} has no value", remedy)
+        value = self._parameters[name]
+        if isinstance(value, Iterator):  # a second call would get an empty list
+            raise self._error(f"the parameter :{name} is an iterator", "pass a list")
         self._at = match.end()
         self._used.add(name)
-        return plain_value(self._parameters[name])
+        return plain_value(value)
 
     def _skip_spaces(self) -> None:
         while self._text[self._at : self._at + 1].isspace():

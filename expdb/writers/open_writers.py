@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from expdb import errors
 from expdb.process import exits
+from expdb.process.locks import NestedCall
 from expdb.process.weak_registry import WeakRegistry
 from expdb.storage.ledger.rates import rate_limiter
 from expdb.storage.store import Store
@@ -111,6 +112,11 @@ class OpenWriters:
         for writer in self._open.list():
             if isinstance(writer, StepWriter):
                 writer._forget_episodes()
+
+    def refuse_nested_call(self) -> None:
+        """Raise NestedCall if a signal handler interrupted a call of a writer."""
+        if any(writer._lock._is_owned() for writer in self._open.list()):  # type: ignore[attr-defined]
+            raise NestedCall(self._store.name)
 
     def unwritten(self) -> int:
         """Return the number of appended steps that are not written."""

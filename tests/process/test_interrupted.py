@@ -411,3 +411,26 @@ def test_a_signal_handler_cannot_use_a_writer_that_adds_a_step(scratch, kind, mo
     end()
     assert len(refused) == 12
     assert next(scratch.scan())["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("kind", ["writer", "episode"])
+def test_closing_the_database_while_a_writer_adds_a_step_loses_no_step(open_db, kind, monkeypatch):
+    db = open_db()
+    buffer = db.buffer("b")
+    writer = buffer.writer() if kind == "writer" else buffer.episode("t", episode_id="e")
+    writer.append(x=0)
+    add = PendingSteps.add
+
+    def interrupted(*arguments):
+        monkeypatch.setattr(PendingSteps, "add", add)
+        with pytest.raises(expdb.ExpDBError, match="during another call of the same thread"):
+            db.close()
+        return add(*arguments)
+
+    monkeypatch.setattr(PendingSteps, "add", interrupted)
+    writer.append(x=1)
+    (writer.close if kind == "writer" else writer.end)()
+    db.close()
+    with open_db() as db:
+        assert next(db.buffer("b").scan())["x"].tolist() == [0, 1]

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pysqlite3.dbapi2
@@ -507,16 +508,17 @@ def test_vacuum_returns_free_space_and_keeps_the_data(db, buffer):
         assert other.buffer(buffer.name).sample(1)["x"] == 1
         buffer.store(x=2)
         assert len(other.buffer(buffer.name)) == 2
-    db.close()
-    assert os.path.getsize(db.location) < 1_000_000
+        assert os.path.getsize(db.location) < 1_000_000
 
 
 @pytest.mark.one_database
 def test_vacuum_raises_while_another_handle_writes_or_if_read_only(path):
-    with expdb.open(path, timeout=0.1) as db, expdb.open(path) as other:
+    with expdb.open(path, timeout=0.3) as db, expdb.open(path) as other:
         db.buffer("b").store(x=1)
+        start = time.monotonic()
         with writing(other), pytest.raises(errors.DatabaseBusy, match="timeout"):
             db.vacuum()
+        assert time.monotonic() - start >= 0.3
         assert db.check() == []
     with expdb.open(path, read_only=True) as db, pytest.raises(errors.DatabaseReadOnly):
         db.vacuum()

@@ -25,6 +25,7 @@ EQUIVALENT_QUERIES = [
     ("task_id not like 'a''%'", QueryBuilder().not_like("task_id", "a'%")),
     ("tags.n in (1, 2.5, x, 'y z')", QueryBuilder().in_("tags.n", [1, 2.5, "x", "y z"])),
     ("tags.n not in ()", QueryBuilder().not_in("tags.n", [])),
+    ("step = 1\xa0and\xa0step = 1", QueryBuilder().eq("step", 1).and_().eq("step", 1)),
     ("reward = null", QueryBuilder().is_null("reward")),
     ("reward is null", QueryBuilder().is_null("reward")),
     ("reward != None", QueryBuilder().is_not_null("reward")),
@@ -75,7 +76,7 @@ def test_parameters_are_bound_as_values(scratch):
     assert scratch.count(("task_id in (:tasks, 'b')", {"tasks": ["a", name]})) == 2
     assert scratch.count(("step >= :n and task_id != :task", {"n": np.int64(0), "task": "a"})) == 2
     assert scratch.count(("reward = :reward", {"reward": None})) == 3
-    for values in ({"a", name}, (task for task in ["a", name]), np.array(["a", name]), {"a": 0}):
+    for values in ({"a", name}, np.array(["a", name]), {"a": 0}):
         count = 1 if isinstance(values, dict) else 2
         values = values.keys() if isinstance(values, dict) else values
         assert scratch.count(("task_id in :tasks", {"tasks": values})) == count
@@ -83,6 +84,8 @@ def test_parameters_are_bound_as_values(scratch):
         ("task_id = :task", {}, r"parameter :task has no value; .* character 11 "),
         ("task_id = :task", {":task": "a"}, "in the mapping, without the colon"),
         ("task_id = :task", {"task": "a", "other": 1, 2: 3}, "does not use the parameter 'other'"),
+        ("task_id in :task", {"task": iter("a")}, "is an iterator; pass a list"),
+        ("step = :step", {"step": 10**5000}, "does not fit 64 bits"),
         ("task_id = :task", "a", "must be a tuple of its text and a mapping"),
     ):
         with pytest.raises(expdb.QueryError, match=message):
@@ -128,6 +131,9 @@ MISTAKES = [
     ("task_id not like a% adn step = 1", "unexpected 'adn'", 21),
     ("task_id !=  and reward is null", "expected a value", 13),
     ("task_id != a limit 1", "unexpected 'limit'", 14),
+    ("task_id != Null", "neither a constant nor text", 12), ("tags.x = none", "write none", 10),
+    ("task_id not like null", "neither a constant nor text", 18),
+    ("task_id like\u00e9a", "expected an operator", 9),
     ("task_id != agent_id", "'agent_id' is a column", 12),
     ("task_id != tags.split", "'tags.split' is a column", 12),
     ("not reward > 1", "'not' is allowed only before", 1),

@@ -260,7 +260,7 @@ class WriteQueue:
 
     def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of `work(*arguments)`, called while no other thread writes."""
-        self._refuse_nested_call()
+        self.refuse_nested_call()
         result: Result = locked(self._lock, self._run_as_owner, work, *arguments)
         return result
 
@@ -271,7 +271,7 @@ class WriteQueue:
         finally:
             self._owner = None
 
-    def _refuse_nested_call(self) -> None:
+    def refuse_nested_call(self) -> None:
         """Raise NestedCall if a signal handler interrupted a write of this thread."""
         thread = threading.get_ident()
         if thread == self._owner or thread in self._encoding:
@@ -279,7 +279,7 @@ class WriteQueue:
 
     def encode(self, steps: PendingSteps) -> None:
         """Encode steps before the write has the lock, so that several threads can encode."""
-        self._refuse_nested_call()
+        self.refuse_nested_call()
         thread = threading.get_ident()
         try:
             self._encoding.add(thread)
@@ -310,7 +310,7 @@ class WriteQueue:
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
         if self._owner == threading.get_ident() or self._encoding:
-            self._refuse_nested_call()
+            self.refuse_nested_call()
         if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
             arguments = write_alone, self._store, self.episodes, payload

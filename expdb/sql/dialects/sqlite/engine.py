@@ -37,6 +37,7 @@ from expdb.sql.engine import Engine
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Kind, Session, Transaction
 
+VACUUM_PAUSE = 0.01  # seconds between two attempts while another connection writes
 WATCH_SECONDS = 0.5  # seconds between checks that the file still exists, for handles that only read
 
 
@@ -344,11 +345,19 @@ class SqliteEngine(Engine):
 
     def vacuum(self) -> None:
         """Return free space to the file system, with SQLite's command VACUUM."""
-        session = self.take("write")
+        session, deadline = self.take("write"), time.monotonic() + self.remaining()
         try:
-            session.driver.execute("VACUUM")
-        except Exception as error:
-            raise self.translated(error) from errors.log_cause(error)
+            while True:
+                try:
+                    session.driver.execute("VACUUM")
+                    session.driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                    return
+                except session.driver.Error as error:
+                    translated = self.translated(error)
+                    is_busy = isinstance(translated, errors.DatabaseBusy)
+                    if not is_busy or time.monotonic() >= deadline:
+                        raise translated from errors.log_cause(error)
+                    time.sleep(VACUUM_PAUSE)
         finally:
             self.return_session("write", session, usable=True)
 
