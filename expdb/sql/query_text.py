@@ -229,9 +229,9 @@ class _Parser:
         self._at = match.end()
         if match[0] in _CONSTANTS and not is_pattern:
             return _CONSTANTS[match[0]]
-        if match[0].lower() in _CONSTANTS or match[0].lower() == "none":
-            what = f"{match[0]!r} is neither a constant nor text"
-            raise self._error(what, f"write {match[0].lower()}, or {_QUOTE}", begin)
+        if (lower := match[0].lower()) in _CONSTANTS or lower == "none":
+            remedy = f"write {'null' if lower == 'none' else lower}, or {_QUOTE}"
+            raise self._error(f"{match[0]!r} is neither a constant nor text", remedy, begin)
         if is_pattern:
             return match[0]
         if match[0] in _COLUMNS or match[0].startswith(("tags.", "episode_tags.", "scores.")):

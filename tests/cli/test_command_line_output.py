@@ -75,7 +75,7 @@ def test_unwritable_targets_are_refused_with_a_remedy(path, tmp_path):
     assert "cannot be combined" in run("sql", path, QUERY, "--csv", "--jsonl", status=2)
     written = run("sql", path, QUERY, "--csv", "--to", tmp_path / "rows.parquet", status=2)
     assert "cannot be written as csv; remove --csv" in written
-    empty = run("export", path, "train", tmp_path / "none.parquet", "task_id = none")
+    empty = run("export", path, "train", tmp_path / "none.parquet", "task_id = 'none'")
     assert "Warning: no step matches" in empty
 
 

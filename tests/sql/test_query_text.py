@@ -131,7 +131,7 @@ MISTAKES = [
     ("task_id not like a% adn step = 1", "unexpected 'adn'", 21),
     ("task_id !=  and reward is null", "expected a value", 13),
     ("task_id != a limit 1", "unexpected 'limit'", 14),
-    ("task_id != Null", "neither a constant nor text", 12), ("tags.x = none", "write none", 10),
+    ("task_id != Null", "neither a constant nor text", 12), ("tags.x = none", "write null", 10),
     ("task_id not like null", "neither a constant nor text", 18),
     ("task_id like\u00e9a", "expected an operator", 9),
     ("task_id != agent_id", "'agent_id' is a column", 12),
