@@ -459,6 +459,14 @@ def test_using_a_database_as_a_collection_raises_with_the_right_call(db):
         list(db)
 
 
+def test_reading_a_lease_like_a_batch_names_the_batch(buffer):
+    buffer.store(obs=1.0)
+    lease = buffer.consumer("c").lease(1)
+    with pytest.raises(TypeError, match=r"use lease\.batch\['obs'\]"):
+        lease["obs"]
+    lease.release()
+
+
 def test_unknown_arguments_raise_with_the_most_similar_name(db, buffer):
     with pytest.raises(
         expdb.InvalidValue, match=r"^sample\(\) has no argument 'wher', did you mean 'where'\?$"

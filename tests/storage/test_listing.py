@@ -124,3 +124,11 @@ def test_draws_of_groups_have_the_probability_of_their_group(buffer):
     draws = buffer.draws().to_pylist()
     expected = np.repeat(lease.batch["probability"], 2)
     np.testing.assert_allclose([draw["probability"] for draw in draws], expected)
+
+
+def test_draws_of_discarded_groups_are_not_listed_as_acknowledged(buffer):
+    for number in range(4):
+        buffer.store(group_id="g", episode_id=f"e{number}", reward=1.0, terminated=True)
+    consumer = buffer.consumer("learner", max_times_sampled=1)
+    assert consumer.discard(expdb.Group(4, min_spread=1e-6), trainer_step=5) == 1
+    assert set(buffer.draws(trainer_step=5)["status"].to_pylist()) == {"discarded"}
