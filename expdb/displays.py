@@ -1,6 +1,5 @@
 """Build the HTML that notebooks show for batches, buffers and databases."""
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,18 +13,24 @@ EPISODE = ("episode_id", "task_id", "status", "length", "episode_return")
 
 def _table(title: str, headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a title and a table; all text is escaped."""
-    head = "".join(f"<th>{html.escape(header)}</th>" for header in headers)
+    head = "".join(f"<th>{_escaped(header)}</th>" for header in headers)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
-        f"<p>{html.escape(title)}</p><table><thead><tr>{head}</tr></thead>"
+        f"<p>{_escaped(title)}</p><table><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table>"
     )
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # not at the top, because it would take 1 ms of `import expdb`
+
+    return escape(text)
 
 
 def _cell(value: Any) -> str:
     text = "" if value is None else " ".join(str(value)[: 2 * LONGEST].split())
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-    return f'<td style="text-align: left">{html.escape(text)}</td>'
+    return f'<td style="text-align: left">{_escaped(text)}</td>'
 
 
 def batch_html(batch: Mapping[str, Any]) -> str:

@@ -63,7 +63,7 @@ def translate(
 ) -> dict[str, Any]:
     """Return the named arguments of a call under their new names; see `checked_keywords`."""
     translated = {name: value for name, value in named.items() if name in names}
-    for name in named.keys() - translated.keys():
+    for name in [name for name in named if name not in translated]:
         new = renamed.get(name)
         if new is None:
             public = [known for known in names if known != "self"]

@@ -1,4 +1,4 @@
-"""Batches, buffers and databases have a rich display in notebooks."""
+"""Notebooks show batches, buffers and databases as tables."""
 
 import numpy as np
 

@@ -157,8 +157,9 @@ class Lease(AsyncExit[Batch]):
         ...     scores={"episode": lease.batch["episode"], "name": "judge", "value": values}
         ... )
         """
-        step = trainer_step
-        step = self.trainer_step if step is None else checks.whole(step, "trainer_step")
+        step = self.trainer_step
+        if trainer_step is not None:
+            step = checks.whole(trainer_step, "trainer_step")
         rows = None if scores is None else scores_of(scores)
         try:
             self._ledger.acknowledge(self.id, step, rows)

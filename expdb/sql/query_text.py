@@ -210,7 +210,7 @@ class _Parser:
             try:
                 return json.loads(match[0], strict=False)
             except ValueError:
-                remedy = "use single quotation marks, which have no escape sequences"
+                remedy = "use single quotation marks, where a backslash is an ordinary character"
                 raise self._error("invalid escape sequence in text", remedy, begin) from None
         if text.startswith(("'", '"'), begin):
             raise self._error("this quotation mark is not closed", f"add {text[begin]}")
@@ -284,6 +284,7 @@ def _shown(text: str, position: int = 0) -> str:
 
 def _number_of(text: str) -> int | float:
     digits = text.lstrip("+-")
+    # int() raises ValueError for thousands of digits; such numbers fit no column.
     return int(text) if digits.isdigit() and len(digits) < 100 else float(text)
 
 

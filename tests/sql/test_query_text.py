@@ -162,7 +162,6 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize(("text", "problem", "position"), MISTAKES)
 def test_error_messages_are_one_line_with_the_position(scratch, text, problem, position):
     scratch.store(x=0)
@@ -185,12 +184,9 @@ def test_an_error_shows_only_the_part_of_a_long_text_with_the_mistake():
         QueryBuilder.from_text(" " * 1_000_001)
 
 
-@pytest.mark.parametrize(
-    "part", [" ", "a", " a", "'", "''", "(", "and ", "not ", ":", "\\", ".", "1"]
-)
-def test_the_time_to_parse_grows_linearly_with_the_text(part):
-    text = "task_id = a" + part * (300_000 // len(part))
+def test_parsing_a_long_text_takes_seconds_at_most():
     start = time.process_time()
-    with pytest.raises(expdb.QueryError):
-        QueryBuilder.from_text(text + ";")
-    assert time.process_time() - start < 2.0  # quadratic growth would take minutes
+    for part in (" ", "a", " a", "'", "''", "(", "and ", "not ", ":", ".", "1"):
+        with pytest.raises(expdb.QueryError):
+            QueryBuilder.from_text("task_id = a" + part * (300_000 // len(part)) + ";")
+    assert time.process_time() - start < 10.0  # quadratic growth takes several minutes
