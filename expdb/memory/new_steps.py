@@ -294,8 +294,10 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     """Link the new steps to their episodes; return older positions whose successor changed."""
     first, slots, begin = new_steps.first, r.slots, r.row(new_steps.first)
     after, before, terminated = r.columns[AFTER], r.columns[BEFORE], r.columns["terminated"]
-    rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
-    after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
+    rows: Any = [None, begin, None]  # a step alone has no links to the rows around it
+    if new_steps.count > 1:
+        rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
+        after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
     numbers, relinked = r.columns["step"], []
     for start, last, episode, ordinal in new_steps.ranges:
         row, end, count = rows[start - first + 1], rows[last - first + 1], last - start + 1
