@@ -29,7 +29,7 @@ from proxy import Proxy
 import expdb
 from expdb import errors
 from expdb.sql import schema
-from expdb.sql.dialects.sqlite.session import SqliteSession
+from expdb.sql.dialects.sqlite.engine import SqliteSession
 from expdb.sql.session import Session
 
 hypothesis.settings.register_profile(

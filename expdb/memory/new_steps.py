@@ -106,9 +106,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
             return None
         chunk = decoder.decode_unchecked(first + write.last, write.block.rows, 0, write.encoded)
         chunk_rows.append(ChunkRows(chunk, 0, write.block.steps))
-    final = None
-    if plan.final is not None:
-        final = chunk_rows[-1].chunk, plan.final[1], frozenset(plan.final[2])
+    final = (chunk_rows[-1].chunk, plan.final[1], frozenset(plan.final[2])) if plan.final else None
     ended = []
     for episode in plan.episodes:
         if not episode.after.ordered:

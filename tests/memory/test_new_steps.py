@@ -7,7 +7,7 @@ from row_histories import FIELDS, UNIT, History, assert_matches_new_reader
 
 import expdb
 from expdb.sampling import engine
-from expdb.sql.dialects.sqlite.session import SqliteSession
+from expdb.sql.dialects.sqlite.engine import SqliteSession
 
 
 @pytest.mark.both_databases

@@ -23,7 +23,6 @@ from proxy import Proxy
 import expdb
 from expdb import errors
 from expdb.sql.dialects.postgresql import connection
-from expdb.sql.dialects.postgresql import statements as dialect
 from expdb.sql.dialects.postgresql.engine import PostgresqlSession
 from expdb.storage.ledger import consumers
 from expdb.storage.writing import change
@@ -433,7 +432,7 @@ def test_old_servers_and_encodings_other_than_utf8_are_refused(server, url, monk
     server.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'SQL_ASCII'")
     refused(errors.NotAnExperienceDatabase, "UTF8", server.url("latin"))
     server.execute("DROP DATABASE latin")
-    monkeypatch.setattr(dialect, "MINIMUM_VERSION", 990_000)
+    monkeypatch.setattr(connection, "MINIMUM_VERSION", 990_000)
     refused(errors.ServerTooOld, "99 or newer", url)
     monkeypatch.undo()
     expdb.open(url).close()

@@ -12,7 +12,7 @@ from psycopg.types import datetime as times
 from expdb import errors
 from expdb.sql import schema
 from expdb.sql.dialects.base import QueryFailed, fetch_limited
-from expdb.sql.dialects.postgresql.translate import first_line
+from expdb.sql.dialects.postgresql.connection import first_line
 
 # Parts of a query in which `:name` is not a parameter: text, quoted names, comments, dollar-quoted
 # text, casts.

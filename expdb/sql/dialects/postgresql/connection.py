@@ -1,4 +1,7 @@
-"""Connections to a server: how they are opened, and whether they are still usable."""
+"""Connections to a server: how to open them, whether they are usable, what their errors mean.
+
+`examined` returns the findings about a server for `expdb doctor`.
+"""
 
 import logging
 import select
@@ -15,8 +18,144 @@ import sqlalchemy as sa
 from psycopg.adapt import Dumper
 
 from expdb import errors
-from expdb.sql.dialects.postgresql import statements as postgresql
-from expdb.sql.session import share_compiled_statements
+from expdb.sql.dialects.base import Finding, finding
+from expdb.sql.session import Session, share_compiled_statements
+
+MINIMUM_VERSION = 150_000
+
+_Meaning = tuple[type[errors.ExpDBError], str]
+
+OUT_OF_DATE = errors.OutOfDate, "{message}"
+BUSY = errors.DatabaseBusy, "{location}: {message}; try again"
+DENIED = errors.AccessDenied, "{location}: {message}; check user and password"
+MISSING = errors.DatabaseMissing, "{location}: {message}; create it with createdb"
+NOT_WHOLE = (
+    errors.DatabaseDamaged,
+    "{location}: the schema expdb is incomplete ({message}); restore a backup",
+)
+TOO_LARGE = (
+    errors.QueryError,
+    "the query is too large ({message}); use in_() for long lists, or pass positions",
+)
+# By SQLSTATE (postgresql.org/docs, appendix "PostgreSQL Error Codes"): the error class and its
+# message.
+MEANINGS: dict[str, _Meaning] = {
+    "XD001": OUT_OF_DATE,  # raised by the function `append`
+    "XD002": (errors.RateLimited, "{message}"),
+    "23505": OUT_OF_DATE,  # another episode has this name
+    "55P03": (
+        errors.DatabaseBusy,
+        "{location} is locked by another writer; try again, or open it with a longer timeout",
+    ),
+    "40001": BUSY,
+    "40P01": BUSY,
+    "53100": (
+        errors.StorageFull,
+        "no space is left for {location}; free disk space and try again; no acknowledged write is "
+        "lost",
+    ),
+    "53300": (
+        errors.DatabaseBusy,
+        "{location} has no free connection ({message}); raise max_connections, or use PgBouncer",
+    ),
+    "42501": (
+        errors.AccessDenied,
+        "{location}: {message}; run `expdb grant` as the owner of the schema, or connect as the "
+        "owner for upgrades and index()",
+    ),
+    "42704": (errors.AccessDenied, "{location}: {message}; create the role with CREATE ROLE"),
+    "25006": (
+        errors.DatabaseReadOnly,
+        "{location} cannot be written ({message}); connect to the primary server",
+    ),
+    "28P01": DENIED,
+    "28000": DENIED,
+    "3D000": MISSING,
+    "42P01": NOT_WHOLE,
+    "42883": NOT_WHOLE,
+    "42703": NOT_WHOLE,
+    "3F000": NOT_WHOLE,
+    "22003": (
+        errors.InvalidValue,
+        "{message}; the rewards of an episode must have a finite sum",
+    ),
+    "54000": (
+        errors.InvalidValue,
+        "{message}; shorten group_id, task_id, episode_id or task_name to 2,000 bytes, or store "
+        "the text in a field",
+    ),
+    "54001": TOO_LARGE,
+    "54011": TOO_LARGE,
+    "54023": TOO_LARGE,
+}
+
+
+def translated(error: BaseException, location: str) -> BaseException:
+    """Return the expdb error for a driver's error, or the error itself if there is none."""
+    if not isinstance(error, psycopg.Error):
+        return error
+    state, message = error.sqlstate or "", first_line(error)
+    kind: type[errors.ExpDBError]
+    if state in MEANINGS:
+        kind, text = MEANINGS[state]
+    elif "number of parameters" in message:
+        kind, text = TOO_LARGE
+    elif (
+        state[:2] in ("08", "57")
+        or (isinstance(error, psycopg.OperationalError) and not state)
+        or state == "25P03"
+    ):
+        kind, text = (
+            errors.ConnectionLost,
+            (
+                "{location}: {message}; nothing of this call was stored, try again when the server "
+                "is reachable"
+            ),
+        )
+    elif state[:2] == "XX":
+        kind, text = errors.DatabaseDamaged, "{location}: {message}; restore a backup"
+    else:
+        return error
+    return kind(text.format(location=location, message=message))
+
+
+def connect_error(error: BaseException, location: str) -> BaseException:
+    """Return the expdb error for a connection that could not be opened.
+
+    In this case, the driver reports no error code, only the server's message.
+    """
+    if not isinstance(error, psycopg.Error):
+        return error
+    message = first_line(error)
+    if (
+        "password" in message
+        or "no pg_hba.conf entry" in message
+        or "authentication" in message
+        or ('role "' in message and "exist" in message)
+    ):
+        return errors.AccessDenied(
+            f"{location}: {message}; check user and password in the URL, or PGPASSWORD"
+        )
+    if 'database "' in message and "does not exist" in message:
+        return errors.DatabaseMissing(f"{location}: {message}; create it with createdb")
+    if "too many" in message or "remaining connection slots" in message:
+        return errors.DatabaseBusy(
+            f"{location}: {message}; raise max_connections, or put PgBouncer in front of the server"
+        )
+    if "permission denied" in message:
+        return errors.AccessDenied(
+            f"{location}: {message}; run GRANT CONNECT on the database for this user"
+        )
+    return errors.ConnectionLost(
+        f"{location} cannot be reached ({message}); check host and port, and that the server runs"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of a server's or driver's message, without its prefix."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    message = lines[0] if lines else type(error).__name__
+    return message.split("FATAL:")[-1].strip() if "FATAL:" in message else message
 
 
 class ArrayDumper(Dumper):
@@ -164,10 +303,10 @@ def _greet(driver: Any, record: Any) -> None:
         record.info["used"] = time.monotonic()
         driver.adapters.register_dumper(np.ndarray, ArrayDumper)
         version = driver.info.server_version
-        if version < postgresql.MINIMUM_VERSION:
+        if version < MINIMUM_VERSION:
             raise errors.ServerTooOld(
                 f"the server is PostgreSQL {version // 10_000}, but expdb requires "
-                f"{postgresql.MINIMUM_VERSION // 10_000} or newer; upgrade the server"
+                f"{MINIMUM_VERSION // 10_000} or newer; upgrade the server"
             )
         if driver.info.parameter_status("server_encoding") not in ("UTF8", None):
             raise errors.NotAnExperienceDatabase(
@@ -209,3 +348,102 @@ def _readable(socket: int) -> bool:
 
 def _note_time(driver: Any, record: Any) -> None:
     record.info["used"] = time.monotonic()
+
+
+def examined(session: Session) -> list[Finding]:
+    """Return findings about a server, each with its value and the solution to a problem."""
+    start = time.monotonic()
+    session.query("SELECT 1")
+    trip = time.monotonic() - start
+    names = ("server_version", "fsync", "synchronous_commit", "max_connections", "server_encoding")
+    settings = dict(
+        session.query("SELECT name, setting FROM pg_settings WHERE name = ANY(?)", list(names))
+    )
+    return [
+        *_server(session, settings),
+        *_users(session, int(settings["max_connections"])),
+        _tables(session),
+        finding("encoding", settings["server_encoding"]),
+        finding(
+            "a round trip",
+            f"{trip * 1000:.2f} ms",
+            trip > 0.02,
+            "takes more than 20 ms; write more steps per call with store_batch() or a writer",
+        ),
+    ]
+
+
+def _server(session: Session, settings: dict[str, str]) -> list[Finding]:
+    ((in_recovery,),) = session.query("SELECT pg_is_in_recovery()")
+    return [
+        finding("PostgreSQL", settings["server_version"]),
+        finding(
+            "role",
+            "replica" if in_recovery else "primary",
+            in_recovery,
+            "is a replica, where commits appear late and in another order; open the primary",
+        ),
+        finding(
+            "fsync",
+            settings["fsync"],
+            settings["fsync"] != "on",
+            "is off, so a crash of the machine may lose the whole database; turn it on",
+        ),
+        finding(
+            "synchronous_commit",
+            settings["synchronous_commit"],
+            settings["synchronous_commit"] == "off",
+            "is off, so a crash of the server loses the last 0.6 s of acknowledged writes; turn "
+            "it on",
+        ),
+    ]
+
+
+def _users(session: Session, most: int) -> list[Finding]:
+    ((used, waiting, oldest, who),) = session.query(
+        "SELECT count(*), count(*) FILTER (WHERE wait_event_type = 'Lock'), "
+        "coalesce(max(extract(epoch FROM now() - xact_start)) FILTER (WHERE pid <> "
+        "pg_backend_pid()), 0)::float8, "
+        "(array_agg(pid || ' (' || coalesce(application_name, '') || ', ' || coalesce(state, '') "
+        "|| ')' ORDER BY xact_start) "
+        "FILTER (WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid()))[1] "
+        "FROM pg_stat_activity WHERE datname = current_database()"
+    )
+    ((connections,),) = session.query(
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    )
+    return [
+        finding(
+            "connections",
+            f"{connections} of {most}, {used} of them here",
+            connections > 0.9 * most,
+            "nearly all are in use; raise max_connections, or put PgBouncer in front of the server",
+        ),
+        finding(
+            "waiting for locks",
+            str(waiting),
+            waiting > 10,
+            "more than 10 transactions wait for locks; write more steps per transaction, or use "
+            "several buffers",
+        ),
+        finding(
+            "longest transaction",
+            f"{oldest:.1f} s" + (f", process {who}" if who and oldest >= 1 else ""),
+            oldest > 600,
+            "prevents the removal of dead rows; end it, or set idle_in_transaction_session_timeout",
+        ),
+    ]
+
+
+def _tables(session: Session) -> Finding:
+    ((dead, live, size),) = session.query(
+        "SELECT coalesce(sum(n_dead_tup), 0)::bigint, coalesce(sum(n_live_tup), 0)::bigint, "
+        "coalesce(sum(pg_total_relation_size(relid)), 0)::bigint FROM pg_stat_user_tables WHERE "
+        "schemaname = 'expdb'"
+    )
+    return finding(
+        "tables",
+        f"{size:,} bytes, {live:,} rows, {dead:,} dead",
+        dead > 4 * live and dead > 1_000_000,
+        "mostly dead rows; check that autovacuum is on and not blocked",
+    )

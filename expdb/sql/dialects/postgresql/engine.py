@@ -22,9 +22,13 @@ from expdb import errors
 from expdb.process.locks import locked
 from expdb.sql.dialects.base import Finding
 from expdb.sql.dialects.postgresql import statements as postgresql
-from expdb.sql.dialects.postgresql.connection import create_pool
-from expdb.sql.dialects.postgresql.examine import examined
-from expdb.sql.dialects.postgresql.translate import connect_error, first_line, translated
+from expdb.sql.dialects.postgresql.connection import (
+    connect_error,
+    create_pool,
+    examined,
+    first_line,
+    translated,
+)
 from expdb.sql.engine import Attempts, Engine, log
 from expdb.sql.schema import newer_schema
 from expdb.sql.session import Session, Transaction

@@ -18,8 +18,6 @@ from expdb.sql.dialects.base import Grant, Tag
 from expdb.sql.dialects.postgresql.adhoc import run_sql as run_sql
 from expdb.sql.tables import active_lease_condition
 
-MINIMUM_VERSION = 150_000
-
 # -- schema ----------------------------------------------------------------------------------------
 
 
