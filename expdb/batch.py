@@ -402,12 +402,16 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
 
 
 def table_of_rows(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
-    """Return rows of a query as an Arrow table, given the kind of each column."""
+    """Return rows of a query as an Arrow table, given the kind of each column.
+
+    A column of the kind "numbers" has dicts of numbers, which become structs.
+    """
     import pyarrow as pa
 
     integer = pa.int64()
     types = {
         "integer": integer, "integer?": integer, "real": pa.float64(), "texts": pa.list_(pa.utf8()),
+        "numbers": None,
     }  # fmt: skip
     of_columns = [types.get(kind, pa.utf8()) for kind in kinds.values()]
     columns = list(zip(*rows, strict=True)) or [()] * len(kinds)

@@ -46,12 +46,12 @@ from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording, record_score
 from expdb.storage.scores.requested import scores_of
 from expdb.storage.store import Store, evicted
+from expdb.storage.upkeep import workers
 from expdb.storage.upkeep.check import check_buffer
 from expdb.storage.upkeep.metrics_history import read_metrics
 from expdb.storage.upkeep.reporting import Reporter
 from expdb.storage.upkeep.stats import buffer_stats
 from expdb.storage.upkeep.step_history import why
-from expdb.storage.upkeep.workers import list_workers
 from expdb.storage.writing import change, episodes
 from expdb.storage.writing.batches import columns_of, rows_of, split_step
 from expdb.storage.writing.eviction import Eviction
@@ -883,7 +883,7 @@ class ReplayBuffer(NotACollection):
         return table_of_rows(rows, groups.COLUMNS)
 
     @retry_on_restart
-    def page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
+    def _page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
         """Return one page of the matching steps, in the order of their positions.
 
         Parameters
@@ -917,8 +917,7 @@ class ReplayBuffer(NotACollection):
         """
         number = checks.whole(number, "the page number", 1)
         size = checks.whole(size, "the page size", 1)
-        condition = self._compile(where)
-        columns = self._store.read(fetch.page, condition, (number - 1) * size, size)
+        columns = self._store.read(fetch.page, self._compile(where), (number - 1) * size, size)
         return Batch(columns).to_list()
 
     @retry_on_restart
@@ -2149,23 +2148,33 @@ class ReplayBuffer(NotACollection):
         return AdmissionRequest(self._store, wait, required, seconds)
 
     @retry_on_restart
-    def waiting(self) -> list[dict[str, Any]]:
-        """Return the learners, writers and actors that have waited for over a second.
+    def waiting(self, *, limit: int | None = None) -> pa.Table:
+        """Return the calls of learners, writers and actors that have waited for over a second.
 
         `ExperienceDB.doctor` reports them too.
 
+        Parameters
+        ----------
+        limit : int, optional
+            Maximum number of calls, at least 1. By default, there is no limit.
+
         Returns
         -------
-        list of dict
-            One dict per waiting call, longest wait first. The keys are `who`, the process id and
-            the machine; `seconds`, the time waited so far; `for`, a description of the condition;
-            and `role`, ``"actor"`` or ``"learner"``, or None if the process uses an older version
-            of expdb.
+        pyarrow.Table
+            One row per waiting call, longest wait first. The columns are `role`, ``"actor"`` or
+            ``"learner"``, or null if the process uses an older version of expdb; `process`, the
+            process id and the machine; `seconds`, the time waited so far; and `waits_for`, a
+            description of the condition.
+
+        Raises
+        ------
+        InvalidValue
+            If `limit` is not a positive integer.
         """
-        return waiters.waiting(self._store)
+        return table_of_rows(self._store.read(waiters.list_waiting, limit), waiters.COLUMNS)
 
     @retry_on_restart
-    def workers(self) -> list[dict[str, Any]]:
+    def workers(self, *, limit: int | None = None) -> pa.Table:
         """Return the processes that write to the buffer, learn from it or judge its episodes.
 
         A handle registers with its first write, sample, lease, acknowledgement or score that occurs
@@ -2174,24 +2183,35 @@ class ReplayBuffer(NotACollection):
         one handle. It is removed from the list one hour after its last report if it has ended, and
         otherwise after one day.
 
+        Parameters
+        ----------
+        limit : int, optional
+            Maximum number of workers, at least 1. By default, there is no limit.
+
         Returns
         -------
-        list of dict
-            One dict per worker, the most recently active one first. The keys are
+        pyarrow.Table
+            One row per worker, the most recently active one first. The columns are
             `role` (``"actor"``, ``"learner"`` or ``"judge"``); `process`, the process id and the
             machine; `run`; `state` (``"active"``; ``"waiting"``, for the reason `waits_for`;
             ``"silent"``, without a report for a minute; ``"ended"``; or ``"died"``, if the process
             ended without closing its handle); `since` and `active`, the
-            Unix seconds of the first and of the latest report; `counts`, a dict of counters such as
-            ``"steps"`` or ``"leases"``; and `rates`, the increase of each counter per second
-            between the latest two reports, without sums.
+            Unix seconds of the first and of the latest report; `counts`, a struct of counters such
+            as ``steps`` or ``leases``; and `rates`, a struct with the increase of each counter per
+            second between the latest two reports, without sums. A counter that a worker lacks is
+            null.
+
+        Raises
+        ------
+        InvalidValue
+            If `limit` is not a positive integer.
 
         Examples
         --------
-        >>> [(worker["role"], worker["state"]) for worker in buffer.workers()]  # doctest: +SKIP
-        [('actor', 'active'), ('learner', 'waiting')]
+        >>> buffer.workers().select(["role", "state"]).to_pylist()  # doctest: +SKIP
+        [{'role': 'actor', 'state': 'active'}, {'role': 'learner', 'state': 'waiting'}]
         """
-        return self._store.read(list_workers)
+        return table_of_rows(self._store.read(workers.list_workers, limit), workers.COLUMNS)
 
     @checked_keywords(newest="limit")
     @retry_on_restart
@@ -2427,6 +2447,7 @@ class ReplayBuffer(NotACollection):
     task_statistics_async = async_form(task_statistics, reads=True)
     episodes_async = async_form(episodes, reads=True)
     unfinished_async = async_form(unfinished, reads=True)
+    page = deprecated("`scan(size=n)`")(_page)
     page_async = async_form(page, reads=True)
     get_async = async_form(get, reads=True)
     scan_async = async_iteration(scan)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from contents import workers_of
 
 import expdb
 
@@ -210,7 +211,7 @@ def read(db: expdb.ExperienceDB) -> dict[str, Any]:
         }
         if name == "measured":  # the other buffers have the metrics of this process
             contents[name]["metrics"] = _plain(buffer.metrics().to_pylist())
-            contents[name]["workers"] = _plain(buffer.workers())
+            contents[name]["workers"] = _plain(workers_of(buffer))
         for consumer in buffer.consumers():
             contents[name][f"consumer {consumer}"] = [
                 {key: _json(array) for key, array in batch.items() if array.dtype != object}

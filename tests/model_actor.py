@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 from behind import store_of, writing
+from contents import steps_of
 from processes import FORKSERVER
 
 import expdb
@@ -82,7 +83,7 @@ class Actor:
         """Return everything that can be read and sampled, as plain values."""
         buffer = self.buffer
         time.sleep(1.2 * self.max_lag)  # a sample may lag behind other handles by `max_lag`
-        rows = buffer.page(1, 10_000)
+        rows = steps_of(buffer)
         columns = ["episode_id", "status", "length", "episode_return", "policy_version"]
         episodes = buffer.episodes().select(columns).to_pylist()
         keys = (

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from contents import steps_of
 
 import expdb
 from expdb import NStep, QueryBuilder, Stack
@@ -33,7 +34,7 @@ def test_update_with_which_last_changes_the_last_step_of_each_episode(buffer):
         buffer.update(QueryBuilder().in_("episode_id", ["e0", "e1"]), reward=2.0, which="last") == 2
     )
     assert buffer.episodes()["episode_return"].to_pylist() == [2.0, 2.0]
-    assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2, 3]
+    assert [row["step"] for row in steps_of(buffer) if row["reward"] is not None] == [2, 3]
 
 
 def test_the_last_step_is_the_step_with_the_greatest_number(buffer):
@@ -41,7 +42,7 @@ def test_the_last_step_is_the_step_with_the_greatest_number(buffer):
         buffer.store(episode_id="shuffled", step=step, obs=float(step))
     buffer.end_episode("shuffled")
     assert buffer.update({"episode_id": "shuffled", "step": 0}, reward=1.0, which="last") == 1
-    assert [row["step"] for row in buffer.page(1, 10) if row["reward"] is not None] == [2]
+    assert [row["step"] for row in steps_of(buffer) if row["reward"] is not None] == [2]
 
 
 def test_a_reward_for_several_steps_of_an_episode_warns_once(scratch):
@@ -500,6 +501,12 @@ def test_an_old_name_of_an_argument_works_and_warns(buffer):
     lease = buffer.consumer("trainer").lease(1)
     with pytest.warns(DeprecationWarning, match=r"Lease.give_back is deprecated; use `release`"):
         lease.give_back()
+
+
+def test_a_deprecated_method_works_and_warns(buffer):
+    buffer.store_batch([{"x": k, "task_id": "u" if k == 0 else "t"} for k in range(5)])
+    with pytest.warns(DeprecationWarning, match=r"page is deprecated; use `scan\(size=n\)`"):
+        assert [row["x"] for row in buffer.page(2, 2, {"task_id": "t"})] == [3, 4]
 
 
 def test_asynchronous_leases_accept_old_names_and_refuse_unknown_ones(buffer):

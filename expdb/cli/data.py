@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -218,14 +219,23 @@ def query(
         if what == "tasks":
             tasks = chosen.tasks(condition)
             return click.echo(json.dumps(tasks) if as_json else "\n".join(tasks))
-        rows = (
-            chosen.episodes(condition).slice((number - 1) * size, size).to_pylist()
-            if what == "episodes"
-            else chosen.page(number, size, condition)
-        )
+        if what == "episodes":
+            rows = chosen.episodes(condition).slice((number - 1) * size, size).to_pylist()
+        else:
+            names = [*COLUMNS, *chosen.stats()["fields"]]
+            pages = chosen.scan(condition, size=size, fields=names)
+            rows = [row for page in islice(pages, number - 1, number) for row in page.to_list()]
     if what == "episodes" and not as_json:
         rows = [_episode_row(row) for row in rows]
     print_table(rows, as_json)
+
+
+# Columns that `query` shows before the fields.
+COLUMNS = (
+    "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id",
+    "status", "policy_version", "first_policy_version", "last_policy_version", "step", "pre_agent",
+    "execute_time", "reward", "terminated", "truncated", "tags", "scores", "policy_version_end",
+)  # fmt: skip
 
 
 def _episode_row(row: dict[str, Any]) -> dict[str, Any]:

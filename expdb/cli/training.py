@@ -67,10 +67,8 @@ def sample(
     condition = condition_of(conditions, ())
     with expdb.open(location, create=False, read_only=True) as db, progress("sample"):
         chosen = db.buffer(buffer, create=False)
-        names = [
-            "position",
-            *(fields or ["episode_id", "step", "reward", *chosen.stats()["fields"]]),
-        ]
+        shown = fields or ("episode_id", "step", "reward", *chosen.stats()["fields"])
+        names = ["position", *shown]
         batch = chosen.sample(size, condition, sampler=samplers[sampler], fields=names, seed=seed)
     print_table(batch.to_list(), as_json)
 

@@ -121,7 +121,7 @@ def actors(location: str, buffer: str | None, role: str | None, all_: bool, as_j
         rows = [
             {"buffer": name, **worker}
             for name in _buffers(db, buffer)
-            for worker in db.buffer(name, create=False).workers()
+            for worker in db.buffer(name, create=False).workers().to_pylist()
             if role in (None, worker["role"]) and (all_ or worker["state"] not in ("ended", "died"))
         ]
     if not as_json:
@@ -134,7 +134,7 @@ def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
     counter = {"actor": "steps", "learner": "batches_sampled", "judge": "scores"}.get(
         worker["role"], "steps"
     )
-    if counter == "batches_sampled" and "leases" in worker["counts"]:
+    if counter == "batches_sampled" and worker["counts"].get("leases"):
         counter = "leases"
     noun = counter.split("_")[0]
     is_live = worker["state"] in ("active", "waiting")
@@ -144,8 +144,8 @@ def _worker_row(worker: dict[str, Any]) -> dict[str, Any]:
         "state": worker["state"],
         "process": worker["process"],
         "run": worker["run"],
-        "done": f"{worker['counts'].get(counter, 0):,.0f} {noun}",
-        "rate": f"{worker['rates'].get(counter, 0):,.1f}/s" if is_live else None,
+        "done": f"{worker['counts'].get(counter) or 0:,.0f} {noun}",
+        "rate": f"{worker['rates'].get(counter) or 0:,.1f}/s" if is_live else None,
         "report": f"{max(0.0, time.time() - worker['active']):.0f} s ago",
         "waits for": worker["waits_for"],
     }

@@ -1,4 +1,4 @@
-"""Samplers that draw the steps at given positions or indices."""
+"""Samplers that draw the steps at given positions or indices, and the value of the first step."""
 
 from __future__ import annotations
 
@@ -41,3 +41,9 @@ class AtIndices(expdb.Sampler):
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions at the indices."""
         return population.at(self.places), {}
+
+
+def first_value(buffer: expdb.ReplayBuffer, field: str, where: Any = None) -> Any:
+    """Return the value of a field of the first matching step, or None if no step matches."""
+    steps = next(buffer.scan(where, size=1), None)
+    return None if steps is None else steps.to_list()[0][field]

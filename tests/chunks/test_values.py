@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pydantic
 import pytest
+from contents import steps_of
 from kept_files import DTYPES
 
 import expdb
@@ -462,7 +463,7 @@ def test_numpy_scalars_are_accepted_as_column_values(scratch):
         "policy_version": np.int32(2), "execute_time": np.float64(1.0),
     }  # fmt: skip
     scratch.store(**values)
-    row = scratch.page(1, 1)[0]
+    row = steps_of(scratch)[0]
     assert {name: row[name] for name in values} == values
 
 

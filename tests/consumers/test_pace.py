@@ -138,9 +138,10 @@ def test_a_waiting_actor_is_admitted_at_the_next_policy_version(paced, open_db):
     )
     actor.start()
     deadline = time.monotonic() + 20
-    while not paced.waiting() and time.monotonic() < deadline:
+    while not paced.waiting().num_rows and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert "the pace, to begin a group: 4 groups have begun" in paced.waiting()[0]["for"]
+    (wait,) = paced.waiting(limit=1).to_pylist()
+    assert "the pace, to begin a group: 4 groups have begun" in wait["waits_for"]
     paced.policy_version = 6
     actor.join(20)
     assert versions == [6]

@@ -107,9 +107,9 @@ def test_waiting_lists_blocked_writers_and_learners(db, buffer):
     store(buffer, 2)
     writer.start()
     learner.start()
-    while len(waits := buffer.waiting()) < 2:
+    while len(waits := buffer.waiting().to_pylist()) < 2:
         time.sleep(0.05)
-    assert {wait["for"].split(":")[0].split(",")[0] for wait in waits} == {
+    assert {wait["waits_for"].split(":")[0].split(",")[0] for wait in waits} == {
         "the rate limiter",
         "consumer 'trainer'",
     }
@@ -122,7 +122,7 @@ def test_waiting_lists_blocked_writers_and_learners(db, buffer):
     writer.join()
     buffer.store(task_id="another", n=0, truncated=True)
     learner.join()
-    assert buffer.waiting() == []
+    assert buffer.waiting().num_rows == 0
 
 
 def test_invalid_limiter_settings_are_rejected():
@@ -163,7 +163,7 @@ def test_a_wait_succeeds_if_it_cannot_be_recorded(tmp_path):
             waiter.wait_for("nothing")
         other.execute("ROLLBACK")
         other.close()
-        assert buffer.waiting() == []
+        assert buffer.waiting().num_rows == 0
 
 
 @given(

@@ -5,6 +5,7 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
+from contents import steps_of
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
@@ -96,7 +97,7 @@ def test_a_single_environment_is_recorded(buffer):
     assert episodes[0]["task_id"] == episodes[0]["task_name"] == "count"
     tags = [row["episode_tags"] for row in episodes[:2]]
     assert tags == ['{"kind":"test","seed":7}', '{"kind":"test"}']
-    assert [row["logprob"] for row in buffer.page(1, 100)] == [-float(t) for t in range(10)]
+    assert [row["logprob"] for row in steps_of(buffer)] == [-float(t) for t in range(10)]
     whole = Uniform(replace=False)
     assert buffer.sample(10, unit=NStep(1), sampler=whole).size == 10  # also the aborted episode
     assert buffer.sample(3, unit=Episode(), sampler=whole).size == 3
@@ -141,7 +142,7 @@ def test_vector_environments_are_recorded_in_every_autoreset_mode(buffer, mode, 
     first = {row["agent_id"]: row["episode_tags"] for row in rows}
     assert first == {f"v/{k}": f'{{"seed":{5 + k}}}' for k in range(3)}
     assert set(buffer.tasks()) == {"count"}
-    times = [row["time"] for row in buffer.page(1, 100) if row["agent_id"] == "v/1"]
+    times = [row["time"] for row in steps_of(buffer) if row["agent_id"] == "v/1"]
     assert times == (list(range(0, 12, 2)) if lost else list(range(12)))
 
 

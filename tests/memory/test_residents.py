@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from behind import writing
+from contents import steps_of
 from processes import FORKSERVER
 
 import expdb
@@ -62,7 +63,7 @@ def test_a_learner_samples_consistent_steps_while_other_processes_write(open_db,
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    truth = {row["position"]: row for row in learner.page(1, 10_000)}
+    truth = {row["position"]: row for row in steps_of(learner)}
     batch = learner.sample(len(truth), sampler=ALL)
     assert set(batch["position"].tolist()) == truth.keys()
     assert all(

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from behind import report_now
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -150,7 +151,7 @@ def by_another_thread(work):
 
 
 def held(buffer, task):
-    return [row["n"] for row in buffer.page(1, 10_000, {"task_id": task})]
+    return [row["n"] for row in steps_of(buffer, {"task_id": task})]
 
 
 def check_taken(stored, taken, under_way):
@@ -355,7 +356,7 @@ def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stri
             report_now(buffer)
         other.store(task_id="others", n=at)
         by_another_thread(buffer._reporter.report)
-        actors = [row for row in buffer.workers() if row["role"] == "actor"]
+        actors = [row for row in buffer.workers().to_pylist() if row["role"] == "actor"]
         assert sum(row["counts"]["steps"] for row in actors) == len(buffer)
 
     assert everywhere(kind, stride, scenario) > 10

@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 from behind import dialect_of, store_of, writing
+from contents import steps_of
 
 import expdb
 from expdb.storage.writing import abandoned_episodes, transaction
@@ -54,7 +55,7 @@ def test_store_batch_continues_the_others_if_another_handle_ended_an_episode(ope
         ("t0", "open", 2), ("t1", "open", 2), ("t2", "complete", 1), ("t2", "open", 1),
         ("t3", "open", 2), ("t4", "complete", 2),
     ]  # fmt: skip
-    steps = [(row["task_id"], row["step"]) for row in first.page(2, 5)]
+    steps = [(row["task_id"], row["step"]) for row in steps_of(first)[5:10]]
     assert steps == [("t0", 1), ("t1", 1), ("t2", 0), ("t3", 1), ("t4", 1)]
 
 
@@ -115,7 +116,7 @@ def test_a_writer_can_continue_an_open_episode_deleted_after_eviction(open_db, h
     assert [(row["status"], row["length"], row["episode_return"]) for row in rows] == [
         ("complete", 5, 5.0)
     ]
-    assert [row["step"] for row in buffer.page(1, 100, {"task_id": "slow"})] == [3, 4]
+    assert [row["step"] for row in steps_of(buffer, {"task_id": "slow"})] == [3, 4]
 
 
 def test_close_completes_the_episodes_of_thousands_of_tasks(open_db):
@@ -168,7 +169,7 @@ def test_reads_with_unsaved_priorities_do_not_wait_for_a_writer(open_db):
         for use in (
             lambda: buffer.count({"reward": 1.0}),
             lambda: db.sql("SELECT count(*) FROM experience"), lambda: buffer.get([1]),
-            lambda: buffer.page(1, 5), lambda: list(buffer.scan()), lambda: buffer.sample(4),
+            lambda: steps_of(buffer), lambda: list(buffer.scan()), lambda: buffer.sample(4),
             lambda: buffer.sample(4, sampler=expdb.Prioritized()),
             lambda: buffer.sample(4, where={"reward": 1.0}),
             lambda: buffer.update_priorities([3], [5.0]), buffer.sampling_state, buffer.tasks,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from behind import writing
 from cases import combinations
+from contents import steps_of
 from test_sampling import assert_distributed, assert_uniform
 
 import expdb
@@ -244,7 +245,7 @@ def test_anchors_are_drawn_uniformly_despite_queries_gaps_and_eviction(db, unit)
         everyone = buffer.sample(1, where, unit=unit, sampler=Newest(1000))
         assert everyone.size == 1
         positions = drawn(buffer, unit=unit, where=where)
-        rows = {row["position"]: row for row in buffer.page(1, 1000)}
+        rows = {row["position"]: row for row in steps_of(buffer)}
         allowed = (
             set(rows) if where is None else {p for p, row in rows.items() if row["reward"] >= 1}
         )

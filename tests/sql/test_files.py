@@ -13,6 +13,7 @@ import pysqlite3.dbapi2
 import pytest
 from behind import writing
 from click.testing import CliRunner
+from contents import steps_of
 from sqlalchemy.engine.default import DefaultDialect
 
 import expdb
@@ -125,7 +126,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
         for at in (0, 20):
             with pytest.raises(KeyboardInterrupt):
                 play()
-            rows = [row for row in buffer.page(1, 1000) if row["task_id"] == "e"]
+            rows = [row for row in steps_of(buffer) if row["task_id"] == "e"]
             assert [row["n"] for row in rows] == list(range(at // 8 * 8 + 8))
             buffer.delete({"task_id": "e"})
 
@@ -142,7 +143,7 @@ def test_an_interrupt_after_the_commit_does_not_write_twice(path, durability, mo
         with pytest.raises(KeyboardInterrupt):
             buffer.store(task_id="s", n=1)
         buffer.store(task_id="s", n=2)
-        assert [row["n"] for row in buffer.page(1, 1000) if row["task_id"] == "s"] == [1, 2]
+        assert [row["n"] for row in steps_of(buffer) if row["task_id"] == "s"] == [1, 2]
         assert buffer.episodes({"task_id": "s"}).num_rows == 1, "the episode goes on"
         assert db.check() == []
     with expdb.open(path) as db:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -82,7 +83,7 @@ def fill(path, steps=30, capacity=10):
         buffer = db.buffer("b", capacity=capacity)
         for k in range(steps):
             buffer.store(task_id=f"t{k}", value=k, reward=1.0)
-        return db.check(), len(buffer), [row["value"] for row in buffer.page(1, 100)]
+        return db.check(), len(buffer), [row["value"] for row in steps_of(buffer)]
 
 
 def test_the_tables_in_the_code_match_the_migrations(path):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from contents import steps_of
 
 import expdb
 from expdb import Batch, errors
@@ -51,7 +52,7 @@ def test_integers_are_int64_in_batches_tables_and_sql(batch, buffer, db):
     assert buffer.episodes().schema.field("policy_version").type == pa.int64()
     assert db.sql("SELECT policy_version FROM experience").schema.field(0).type == pa.int64()
     assert [row["policy_version"] for row in batch.to_list()] == [3, None, 0]
-    assert [row["policy_version"] for row in buffer.page(1, 9)] == [3, None, 0]
+    assert [row["policy_version"] for row in steps_of(buffer)] == [3, None, 0]
 
 
 @pytest.mark.parametrize("unit", [expdb.Step(), expdb.NStep(1), expdb.Sequence(2), expdb.Episode()])

@@ -7,6 +7,7 @@ import sqlite3
 import numpy as np
 import psycopg
 import pytest
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -72,7 +73,7 @@ def use(db):
         lambda: buffer.admit(wait=0, required=False), lambda: buffer.why(1),
         lambda: buffer.count({"tags.k": 1}), lambda: buffer.update([1], tags={"new": 1}),
         lambda: buffer.store(obs=np.zeros(2), task_id="new", more=1), lambda: buffer.delete([2]),
-        lambda: buffer.get([0, 10]), lambda: buffer.page(1, 20),
+        lambda: buffer.get([0, 10]), lambda: steps_of(buffer),
         lambda: buffer.end_episode("train/open"), buffer.clear,
     )  # fmt: skip
     problems = []

@@ -7,6 +7,7 @@ import sqlite3
 import numpy as np
 import pytest
 from behind import dialect_of, engine_of, writing
+from contents import steps_of
 from torture.disk import Disk, library
 
 import expdb
@@ -21,7 +22,7 @@ def numbers(url):
     with expdb.open(url) as db:
         assert db.check() == []
         buffer = db.buffer("b")
-        stored = [row["n"] for row in buffer.page(1, 10_000)]
+        stored = [row["n"] for row in steps_of(buffer)]
         steps = buffer.get(range(len(stored)), fields=["step"])["step"]
         assert steps.tolist() == list(range(len(stored)))
         return stored, buffer.episodes().select(["status", "length"]).to_pylist()
@@ -112,7 +113,7 @@ def test_a_write_is_stored_once_whichever_response_is_lost(postgresql_url, proxy
             for k in range(3, 6):
                 writer.append(**step(k))
             writer.end(n=99)
-            stored = [row["n"] for row in db.buffer("b").page(1, 100, {"task_id": "t"})]
+            stored = [row["n"] for row in steps_of(db.buffer("b"), {"task_id": "t"})]
             assert stored == list(range(6)), message
             (row,) = db.buffer("b").episodes({"task_id": "t"}).to_pylist()
             assert (row["status"], row["length"]) == ("complete", 6)
@@ -173,7 +174,7 @@ def test_steps_can_be_appended_after_a_failed_end(open_db):
     writer.append(n=2)
     writer.end(n=2)
     assert db.buffer("b").get([2])["next_n"].tolist() == [2]
-    assert [row["n"] for row in db.buffer("b").page(1, 10)] == [0, 1, 2]
+    assert [row["n"] for row in steps_of(db.buffer("b"))] == [0, 1, 2]
 
 
 def priorities_by_number(buffer):
@@ -283,7 +284,7 @@ def test_a_repeated_write_that_meets_a_lock_is_still_in_doubt(postgresql_url, mo
         with pytest.raises(errors.CommitUnknown, match="write_id"):
             buffer.store(episode_id="second", n=1)
         lock.__exit__(None, None, None)
-        assert [row["n"] for row in buffer.page(1, 10)] == [0, 1]
+        assert [row["n"] for row in steps_of(buffer)] == [0, 1]
 
 
 def test_steps_that_are_evicted_after_a_lost_response_are_not_stored_again(postgresql_url, proxy):
@@ -304,6 +305,6 @@ def test_steps_that_are_evicted_after_a_lost_response_are_not_stored_again(postg
         assert writer.flush().tolist() == [1, 2, 3]
         writer.append(**step(3))
         writer.end(n=99)
-        (row,) = others.page(1, 100, {"task_id": "t"})
+        (row,) = steps_of(others, {"task_id": "t"})
         assert (row["step"], row["n"]) == (3, 3)
         assert other.check() == []

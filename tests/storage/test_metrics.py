@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 from behind import report_now, store_of
+from contents import workers_of
 from processes import FORKSERVER
 
 import expdb
@@ -36,7 +37,7 @@ def newest_metrics(buffer):
 
 
 def by_role(buffer):
-    return {worker["role"]: worker for worker in buffer.workers()}
+    return {worker["role"]: worker for worker in workers_of(buffer)}
 
 
 def store_episode(buffer, length=2, reward=1.0, **details):
@@ -48,7 +49,7 @@ def store_episode(buffer, length=2, reward=1.0, **details):
 def test_short_programs_register_nothing(buffer):
     buffer.store(obs=1, task_id="t")
     buffer.sample(1)
-    assert buffer.workers() == []
+    assert buffer.workers().num_rows == 0
     assert buffer.metrics().num_rows == 0
 
 
@@ -298,7 +299,7 @@ def test_a_waiting_learner_is_shown_and_its_time_counted(report_on_every_call, o
     waiting = [row for row in buffer.metrics().to_pylist() if row["waiting_learners"] == 1]
     assert max(row["longest_learner_wait_seconds"] for row in waiting) > 0
     assert waiting[-1]["mean_waiting_learners"] > 0.3
-    assert other.buffer("train").workers()[0]["state"] in ("active", "waiting")
+    assert other.buffer("train").workers().to_pylist()[0]["state"] in ("active", "waiting")
 
 
 @pytest.mark.one_database
@@ -359,7 +360,7 @@ def test_a_learner_does_not_become_an_actor_when_it_closes(report_on_every_call,
     first.buffer("train").store(task_id="t", obs=1)
     second.buffer("train").sample(1)
     second.close()
-    assert sorted(worker["role"] for worker in first.buffer("train").workers()) == [
+    assert sorted(worker["role"] for worker in first.buffer("train").workers().to_pylist()) == [
         "actor", "learner"
     ]  # fmt: skip
 
@@ -425,7 +426,7 @@ def test_counts_of_removed_workers_stay_in_the_metrics(report_on_every_call, ope
     buffer = second.buffer("train")
     for k in range(3):
         store_episode(buffer, 2, task_id=f"u{k}")
-    assert len(buffer.workers()) == 1
+    assert buffer.workers().num_rows == 1
     report_now(buffer)
     metrics = newest_metrics(buffer)
     names = "episodes_ended", "episode_length_sum", "batches_sampled"
@@ -456,7 +457,7 @@ def test_only_one_of_several_handles_adds_a_row_of_metrics(open_db, monkeypatch)
     for k, handle in enumerate(handles):
         handle.buffer("train").store(task_id=f"t{k}", obs=1)
     assert handles[0].buffer("train").metrics().num_rows == 1
-    assert len(handles[0].buffer("train").workers()) == 3
+    assert len(handles[0].buffer("train").workers().to_pylist()) == 3
 
 
 def test_setting_the_clock_back_does_not_stop_metrics(report_on_every_call, buffer, monkeypatch):
@@ -511,7 +512,7 @@ def test_metrics_are_copied_and_workers_are_not(report_on_every_call, buffer, lo
     expdb.copy(location, tmp_path / "copy.db")
     with expdb.open(tmp_path / "copy.db") as copy:
         there = copy.buffer("train")
-        assert there.workers() == []
+        assert there.workers().num_rows == 0
         assert there.metrics().equals(buffer.metrics())
 
 
@@ -542,7 +543,7 @@ def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_ca
         session.query("UPDATE workers SET counts = 'x' RETURNING id")
         session.query("UPDATE metrics SET measurement = '[]' RETURNING id")
     with pytest.raises(errors.DatabaseDamaged, match="workers"):
-        buffer.workers()
+        buffer.workers().to_pylist()
     with pytest.raises(errors.DatabaseDamaged, match="metrics"):
         buffer.metrics()
     buffer.store(task_id="t", obs=2)  # writes still succeed

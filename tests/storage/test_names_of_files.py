@@ -7,6 +7,7 @@ import os
 import subprocess
 
 import pytest
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -23,7 +24,7 @@ def path(tmp_path):
 def rows(path):
     with expdb.open(path) as db:
         assert db.check() == []
-        return sorted(row["x"] for row in db.buffer("b").page(1, 10_000))
+        return sorted(row["x"] for row in steps_of(db.buffer("b")))
 
 
 def test_a_file_with_two_hard_links_cannot_be_opened_for_writing(path, tmp_path):

@@ -12,6 +12,7 @@ import time
 import numpy as np
 import pytest
 from behind import store_of
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -67,11 +68,11 @@ def run_as_group(buffer, monkeypatch, calls):
 
 
 def numbers(buffer):
-    return sorted(row["n"] for row in buffer.page(1, 10_000))
+    return sorted(row["n"] for row in steps_of(buffer))
 
 
 def numbers_of_episode(buffer, name):
-    return [row["n"] for row in buffer.page(1, 10_000, {"episode_id": name})]
+    return [row["n"] for row in steps_of(buffer, {"episode_id": name})]
 
 
 def start_episode(buffer, name, count=3, **details):
@@ -171,7 +172,7 @@ def test_waiting_for_the_rate_limiter_does_not_delay_other_writes(location, monk
         buffer.store(episode_id="first", n=1)
         waiting = threading.Thread(target=buffer.store, kwargs={"episode_id": "w", "n": 2})
         waiting.start()
-        while not buffer.waiting():
+        while not buffer.waiting().num_rows:
             time.sleep(0.01)
         begin = time.monotonic()
         writer.end()  # stores no step, so the limiter does not delay it
@@ -217,7 +218,7 @@ def test_steps_are_stored_once_if_a_shared_transaction_loses_its_connection(
         step_writer.append(agent_id="a", n=51)  # continues the episode
         step_writer.close()
         assert numbers(buffer) == sorted([-2, -1, *(4 * [0, 1, 2]), 50, 51])
-        assert len({row["episode_id"] for row in buffer.page(1, 9, {"agent_id": "a"})}) == 1
+        assert len({row["episode_id"] for row in steps_of(buffer, {"agent_id": "a"})}) == 1
         assert buffer.check() == []
 
 

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pytest
 from behind import dialect_of, writing
+from contents import steps_of
 from processes import run_at_once
 
 import expdb
@@ -60,7 +61,7 @@ async def wait_for_transaction(gate):
 
 
 def numbers(buffer):
-    return sorted(row["n"] for row in buffer.page(1, 10_000))
+    return sorted(row["n"] for row in steps_of(buffer))
 
 
 def test_coroutines_share_transactions(buffer, steps_per_transaction):
@@ -72,7 +73,7 @@ def test_coroutines_share_transactions(buffer, steps_per_transaction):
     positions = asyncio.run(run())
     assert len(steps_per_transaction) < 20
     assert sorted(positions) == list(range(200))
-    rows = buffer.page(1, 200)
+    rows = steps_of(buffer)
     assert {row["n"]: row["position"] for row in rows} == dict(enumerate(positions))
     assert all(row["episode_id"] == f"e{row['n'] % 8}" for row in rows)
 
@@ -88,7 +89,7 @@ def test_threads_share_transactions(buffer, steps_per_transaction):
     assert max(steps_per_transaction) > 1
     assert numbers(buffer) == list(range(320))
     for k in range(16):  # the steps of a thread keep their order
-        rows = buffer.page(1, 100, {"episode_id": f"e{k}"})
+        rows = steps_of(buffer, {"episode_id": f"e{k}"})
         assert [row["n"] for row in rows] == list(range(20 * k, 20 * k + 20))
 
 
@@ -402,7 +403,7 @@ def test_random_calls_store_each_step_once(buffer):
     asyncio.run(main())
     for actor in threads:
         actor.join()
-    stored = [n for n in (row["n"] for row in buffer.page(1, 10_000)) if n % 1 in (0, 0.5)]
+    stored = [n for n in (row["n"] for row in steps_of(buffer)) if n % 1 in (0, 0.5)]
     assert sorted(stored) == sorted([*expected, -1.0])
 
 
@@ -520,7 +521,7 @@ def test_steps_of_an_episode_keep_their_order_regardless_of_size(buffer, gate):
     steps = [{"episode_id": "e", "n": 0, "x": large}, {"episode_id": "e", "n": 1}]
     results = store_at_once(buffer, gate, [*steps, {"episode_id": "e", "n": 2, "truncated": True}])
     assert results == sorted(results)
-    rows = buffer.page(1, 10, {"episode_id": "e"})
+    rows = steps_of(buffer, {"episode_id": "e"})
     assert [row["n"] for row in rows] == [0, 1, 2]
 
 
@@ -631,4 +632,4 @@ def test_large_steps_of_an_episode_keep_their_order_when_they_are_written_again(
         await asyncio.gather(*calls)
 
     asyncio.run(store())
-    assert [row["n"] for row in buffer.page(1, 10, {"episode_id": "e"})] == [1, 2, 3, 4]
+    assert [row["n"] for row in steps_of(buffer, {"episode_id": "e"})] == [1, 2, 3, 4]

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from behind import store_of
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -29,7 +30,7 @@ def test_a_step_keeps_every_column(buffer):
         reward=0.5, truncated=True, policy_version=3, tags={"k": [1, {"a": None}]},
         episode_tags={"e": 1}, action=1,
     )  # fmt: skip
-    row = buffer.page(1, 1)[0]
+    row = steps_of(buffer)[0]
     assert row.pop("run") == buffer._database.run
     assert row == {
         "position": 0, "episode": 0, "episode_id": "e", "task_id": "t", "task_name": "n",
@@ -110,7 +111,7 @@ def test_a_rejected_step_does_not_change_its_episode(scratch):
             episode.append(new=1, x="bad")
         episode.append(new="text", x=2)
     assert scratch.stats()["fields"] == {"x": "int64", "new": "text"}
-    assert [row["x"] for row in scratch.page(1, 9)] == [1, 1, 2]
+    assert [row["x"] for row in steps_of(scratch)] == [1, 1, 2]
 
 
 @pytest.mark.filterwarnings("ignore:episode .* was never ended:expdb.errors.ExpDBWarning")

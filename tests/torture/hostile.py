@@ -178,7 +178,7 @@ class Attempts:
         strange = self.strange
         for number in NUMBERS:
             for call in (
-                lambda n: strange.page(n, 10), lambda n: strange.page(1, n),
+                lambda n: strange.scan(size=n), lambda n: strange.scan(after=n),
                 lambda n: strange.get([n]), lambda n: strange.sample_tasks(n),
                 lambda n: strange.scan({"reward": n}), lambda n: strange.count({"step": n}),
                 lambda n: setattr(strange, "capacity", n) if n not in (None, 1) else None,

@@ -204,7 +204,7 @@ def query_and_change(location: str, seed: int, seconds: float, folder: Path) -> 
             lambda: db.sql("SELECT task_id, count(*), avg(reward) FROM experience WHERE reward > 1 "
                            "GROUP BY 1 ORDER BY 2 DESC LIMIT 5"),
             lambda: buffer.sample_tasks(2, {"reward": 1.0}),
-            lambda: buffer.page(rng.randint(1, 50), 50),
+            lambda: next(buffer.scan(after=rng.randint(1, 2500), size=50), None),
             lambda: buffer.update({"task_id": f"t{rng.randrange(50)}", "status": "complete"},
                 reward=float(rng.randrange(4)), which="last"),
             lambda: buffer.get([int(p) for p in buffer.sample(5)["position"]]),

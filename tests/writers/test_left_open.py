@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.both_databases
 def held(open_db, name="x"):
     with open_db() as db:
         buffer = db.buffer(name)
-        return [row["n"] for row in buffer.page(1, 100)], buffer.episodes().select(
+        return [row["n"] for row in steps_of(buffer)], buffer.episodes().select(
             ["status", "length"]
         ).to_pylist()
 

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 from behind import writing
+from contents import steps_of
 
 import expdb
 from expdb import errors
@@ -66,7 +67,7 @@ def test_random_step_numbers_form_episodes_with_increasing_numbers(buffer, how):
             expected.append([])
         expected[-1].append(number)
     stored = {}
-    for row in buffer.page(1, 100):
+    for row in steps_of(buffer):
         stored.setdefault(row["episode"], []).append((row["position"], row["step"]))
     assert [[step for _, step in sorted(rows)] for _, rows in sorted(stored.items())] == expected
 
@@ -80,7 +81,7 @@ def test_the_default_step_number_is_the_greatest_number_plus_one(scratch, how):
             else:
                 store = scratch.store if how == "store" else writer.append
                 store(task_id="other", step=number, x=1)
-    steps = [row["step"] for row in scratch.page(1, 9)]
+    steps = [row["step"] for row in steps_of(scratch)]
     assert sorted(steps) == [0, 7, 8, 9, 10]
 
 
@@ -433,7 +434,7 @@ def test_step_numbers_may_be_negative_or_large(scratch, numbers):
     for number in numbers:
         scratch.store(task_id="t", step=number, x=1)
     steps = [*numbers[:-1], numbers[-2] + 1]
-    assert sorted(row["step"] for row in scratch.page(1, 9)) == steps
+    assert sorted(row["step"] for row in steps_of(scratch)) == steps
     assert scratch.episodes()["length"].to_pylist() == [len(numbers)]
     scratch.store(task_id="t", step=2**63 - 1, x=1)
     with pytest.raises(expdb.InvalidValue, match="already has the greatest step number"):

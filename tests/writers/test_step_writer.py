@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from contents import steps_of
 from processes import run_at_once
 
 import expdb
@@ -72,7 +73,7 @@ def test_a_writer_begins_a_new_episode_after_end_episode_and_clear(buffer):
         writer.flush()
         buffer.clear()
         writer.append(obs=2, tags={"k": 3})
-    read = buffer.page(1, 10)
+    read = steps_of(buffer)
     assert [(row["obs"], row["tags"]) for row in read] == [(2, {"k": 3})]
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import expdb
 from expdb import errors
+from expdb.integrations.positions import first_value
 
 try:
     from aworld.config import StorageConfig
@@ -121,10 +122,8 @@ class ExperienceStorage(Storage[Any]):
 
     async def get_block(self, block_id: str) -> DataBlock | None:
         """Return a block, or None if there is no such block."""
-        blocks = self._blocks.page(1, 1, {"task_id": str(block_id)})
-        if not blocks:
-            return None
-        return DataBlock(id=str(block_id), create_at=blocks[0]["block"]["create_at"])
+        block = first_value(self._blocks, "block", {"task_id": str(block_id)})
+        return None if block is None else DataBlock(str(block_id), block["create_at"])
 
     # -- items ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import expdb
 from expdb.integrations.memmap.episodes import StoredEpisode, read_episodes
 from expdb.integrations.memmap.rows import StoredRows
 from expdb.integrations.memmap.specs import as_json, parsed
+from expdb.integrations.positions import first_value
 
 FILE = "experience.db"
 
@@ -255,8 +256,9 @@ def stored_config(database: expdb.ExperienceDB, name: str) -> dict[str, Any] | N
     """Return the stored configuration of a buffer, or None if there is none."""
     if f"{name}.config" not in database.buffers():
         return None
-    page = database.buffer(f"{name}.config", create=False).page(1, 1)
-    return page[0]["config"] if page else None
+    config: dict[str, Any] | None
+    config = first_value(database.buffer(f"{name}.config", create=False), "config")
+    return config
 
 
 def _reopened(kind: type[BufferState], folder: str, name: str) -> Any:

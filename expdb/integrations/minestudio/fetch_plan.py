@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import expdb
 from expdb.integrations.minestudio.datatypes import FragmentIndex
+from expdb.integrations.positions import first_value
 
 Prepared: TypeAlias = "list[tuple[FragmentIndex, str]]"
 
@@ -47,7 +48,6 @@ class FetchPlan:
         return dict(self._read(session).get("uses", []))
 
     def _read(self, session: str | None) -> dict[str, Any]:
-        page = self._buffer.page(1, 1)
-        plan = page[0]["plan"] if page else {}
+        plan = first_value(self._buffer, "plan")
         is_current = isinstance(plan, dict) and plan.get("session") == session
         return plan if is_current else {}

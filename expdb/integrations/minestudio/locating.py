@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import expdb
+from expdb.integrations.positions import first_value
 
 WHERE = "EXPDB_REPLAY_BUFFER"  # the environment variable that names the database
 FILE = "fragments.db"
@@ -68,16 +69,14 @@ def stored_config(where: str) -> dict[str, Any]:
             f"replay buffer not initialized: no {FILE} in {where}; create it with a config"
         )
     with expdb.open(file_of(where)) as database:
-        page = (
-            database.buffer("replay_buffer.state").page(1, 1)
-            if "replay_buffer.state" in database.buffers()
-            else []
-        )
-    if not page:
+        state = None
+        if "replay_buffer.state" in database.buffers():
+            state = first_value(database.buffer("replay_buffer.state"), "state")
+    if state is None:
         raise ValueError(
             f"replay buffer not initialized: no buffer in {where}; create it with a config"
         )
-    config: dict[str, Any] = page[0]["state"]["config"]
+    config: dict[str, Any] = state["config"]
     return config
 
 

@@ -21,6 +21,7 @@ from expdb.integrations.minestudio.locating import (
     plain,
     stored_config,
 )
+from expdb.integrations.positions import first_value
 from expdb.integrations.records import Records
 
 VERSION = "first_policy_version"  # the column with the version of a chunk
@@ -84,8 +85,8 @@ class Sessions:
 
     def _check_chunks(self) -> None:
         """Raise ValueError if chunks of another size are stored, which no fetch could use."""
-        page = self._state.page(1, 1)
-        stored = page[0]["state"]["config"]["fragments_per_chunk"] if page else None
+        state = first_value(self._state, "state")
+        stored = state["config"]["fragments_per_chunk"] if state else None
         size = self._config["fragments_per_chunk"]
         if stored not in (None, size):
             raise ValueError(
@@ -110,8 +111,7 @@ class Sessions:
 
     def _current(self) -> tuple[str, int]:
         """Return the session and the model version that the trainer has stored."""
-        page = self._state.page(1, 1)
-        state = page[0]["state"] if page else {}
+        state = first_value(self._state, "state") or {}
         return state.get("session_id", ""), state.get("model_version", -1)
 
     def _now(self) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from ray.rllib.utils.replay_buffers import fifo_replay_buffer, reservoir_replay_buffer
 
 import expdb
+from expdb.integrations.positions import first_value
 from expdb.integrations.rllib.sample_batches import StorageUnit, StoredSamples
 
 
@@ -45,8 +46,7 @@ class ReservoirReplayBuffer(StoredSamples, reservoir_replay_buffer.ReservoirRepl
         self._offered = self.database.buffer(
             f"{self.name}.reservoir", capacity=1, fields={"add_calls": "int64"}
         )
-        page = self._offered.page(1, 1)
-        self._num_add_calls = self._kept = page[0]["add_calls"] if page else 0
+        self._num_add_calls = self._kept = first_value(self._offered, "add_calls") or 0
 
     def _add_item(self, value: Any, timesteps: int, weight: float | None) -> None:
         """Add an item; if the buffer is full, replace a random item or skip the new one."""

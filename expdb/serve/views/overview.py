@@ -41,7 +41,7 @@ def list_buffers(request: Request) -> Response:
 def overview(request: Request) -> Response:
     """Show the state of a buffer."""
     buffer = buffer_of(request)
-    workers = buffer.workers()
+    workers = buffer.workers().to_pylist()
     newest = buffer.metrics(limit=1).to_pylist()
     metrics = newest[0] if newest else {}
     measured = time.time() - metrics["time"] if metrics else None
@@ -51,7 +51,7 @@ def overview(request: Request) -> Response:
         "overview.html",
         title="Overview",
         buffer=buffer.name,
-        findings=list(describe_work(workers, buffer.waiting())),
+        findings=list(describe_work(workers, buffer.waiting().to_pylist())),
         workers=[row for row in workers if row["state"] not in ENDED_STATES],
         metrics=metrics,
         measured=measured,

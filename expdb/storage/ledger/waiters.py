@@ -8,9 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from expdb import errors
+from expdb import checks, errors
 from expdb.process.liveness import describe_process, has_ended, named
 from expdb.sql import tables
+from expdb.sql.session import Session
 from expdb.storage.store import Store
 
 W = tables.waiters.c
@@ -76,21 +77,21 @@ class Waiter:
             session.execute(statement)
 
 
-def waiting(store: Store) -> list[dict[str, Any]]:
-    """Return the waiting processes, except those that have ended."""
-    with store.engine.reading() as session:
-        rows = session.query(
-            sa.select(W.holder, W.since, W.what, W.role)
-            .where(W.buffer_id == store.id)
-            .order_by(W.since)
-        )
+# The columns of the list, with their types.
+COLUMNS = {"role": "text", "process": "text", "seconds": "real", "waits_for": "text"}
+
+
+def list_waiting(store: Store, session: Session, limit: int | None) -> list[tuple[Any, ...]]:
+    """Return the calls that wait, except those of ended processes; see `COLUMNS`."""
+    if limit is not None:
+        limit = checks.whole(limit, "limit", 1)
+    rows = session.query(
+        sa.select(W.role, W.holder, W.since, W.what)
+        .where(W.buffer_id == store.id)
+        .order_by(W.since)
+    )
     return [
-        {
-            "who": describe_process(row.holder),
-            "seconds": max(0.0, time.time() - row.since),
-            "for": row.what,
-            "role": row.role,
-        }
+        (row.role, describe_process(row.holder), max(0.0, time.time() - row.since), row.what)
         for row in rows
         if not has_ended(row.holder)
-    ]
+    ][:limit]

@@ -261,7 +261,7 @@ def _annotations(store: Store, session: Session) -> Iterator[str]:
 def _reports(store: Store, session: Session) -> Iterator[str]:
     """Yield the errors of reading the workers and the metrics."""
     for read in (
-        lambda: list_workers(store, session),
+        lambda: list_workers(store, session, None),
         lambda: read_metrics(store, session, 0, None),
     ):
         try:

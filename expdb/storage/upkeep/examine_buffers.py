@@ -35,12 +35,13 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
     for name in db.buffers():
         buffer = db.buffer(name, create=False)
         yield from _copies(db, buffer)
-        workers = [worker for worker in buffer.workers() if worker["state"] != "ended"]
+        workers = [worker for worker in buffer.workers().to_pylist() if worker["state"] != "ended"]
         silent = {worker["process"] for worker in workers if worker["state"] == "silent"}
-        for waiter in buffer.waiting():
-            text = f"{waiter['who']} has waited {waiter['seconds']:.0f} s for {waiter['for']}"
+        for waiter in buffer.waiting().to_pylist():
+            waited = f"has waited {waiter['seconds']:.0f} s for {waiter['waits_for']}"
+            text = f"{waiter['process']} {waited}"
             advice = WAIT_ADVICE.get(waiter["role"], "")
-            if waiter["who"] in silent:
+            if waiter["process"] in silent:
                 advice = "no report for over a minute; check whether the process is suspended"
             yield finding(f"waiting at {name!r}", text, waiter["seconds"] > LONG_WAIT, advice)
         if workers:

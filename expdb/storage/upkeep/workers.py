@@ -4,6 +4,7 @@ import functools
 import secrets
 from typing import Any
 
+from expdb import checks
 from expdb.process.liveness import describe_process, has_ended
 from expdb.sql.session import Session
 from expdb.storage.store import Store
@@ -18,17 +19,23 @@ REMOVED = ""  # `holder` of the row with the counts of removed workers
 WHAT = "a row of the table workers"
 WORKERS = (
     "SELECT holder, run, role, since, active, ended, counts, rates FROM workers "
-    "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, role, id"
+    "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, role, id LIMIT ?"
 )
 WAITERS = "SELECT holder, role, what FROM waiters WHERE buffer_id = ? ORDER BY since DESC"
+# The columns of the list, with their types.
+COLUMNS = {
+    "role": "text", "process": "text", "run": "text", "state": "text", "waits_for": "text",
+    "since": "real", "active": "real", "counts": "numbers", "rates": "numbers",
+}  # fmt: skip
 # Reasons for repeated short waits, which leave no row in `waiters`.
 WAITS_FOR = {"actor": "the rate limiter or the pace", "learner": "enough steps to lease"}
 
 
-def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
-    """Return the workers of a buffer, the most recently active one first."""
+def list_workers(store: Store, session: Session, limit: int | None) -> list[tuple[Any, ...]]:
+    """Return the workers of a buffer, the most recently active one first; see `COLUMNS`."""
+    limit = 2**63 - 1 if limit is None else checks.whole(limit, "limit", 1)
     rows, waiters, ((now,),) = session.query_all(
-        (WORKERS, store.id, REMOVED), (WAITERS, store.id), (f"SELECT {store.dialect.NOW}",)
+        (WORKERS, store.id, REMOVED, limit), (WAITERS, store.id), (f"SELECT {store.dialect.NOW}",)
     )
     waits = {(holder, role): what for holder, role, what in waiters}
     is_ended = functools.cache(has_ended)
@@ -46,19 +53,9 @@ def list_workers(store: Store, session: Session) -> list[dict[str, Any]]:
             state = "silent"  # a process that waits also reports
         else:
             state = "active" if what is None else "waiting"
-        workers.append(
-            {
-                "role": role,
-                "process": describe_process(holder),
-                "run": run,
-                "state": state,
-                "waits_for": what if state == "waiting" else None,
-                "since": since,
-                "active": active,
-                "counts": parse_numbers(counts_text, WHAT),
-                "rates": rates,
-            }
-        )
+        reason, counts = what if state == "waiting" else None, parse_numbers(counts_text, WHAT)
+        process = describe_process(holder)
+        workers.append((role, process, run, state, reason, since, active, counts, rates))
     return workers
 
 

@@ -331,12 +331,13 @@ class SQLStorage(Storage):
         ValueError
             If `page` or `page_size` is below 1.
         """
-        where = _where(query_condition)
-        if where is not _IN_PYTHON:
-            return [_row(row) for row in self.buffer.page(page, page_size, where)]
         if page < 1 or page_size < 1:
             raise ValueError(f"page and page_size must be at least 1, got {page} and {page_size}")
-        return self.get_all(query_condition)[(page - 1) * page_size : page * page_size]
+        where, begin, end = _where(query_condition), (page - 1) * page_size, page * page_size
+        if where is _IN_PYTHON:
+            return self.get_all(query_condition)[begin:end]
+        found = next(self.buffer.scan(where, size=end, fields=["position"]), None)
+        return [] if found is None else list(self._rows(found["position"][begin:]))
 
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
         """Return all matching rows in order of insertion.
