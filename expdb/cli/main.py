@@ -20,13 +20,23 @@ import expdb
 from expdb import errors
 
 LOCATION = "EXPDB_LOCATION"
+BUFFER_OPTION = "--buffer"
 
 
 class Verb(click.Command):
-    """A command that can take its location from the environment variable EXPDB_LOCATION."""
+    """A command that can take its location from the environment variable EXPDB_LOCATION.
+
+    The option --buffer can replace the argument BUFFER.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, without the argument BUFFER if --buffer replaces it."""
+        replaced = "buffer" if ctx.meta.get(BUFFER_OPTION) else None
+        return [param for param in super().get_params(ctx) if param.opts != [replaced]]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; if the location is missing, insert it from the environment."""
+        ctx.meta[BUFFER_OPTION] = any(arg.split("=")[0] == BUFFER_OPTION for arg in args)
         default = os.environ.get(LOCATION)
         first = next(
             (parameter for parameter in self.params if isinstance(parameter, click.Argument)), None
@@ -118,11 +128,21 @@ def verb(function: Callable[..., Any]) -> click.Command:
         function.__doc__ = function.__doc__.replace("\n    Example:", "\n    \b\n    Example:")
     name = function.__name__.rstrip("_").replace("_", "-")
     command = main.command(name, cls=Verb)(_report_errors(function))
+    if any(param.opts == ["buffer"] for param in command.params):
+        command.params.append(
+            click.Option([BUFFER_OPTION, "buffer_"], help="Name of the buffer, instead of BUFFER.",
+                expose_value=False, callback=_set_buffer)
+        )  # fmt: skip
     for param in command.params:
         is_text = isinstance(param.type, click.types.StringParamType)
         if is_text and param.name in ("location", "source", "target"):
             param.type = click.Path()  # so that the shell completes file names
     return command
+
+
+def _set_buffer(ctx: click.Context, _: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        ctx.params["buffer"] = name
 
 
 def _report_errors(function: Callable[..., Any]) -> Callable[..., Any]:

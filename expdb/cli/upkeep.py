@@ -17,6 +17,7 @@ from expdb.cli.main import as_json, verb
 from expdb.cli.printing import counted, print_table
 from expdb.cli.progress import progress
 from expdb.cli.stopping import watch_for_stop
+from expdb.cli.watch import only_buffer
 
 
 @verb
@@ -81,13 +82,7 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
     Example: expdb why runs.db 1234 --buffer train
     """
     with expdb.open(location, create=False, read_only=True) as db:
-        names = db.buffers()
-        if buffer is None and len(names) != 1:
-            raise errors.UnknownBuffer(
-                f"{db.location} has {len(names)} buffers; "
-                f"{'pass one with --buffer NAME' if names else 'store steps first'}"
-            )
-        history = db.buffer(names[0] if buffer is None else buffer, create=False).why(position)
+        history = only_buffer(db, location, buffer).why(position)
     click.echo(json.dumps(history) if as_json else "\n".join(history))
 
 

@@ -330,7 +330,9 @@ def only_buffer(db: expdb.ExperienceDB, location: str, name: str | None) -> expd
         return db.buffer(name, create=False)
     if name is None and len(names) != 1:
         raise click.UsageError(
-            for_terminal(f"{location} has several buffers; pass one of {', '.join(names)}")
+            for_terminal(
+                f"{location} has several buffers; pass --buffer with one of {', '.join(names)}"
+            )
             if names
             else f"{location} has no buffer; store steps first"
         )

@@ -167,19 +167,18 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
     column = VIEW.get(head)
     is_tags = head in ("tags", "episode_tags")
     if column is None or bool(dot) != is_tags or head == "scores":
-        hint = f"write {head}.<key>" if is_tags else ""
-        if head == "scores":
-            hint = "write scores.<name>; a name has 1 to 64 letters, digits and _"
-        hint = (
-            hint
-            or _meant(head, key)
-            or (
-                "a query uses columns of the view experience, tags.<key>, episode_tags.<key> and "
-                "scores.<name>; "
-                f"store a field as a tag to query it, or select field(payload, {name!r}) with "
-                "db.sql"
-            )
+        hint = _meant(head, key) or (
+            "a query uses columns of the view experience, tags.<key>, episode_tags.<key> and "
+            f"scores.<name>; store a field as a tag to query it, or select field(payload, {name!r})"
+            " with db.sql"
         )
+        if is_tags:
+            hint = f"write {head}.<key>"
+        elif head == "scores":
+            hint = "write scores.<name>; a name has 1 to 64 letters, digits and _"
+        elif head == "exp_meta":  # the name in AWorld
+            column_name = f"{key!r}, or " if key in VIEW else ""
+            hint = f"use {column_name}the adapter expdb.integrations.aworld"
         raise QueryError(f"unknown name {name!r} in a query; {hint}")
     if is_tags and not _KEY.fullmatch(key):
         raise QueryError(

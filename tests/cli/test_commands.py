@@ -305,8 +305,19 @@ def test_why_uses_the_only_buffer_or_the_named_buffer(path):
     assert json.loads(run("why", path, "0", "--json"))[0] in run("why", path, "0")
     with expdb.open(path) as db:
         db.buffer("other")
-    assert "pass one with --buffer" in run("why", path, "0", status=1)
+    assert "pass --buffer with one of" in run("why", path, "0", status=2)
     assert "stored as step 0" in run("why", path, "0", "--buffer", "train")
+
+
+@pytest.mark.parametrize("given", [["--buffer", "train"], ["--buffer=train"]])
+def test_the_option_buffer_replaces_the_argument(path, monkeypatch, given):
+    expected = run("query", path, "train", "step = 1", "--count")
+    assert run("query", path, *given, "step = 1", "--count") == expected
+    assert run("query", *given, path, "step = 1", "--count") == expected
+    assert run("tail", path, *given, "-n", "1") == run("tail", path, "train", "-n", "1")
+    assert "expected an operator" in run("query", path, "train", *given, status=2)
+    monkeypatch.setenv("EXPDB_LOCATION", str(path))
+    assert run("query", *given, "step = 1", "--count") == expected
 
 
 def test_copying_an_unknown_buffer_creates_no_target(path, tmp_path):

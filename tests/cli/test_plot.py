@@ -90,7 +90,7 @@ def test_plot_prints_curves_as_json_and_explains_errors(path, tmp_path):
     with expdb.open(path) as db:
         db.buffer("other").store(obs=1.0, episode_id="open")
     assert call(path)[0] == 2
-    assert "has several buffers; pass one of train, other" in call(path)[1]
+    assert "has several buffers; pass --buffer with one of train, other" in call(path)[1]
     assert call(path, "other") == (0, "no complete episode to draw\n")
     code, output = call(path, "nowhere")
     assert code == 1

@@ -119,6 +119,7 @@ MISTAKES = [
     ("task_id = 'a' 'b'", "unexpected", 15), ("task_id = 'a'b", "unexpected", 14),
     ("rewrd > 1", "did you mean 'reward'", 1), ("step = 1 and rewrd > 1", "did you mean", 14),
     ("tag.split = 'x'", "unknown name 'tag.split'", 1), ("tags = 'x'", "write tags.<key>", 1),
+    ("exp_meta.task_id = a", "use 'task_id', or the adapter expdb.integrations.aworld", 1),
     ("score.judge > 1", "did you mean 'scores.judge'", 1),
     ("status = 'completed'", "did you mean 'complete'", 1),
     ("reward > 'high'", "compared with numbers", 1), ("reward > high", "expected a number", 10),
