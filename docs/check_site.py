@@ -1,8 +1,8 @@
 """Check the built site in Chromium: `python3 dev.py docs --browser`.
 
 The program loads every page at the width of a desktop and of a phone, saves a screenshot of each
-in `docs/_build/screenshots`, and searches for public names. It exits with status 1 if a page logs
-an error, is wider than its window or sends a request to another host, or if a search fails.
+in `docs/_build/screenshots`, and searches for words. It exits with status 1 if a page logs an
+error, is wider than its window or sends a request to another host, or if a search fails.
 """
 
 import functools
@@ -29,7 +29,17 @@ from PyQt6.QtWidgets import QApplication
 
 BUILD = Path(__file__).parent / "_build"
 SIZES = ((1280, 900), (390, 844))  # pixels
-SEARCHES = ("update_priorities", "max_times_sampled", "whole_episodes")
+# Queries, and the page that must be the first result; None if any result is enough.
+SEARCHES = {
+    "update_priorities": None,
+    "max_times_sampled": None,
+    "whole_episodes": None,
+    "notebook jupyter": "follow-a-run-from-a-notebook.html",
+    "questions trained step 120": "answer-questions-about-training.html",
+    "failed tool calls": "answer-questions-about-training.html",
+    "prioritised prioritized replay": "use-prioritized-replay.html",
+    "stack atari frames": "stack-frames.html",
+}
 PAINTING = 150  # milliseconds from the end of loading to a painted page
 SEARCHING = 3_000  # milliseconds
 TIMEOUT = 20_000  # milliseconds
@@ -123,10 +133,11 @@ def check(site: str, host: str) -> list[str]:
             if excess is None or excess > 0:
                 problems.append(f"{path} is {excess} pixels wider than {width}")
             view.grab().save(str(screenshots / f"{'-'.join(path.parts)}-{width}.png"))
-    for name in SEARCHES:
-        load(page, f"{site}/search.html?q={name}", SEARCHING)
-        if not evaluate(page, "document.querySelectorAll('#search-results li').length"):
-            problems.append(f"the search for {name} has no result")
+    for query, wanted in SEARCHES.items():
+        load(page, f"{site}/search.html?q={query.replace(' ', '+')}", SEARCHING)
+        found = evaluate(page, "document.querySelector('#search-results li a')?.href")
+        if found is None or (wanted is not None and wanted not in found):
+            problems.append(f"the first result of the search for {query!r} is {found}")
     page.deleteLater()
     print(f"{len(paths)} pages at {len(SIZES)} widths, {len(SEARCHES)} searches")
     return problems

@@ -20,12 +20,15 @@ extensions = [
     "sphinx_click",
     "sphinx_design",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_templates"]
 
 html_theme = "furo"
 html_title = f"expdb {release}"
 html_show_copyright = False
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_js_files = [("search.js", {"defer": "defer"})]
+templates_path = ["_templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
