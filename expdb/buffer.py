@@ -2379,19 +2379,19 @@ class ReplayBuffer(NotACollection):
         """
         consumers.drop_consumer(self._store, checks.name(name, "a consumer"))
 
-    @checked_keywords(steps="trainer_steps")
+    @checked_keywords(steps="trainer_steps", last="limit")
     def replay(
         self,
         consumer: str,
         trainer_steps: Iterable[int] | None = None,
         *,
-        last: int | None = None,
+        limit: int | None = None,
         unit: Unit | None = None,
         units: Iterable[type[Unit]] = (),
     ) -> Iterator[Batch]:
         """Yield the batches that a consumer's learners have acknowledged, bit for bit.
 
-        The batches come in the order of their acknowledgement. Without `trainer_steps` and `last`,
+        The batches come in the order of their acknowledgement. Without `trainer_steps` and `limit`,
         all acknowledged batches are replayed. The call reads which batches to replay, and the
         iterator rebuilds each batch when you request it.
 
@@ -2401,8 +2401,8 @@ class ReplayBuffer(NotACollection):
             Name of the consumer.
         trainer_steps : iterable of int, optional
             Replay only the batches that were acknowledged with one of these trainer steps.
-        last : int, optional
-            Replay only the newest `last` of the selected batches, at least 1.
+        limit : int, optional
+            Replay only the newest `limit` of the selected batches, at least 1.
         unit : Unit, optional
             Unit to use for all batches instead of the recorded units.
         units : iterable of type, optional
@@ -2437,7 +2437,7 @@ class ReplayBuffer(NotACollection):
         --------
         >>> buffer.replay("trainer", units=[Pairs])  # doctest: +SKIP
         """
-        arguments = checked_replay(consumer, trainer_steps, last, unit, units)
+        arguments = checked_replay(consumer, trainer_steps, limit, unit, units)
         return self._engine.retry(replayed, self._store, self._sampling, *arguments)
 
     # -- asynchronous forms ------------------------------------------------------------------------

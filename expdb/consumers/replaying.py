@@ -25,7 +25,7 @@ Units = Unit | tuple[type[Unit], ...]
 
 
 def checked_replay(
-    consumer: Any, steps: Any, last: Any, unit: Any, units: Any
+    consumer: Any, steps: Any, limit: Any, unit: Any, units: Any
 ) -> tuple[str, set[int] | None, int | None, Units]:
     """Return the checked arguments of `ReplayBuffer.replay`."""
     if steps is not None and not isinstance(steps, Iterable):
@@ -33,7 +33,7 @@ def checked_replay(
             f"trainer_steps must be iterable, such as range(9), got {steps!r}"
         )
     wanted = None if steps is None else {checks.whole(step, "trainer_steps") for step in steps}
-    newest = None if last is None else checks.whole(last, "last", 1)
+    newest = None if limit is None else checks.whole(limit, "limit", 1)
     if unit is not None:
         checks.instance(unit, Unit, "unit", "expdb.Step()")
     classes = tuple(units) if isinstance(units, Iterable) else (units,)

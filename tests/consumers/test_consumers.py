@@ -394,10 +394,10 @@ def test_replay_raises_if_rewards_have_changed(buffer):
     fill(buffer)
     with buffer.consumer("trainer").lease(200, sampler=expdb.Uniform(replace=False)) as batch:
         pass
-    assert same(next(buffer.replay("trainer", last=1)), batch)
+    assert same(next(buffer.replay("trainer", limit=1)), batch)
     buffer.update({"position": 17}, reward=100.0)
     with pytest.raises(errors.ReplayMismatch, match="annotations or other columns were changed"):
-        next(buffer.replay("trainer", last=1))
+        next(buffer.replay("trainer", limit=1))
 
 
 @pytest.mark.both_databases
@@ -415,7 +415,7 @@ def test_replay_returns_only_the_requested_trainer_steps(buffer):
         same(replay, batches[step]) for replay, step in zip(replays, (20, 30), strict=True)
     ] == [True] * 2
     assert len(list(buffer.replay("trainer"))) == 5
-    assert same(next(buffer.replay("trainer", last=2)), batches[40])
+    assert same(next(buffer.replay("trainer", limit=2)), batches[40])
 
 
 @pytest.mark.both_databases
@@ -738,7 +738,7 @@ def test_replay_returns_batches_in_the_order_of_acknowledgement(buffer):
     second.acknowledge()
     first.acknowledge()
     assert all(map(same, buffer.replay("trainer"), [second.batch, first.batch]))
-    assert same(next(buffer.replay("trainer", last=1)), first.batch)
+    assert same(next(buffer.replay("trainer", limit=1)), first.batch)
 
 
 @pytest.mark.both_databases

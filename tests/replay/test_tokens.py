@@ -746,7 +746,7 @@ def test_shared_and_replay_omit_items_that_exceeded_the_budget(train):
     train.delete(np.array([7]))  # the rest of this drawn item would fit the budget
     shared = consumer.shared(lease.id)
     lease.acknowledge()
-    first, *_ = train.replay("trainer", last=1)
+    first, *_ = train.replay("trainer", limit=1)
     for again in (shared, first):
         np.testing.assert_equal(dict(again), dict(lease.batch))
 
