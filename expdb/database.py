@@ -522,11 +522,11 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
     ) -> pa.Table:
         """Run one SELECT statement and return its rows as an Arrow table.
 
-        The view ``experience`` has one row per step and ``experience_episodes`` one row per
-        episode. ``field(payload, 'name')`` returns a field of a step as a number, text, bytes or
-        JSON text, or NULL if the step does not have the field. In
-        arithmetic, SQLite converts text and JSON to the number at the start of the text, or to 0 if
-        there is none.
+        The view ``experience`` has one row per step, ``experience_episodes`` one row per episode,
+        ``experience_scores`` one row per score and ``experience_draws`` one row per leased item.
+        ``field(payload, 'name')`` returns a field of a step as a number, text, bytes or JSON text,
+        or NULL if the step does not have the field. In arithmetic, SQLite converts text and JSON to
+        the number at the start of the text, or to 0 if there is none.
 
         Parameters
         ----------
@@ -570,7 +570,8 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
         """
         most = None if max_bytes is None else checks.whole(max_bytes, "max_bytes", 1)
         self._save_priorities()
-        return run_sql(self._engine, query, params, checks.flag(timestamps, "timestamps"), most)
+        times = checks.flag(timestamps, "timestamps")
+        return run_sql(self, self._engine, query, params, times, most)
 
     def _save_priorities(self, wait: bool = False) -> None:
         for buffer in list(self._buffers.values()):

@@ -123,8 +123,6 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
     match = _UNKNOWN_NAME.search(message)
     kind, name = (match[1] or match[3], (match[2] or match[4])) if match else ("", "")
     name = name.rpartition(".")[2]
-    if kind in ("table", "relation"):
-        return "query the views experience (one row per step) and experience_episodes"
     if kind == "column":
         if name in fields:
             return f"{name} is a field, so write field(payload, '{name}')"
@@ -137,7 +135,7 @@ def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
         return "SELECT * FROM experience LIMIT 1 shows the columns"
     if "cannot modify" in message or "read-only transaction" in message:
         return "SQL can only read; use buffer.update() or buffer.delete()"
-    return "the views are experience (one row per step) and experience_episodes"
+    return "query experience, experience_episodes, experience_scores or experience_draws"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -448,7 +448,7 @@ def test_a_list_of_positions_is_a_query(buffer):
     [("SELECT action FROM experience", r"; action is a field, so write field\(payload, 'action'\)"),
      ("SELECT e.actin FROM experience e", r"; did you mean the field action\? Write field\("),
      ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience LIMIT 1 shows the"),
-     ("SELEC 1", r"; the views are experience")],
+     ("SELEC 1", r"; query experience, experience_episodes")],
 )  # fmt: skip
 def test_an_unknown_name_in_sql_is_explained_briefly(buffer, db, query, hint):
     buffer.store(action=1)

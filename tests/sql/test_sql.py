@@ -43,6 +43,36 @@ def test_the_view_has_one_row_per_step_with_every_column(db, filled):
     assert [row[name] for name in names] == ["n", 0.5, 2, 2.0, '{"d":"hard"}']
 
 
+def test_experience_draws_has_one_row_per_leased_item_with_its_episode(db, filled):
+    assert db.sql("SELECT * FROM experience_draws").num_rows == 0
+    without_repeats = expdb.Uniform(replace=False)
+    filled.consumer("trainer").lease(2, sampler=without_repeats, trainer_step=7).acknowledge()
+    db.buffer("other").consumer("judge").lease(1)
+    columns = "buffer, consumer, lease, status, trainer_step, position, probability, task_id, step"
+    query = f"-- draws\nSELECT {columns} FROM experience_draws ORDER BY buffer, position"
+    rows = [tuple(row.values()) for row in db.sql(query).to_pylist()]
+    assert rows == [
+        ("b", "trainer", 0, "acknowledged", 7, 0, None, "t", 0),
+        ("b", "trainer", 0, "acknowledged", 7, 1, None, "t", 1),
+        ("other", "judge", 0, "leased", None, 0, None, "o", 0),
+    ]
+    (draw,) = db.sql("SELECT * FROM experience_draws WHERE consumer = 'judge'").to_pylist()
+    assert (draw["batch"], draw["leased_at"] > 1e9) == (0, True)
+    joined = """/* rewards */ WITH RECURSIVE used AS (
+        SELECT * FROM experience_draws WHERE consumer = :consumer)
+        SELECT u.episode_id, sum(e.reward) AS reward FROM used u JOIN experience_episodes x
+        ON x.episode = u.episode AND x.buffer = u.buffer JOIN experience e
+        ON e.position = u.position AND e.buffer = u.buffer GROUP BY u.episode_id"""
+    assert db.sql(joined, {"consumer": "trainer"})["reward"].to_pylist() == [2.0]
+    filled.clear()
+    gone = db.sql(
+        "SELECT position, step, episode_id FROM experience_draws ORDER BY buffer, position"
+    )
+    assert gone.to_pylist()[:2] == [
+        {"position": k, "step": None, "episode_id": None} for k in (0, 1)
+    ]
+
+
 def test_field_returns_numbers_text_and_json(db, filled):
     columns = ", ".join(
         f"field(payload, '{name}') AS {name}"

@@ -102,6 +102,8 @@ class Dialect(Protocol):
 
     # -- parameters ------------------------------------------------------------------------------
 
+    JSON_ROWS: str  # FROM clause with the elements of a JSON array, given the parameter
+    JSON_ITEM: str  # an item of such an element, which is an array, given the index
     AMONG: str  # `id {AMONG}`: whether id is in a list of integers, one parameter
 
     def as_list(self, values: np.ndarray) -> Any:

@@ -18,6 +18,7 @@ from expdb.names import nearest, suggest_for_sql_error
 from expdb.sql.dialects.base import QueryFailed
 from expdb.sql.engine import Engine
 from expdb.storage.catalog import Fields
+from expdb.storage.reading.draws_view import PARAMETER, reads_draws, with_draws
 from expdb.storage.reading.timestamps import COLUMNS as TIME_COLUMNS
 from expdb.storage.reading.timestamps import to_timestamps
 from expdb.storage.stored_json import json_text, parse_names
@@ -232,12 +233,17 @@ def _bindable(params: Any) -> dict[str, Any]:
 
 
 def run_sql(
-    engine: Engine, query: str, params: Any, timestamps: bool = False, max_bytes: int | None = None
+    db: Any, engine: Engine, query: str, params: Any, timestamps: bool, max_bytes: int | None
 ) -> pa.Table:
-    """Run a statement and return its rows; number column names that occur more than once."""
+    """Run a statement on an ExperienceDB and return its rows as a table.
+
+    Number column names that occur more than once.
+    """
     if not isinstance(query, str):
         raise SqlError(f"query must be SQL text, got {query!r}")
     bound = _bindable(params)
+    if reads_draws(query):
+        query, bound[PARAMETER] = with_draws(query, db, engine.dialect)
     try:
         with engine.sql() as session:
             field = FieldFunction(session.query)

@@ -266,6 +266,7 @@ WITH ended AS (DELETE FROM admissions WHERE buffer_id = ? AND id = ? RETURNING i
        AND (NOT ?::boolean OR EXISTS (SELECT 1 FROM ended)))
 SELECT count(*) FROM ended
 """
+JSON_ROWS, JSON_ITEM = "json_array_elements(CAST({} AS json)) AS e(value)", "value ->> {}"
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row

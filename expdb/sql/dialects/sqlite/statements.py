@@ -310,6 +310,7 @@ def from_block(data: bytes) -> np.ndarray:
 
 
 # `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
+JSON_ROWS, JSON_ITEM = "json_each({})", "json_extract(value, '$[{}]')"
 AMONG = "IN (SELECT value FROM json_each(?))"
 
 # -- reading ---------------------------------------------------------------------------------------
