@@ -38,6 +38,7 @@ SEARCHES = {
     "questions trained step 120": "answer-questions-about-training.html",
     "failed tool calls": "answer-questions-about-training.html",
     "prioritised prioritized replay": "use-prioritized-replay.html",
+    "read only access": "give-read-access.html",
     "stack atari frames": "stack-frames.html",
 }
 PAINTING = 150  # milliseconds from the end of loading to a painted page
