@@ -161,7 +161,7 @@ class Tokens(Unit):
     >>> unit = expdb.Tokens(  # doctest: +SKIP
     ...     of=expdb.Group(8, score="judge"), max_tokens=8192, pack=True, advantage="grpo"
     ... )
-    >>> with consumer.lease(16, unit=unit, step=7) as batch:  # doctest: +SKIP
+    >>> with consumer.lease(16, unit=unit, trainer_step=7) as batch:  # doctest: +SKIP
     ...     train(batch["input_ids"], batch["loss_mask"], batch["advantage"])
     """
 
