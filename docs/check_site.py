@@ -1,8 +1,9 @@
 """Check the built site in Chromium: `python3 dev.py docs --browser`.
 
 The program loads every page at the width of a desktop and of a phone, saves a screenshot of each
-in `docs/_build/screenshots`, and searches for words. It exits with status 1 if a page logs an
-error, is wider than its window or sends a request to another host, or if a search fails.
+in `docs/_build/screenshots`, and runs the queries in `SEARCHES`. It exits with status 1 if a page
+logs an error, is wider than its window or sends a request to another host, or if the first result
+of a query is not the expected page.
 """
 
 import functools
@@ -29,7 +30,7 @@ from PyQt6.QtWidgets import QApplication
 
 BUILD = Path(__file__).parent / "_build"
 SIZES = ((1280, 900), (390, 844))  # pixels
-# Queries, and the page that must be the first result; None if any result is enough.
+# Queries, each with the page that must be the first result, or None if any page may be the first.
 SEARCHES = {
     "update_priorities": None,
     "max_times_sampled": None,
@@ -134,11 +135,11 @@ def check(site: str, host: str) -> list[str]:
             if excess is None or excess > 0:
                 problems.append(f"{path} is {excess} pixels wider than {width}")
             view.grab().save(str(screenshots / f"{'-'.join(path.parts)}-{width}.png"))
-    for query, wanted in SEARCHES.items():
+    for query, expected_page in SEARCHES.items():
         load(page, f"{site}/search.html?q={query.replace(' ', '+')}", SEARCHING)
-        found = evaluate(page, "document.querySelector('#search-results li a')?.href")
-        if found is None or (wanted is not None and wanted not in found):
-            problems.append(f"the first result of the search for {query!r} is {found}")
+        first_result = evaluate(page, "document.querySelector('#search-results li a')?.href")
+        if first_result is None or (expected_page or "") not in first_result:
+            problems.append(f"the first result of the search for {query!r} is {first_result}")
     page.deleteLater()
     print(f"{len(paths)} pages at {len(SIZES)} widths, {len(SEARCHES)} searches")
     return problems

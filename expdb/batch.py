@@ -404,7 +404,7 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
 def table_of_rows(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
     """Return rows of a query as an Arrow table, given the kind of each column.
 
-    A column of the kind "numbers" has dicts of numbers, which become structs.
+    The kind "numbers" is for dicts of numbers. They become structs, and a missing key becomes null.
     """
     import pyarrow as pa
 

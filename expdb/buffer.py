@@ -46,8 +46,7 @@ from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording, record_score
 from expdb.storage.scores.requested import scores_of
 from expdb.storage.store import Store, evicted
-from expdb.storage.upkeep import workers
-from expdb.storage.upkeep.check import check_buffer
+from expdb.storage.upkeep import check, workers
 from expdb.storage.upkeep.metrics_history import read_metrics
 from expdb.storage.upkeep.reporting import Reporter
 from expdb.storage.upkeep.stats import buffer_stats
@@ -878,13 +877,12 @@ class ReplayBuffer(NotACollection):
         >>> buffer.unfinished(8)["missing"].to_pylist()  # doctest: +SKIP
         [3]
         """
-        size = checks.whole(group_size, "group_size", 1)
-        rows = self._store.read(groups.unfinished, size)
+        rows = self._store.read(groups.unfinished, checks.whole(group_size, "group_size", 1))
         return table_of_rows(rows, groups.COLUMNS)
 
     @retry_on_restart
     def _page(self, number: int, size: int, where: Where = None) -> list[dict[str, Any]]:
-        """Return one page of the matching steps, in the order of their positions.
+        """Return one page of the matching steps; deprecated, use `scan`.
 
         Parameters
         ----------
@@ -964,6 +962,7 @@ class ReplayBuffer(NotACollection):
             columns = fetch.steps(self._store, session, state, wanted, fields, finals=True)
             return Batch(columns, len(wanted))
 
+    @checked_keywords()
     def scan(
         self,
         where: Where = None,
@@ -1010,7 +1009,8 @@ class ReplayBuffer(NotACollection):
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
         size, after = checks.whole(size, "size", 1), checks.whole(after, "after", -1)
-        return self._scan(self._compile(where), after, size, fields)
+        names = None if fields is None else field_names(fields)
+        return self._scan(self._compile(where), after, size, names)
 
     def _scan(self, *arguments: Any) -> Iterator[Batch]:
         for columns, count in fetch.scan(self._store, *arguments):
@@ -1559,7 +1559,7 @@ class ReplayBuffer(NotACollection):
         list of str
             One line per problem; empty if there is none.
         """
-        return self._store.read(check_buffer)
+        return self._store.read(check.check_buffer)
 
     @retry_on_restart
     def why(self, position: int) -> list[str]:
@@ -2149,22 +2149,22 @@ class ReplayBuffer(NotACollection):
 
     @retry_on_restart
     def waiting(self, *, limit: int | None = None) -> pa.Table:
-        """Return the calls of learners, writers and actors that have waited for over a second.
+        """Return the calls of learners, writers and actors that have waited for over one second.
 
-        `ExperienceDB.doctor` reports them too.
+        `ExperienceDB.doctor` also reports these calls.
 
         Parameters
         ----------
         limit : int, optional
-            Maximum number of calls, at least 1. By default, there is no limit.
+            Return only this number of calls, the longest waits. By default, there is no limit.
 
         Returns
         -------
         pyarrow.Table
-            One row per waiting call, longest wait first. The columns are `role`, ``"actor"`` or
-            ``"learner"``, or null if the process uses an older version of expdb; `process`, the
-            process id and the machine; `seconds`, the time waited so far; and `waits_for`, a
-            description of the condition.
+            One row per waiting call, longest wait first. The columns are `role` (``"actor"``,
+            ``"learner"``, or null if the process uses an older version of expdb); `process`, the
+            process id and the machine; `seconds`, the time that the call has waited so far; and
+            `waits_for`, the condition that the call waits for, as text.
 
         Raises
         ------
@@ -2175,18 +2175,19 @@ class ReplayBuffer(NotACollection):
 
     @retry_on_restart
     def workers(self, *, limit: int | None = None) -> pa.Table:
-        """Return the processes that write to the buffer, learn from it or judge its episodes.
+        """Return the workers that write to the buffer, learn from it or judge its episodes.
 
-        A handle registers with its first write, sample, lease, acknowledgement or score that occurs
-        at least one second after it opened the buffer. From then on, it reports about every ten
-        seconds while it uses the buffer. Read-only handles do not register. A worker is one role of
-        one handle. It is removed from the list one hour after its last report if it has ended, and
-        otherwise after one day.
+        A worker is one role of one handle. Once a handle has had the buffer open for one second,
+        its next write, sample, lease, acknowledgement or score registers it. From then on, it
+        reports about every ten seconds while it uses the buffer. Read-only handles do not register.
+        expdb removes a worker one hour after its last report if the worker has ended, and otherwise
+        one day after its last report.
 
         Parameters
         ----------
         limit : int, optional
-            Maximum number of workers, at least 1. By default, there is no limit.
+            Return only this number of workers, the most recently active ones. By default, there is
+            no limit.
 
         Returns
         -------
@@ -2195,11 +2196,11 @@ class ReplayBuffer(NotACollection):
             `role` (``"actor"``, ``"learner"`` or ``"judge"``); `process`, the process id and the
             machine; `run`; `state` (``"active"``; ``"waiting"``, for the reason `waits_for`;
             ``"silent"``, without a report for a minute; ``"ended"``; or ``"died"``, if the process
-            ended without closing its handle); `since` and `active`, the
-            Unix seconds of the first and of the latest report; `counts`, a struct of counters such
-            as ``steps`` or ``leases``; and `rates`, a struct with the increase of each counter per
-            second between the latest two reports, without sums. A counter that a worker lacks is
-            null.
+            ended without closing its handle); `since` and `active`, the times of the first and of
+            the latest report in Unix seconds; `counts`, a struct of counters such as ``steps`` or
+            ``leases``; and `rates`, a struct with the increase of each counter per second between
+            the latest two reports, without sums. In the structs, a counter that a worker does not
+            have is null.
 
         Raises
         ------
@@ -2402,7 +2403,8 @@ class ReplayBuffer(NotACollection):
         trainer_steps : iterable of int, optional
             Replay only the batches that were acknowledged with one of these trainer steps.
         limit : int, optional
-            Replay only the newest `limit` of the selected batches, at least 1.
+            Replay only this number of the selected batches, the newest ones. By default, replay all
+            selected batches.
         unit : Unit, optional
             Unit to use for all batches instead of the recorded units.
         units : iterable of type, optional

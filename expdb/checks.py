@@ -147,7 +147,7 @@ def instance(value: Any, kind: type[Kind], name: str, example: str) -> Kind:
     """Return the value if it is an instance of `kind`; the error message names `example`."""
     if not isinstance(value, kind):
         is_class = isinstance(value, type) and issubclass(value, kind)
-        advice = f"; pass an instance, {value.__name__}()" if is_class else ""
+        advice = f"; pass an instance, {value.__name__}(...)" if is_class else ""
         raise InvalidValue(
             f"{name} must be a {kind.__name__} such as {example}, got {value!r}{advice}"
         )

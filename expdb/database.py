@@ -334,6 +334,7 @@ class ExperienceDB(AsyncExit["ExperienceDB"]):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = f"open a buffer with buffer({name!r})"
+        hint = f"use buffer(name).{name}" if hasattr(ReplayBuffer, name) else hint
         raise build_attribute_error("an ExperienceDB", name, dir(type(self)), DATABASE_HINTS, hint)
 
     def __dir__(self) -> list[str]:

@@ -34,7 +34,7 @@ def checked_keywords(
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if not known.issuperset(named):
                 by_position = names[: len(arguments)]
-                named = translate(function.__name__, names, renamed, named, by_position)  # type: ignore
+                named = translate(function.__name__.lstrip("_"), names, renamed, named, by_position)  # type: ignore
             return function(*arguments, **named)
 
         return call

@@ -62,6 +62,21 @@ TOKEN_KEYS = (
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
 # The columns of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
+# The columns of `experience_draws` that `ReplayBuffer.draws` returns, with types of both databases.
+DRAW_COLUMNS = {
+    "consumer": "text", "lease": "bigint", "batch": "bigint", "status": "text",
+    "leased_at": "double precision", "trainer_step": "bigint", "position": "bigint",
+    "probability": "double precision",
+}  # fmt: skip
+VIEWS = {
+    "experience": VIEW_COLUMNS,
+    "experience_episodes": EPISODE_VIEW_COLUMNS,
+    "experience_scores": (
+        "buffer", "id", "episode_id", "task_id", "group_id", "position", "name", "value",
+        "scored_by", "status", "detail", "scored",
+    ),
+    "experience_draws": ("buffer", *DRAW_COLUMNS, "step", "episode", "episode_id", "task_id"),
+}  # fmt: skip
 
 # Arguments of `store` in addition to the fields: for the step, and for its episode.
 STEP_KEYS = (
@@ -118,24 +133,29 @@ _UNKNOWN_NAME = re.compile(
 )
 
 
-def suggest_for_sql_error(message: str, fields: Iterable[str]) -> str:
+def suggest_for_sql_error(message: str, query: str, fields: Iterable[str]) -> str:
     """Return advice for an SQL error about an unknown name, given the error message."""
     match = _UNKNOWN_NAME.search(message)
-    kind, name = (match[1] or match[3], (match[2] or match[4])) if match else ("", "")
-    name = name.rpartition(".")[2]
+    kind, full_name = (match[1] or match[3], (match[2] or match[4])) if match else ("", "")
+    qualifier, _, name = full_name.rpartition(".")
+    views = [view for view in VIEWS if re.search(rf"\b{view}\b", query, re.IGNORECASE)]
     if kind == "column":
+        if qualifier in ("tags", "episode_tags"):
+            return f"tags are JSON, so write json_extract({qualifier}, '$.{name}')"
         if name in fields:
-            return f"{name} is a field, so write field(payload, '{name}')"
-        near = difflib.get_close_matches(name, [*VIEW_COLUMNS, *EPISODE_VIEW_COLUMNS], 1, 0.6)
+            view = "" if "experience" in views else " and query the view experience"
+            return f"{name} is a field, so write field(payload, '{name}'){view}"
+        columns = {column for view in views or VIEWS for column in VIEWS[view]} - {name}
+        near = difflib.get_close_matches(name, columns, 1, 0.6)
         if near:
             return f"did you mean {near[0]}?"
         near = difflib.get_close_matches(name, list(fields), 1, 0.6)
         if near:
             return f"did you mean the field {near[0]}? Write field(payload, '{near[0]}')"
-        return "SELECT * FROM experience LIMIT 1 shows the columns"
+        return f"SELECT * FROM {(views or ['experience'])[-1]} LIMIT 1 shows the columns"
     if "cannot modify" in message or "read-only transaction" in message:
         return "SQL can only read; use buffer.update() or buffer.delete()"
-    return "query experience, experience_episodes, experience_scores or experience_draws"
+    return f"the views are {', '.join(list(VIEWS)[:-1])} and {list(VIEWS)[-1]}"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The steps and workers of a buffer as dicts."""
+"""Functions that return the steps and workers of a buffer as dicts."""
 
 COLUMNS = (
     "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id", "group_id",
@@ -15,12 +15,12 @@ def steps_of(buffer, where=None):
 
 
 def workers_of(buffer):
-    """Return the workers, each with the counters that it has."""
+    """Return the workers, each without the counters that it does not have."""
     return [
-        {**worker, **{key: _known(worker[key]) for key in ("counts", "rates")}}
+        {**worker, **{key: _without_nulls(worker[key]) for key in ("counts", "rates")}}
         for worker in buffer.workers().to_pylist()
     ]
 
 
-def _known(numbers):
+def _without_nulls(numbers):
     return {name: number for name, number in numbers.items() if number is not None}

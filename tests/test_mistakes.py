@@ -503,6 +503,17 @@ def test_an_old_name_of_an_argument_works_and_warns(buffer):
         lease.give_back()
 
 
+def test_a_method_of_a_buffer_is_suggested_for_a_database(db):
+    with pytest.raises(AttributeError, match=r"use buffer\(name\).workers$"):
+        db.workers()
+
+
+def test_one_name_of_a_field_is_a_list_of_one(buffer):
+    buffer.store(x=1, task_id="t")
+    (batch,) = buffer.scan(fields="task_id")
+    assert list(batch) == ["task_id"]
+
+
 def test_a_deprecated_method_works_and_warns(buffer):
     buffer.store_batch([{"x": k, "task_id": "u" if k == 0 else "t"} for k in range(5)])
     with pytest.warns(DeprecationWarning, match=r"page is deprecated; use `scan\(size=n\)`"):

@@ -1,6 +1,6 @@
-/* Find pages that contain any word of a query, and rank pages with these words in a title first.
+/* Find pages that contain any word of a query, and list pages with these words in a title first.
 
-   Sphinx finds only pages that contain all words. */
+   Without this script, Sphinx finds only pages that contain all words of the query. */
 if (typeof Search !== "undefined") {
   Scorer.title = 100;
   Scorer.partialTitle = 30;

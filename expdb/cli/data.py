@@ -213,7 +213,7 @@ def query(
     """
     condition = condition_of(conditions, where)
     with expdb.open(location, create=False, read_only=True) as db, progress("query"):
-        chosen = db.buffer(buffer, create=False)
+        chosen = only_buffer(db, location, buffer)
         if what == "count":
             return click.echo(chosen.count(condition))
         if what == "tasks":

@@ -35,8 +35,25 @@ class Verb(click.Command):
         return [param for param in super().get_params(ctx) if param.opts != [replaced]]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; if the location is missing, insert it from the environment."""
+        """Parse the arguments; if they contain a buffer too many, say where a buffer belongs."""
         ctx.meta[BUFFER_OPTION] = any(arg.split("=")[0] == BUFFER_OPTION for arg in args)
+        once = "pass the buffer once, as BUFFER or with --buffer"
+        try:
+            rest = self._parse_with_location(ctx, args)
+        except click.UsageError as error:
+            message = error.format_message().rstrip(".")
+            takes_option = any(BUFFER_OPTION in param.opts for param in self.params)
+            if not takes_option or not re.match("Got unexpected extra|.*'POSITION'", message):
+                raise
+            hint = once if ctx.meta[BUFFER_OPTION] else "pass a buffer with --buffer NAME"
+            raise click.UsageError(f"{message}; {hint}.", ctx) from None
+        conditions = ctx.params.get("conditions")
+        if ctx.meta[BUFFER_OPTION] and conditions and conditions[0] == ctx.params["buffer"]:
+            raise click.UsageError(f"{conditions[0]!r} is not a condition; {once}.", ctx)
+        return rest
+
+    def _parse_with_location(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; if the location is missing, insert it from the environment."""
         default = os.environ.get(LOCATION)
         first = next(
             (parameter for parameter in self.params if isinstance(parameter, click.Argument)), None
@@ -130,7 +147,7 @@ def verb(function: Callable[..., Any]) -> click.Command:
     command = main.command(name, cls=Verb)(_report_errors(function))
     if any(param.opts == ["buffer"] for param in command.params):
         command.params.append(
-            click.Option([BUFFER_OPTION, "buffer_"], help="Name of the buffer, instead of BUFFER.",
+            click.Option([BUFFER_OPTION, "buffer_"], help="Name of the buffer; replaces BUFFER.",
                 expose_value=False, callback=_set_buffer)
         )  # fmt: skip
     for param in command.params:

@@ -1,4 +1,4 @@
-"""Samplers that draw the steps at given positions or indices, and the value of the first step."""
+"""Samplers that draw the steps at given positions or indices, and a read of the first step."""
 
 from __future__ import annotations
 

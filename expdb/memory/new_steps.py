@@ -292,7 +292,7 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     """Link the new steps to their episodes; return older positions whose successor changed."""
     first, slots, begin = new_steps.first, r.slots, r.row(new_steps.first)
     after, before, terminated = r.columns[AFTER], r.columns[BEFORE], r.columns["terminated"]
-    rows: Any = [None, begin, None]  # a step alone has no links to the rows around it
+    rows: Any = [None, begin, None]  # a single new step has no links to other new steps
     if new_steps.count > 1:
         rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
         after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]

@@ -176,7 +176,7 @@ def resolve(name: Any) -> tuple[ViewColumn, str | None]:
             hint = f"write {head}.<key>"
         elif head == "scores":
             hint = "write scores.<name>; a name has 1 to 64 letters, digits and _"
-        elif head == "exp_meta":  # the name in AWorld
+        elif head == "exp_meta":  # AWorld's prefix of columns
             column_name = f"{key!r}, or " if key in VIEW else ""
             hint = f"use {column_name}the adapter expdb.integrations.aworld"
         raise QueryError(f"unknown name {name!r} in a query; {hint}")

@@ -309,15 +309,28 @@ def test_why_uses_the_only_buffer_or_the_named_buffer(path):
     assert "stored as step 0" in run("why", path, "0", "--buffer", "train")
 
 
-@pytest.mark.parametrize("given", [["--buffer", "train"], ["--buffer=train"]])
-def test_the_option_buffer_replaces_the_argument(path, monkeypatch, given):
+@pytest.mark.parametrize("option", [["--buffer", "train"], ["--buffer=train"]])
+def test_the_option_buffer_replaces_the_argument(path, monkeypatch, option):
     expected = run("query", path, "train", "step = 1", "--count")
-    assert run("query", path, *given, "step = 1", "--count") == expected
-    assert run("query", *given, path, "step = 1", "--count") == expected
-    assert run("tail", path, *given, "-n", "1") == run("tail", path, "train", "-n", "1")
-    assert "expected an operator" in run("query", path, "train", *given, status=2)
+    assert run("query", path, *option, "step = 1", "--count") == expected
+    assert run("query", *option, path, "step = 1", "--count") == expected
+    assert run("tail", path, *option, "-n", "1") == run("tail", path, "train", "-n", "1")
     monkeypatch.setenv("EXPDB_LOCATION", str(path))
-    assert run("query", *given, "step = 1", "--count") == expected
+    assert run("query", *option, "step = 1", "--count") == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["query", "PATH", "train", "--buffer", "train"], "'train' is not a condition; pass the"),
+     (["leases", "PATH", "train", "--buffer", "b"], "argument (train); pass the buffer once"),
+     (["why", "PATH", "train", "0"], "not a valid integer; pass a buffer with --buffer NAME"),
+     (["show", "PATH", "train", "e0"], "argument (e0); pass a buffer with --buffer NAME"),
+     (["query", "PATH", "reward > 0"], "pass the buffer before the conditions"),
+     (["info", "PATH", "train"], "Got unexpected extra argument (train)\n")],
+)  # fmt: skip
+def test_the_error_for_a_misplaced_buffer_says_where_it_belongs(path, arguments, message):
+    given = [path if argument == "PATH" else argument for argument in arguments]
+    assert message in run(*given, status=2)
 
 
 def test_copying_an_unknown_buffer_creates_no_target(path, tmp_path):

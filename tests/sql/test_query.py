@@ -319,7 +319,7 @@ def test_large_integers_and_floats_compare_exactly(buffer, column):
     )
 
 
-def test_pages_and_positions_beyond_64_bits_match_no_step(buffer):
+def test_positions_beyond_64_bits_match_no_step_and_get_rejects_them(buffer):
     buffer.store(x=1)
     assert buffer.count(np.array([2**64 - 1, 0], np.uint64)) == 1
     with pytest.raises(expdb.InvalidValue, match="64 bits"):
@@ -447,8 +447,11 @@ def test_a_list_of_positions_is_a_query(buffer):
     ("query", "hint"),
     [("SELECT action FROM experience", r"; action is a field, so write field\(payload, 'action'\)"),
      ("SELECT e.actin FROM experience e", r"; did you mean the field action\? Write field\("),
-     ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience LIMIT 1 shows the"),
-     ("SELEC 1", r"; query experience, experience_episodes")],
+     ("SELECT nope FROM experience_episodes", r"; SELECT \* FROM experience_episodes LIMIT 1"),
+     ("SELECT reward FROM experience_draws", r"; SELECT \* FROM experience_draws LIMIT 1"),
+     ("SELECT d.trainerstep FROM experience_draws d", r"; did you mean trainer_step\?"),
+     ("SELECT action FROM experience_episodes", r"and query the view experience$"),
+     ("SELEC 1", r"; the views are experience, experience_episodes")],
 )  # fmt: skip
 def test_an_unknown_name_in_sql_is_explained_briefly(buffer, db, query, hint):
     buffer.store(action=1)

@@ -102,6 +102,28 @@ def test_a_file_open_in_another_process_is_read_with_its_wal(path):
     assert readings == (4950.0, 101, [])
 
 
+@pytest.mark.parametrize("file", ["runs.db-wal", "runs.db-shm"])
+def test_the_error_names_the_unreadable_file_of_an_open_database(path, file):
+    is_open, may_close = FORK.Event(), FORK.Event()
+
+    def write():
+        with expdb.open(path) as db:
+            db.buffer("train").store(x=50.0)
+            for name in os.listdir(path.parent):
+                (path.parent / name).chmod(0 if name == file else 0o644)
+            is_open.set()
+            may_close.wait(60)
+
+    writer = FORK.Process(target=write)
+    writer.start()
+    assert is_open.wait(60)
+    error = as_reader(path, read)
+    may_close.set()
+    writer.join(60)
+    assert isinstance(error, errors.AccessDenied)
+    assert f"{file} cannot be read by this user; check its permissions" in str(error)
+
+
 def test_a_reader_detects_a_process_that_opens_the_file_later(path):
     received, sent = FORK.Pipe(duplex=False)
 

@@ -58,17 +58,17 @@ def test_experience_draws_has_one_row_per_leased_item_with_its_episode(db, fille
     ]
     (draw,) = db.sql("SELECT * FROM experience_draws WHERE consumer = 'judge'").to_pylist()
     assert (draw["batch"], draw["leased_at"] > 1e9) == (0, True)
-    joined = """/* rewards */ WITH RECURSIVE used AS (
+    query = """/* rewards */ WITH RECURSIVE used AS (
         SELECT * FROM experience_draws WHERE consumer = :consumer)
         SELECT u.episode_id, sum(e.reward) AS reward FROM used u JOIN experience_episodes x
         ON x.episode = u.episode AND x.buffer = u.buffer JOIN experience e
         ON e.position = u.position AND e.buffer = u.buffer GROUP BY u.episode_id"""
-    assert db.sql(joined, {"consumer": "trainer"})["reward"].to_pylist() == [2.0]
+    assert db.sql(query, {"consumer": "trainer"})["reward"].to_pylist() == [2.0]
     filled.clear()
-    gone = db.sql(
+    rows_without_steps = db.sql(
         "SELECT position, step, episode_id FROM experience_draws ORDER BY buffer, position"
     )
-    assert gone.to_pylist()[:2] == [
+    assert rows_without_steps.to_pylist()[:2] == [
         {"position": k, "step": None, "episode_id": None} for k in (0, 1)
     ]
 

@@ -112,7 +112,7 @@ def test_update_and_delete_require_a_query(filled):
 
 
 @pytest.mark.both_databases
-def test_deleted_steps_disappear_from_pages_tasks_and_episodes(db, filled):
+def test_deleted_steps_disappear_from_scans_tasks_and_episodes(db, filled):
     assert filled.delete(QueryBuilder().in_("step", [1, 3])) == 10
     assert filled.delete({"task_id": "nope"}) == 0
     assert len(filled) == 15

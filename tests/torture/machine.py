@@ -397,8 +397,8 @@ def set_clock(place: Place, rounds: int) -> Outcome:
                 newest, added = set(sampled["position"].tolist()), writer.buffer.stats()["added"]
                 if newest != set(range(added - 10, added)):
                     violations.append(f"the newest 10 of {added} are {sorted(newest)}")
-        (tried,) = writer.buffer.scan(size=50, fields=["execute_time"])
-    if len({*tried["execute_time"].tolist()}) < 2:
+        (steps,) = writer.buffer.scan(size=50, fields=["execute_time"])
+    if len({*steps["execute_time"].tolist()}) < 2:
         violations.append("the clock did not jump")
     return Outcome(rounds, violations)
 

@@ -102,8 +102,10 @@ class Dialect(Protocol):
 
     # -- parameters ------------------------------------------------------------------------------
 
-    JSON_ROWS: str  # FROM clause with the elements of a JSON array, given the parameter
-    JSON_ITEM: str  # an item of such an element, which is an array, given the index
+    # `FROM {JSON_ROWS}`: one row per element of a JSON array; {} stands for the parameter.
+    JSON_ROWS: str
+    # An item of such an element, which is itself an array; {} stands for the index.
+    JSON_ITEM: str
     AMONG: str  # `id {AMONG}`: whether id is in a list of integers, one parameter
 
     def as_list(self, values: np.ndarray) -> Any:

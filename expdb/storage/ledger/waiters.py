@@ -77,12 +77,12 @@ class Waiter:
             session.execute(statement)
 
 
-# The columns of the list, with their types.
+# Columns of the table of `ReplayBuffer.waiting`, with their kinds.
 COLUMNS = {"role": "text", "process": "text", "seconds": "real", "waits_for": "text"}
 
 
 def list_waiting(store: Store, session: Session, limit: int | None) -> list[tuple[Any, ...]]:
-    """Return the calls that wait, except those of ended processes; see `COLUMNS`."""
+    """Return the `COLUMNS` of the waiting calls of processes that have not ended."""
     if limit is not None:
         limit = checks.whole(limit, "limit", 1)
     rows = session.query(

@@ -237,7 +237,7 @@ def run_sql(
 ) -> pa.Table:
     """Run a statement on an ExperienceDB and return its rows as a table.
 
-    Number column names that occur more than once.
+    Column names that occur more than once get numbers.
     """
     if not isinstance(query, str):
         raise SqlError(f"query must be SQL text, got {query!r}")
@@ -252,7 +252,7 @@ def run_sql(
             )
     except QueryFailed as error:
         with engine.reading() as session:  # a failed transaction of PostgreSQL cannot read
-            hint = suggest_for_sql_error(str(error), FieldFunction(session.query).names())
+            hint = suggest_for_sql_error(str(error), query, FieldFunction(session.query).names())
         raise SqlError(f"{error}; {hint}") from error.__cause__
     unique: list[str] = []
     for name in names:

@@ -22,7 +22,7 @@ WORKERS = (
     "WHERE buffer_id = ? AND holder <> ? ORDER BY active DESC, role, id LIMIT ?"
 )
 WAITERS = "SELECT holder, role, what FROM waiters WHERE buffer_id = ? ORDER BY since DESC"
-# The columns of the list, with their types.
+# Columns of the table of `ReplayBuffer.workers`, with their kinds.
 COLUMNS = {
     "role": "text", "process": "text", "run": "text", "state": "text", "waits_for": "text",
     "since": "real", "active": "real", "counts": "numbers", "rates": "numbers",
@@ -32,7 +32,7 @@ WAITS_FOR = {"actor": "the rate limiter or the pace", "learner": "enough steps t
 
 
 def list_workers(store: Store, session: Session, limit: int | None) -> list[tuple[Any, ...]]:
-    """Return the workers of a buffer, the most recently active one first; see `COLUMNS`."""
+    """Return the `COLUMNS` of the workers of a buffer, the most recently active worker first."""
     limit = 2**63 - 1 if limit is None else checks.whole(limit, "limit", 1)
     rows, waiters, ((now,),) = session.query_all(
         (WORKERS, store.id, REMOVED, limit), (WAITERS, store.id), (f"SELECT {store.dialect.NOW}",)

@@ -336,8 +336,8 @@ class SQLStorage(Storage):
         where, begin, end = _where(query_condition), (page - 1) * page_size, page * page_size
         if where is _IN_PYTHON:
             return self.get_all(query_condition)[begin:end]
-        found = next(self.buffer.scan(where, size=end, fields=["position"]), None)
-        return [] if found is None else list(self._rows(found["position"][begin:]))
+        steps = next(self.buffer.scan(where, size=end, fields=["position"]), None)
+        return [] if steps is None else list(self._rows(steps["position"][begin:]))
 
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
         """Return all matching rows in order of insertion.

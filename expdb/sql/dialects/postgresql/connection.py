@@ -1,7 +1,4 @@
-"""Connections to a server: how to open them, whether they are usable, what their errors mean.
-
-`examined` returns the findings about a server for `expdb doctor`.
-"""
+"""Connections to a server: opening, checks, errors, and the findings for `expdb doctor`."""
 
 import logging
 import select
@@ -350,7 +347,7 @@ def _note_time(driver: Any, record: Any) -> None:
     record.info["used"] = time.monotonic()
 
 
-def examined(session: Session) -> list[Finding]:
+def examine_server(session: Session) -> list[Finding]:
     """Return findings about a server, each with its value and the solution to a problem."""
     start = time.monotonic()
     session.query("SELECT 1")

@@ -25,7 +25,7 @@ from expdb.sql.dialects.postgresql import statements as postgresql
 from expdb.sql.dialects.postgresql.connection import (
     connect_error,
     create_pool,
-    examined,
+    examine_server,
     first_line,
     translated,
 )
@@ -448,7 +448,7 @@ class PostgresqlEngine(Engine):
     def examine(self) -> list[Finding]:
         """Return findings about the server and its use, for `expdb doctor`."""
         with self.reading() as session:
-            return examined(session)
+            return examine_server(session)
 
     def backup(self, target: str) -> None:
         """Raise an error, because PostgreSQL has its own backup tool."""

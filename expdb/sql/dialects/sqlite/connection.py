@@ -95,8 +95,11 @@ def translated(error: BaseException, path: str) -> BaseException:
         )
     if primary == sqlite3.SQLITE_CANTOPEN:
         folder = os.path.dirname(path)
-        if os.path.exists(path) and not os.access(path, os.R_OK):
-            return errors.AccessDenied(f"{path} cannot be read by this user; check its permissions")
+        for file in (path, f"{path}-wal", f"{path}-shm"):
+            if os.path.exists(file) and not os.access(file, os.R_OK):
+                return errors.AccessDenied(
+                    f"{file} cannot be read by this user; check its permissions"
+                )
         if os.path.exists(folder) and not os.access(folder, os.W_OK):
             return errors.DatabaseReadOnly(
                 f"{path} is in a folder that this user cannot write to; open it with "

@@ -31,7 +31,7 @@ from expdb.sql.dialects.sqlite.connection import (
 )
 from expdb.sql.dialects.sqlite.files import (
     FileUse,
-    examined,
+    examine_file,
     open_files,
     refuse_other_library,
     refuse_other_path,
@@ -492,7 +492,7 @@ class SqliteEngine(Engine):
     def examine(self) -> list[Finding]:
         """Return findings about the file and its use, for `expdb doctor`."""
         with self.reading() as session:
-            return examined(self.path, self.module, session, self.durability)
+            return examine_file(self.path, self.module, session, self.durability)
 
     def backup(self, target: str) -> None:
         """Copy the current database into a new file, with SQLite's backup function."""

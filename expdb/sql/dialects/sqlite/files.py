@@ -1,6 +1,6 @@
-"""The files of an SQLite database: identity, disk, locks, open files, and `expdb doctor`.
+"""The files of an SQLite database: identity, disk, locks, uses, and findings for `expdb doctor`.
 
-The functions that ask the operating system never open the file: a process that opens and closes a
+The functions that query the operating system never open the file: a process that opens and closes a
 file of its own database drops the locks that SQLite holds on it.
 """
 
@@ -355,7 +355,7 @@ def refuse_other_path(path: str, file: object) -> None:
                 )
 
 
-def examined(path: str, module: ModuleType, session: Session, durability: str) -> list[Finding]:
+def examine_file(path: str, module: ModuleType, session: Session, durability: str) -> list[Finding]:
     """Return findings about a file, each with its value and the solution to a problem."""
     holders = lock_holders(path)  # before this session reads and would count as a reader
     writing, connected = named(holders.get(WRITER, set())), named(holders.get(CONNECTED, set()))

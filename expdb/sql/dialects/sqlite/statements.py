@@ -309,8 +309,8 @@ def from_block(data: bytes) -> np.ndarray:
     return np.frombuffer(data, ">f8").astype(np.float64)
 
 
-# `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
 JSON_ROWS, JSON_ITEM = "json_each({})", "json_extract(value, '$[{}]')"
+# `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
 AMONG = "IN (SELECT value FROM json_each(?))"
 
 # -- reading ---------------------------------------------------------------------------------------
