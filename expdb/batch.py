@@ -404,15 +404,18 @@ def _arrow(array: np.ndarray, there: np.ndarray | None) -> Any:
 def table_of_rows(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa.Table:
     """Return rows of a query as an Arrow table, given the kind of each column.
 
-    The kind "numbers" is for dicts of numbers. They become structs, and a missing key becomes null.
+    The kind "numbers" is for dicts of floats. They become structs, and a missing key becomes null.
     """
     import pyarrow as pa
 
     integer = pa.int64()
     types = {
         "integer": integer, "integer?": integer, "real": pa.float64(), "texts": pa.list_(pa.utf8()),
-        "numbers": None,
     }  # fmt: skip
     of_columns = [types.get(kind, pa.utf8()) for kind in kinds.values()]
     columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
+    for index, kind in enumerate(kinds.values()):
+        if kind == "numbers":
+            names = sorted({name for numbers in columns[index] for name in numbers})
+            of_columns[index] = pa.struct([(name, pa.float64()) for name in names])
     return pa.Table.from_arrays(list(map(pa.array, columns, of_columns)), list(kinds))

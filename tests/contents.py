@@ -15,12 +15,16 @@ def steps_of(buffer, where=None):
 
 
 def workers_of(buffer):
-    """Return the workers, each without the counters that it does not have."""
+    """Return the workers, each with the counters that it has, whole numbers as int."""
     return [
-        {**worker, **{key: _without_nulls(worker[key]) for key in ("counts", "rates")}}
+        {**worker, **{key: _known(worker[key]) for key in ("counts", "rates")}}
         for worker in buffer.workers().to_pylist()
     ]
 
 
-def _without_nulls(numbers):
-    return {name: number for name, number in numbers.items() if number is not None}
+def _known(numbers):
+    return {
+        name: int(number) if number.is_integer() else number
+        for name, number in numbers.items()
+        if number is not None
+    }

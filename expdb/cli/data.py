@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -222,9 +221,7 @@ def query(
         if what == "episodes":
             rows = chosen.episodes(condition).slice((number - 1) * size, size).to_pylist()
         else:
-            names = [*COLUMNS, *chosen.stats()["fields"]]
-            pages = chosen.scan(condition, size=size, fields=names)
-            rows = [row for page in islice(pages, number - 1, number) for row in page.to_list()]
+            rows = _page(chosen, condition, number, size)
     if what == "episodes" and not as_json:
         rows = [_episode_row(row) for row in rows]
     print_table(rows, as_json)
@@ -236,6 +233,19 @@ COLUMNS = (
     "status", "policy_version", "first_policy_version", "last_policy_version", "step", "pre_agent",
     "execute_time", "reward", "terminated", "truncated", "tags", "scores", "policy_version_end",
 )  # fmt: skip
+
+
+def _page(buffer: expdb.ReplayBuffer, where: Any, number: int, size: int) -> list[dict[str, Any]]:
+    """Return one page of the matching steps; the first page has number 1."""
+    after, count = -1, min((number - 1) * size, 2**63 - 1)
+    if count:
+        earlier = next(buffer.scan(where, size=count, fields=["position"]), None)
+        if earlier is None or earlier.size < count:
+            return []
+        after = int(earlier["position"][-1])
+    names = [*COLUMNS, *buffer.stats()["fields"]]
+    page = next(buffer.scan(where, after=after, size=size, fields=names), None)
+    return [] if page is None else page.to_list()
 
 
 def _episode_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,8 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; if they contain a buffer too many, say where a buffer belongs."""
-        ctx.meta[BUFFER_OPTION] = any(arg.split("=")[0] == BUFFER_OPTION for arg in args)
+        parsed, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta[BUFFER_OPTION] = parsed.get("buffer_") is not None
         once = "pass the buffer once, as BUFFER or with --buffer"
         try:
             rest = self._parse_with_location(ctx, args)

@@ -82,7 +82,8 @@ def why(location: str, position: int, buffer: str | None, as_json: bool) -> None
     Example: expdb why runs.db 1234 --buffer train
     """
     with expdb.open(location, create=False, read_only=True) as db:
-        history = only_buffer(db, location, buffer).why(position)
+        name = only_buffer(db, location, None).name if buffer is None else buffer
+        history = db.buffer(name, create=False).why(position)
     click.echo(json.dumps(history) if as_json else "\n".join(history))
 
 

@@ -78,6 +78,8 @@ def test_query_shows_steps_tasks_counts_and_episodes(path):
     assert "--size" in run("query", path, "train", "--episodes", "--size", "0", status=2)
     first = run("query", path, "train", "--page", "2", "--size", "5").splitlines()[1]
     assert first.startswith("5 ")
+    for number in (4, 10**30):
+        assert run("query", path, "train", "--page", number, "--size", "5") == "no rows\n"
 
 
 def test_check_upgrade_and_backup(path, tmp_path):
@@ -317,6 +319,14 @@ def test_the_option_buffer_replaces_the_argument(path, monkeypatch, option):
     assert run("tail", path, *option, "-n", "1") == run("tail", path, "train", "-n", "1")
     monkeypatch.setenv("EXPDB_LOCATION", str(path))
     assert run("query", *option, "step = 1", "--count") == expected
+
+
+def test_the_text_of_the_option_buffer_may_be_a_value(path):
+    run("score", path, "train", "step = 0", "judge=1", "--by", "--buffer")
+    with expdb.open(path) as db:
+        assert set(db.buffer("train").scores()["scored_by"].to_pylist()) == {"--buffer"}
+    assert "expected a condition" in run("query", path, "train", "--where", "--buffer", status=2)
+    assert "no buffer '--buffer'" in run("query", path, "--count", "--", "--buffer", status=1)
 
 
 @pytest.mark.parametrize(

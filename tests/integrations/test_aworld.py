@@ -6,6 +6,7 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from aworld_models import ActionModel, Observation
 
@@ -151,8 +152,8 @@ def test_storages_refuse_invalid_rows_and_pages(storage):
         buffer.store(None)
     buffer.store_batch([])
     assert storage.size() == 0
-    for page, size in ((0, 5), (1, 0)):
-        with pytest.raises(ValueError, match=r"\d"):
+    for page, size in ((0, 5), (1, 0), (1.0, 5), ("1", 5), (None, 5)):
+        with pytest.raises(ValueError, match="page and page_size must be"):
             storage.get_paginated(page, size)
 
 
@@ -160,6 +161,8 @@ def test_storages_return_pages_sizes_and_rows_of_tasks(storage):
     storage.add_batch([row(f"t{k % 3}", k) for k in range(10)])
     pages = [steps_of(storage.get_paginated(page, 4)) for page in (1, 2, 3, 4)]
     assert pages == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9], []]
+    assert steps_of(storage.get_paginated(np.uint8(3), np.uint8(4))) == [8, 9]
+    assert storage.get_paginated(2**32, 2**32) == []
     assert storage.size() == 10
     assert storage.get_by_task_id("nope") == []
     expected = {"t1": storage.get_by_task_id("t1"), "nope": []}

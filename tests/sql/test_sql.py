@@ -73,6 +73,60 @@ def test_experience_draws_has_one_row_per_leased_item_with_its_episode(db, fille
     ]
 
 
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("SELECT count(*) FROM experience_draws", 3), ("(SELECT count(*) FROM Experience_Draws)", 3),
+     ('WITH/**/x AS (SELECT 1) SELECT count(*) FROM "experience_draws"', 3),
+     ("WITH--c\n x AS (SELECT 1) SELECT count(*) FROM experience_draws", 3),
+     ('WITH"x" AS (SELECT 1) SELECT count(*) FROM experience_draws', 3),
+     ("WITH /**/ RECURSIVE/**/x AS (SELECT 1) SELECT count(*) FROM experience_draws", 3),
+     ("WITH steps AS (SELECT 1 AS buffer_id, 0 AS position, 77 AS step, 0 AS episode) "
+      "SELECT max(step) FROM experience_draws", 1),
+     ("WITH episodes AS (SELECT DISTINCT episode_id FROM experience_draws) "
+      "SELECT count(*) FROM episodes", 2),
+     ("WITH experience_draws AS (SELECT 5 AS x) SELECT x FROM experience_draws", 5),
+     ("SELECT count(*) FROM experience WHERE task_id <> 'experience_draws'", 3)],
+)  # fmt: skip
+def test_experience_draws_can_stand_anywhere_in_a_query(db, filled, query, count):
+    filled.consumer("trainer").lease(2, sampler=expdb.Uniform(replace=False))
+    db.buffer("other").consumer("judge").lease(1)
+    if query.startswith("(") and db.location.endswith(".db"):
+        query = query[1:-1]  # SQLite has no statement in parentheses
+    assert list(db.sql(query).to_pylist()[0].values()) == [count]
+
+
+def test_experience_draws_is_computed_only_for_queries_that_read_it(db, filled, monkeypatch):
+    calls = []
+    monkeypatch.setattr(type(filled), "draws", lambda buffer: calls.append(buffer))
+    db.sql("SELECT 'experience_draws' AS text -- experience_draws\n/* experience_draws */")
+    assert calls == []
+
+
+def test_a_probability_that_is_not_finite_is_null_in_experience_draws(db, filled):
+    class Doubtful(expdb.Sampler):
+        def keys(self):
+            return ("probability",)
+
+        def draw(self, population, size, rng):
+            probability = np.array([np.nan, np.inf, 0.25])
+            return population.at(np.array([0, 1, 0])), {"probability": probability}
+
+    filled.consumer("trainer").lease(3, sampler=Doubtful())
+    values = db.sql("SELECT probability FROM experience_draws")["probability"].to_pylist()
+    assert sorted(values, key=str) == [0.25, None, None]
+
+
+def test_a_buffer_that_is_dropped_during_a_query_has_no_draws(db, filled, monkeypatch):
+    filled.consumer("trainer").lease(1)
+    monkeypatch.setattr(type(db), "buffers", lambda self: ["dropped", "b"])
+    assert db.sql("SELECT count(*) AS n FROM experience_draws")["n"].to_pylist() == [1]
+
+
+def test_the_parameter_of_experience_draws_is_reserved(db, filled):
+    with pytest.raises(errors.SqlError, match="must not contain 'expdb_draws'; rename the parame"):
+        db.sql("SELECT :expdb_draws FROM experience_draws", {"expdb_draws": 1})
+
+
 def test_field_returns_numbers_text_and_json(db, filled):
     columns = ", ".join(
         f"field(payload, '{name}') AS {name}"

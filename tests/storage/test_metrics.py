@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 import pytest
 from behind import report_now, store_of
 from contents import workers_of
@@ -535,6 +536,22 @@ def test_a_forked_child_registers_as_a_separate_worker(report_on_every_call, db,
         ("actor", {"steps": 1}), ("learner", {"batches_sampled": 1}),
         ("actor", {"steps": 2, "episodes_ended": 1, "episode_length_sum": 2}),
     ]  # fmt: skip
+
+
+def test_counts_are_float64_whatever_numbers_are_stored(report_on_every_call, open_db):
+    first, second = open_db(), open_db()
+    assert first.buffer("train").workers().schema.field("counts").type == pa.struct([])
+    for handle, counts in ((first, "{}"), (second, '{"steps": 9007199254740993, "other": 1e300}')):
+        buffer = handle.buffer("train")
+        buffer.store(task_id="t", obs=1)
+        with store_of(buffer).writing() as (session, _):
+            session.query(
+                f"UPDATE workers SET counts = '{counts}' WHERE counts <> '{{}}' RETURNING id"
+            )
+    counts = buffer.workers()["counts"]
+    assert counts.type == pa.struct([("other", pa.float64()), ("steps", pa.float64())])
+    assert {"other": 1e300, "steps": 2.0**53} in counts.to_pylist()
+    assert {"other": None, "steps": None} in counts.to_pylist()
 
 
 def test_corrupted_workers_and_metrics_raise_database_damaged(report_on_every_call, buffer):

@@ -102,14 +102,15 @@ class Dialect(Protocol):
 
     # -- parameters ------------------------------------------------------------------------------
 
-    # `FROM {JSON_ROWS}`: one row per element of a JSON array; {} stands for the parameter.
-    JSON_ROWS: str
-    # An item of such an element, which is itself an array; {} stands for the index.
-    JSON_ITEM: str
+    SCHEMA: str  # qualifies the name of a table
+    DRAWS: str  # what `experience_draws` selects from: the rows of the parameter `expdb_draws`
     AMONG: str  # `id {AMONG}`: whether id is in a list of integers, one parameter
 
     def as_list(self, values: np.ndarray) -> Any:
         """Return integers as one parameter."""
+
+    def as_draws(self, rows: Sequence[tuple[Any, ...]]) -> Any:
+        """Return the rows of `experience_draws` as one parameter."""
 
     def as_block(self, priorities: np.ndarray) -> Any:
         """Return a block of priorities as the database stores it."""

@@ -243,6 +243,8 @@ def run_sql(
         raise SqlError(f"query must be SQL text, got {query!r}")
     bound = _bindable(params)
     if reads_draws(query):
+        if PARAMETER in bound:
+            raise SqlError(f"params must not contain {PARAMETER!r}; rename the parameter")
         query, bound[PARAMETER] = with_draws(query, db, engine.dialect)
     try:
         with engine.sql() as session:

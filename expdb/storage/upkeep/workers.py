@@ -41,7 +41,10 @@ def list_workers(store: Store, session: Session, limit: int | None) -> list[tupl
     is_ended = functools.cache(has_ended)
     workers = []
     for holder, run, role, since, active, ended, counts_text, rates_text in rows:
-        rates = parse_numbers(rates_text, WHAT)
+        counts, rates = (
+            {name: float(number) for name, number in parse_numbers(text, WHAT).items()}
+            for text in (counts_text, rates_text)
+        )
         what = waits.get((holder, role))
         if what is None and is_mostly_waiting(role, rates):
             what = WAITS_FOR.get(role)
@@ -53,7 +56,7 @@ def list_workers(store: Store, session: Session, limit: int | None) -> list[tupl
             state = "silent"  # a process that waits also reports
         else:
             state = "active" if what is None else "waiting"
-        reason, counts = what if state == "waiting" else None, parse_numbers(counts_text, WHAT)
+        reason = what if state == "waiting" else None
         process = describe_process(holder)
         workers.append((role, process, run, state, reason, since, active, counts, rates))
     return workers

@@ -1,6 +1,7 @@
 """The storages of rows; every storage of expdb uses a buffer of an experience database."""
 
 import json
+import operator
 import os
 import sys
 import uuid
@@ -331,13 +332,25 @@ class SQLStorage(Storage):
         ValueError
             If `page` or `page_size` is below 1.
         """
+        try:
+            page, page_size = operator.index(page), operator.index(page_size)
+        except TypeError:
+            raise ValueError(
+                f"page and page_size must be integers, got {page!r} and {page_size!r}"
+            ) from None
         if page < 1 or page_size < 1:
             raise ValueError(f"page and page_size must be at least 1, got {page} and {page_size}")
-        where, begin, end = _where(query_condition), (page - 1) * page_size, page * page_size
+        where, begin, after = _where(query_condition), (page - 1) * page_size, -1
         if where is _IN_PYTHON:
-            return self.get_all(query_condition)[begin:end]
-        steps = next(self.buffer.scan(where, size=end, fields=["position"]), None)
-        return [] if steps is None else list(self._rows(steps["position"][begin:]))
+            return self.get_all(query_condition)[begin : begin + page_size]
+        if begin:
+            size = min(begin, 2**63 - 1)
+            earlier = next(self.buffer.scan(where, size=size, fields=["position"]), None)
+            if earlier is None or earlier.size < begin:
+                return []
+            after = int(earlier["position"][-1])
+        rows = next(self.buffer.scan(where, after=after, size=page_size, fields=_COLUMNS), None)
+        return [] if rows is None else [_row(row) for row in rows.to_list()]
 
     def get_all(self, query_condition: Condition = None) -> list[DataRow]:
         """Return all matching rows in order of insertion.

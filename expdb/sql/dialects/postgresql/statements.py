@@ -266,7 +266,8 @@ WITH ended AS (DELETE FROM admissions WHERE buffer_id = ? AND id = ? RETURNING i
        AND (NOT ?::boolean OR EXISTS (SELECT 1 FROM ended)))
 SELECT count(*) FROM ended
 """
-JSON_ROWS, JSON_ITEM = "json_array_elements(CAST({} AS json)) AS e(value)", "value ->> {}"
+SCHEMA = "expdb"
+DRAWS = "pg_temp.expdb_draws"  # run_sql creates the table
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row
@@ -308,6 +309,11 @@ JOIN chunks c ON c.buffer_id = ? AND c.id = j.value
 def as_list(values: np.ndarray) -> np.ndarray:
     """Return integers as one parameter."""
     return values.astype(np.int64, copy=False)
+
+
+def as_draws(rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Return the rows of `experience_draws` as one parameter."""
+    return rows
 
 
 def as_block(priorities: np.ndarray) -> np.ndarray:

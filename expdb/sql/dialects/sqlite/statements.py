@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
+from expdb.names import DRAW_COLUMNS
 from expdb.sql import schema, tables
 from expdb.sql.dialects.base import Grant, QueryFailed, Tag, fetch_limited
 from expdb.sql.dialects.sqlite.connection import wal_bytes
@@ -309,7 +310,12 @@ def from_block(data: bytes) -> np.ndarray:
     return np.frombuffer(data, ">f8").astype(np.float64)
 
 
-JSON_ROWS, JSON_ITEM = "json_each({})", "json_extract(value, '$[{}]')"
+SCHEMA = "main"
+_DRAWS = [
+    f"CAST(json_extract(value, '$[{k}]') AS {kind}) AS {name}"
+    for k, (name, kind) in enumerate(DRAW_COLUMNS.items())
+]
+DRAWS = f"(SELECT {', '.join(_DRAWS)} FROM json_each(:expdb_draws))"
 # `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
 AMONG = "IN (SELECT value FROM json_each(?))"
 
@@ -343,6 +349,11 @@ CROSS JOIN chunks c ON c.buffer_id = ? AND c.id = j.value
 def as_list(values: np.ndarray) -> str:
     """Return integers as one parameter, which the statement reads with `json_each`."""
     return json.dumps(values.tolist())
+
+
+def as_draws(rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return the rows of `experience_draws` as one parameter, a JSON array of arrays."""
+    return json.dumps(rows)
 
 
 _QUOTED = re.compile(
