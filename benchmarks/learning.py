@@ -278,7 +278,7 @@ def server(folder: Path, quick: bool) -> Iterator[Row]:
             )
             medians = alternate(5 if quick else 15, file=file, remote=remote)
             yield row(
-                "`sample(256)` in memory, of PostgreSQL at the default `max_lag` / of SQLite",
+                "`sample(256)` in memory, of PostgreSQL at the default lag / of SQLite",
                 medians["remote"] / medians["file"],
                 1.2,
             )

@@ -418,7 +418,7 @@ def commit(location: str, count: int, asked: Any, done: Any) -> None:
 def others(report: Report, kind: str, location: str, calls: int) -> None:
     """Sample after a commit of another process."""
     spawn = multiprocessing.get_context("spawn")
-    with expdb.open(location, max_lag=0.0) as db:
+    with expdb.open(location, max_lag_seconds=0.0) as db:
         buffer = db.buffer("others", capacity=CAPACITY)
         fill(buffer, 20_000)
 

@@ -667,7 +667,7 @@ class ReplayBuffer(NotACollection):
 
         Use the number to validate a cache: while it is unchanged, columns and tags that you read
         earlier are still correct. New steps, evictions and priority updates do not increase the
-        number. It includes changes by other processes after at most `max_lag` seconds.
+        number. It includes changes by other processes after at most `max_lag_seconds`.
         """
         return self._sampling.revision()
 
@@ -913,9 +913,7 @@ class ReplayBuffer(NotACollection):
         ExpDBWarning
             If the query names a tag that no stored step or episode has, once per tag and handle.
         """
-        number = checks.whole(number, "the page number", 1)
-        size = checks.whole(size, "the page size", 1)
-        columns = self._store.read(fetch.page, self._compile(where), (number - 1) * size, size)
+        columns = self._store.read(fetch.page, self._compile(where), number, size)
         return Batch(columns).to_list()
 
     @retry_on_restart
@@ -1456,7 +1454,7 @@ class ReplayBuffer(NotACollection):
         pyarrow.Table
             One row per range of consecutive steps of an episode that would be evicted for the same
             reason. The columns are `episode`, the positions `first` and `last`, `episode_id`,
-            `task_id` and the reason `why`: ``"max_age"``, ``"max_steps_per_task"``,
+            `task_id` and the reason `why`: ``"max_age_seconds"``, ``"max_steps_per_task"``,
             ``"max_bytes"`` or ``"capacity"``. Without a policy, the table is empty.
         """
         return self._retention.plan()
@@ -1606,7 +1604,7 @@ class ReplayBuffer(NotACollection):
         """Draw a batch of matching steps from one snapshot.
 
         The `sampler` chooses the steps, and the `unit` defines what each drawn step becomes. The
-        snapshot is at most `max_lag` seconds old.
+        snapshot is at most `max_lag_seconds` old.
 
         Parameters
         ----------
@@ -2059,16 +2057,17 @@ class ReplayBuffer(NotACollection):
             raise errors.InvalidValue(f"pace must be an expdb.Pace or None, got {pace!r}")
         self._engine.retry(admissions.set_pace, self._store, pace)
 
+    @checked_keywords(seconds="expiry_seconds")
     def admit(
-        self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
+        self, *, wait: float | None = None, required: bool = True, expiry_seconds: float = 3600.0
     ) -> Admission | None:
         """Wait until a new group of episodes may begin, and return its admission.
 
         With a `pace`, a group may begin once it can be trained on before it is too stale. Without
         a pace, the group begins at once. Use the admission with ``with``: leaving the block
         finishes the group. An exception in the block cancels the group, so that another group may
-        begin in its place. The group also stops counting after `seconds`, or when another process
-        on the same machine finds that the process of the group has ended.
+        begin in its place. The group also stops counting after `expiry_seconds`, or when another
+        process on the same machine finds that the process of the group has ended.
 
         Parameters
         ----------
@@ -2076,7 +2075,7 @@ class ReplayBuffer(NotACollection):
             Maximum time to wait, in seconds. By default, wait without limit.
         required : bool, default True
             Whether to raise `RateLimited` after `wait` seconds. If False, return None.
-        seconds : float, default 3600.0
+        expiry_seconds : float, default 3600.0
             Maximum duration of the group, in seconds. After this time, the group no longer counts.
 
         Returns
@@ -2103,10 +2102,11 @@ class ReplayBuffer(NotACollection):
         ...     for _ in range(8):
         ...         roll_out(buffer, policy_version=group.policy_version)
         """
-        return admit(self._store, wait, required, seconds)
+        return admit(self._store, wait, required, expiry_seconds)
 
+    @checked_keywords(seconds="expiry_seconds")
     def admit_async(
-        self, *, wait: float | None = None, required: bool = True, seconds: float = 3600.0
+        self, *, wait: float | None = None, required: bool = True, expiry_seconds: float = 3600.0
     ) -> AdmissionRequest:
         """Wait for an admission as `admit` does, without blocking the event loop.
 
@@ -2119,7 +2119,7 @@ class ReplayBuffer(NotACollection):
             Maximum time to wait, in seconds. By default, wait without limit.
         required : bool, default True
             Whether to raise `RateLimited` after `wait` seconds. If False, return None.
-        seconds : float, default 3600.0
+        expiry_seconds : float, default 3600.0
             Maximum duration of the group, in seconds.
 
         Returns
@@ -2145,7 +2145,7 @@ class ReplayBuffer(NotACollection):
         >>> async with buffer.admit_async() as group:  # doctest: +SKIP
         ...     await generate(prompt, group.policy_version)
         """
-        return AdmissionRequest(self._store, wait, required, seconds)
+        return AdmissionRequest(self._store, wait, required, expiry_seconds)
 
     @retry_on_restart
     def waiting(self, *, limit: int | None = None) -> pa.Table:

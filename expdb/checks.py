@@ -29,9 +29,9 @@ UNCHANGED: Final = Unchanged()
 
 def seconds(value: Any) -> float:
     """Return a positive number of seconds."""
-    checked = number(value, "seconds")
+    checked = number(value, "expiry_seconds")
     if checked <= 0:
-        raise InvalidValue(f"seconds must be a positive number, got {value!r}")
+        raise InvalidValue(f"expiry_seconds must be a positive number, got {value!r}")
     return checked
 
 

@@ -41,7 +41,7 @@ from expdb.storage.upkeep.examine_buffers import examine_buffers
 from expdb.storage.writing import change
 
 
-@checked_keywords()
+@checked_keywords(max_lag="max_lag_seconds")
 def open(
     location: str | os.PathLike[str],
     *,
@@ -51,7 +51,7 @@ def open(
     run: str | None = None,
     timeout: float = 30.0,
     resident_bytes: int | None = None,
-    max_lag: float | None = None,
+    max_lag_seconds: float | None = None,
     text: Literal["strict", "replace"] = "strict",
     sqlite_module: ModuleType | None = None,
 ) -> "ExperienceDB":
@@ -85,7 +85,7 @@ def open(
         Limit in bytes of the memory that this handle uses to keep fields and chunks for sampling.
         By default, all handles of the process without this argument share a quarter of the
         machine's memory, at most 4 GiB.
-    max_lag : float, optional
+    max_lag_seconds : float, optional
         Maximum time in seconds that a sample may lag behind the writes of other processes; by
         default 0.005 for a file and 0.1 for PostgreSQL. With 0, expdb checks for changes before
         every sample. A sample always includes what this process wrote to a file, and what this
@@ -156,7 +156,7 @@ def open(
         "durability": durability,
         "timeout": timeout,
         "resident_bytes": resident_bytes,
-        "max_lag": max_lag,
+        "max_lag_seconds": max_lag_seconds,
         "text": text,
     }
     _check_options(options)
@@ -182,7 +182,7 @@ def open(
     try:
         engine = opening.open_engine(
             named, create=create, read_only=read_only, durability=durability,
-            timeout=float(timeout), max_lag=None if max_lag is None else float(max_lag),
+            timeout=float(timeout), max_lag=max_lag_seconds,
             module=sqlite_module,
         )  # fmt: skip
     except BaseException:
@@ -206,8 +206,8 @@ def _check_options(options: dict[str, Any]) -> None:
     if options["resident_bytes"] is not None:
         checks.whole(options["resident_bytes"], "resident_bytes", 0)
     checks.choice(options["text"], "text", "strict", "replace")
-    if options["max_lag"] is not None:
-        checks.number(options["max_lag"], "max_lag", 0, 1_000_000)
+    if options["max_lag_seconds"] is not None:
+        checks.number(options["max_lag_seconds"], "max_lag_seconds", 0, 1_000_000)
 
 
 log = logging.getLogger(__name__)

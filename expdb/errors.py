@@ -406,7 +406,7 @@ class LeaseLost(ExpDBError, RuntimeError):
     """The lease was acknowledged or released, has expired, or belongs to another process.
 
     Raised when a lease or an admission is used or renewed. Lease another batch; if leases expire,
-    lease with more `seconds`, or renew them.
+    lease with more `expiry_seconds`, or renew them.
     """
 
 

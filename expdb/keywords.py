@@ -34,7 +34,9 @@ def checked_keywords(
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             if not known.issuperset(named):
                 by_position = names[: len(arguments)]
-                named = translate(function.__name__.lstrip("_"), names, renamed, named, by_position)  # type: ignore
+                *_, owner, name = f".{function.__qualname__}".split(".")
+                name = owner if name == "__init__" else name.lstrip("_")
+                named = translate(name, names, renamed, named, by_position)  # type: ignore
             return function(*arguments, **named)
 
         return call

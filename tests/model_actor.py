@@ -36,9 +36,9 @@ QUERIES = {
 class Actor:
     """A handle and its writers."""
 
-    def __init__(self, location, resident_bytes=None, max_lag=0.0):
-        self.db = expdb.open(location, max_lag=max_lag, resident_bytes=resident_bytes)
-        self.max_lag = max_lag
+    def __init__(self, location, resident_bytes=None, lag=0.0):
+        self.db = expdb.open(location, max_lag_seconds=lag, resident_bytes=resident_bytes)
+        self.lag = lag
         self.buffer, self.writers = None, {}
 
     def use(self, name):
@@ -79,10 +79,14 @@ class Actor:
         """Discard a writer whose episode another handle has ended."""
         self.writers.pop(key)._end_unclosed()
 
+    def names(self):
+        """Return the id of the episode of each step, by position."""
+        return {row["position"]: row["episode_id"] for row in steps_of(self.buffer)}
+
     def see(self):
         """Return everything that can be read and sampled, as plain values."""
         buffer = self.buffer
-        time.sleep(1.2 * self.max_lag)  # a sample may lag behind other handles by `max_lag`
+        time.sleep(1.2 * self.lag)  # a sample may lag behind other handles by `max_lag_seconds`
         rows = steps_of(buffer)
         columns = ["episode_id", "status", "length", "episode_return", "policy_version"]
         episodes = buffer.episodes().select(columns).to_pylist()
@@ -168,10 +172,10 @@ def value_of(unit, batch, k):
     return tuple(batch["n"][k][mask].tolist())
 
 
-def serve(location, max_lag, pipe):
+def serve(location, lag, pipe):
     """Run an actor for the calls of another process."""
     warnings.simplefilter("ignore", errors.ExpDBWarning)
-    actor = Actor(location, max_lag=max_lag)
+    actor = Actor(location, lag=lag)
     for name, arguments, options in iter(pipe.recv, None):
         try:
             result = getattr(actor, name)(*arguments, **options)
@@ -184,11 +188,9 @@ def serve(location, max_lag, pipe):
 class Remote:
     """An actor in a separate process."""
 
-    def __init__(self, location, max_lag):
+    def __init__(self, location, lag):
         self._pipe, theirs = FORKSERVER.Pipe()
-        self._process = FORKSERVER.Process(
-            target=serve, args=(location, max_lag, theirs), daemon=True
-        )
+        self._process = FORKSERVER.Process(target=serve, args=(location, lag, theirs), daemon=True)
         self._process.start()
 
     def __getattr__(self, name):

@@ -498,7 +498,16 @@ def test_an_old_name_of_an_argument_works_and_warns(buffer):
         old = buffer.sample(8, rng=0)
     assert warned[0].filename == __file__
     assert np.array_equal(old["position"], buffer.sample(8, seed=0)["position"])
-    lease = buffer.consumer("trainer").lease(1)
+    with pytest.warns(DeprecationWarning, match="'seconds' of lease.* use 'expiry_seconds'"):
+        lease = buffer.consumer("trainer").lease(1, seconds=60.0)
+    with pytest.warns(DeprecationWarning, match=r"'max_age' of Eviction\(\).* 'max_age_seconds'"):
+        assert expdb.Eviction(max_age=9) == expdb.Eviction(max_age_seconds=9)
+    with pytest.warns(DeprecationWarning, match=r"'max_lag' of open\(\).* use 'max_lag_seconds'"):
+        expdb.open(":memory:", max_lag=1.0).close()
+    with pytest.warns(DeprecationWarning, match="'seconds' of renew.* use 'expiry_seconds'"):
+        lease.renew(seconds=60.0)
+    with pytest.warns(DeprecationWarning, match="'seconds' of admit.* use 'expiry_seconds'"):
+        buffer.admit(seconds=60.0).cancel()
     with pytest.warns(DeprecationWarning, match=r"Lease.give_back is deprecated; use `release`"):
         lease.give_back()
 

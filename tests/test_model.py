@@ -421,8 +421,7 @@ class Handles(RuleBasedStateMachine):
             if step.attempt.name.startswith("?")
         }
         if unnamed:
-            rows = self.actors[actor].act("page", 1, 10_000)
-            names = {row["position"]: row["episode_id"] for row in rows}
+            names = self.actors[actor].names()
             for position, attempt in unnamed.items():
                 if attempt.name.startswith("?") and position in names:
                     self.model.attempts.pop(attempt.name, None)
@@ -681,13 +680,13 @@ class Handles(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("steps", "example_steps", "max_lag"),
+    ("steps", "example_steps", "lag_seconds"),
     [(60, 12, 0.0), pytest.param(STEPS or 200, EXAMPLE_STEPS, 0.005, marks=pytest.mark.slow)],
 )
 @pytest.mark.timeout(0)
 @pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
-def test_handles_of_a_file_match_a_plain_model(tmp_path, steps, example_steps, max_lag):
-    compare(str(tmp_path / "runs.db"), steps, example_steps, max_lag)
+def test_handles_of_a_file_match_a_plain_model(tmp_path, steps, example_steps, lag_seconds):
+    compare(str(tmp_path / "runs.db"), steps, example_steps, lag_seconds)
 
 
 @pytest.mark.slow
@@ -697,9 +696,9 @@ def test_handles_of_a_server_match_a_plain_model(postgresql_url):
     compare(postgresql_url, STEPS // 10 or 160)
 
 
-def compare(location, steps, example_steps=EXAMPLE_STEPS, max_lag=0.0):
+def compare(location, steps, example_steps=EXAMPLE_STEPS, lag_seconds=0.0):
     """Run histories with `steps` steps in total, and compare after each step."""
-    lag = {"max_lag": max_lag}
+    lag = {"lag": lag_seconds}
     actors = [Actor(location, **lag), Actor(location, 0, **lag), Remote(location, **lag)]
     machine = type("Machine", (Handles,), {"actors": actors, "location": location})
     try:

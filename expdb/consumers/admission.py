@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from expdb import checks, errors
+from expdb.keywords import checked_keywords
 from expdb.process.awaiting import AsyncExit, async_form, obtain
 from expdb.process.liveness import ProcessLiveness
 from expdb.storage.activity import ACTOR
@@ -92,8 +93,8 @@ class Admission(AsyncExit["Admission"]):
         Warns
         -----
         ExpDBWarning
-            If the group took longer than its `seconds`, so that another group may have begun in its
-            place.
+            If the group took longer than its `expiry_seconds`, so that another group may have begun
+            in its place.
         """
         self._end(took_place=True)
 
@@ -121,8 +122,8 @@ class Admission(AsyncExit["Admission"]):
         if not was_valid and took_place:
             errors.warn(
                 f"a group took longer than the {self._seconds:g} seconds of its admission, so "
-                "another group may have begun in its place; pass more seconds to admit(), or "
-                "renew the admission in time"
+                "another group may have begun in its place; pass more expiry_seconds to admit(), "
+                "or renew the admission in time"
             )
 
     def _end_stored(self, id: int, took_place: bool) -> bool:
@@ -136,29 +137,31 @@ class Admission(AsyncExit["Admission"]):
             self._may_have_ended = again
             raise
 
-    def renew(self, seconds: float | None = None) -> None:
+    @checked_keywords(seconds="expiry_seconds")
+    def renew(self, expiry_seconds: float | None = None) -> None:
         """Postpone the expiry of the admission.
 
         An expired admission can be renewed until another call to `admit` has removed it.
 
         Parameters
         ----------
-        seconds : float, optional
-            Seconds from now until the admission expires. Defaults to the latest `seconds` that was
-            passed to `renew` or `admit`.
+        expiry_seconds : float, optional
+            Seconds from now until the admission expires. Defaults to the latest
+            `expiry_seconds` that was passed to `renew` or `admit`.
 
         Raises
         ------
         LeaseLost
             If the group is finished or cancelled, or has expired and was removed.
         InvalidValue
-            If `seconds` is not a positive number.
+            If `expiry_seconds` is not a positive number.
         UnknownBuffer
             If the buffer was dropped.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        self._seconds = self._seconds if seconds is None else checks.seconds(seconds)
+        if expiry_seconds is not None:
+            self._seconds = checks.seconds(expiry_seconds)
         id = self._admitted.id
         if self._is_over or (
             id is not None

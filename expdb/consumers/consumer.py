@@ -131,7 +131,7 @@ class Consumer:
         groups, discarded = count_groups(self._buffer, self._ledger, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 
-    @checked_keywords(step="trainer_step")
+    @checked_keywords(step="trainer_step", seconds="expiry_seconds")
     def lease(
         self,
         size: int,
@@ -141,7 +141,7 @@ class Consumer:
         unit: Unit = Step(),  # noqa: B008 (frozen)
         fields: Sequence[str] | None = None,
         at_least: int | None = None,
-        seconds: float = 300.0,
+        expiry_seconds: float = 300.0,
         trainer_step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
@@ -174,7 +174,7 @@ class Consumer:
             of the unit or the sampler. By default, the same keys as in `ReplayBuffer.sample`.
         at_least : int, optional
             Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
-        seconds : float, default 300.0
+        expiry_seconds : float, default 300.0
             Seconds until the lease expires.
         trainer_step : int, optional
             Training step that uses the batch, as numbered by the trainer. The number is stored
@@ -182,8 +182,8 @@ class Consumer:
         wait : float, optional
             Seconds to wait for enough items. By default, the call does not wait.
         renew : bool, default False
-            Whether a background thread renews the lease three times per `seconds`, as long as the
-            Lease object exists and is neither acknowledged nor released.
+            Whether a background thread renews the lease three times per `expiry_seconds`, as long
+            as the Lease object exists and is neither acknowledged nor released.
         pin : bool, default False
             Whether the buffer keeps the steps of the batch and all newer steps until the lease
             ends, so that other processes can read the batch with `shared`. A buffer that would
@@ -235,7 +235,7 @@ class Consumer:
         >>> lease.acknowledge()  # doctest: +SKIP
         """
         request = _request(size, where, sampler, unit, fields, at_least, pin, empty)
-        options = _LeaseOptions.checked(seconds, wait, renew, shard, rows_multiple)
+        options = _LeaseOptions.checked(expiry_seconds, wait, renew, shard, rows_multiple)
         return self._lease(_with_ranks(request, options), options, _step(trainer_step))
 
     @checked_keywords(step="trainer_step")
@@ -354,7 +354,7 @@ class Consumer:
             )
         return figures
 
-    @checked_keywords(first_step="first_trainer_step")
+    @checked_keywords(first_step="first_trainer_step", seconds="expiry_seconds")
     def batches(
         self,
         size: int,
@@ -364,7 +364,7 @@ class Consumer:
         unit: Unit = Step(),  # noqa: B008 (frozen)
         fields: Sequence[str] | None = None,
         at_least: int | None = None,
-        seconds: float = 300.0,
+        expiry_seconds: float = 300.0,
         first_trainer_step: int | None = None,
         wait: float | None = None,
         renew: bool = False,
@@ -393,7 +393,7 @@ class Consumer:
             Keys of the batches; see `lease`.
         at_least : int, optional
             Smallest batch to accept if fewer than `size` items can be leased. Defaults to `size`.
-        seconds : float, default 300.0
+        expiry_seconds : float, default 300.0
             Seconds until each lease expires.
         first_trainer_step : int, optional
             The trainer's own step number of the first batch; each further batch has the next
@@ -440,7 +440,7 @@ class Consumer:
             last = self.last_trainer_step
             first_trainer_step = 0 if last is None else last + 1
         step = checks.whole(first_trainer_step, "first_trainer_step")
-        return self._batches(request, _LeaseOptions.checked(seconds, wait, renew), step)
+        return self._batches(request, _LeaseOptions.checked(expiry_seconds, wait, renew), step)
 
     def _batches(self, request: BatchRequest, options: _LeaseOptions, step: int) -> Iterator[Batch]:
         lease: Lease | None = None
@@ -539,7 +539,9 @@ class Consumer:
         >>> lease = await consumer.lease_async(64, wait=60.0)  # doctest: +SKIP
         """
         names = *_DEFAULTS, *_OPTIONS
-        arguments = translate("lease_async", names, {"step": "trainer_step"}, arguments)
+        arguments = translate(
+            "lease_async", names, {"step": "trainer_step", "seconds": "expiry_seconds"}, arguments
+        )
         settings = {name: arguments.pop(name) for name in _OPTIONS if name in arguments}
         step = _step(settings.pop("trainer_step", None))
         options = _LeaseOptions.checked(**settings)
@@ -689,7 +691,7 @@ class Consumer:
         ...     await train(batch)
         """
         names = *_DEFAULTS, *_OPTIONS, "first_trainer_step"
-        old = {"first_step": "first_trainer_step"}
+        old = {"first_step": "first_trainer_step", "seconds": "expiry_seconds"}
         if first_trainer_step is not None:
             arguments["first_trainer_step"] = first_trainer_step
         arguments = translate("batches_async", names, old, arguments)
@@ -721,7 +723,7 @@ class Consumer:
     shared_async = async_form(shared, reads=True)
 
 
-_OPTIONS = "seconds", "wait", "renew", "shard", "rows_multiple", "trainer_step"
+_OPTIONS = "expiry_seconds", "wait", "renew", "shard", "rows_multiple", "trainer_step"
 _DEFAULTS: dict[str, Any] = {
     "sampler": Uniform(),
     "unit": Step(),
@@ -791,7 +793,7 @@ class _LeaseOptions:
     @classmethod
     def checked(
         cls,
-        seconds: float = 300.0,
+        expiry_seconds: float = 300.0,
         wait: float | None = None,
         renew: bool = False,
         shard: tuple[int, int] | None = None,
@@ -801,7 +803,9 @@ class _LeaseOptions:
         until = 0.0 if wait is None else checks.number(wait, "wait", 0)
         part = None if shard is None else checks.shard(shard)
         multiple = checks.whole(rows_multiple, "rows_multiple", 1)
-        return cls(checks.seconds(seconds), until, checks.flag(renew, "renew"), part, multiple)
+        return cls(
+            checks.seconds(expiry_seconds), until, checks.flag(renew, "renew"), part, multiple
+        )
 
 
 def _with_ranks(request: BatchRequest, options: _LeaseOptions) -> BatchRequest:

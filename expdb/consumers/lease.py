@@ -203,27 +203,29 @@ class Lease(AsyncExit[Batch]):
 
     end = deprecated("`release` or `acknowledge`")(_end)
 
-    def renew(self, seconds: float | None = None) -> None:
+    @checked_keywords(seconds="expiry_seconds")
+    def renew(self, expiry_seconds: float | None = None) -> None:
         """Postpone the expiry of the lease.
 
         Parameters
         ----------
-        seconds : float, optional
-            Seconds from now until the lease expires. Defaults to the `seconds` that were passed to
-            `Consumer.lease`.
+        expiry_seconds : float, optional
+            Seconds from now until the lease expires. Defaults to the `expiry_seconds` that
+            were passed to `Consumer.lease`.
 
         Raises
         ------
         LeaseLost
             If the lease was acknowledged or released, or has expired.
         InvalidValue
-            If `seconds` is not a positive number.
+            If `expiry_seconds` is not a positive number.
         UnknownConsumer
             If the consumer was dropped.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
-        seconds = self._seconds if seconds is None else checks.seconds(seconds)
+        given = expiry_seconds
+        seconds = self._seconds if given is None else checks.seconds(given)
         self._ledger.renew(self.id, seconds)
         self._expires = time.monotonic() + seconds
 

@@ -295,7 +295,7 @@ def test_pinned_steps_are_not_evicted(buffer):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_bytes": 0}, {"max_age": -1}, {"max_steps_per_task": 1.5}, {"archive": 3},
+    [{}, {"max_bytes": 0}, {"max_age_seconds": -1}, {"max_steps_per_task": 1.5}, {"archive": 3},
      {"archive": ""}, {"whole_episodes": "yes"}],
 )  # fmt: skip
 def test_eviction_rejects_invalid_options(options):
@@ -404,9 +404,19 @@ def test_max_age_evicts_old_steps_stored_after_many_new_steps(db):
         [{"task_id": f"t{k}", "execute_time": now - 1000 * (k >= 1100), "truncated": True}
          for k in range(1150)]
     )  # fmt: skip
-    buffer.eviction = expdb.Eviction(max_age=500)
+    buffer.eviction = expdb.Eviction(max_age_seconds=500)
     assert buffer.evict() == 50
     assert held(buffer) == list(range(1100))
+
+
+def test_a_policy_of_an_earlier_version_is_read(buffer):
+    buffer.eviction = expdb.Eviction(max_age_seconds=500)
+    with store_of(buffer).writing() as (session, _):
+        session.query(
+            "UPDATE buffers SET eviction = replace(eviction, 'max_age_seconds', 'max_age') "
+            "RETURNING id"
+        )
+    assert buffer.eviction == expdb.Eviction(max_age_seconds=500)
 
 
 def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
@@ -431,7 +441,7 @@ def test_deleting_a_pinned_step_keeps_the_other_leased_steps_pinned(db):
 def test_expired_pins_do_not_prevent_eviction(db):
     buffer = db.buffer("b")
     fill(buffer, [10] * 4)
-    buffer.consumer("c").lease(1, where=[0], pin=True, seconds=0.01)
+    buffer.consumer("c").lease(1, where=[0], pin=True, expiry_seconds=0.01)
     buffer.eviction = expdb.Eviction(max_steps_per_task=1)
     time.sleep(0.05)
     assert buffer.evict() == 37

@@ -189,7 +189,7 @@ def test_an_expired_lease_cannot_be_acknowledged_or_renewed(open_db):
     ours, theirs = (
         open_db().buffer("train").consumer("trainer", max_times_sampled=1) for _ in range(2)
     )
-    late = ours.lease(200, sampler=expdb.Uniform(replace=False), seconds=600)
+    late = ours.lease(200, sampler=expdb.Uniform(replace=False), expiry_seconds=600)
     with pytest.raises(expdb.TooFewRows):
         theirs.lease(1)
     before = expiry(db)
@@ -217,7 +217,7 @@ def test_a_lease_with_renew_is_renewed_until_it_is_released_or_deleted(open_db, 
     )
     everything = {"size": 200, "sampler": expdb.Uniform(replace=False)}
     monkeypatch.setattr(lease_module, "RENEWALS", 6_000)  # every 0.1 seconds
-    lease = ours.lease(**everything, seconds=600, renew=True)
+    lease = ours.lease(**everything, expiry_seconds=600, renew=True)
     seen, until = {expiry(db)}, time.monotonic() + 100
     while len(seen) < 3 and time.monotonic() < until:
         time.sleep(0.02)
@@ -227,7 +227,7 @@ def test_a_lease_with_renew_is_renewed_until_it_is_released_or_deleted(open_db, 
         theirs.lease(1)
     lease.release()
     monkeypatch.setattr(lease_module, "RENEWALS", 3)
-    dropped = ours.lease(**everything, seconds=0.3, renew=True)
+    dropped = ours.lease(**everything, expiry_seconds=0.3, renew=True)
     del dropped
     assert theirs.lease(**everything, wait=100).batch.size == 200
 
@@ -477,7 +477,7 @@ def test_batches_continue_while_another_handle_leases(buffer, open_db, pin):
             seen.append(lease.batch)
             lease.acknowledge()
         if k == 4:
-            other.lease(10, seconds=0.01)  # expires, so that the next batch releases it
+            other.lease(10, expiry_seconds=0.01)  # expires, so that the next batch releases it
             time.sleep(0.02)
     assert counted(seen) == dict.fromkeys(range(200), 1)
     assert consumer.stats()["acknowledged"] == len(seen)
@@ -502,7 +502,7 @@ def test_a_batch_is_acknowledged_if_the_next_cannot_be_drawn(buffer, open_db, pi
     batches = consumer.batches(10, sampler=Failing(), pin=pin)
     next(batches)
     if is_overdue:
-        open_db().buffer(buffer.name).consumer("trainer").lease(10, seconds=0.01)
+        open_db().buffer(buffer.name).consumer("trainer").lease(10, expiry_seconds=0.01)
         time.sleep(0.02)
     failing[0] = True
     with pytest.raises(RuntimeError, match="cannot draw"):
@@ -561,7 +561,7 @@ def test_a_pinned_batch_is_drawn_again_if_it_is_evicted_during_the_draw(buffer, 
 def test_batches_raises_if_the_lease_of_the_last_batch_has_expired(buffer):
     fill(buffer)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
-    batches = consumer.batches(20, seconds=0.1)
+    batches = consumer.batches(20, expiry_seconds=0.1)
     next(batches)
     time.sleep(0.2)
     with pytest.raises(expdb.LeaseLost, match="expired"):
@@ -619,7 +619,7 @@ def test_a_dropped_lease_causes_a_warning(scratch):
         lease.release()
         with consumer.lease(1):
             pass
-        expired = consumer.lease(1, seconds=0.001)
+        expired = consumer.lease(1, expiry_seconds=0.001)
         time.sleep(0.002)
         del lease, expired
 

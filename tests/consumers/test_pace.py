@@ -93,9 +93,9 @@ def test_a_dropped_admission_causes_a_warning(paced):
 
 
 def test_an_admission_expires_after_its_seconds(paced):
-    first = paced.admit(wait=0, seconds=10.0)
+    first = paced.admit(wait=0, expiry_seconds=10.0)
     first.renew(100)
-    groups = [first, *(paced.admit(wait=0, seconds=0.2) for _ in range(3))]
+    groups = [first, *(paced.admit(wait=0, expiry_seconds=0.2) for _ in range(3))]
     time.sleep(0.25)
     paced.admit(wait=0).finish()
     with pytest.warns(errors.ExpDBWarning, match=r"longer than the 0.2 seconds"):
@@ -164,7 +164,8 @@ def test_invalid_settings_and_arguments_are_rejected(scratch):
     for wrong in (
         lambda: setattr(scratch, "pace", 3),
         lambda: setattr(scratch, "pace", expdb.Pace(1, 2)),  # no policy_version yet
-        lambda: expdb.Pace(-1, 2), lambda: expdb.Pace(1, 0), lambda: scratch.admit(seconds=0),
+        lambda: expdb.Pace(-1, 2), lambda: expdb.Pace(1, 0),
+        lambda: scratch.admit(expiry_seconds=0),
         lambda: scratch.admit(wait=-1), lambda: scratch.admit(required=3),
     ):  # fmt: skip
         with pytest.raises(expdb.InvalidValue):
@@ -359,7 +360,7 @@ def test_a_group_is_admitted_once_if_its_commit_is_retried(paced):
 def test_waiting_for_the_pace_reads_its_state_at_most_once_per_pause(paced, open_db, monkeypatch):
     for _ in range(4):
         paced.admit(wait=0).finish()
-    buffer, looks = open_db(max_lag=0.0).buffer("train"), []
+    buffer, looks = open_db(max_lag_seconds=0.0).buffer("train"), []
     read = admissions.read_pace_state
     monkeypatch.setattr(admissions, "read_pace_state", lambda *a: looks.append(1) or read(*a))
     assert buffer.admit(wait=0.5, required=False) is None

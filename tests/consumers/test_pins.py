@@ -61,7 +61,7 @@ def test_the_oldest_pin_determines_the_oldest_step_that_is_kept(buffer, db):
 def test_a_pin_ends_when_its_lease_expires(buffer):
     store(buffer, 100)
     consumer = buffer.consumer("trainer")
-    consumer.lease(1, where=[0], pin=True, seconds=1.0)
+    consumer.lease(1, where=[0], pin=True, expiry_seconds=1.0)
     store(buffer, 20)
     assert buffer.stats()["oldest"] == 0
     time.sleep(1.02)

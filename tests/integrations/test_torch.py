@@ -92,7 +92,7 @@ def test_workers_have_their_own_random_numbers_and_episodes(buffer, kind, sample
 
 @pytest.mark.slow
 def test_spawned_workers_open_the_database_and_see_new_steps(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     samples = Samples(buffer, 4, unit=Episode(), wait=60)
     loader = Loader(samples, num_workers=1, multiprocessing_context="spawn", prefetch_factor=1)
     batches = iter(loader)

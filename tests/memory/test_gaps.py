@@ -62,9 +62,9 @@ def test_rows_in_memory_match_the_database_after_random_deletions(open_db, seed,
     monkeypatch.setattr(resident, "LEAST", 2)
     rng = np.random.default_rng(seed)
     capacity = int(rng.integers(20, 60)) if seed % 3 == 0 else None
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=capacity, fields=FIELDS)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=capacity, fields=FIELDS)
     history = HistoryWithDeletions(rng, buffer, open_db().buffer("b"))
-    reader = open_db(max_lag=0.0).buffer("b")
+    reader = open_db(max_lag_seconds=0.0).buffer("b")
     for k in range(60):
         history.write_or_change()
         if rng.random() < 0.2:
@@ -94,10 +94,10 @@ def write_after_an_open_episode(buffer, count):
 
 @pytest.mark.filterwarnings("ignore::expdb.errors.ExpDBWarning")
 def test_an_open_episode_reserves_no_rows_for_evicted_steps_after_it(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=500)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=500)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
     first = write_after_an_open_episode(buffer, 200)
-    reader = open_db(max_lag=0.0).buffer("b")
+    reader = open_db(max_lag_seconds=0.0).buffer("b")
     assert_matches_new_reader(buffer, reader, 0)
     for source in (buffer, reader):
         rows = source._sampling.resident
@@ -114,7 +114,7 @@ def test_an_open_episode_reserves_no_rows_for_evicted_steps_after_it(open_db):
 def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, monkeypatch):
     monkeypatch.setattr(resident, "LEAST", 2)
     prioritized = {"sampler": expdb.Prioritized(), "unit": expdb.NStep(1)}
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=100)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=100)
     if keeps == "an open episode":
         buffer.eviction = expdb.Eviction(whole_episodes=True)
         first = buffer.episode("open")
@@ -127,7 +127,7 @@ def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, mon
         batch = buffer.sample(20, **prioritized)
         buffer.update_priorities(batch["position"], np.arange(20) + 0.3)
     state = buffer.sampling_state()
-    other = open_db(max_lag=0.0).buffer("b")
+    other = open_db(max_lag_seconds=0.0).buffer("b")
     other.restore_sampling(state)
     for _ in range(5):
         np.testing.assert_equal(
@@ -140,7 +140,7 @@ def test_a_restored_checkpoint_continues_with_the_same_draws(open_db, keeps, mon
 
 def buffer_without(open_db, gone):
     """Return a buffer of 100 steps, loaded into memory, without the steps in `gone`."""
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     buffer.store_batch({"x": np.arange(100)})
     buffer.sample(1, unit=expdb.NStep(1))
     buffer.update_priorities(np.arange(100), np.arange(100) + 0.5)
@@ -161,7 +161,7 @@ def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
     assert not set(before["position"]) & set(gone)
     state = buffer.sampling_state()
     np.testing.assert_array_equal(draw(buffer)["x"], before["x"])
-    other = open_db(max_lag=0.0).buffer("b")
+    other = open_db(max_lag_seconds=0.0).buffer("b")
     for source in (buffer, other):
         source.restore_sampling(state)
         np.testing.assert_array_equal(draw(source)["x"], before["x"])
@@ -173,14 +173,14 @@ def test_a_checkpoint_changes_neither_draws_nor_priorities(open_db, gone):
 
 
 def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=20)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=20)
     with buffer.episode("unordered") as episode:
         for step in (0, 2, 1, 3, 4, 5):
             episode.append(x=step, step=step)
     for k in range(17):
         buffer.store(x=100 + k)
         buffer.sample(1, unit=expdb.Stack(1, stack_fields=("x",)))
-    reader = open_db(max_lag=0.0).buffer("b")
+    reader = open_db(max_lag_seconds=0.0).buffer("b")
     ours, theirs = (source.sample(200, unit=expdb.NStep(1), seed=0) for source in (buffer, reader))
     np.testing.assert_array_equal(ours["position"], theirs["position"])
 
@@ -188,7 +188,7 @@ def test_handles_agree_after_steps_of_an_unordered_episode_are_evicted(open_db):
 @pytest.mark.both_databases
 def test_a_sample_excludes_steps_deleted_by_another_handle(open_db):
     gone = [0, *range(1_023, 2_048), *range(2_100, 4_000, 700)]
-    buffer, other = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
+    buffer, other = (open_db(max_lag_seconds=0.0).buffer("b") for _ in range(2))
     buffer.store_batch({"x": np.arange(4_000)})
     buffer.sample(1, unit=expdb.NStep(1))
     assert other.delete(np.array(gone)) == len(gone)

@@ -106,7 +106,7 @@ def test_partly_evicted_chunks_are_loaded_separately(open_db, joined):
 
 def test_a_load_may_wrap_around_the_end_of_the_row_arrays(open_db, joined):
     """A single load fills rows at the end and at the beginning of the arrays."""
-    writer, buffer = open_db().buffer("b", capacity=300), open_db(max_lag=0.0).buffer("b")
+    writer, buffer = open_db().buffer("b", capacity=300), open_db(max_lag_seconds=0.0).buffer("b")
     high = write(writer, 0, [30] * 10)
     buffer.sample(1, unit=expdb.NStep(1))
     for _ in range(4):

@@ -29,7 +29,7 @@ def play(buffer, first, steps=40, repeats=20):
 
 
 def test_resident_bytes_do_not_grow_while_the_buffer_size_is_constant(open_db):
-    actor, learner = open_db().buffer("b", capacity=400), open_db(max_lag=0.0).buffer("b")
+    actor, learner = open_db().buffer("b", capacity=400), open_db(max_lag_seconds=0.0).buffer("b")
     sizes = []
     for turn in range(TURNS):
         play(actor, 40 * turn)

@@ -18,7 +18,7 @@ from expdb.sql.dialects.sqlite.engine import SqliteSession
 def test_rows_in_memory_match_the_database_after_random_writes(open_db, seed):
     rng = np.random.default_rng(seed)
     capacity = None if seed % 2 else int(rng.integers(20, 60))
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=capacity, fields=FIELDS)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=capacity, fields=FIELDS)
     history, reader = History(rng, buffer, open_db().buffer("b")), open_db().buffer("b")
     for k in range(60):
         history.write_or_change()
@@ -57,7 +57,7 @@ def write_steps(buffer, episode, first):
 
 def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
     monkeypatch.setattr("expdb.archive.retention.LOOK_SECONDS", 1000.0)
-    lag = {"max_lag": 60.0} if "://" in location else {}
+    lag = {"max_lag_seconds": 60.0} if "://" in location else {}
     buffer = open_db(**lag).buffer("b", capacity=60, fields={"action": expdb.Field("int64")})
     with buffer.episode("long") as episode:
         write_steps(buffer, episode, 0)
@@ -76,7 +76,7 @@ def test_sample_does_not_read_own_writes(open_db, location, monkeypatch):
 
 
 def test_sample_after_clear_does_not_read_own_writes(open_db, location, monkeypatch):
-    lag = {"max_lag": 60.0} if "://" in location else {}
+    lag = {"max_lag_seconds": 60.0} if "://" in location else {}
     buffer = open_db(**lag).buffer("b", fields={"action": expdb.Field("int64")})
     with buffer.writer() as writer:
         for first in (0, 60, 120, 180):
@@ -113,7 +113,7 @@ def test_commit_queue_is_emptied_without_samples(db, monkeypatch):
 
 
 def test_rows_of_an_episode_stay_correct_after_its_chunks_are_merged(open_db):
-    ours, theirs = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    ours, theirs = open_db(max_lag_seconds=0.0).buffer("b"), open_db().buffer("b")
     ours.store_batch({"x": np.arange(50)})
     with theirs.episode("e", flush_steps=1000) as episode:
         for k in range(6):
@@ -141,7 +141,7 @@ def test_a_final_observation_in_a_separate_chunk_is_read(open_db):
 
 def test_a_commit_of_another_handle_right_after_our_own_is_detected(tmp_path, monkeypatch):
     with (
-        expdb.open(tmp_path / "a.db", max_lag=0.0) as own_db,
+        expdb.open(tmp_path / "a.db", max_lag_seconds=0.0) as own_db,
         expdb.open(tmp_path / "a.db") as other_db,
     ):
         ours, theirs = own_db.buffer("b"), other_db.buffer("b")

@@ -39,7 +39,7 @@ def actor(location, number):
 @pytest.mark.slow
 def test_a_learner_samples_consistent_steps_while_other_processes_write(open_db, location):
 
-    learner = open_db(max_lag=0.0).buffer("b", capacity=700)
+    learner = open_db(max_lag_seconds=0.0).buffer("b", capacity=700)
     processes = [FORKSERVER.Process(target=actor, args=(location, number)) for number in (1, 2)]
     for process in processes:
         process.start()
@@ -84,7 +84,7 @@ def test_a_learner_samples_consistent_steps_while_other_processes_write(open_db,
 @pytest.mark.parametrize("resident_bytes", [0, 1500, 10**9])
 def test_new_fields_are_loaded_and_the_widest_leaves_memory_at_its_limit(open_db, resident_bytes):
     buffer = open_db().buffer("b")
-    other = open_db(resident_bytes=resident_bytes, max_lag=0.0).buffer("b")
+    other = open_db(resident_bytes=resident_bytes, max_lag_seconds=0.0).buffer("b")
     for k in range(30):
         fields = {"x": np.full(8, k, np.float32), "n": k}
         if k >= 10:
@@ -146,7 +146,7 @@ def positions(buffer, **options):
 
 def agree(open_db, buffer, **options):
     """Assert that `buffer` and a new handle draw the same batch; return the batch."""
-    fresh = open_db(max_lag=0.0).buffer(buffer.name)
+    fresh = open_db(max_lag_seconds=0.0).buffer(buffer.name)
     draws = []
     for source in (buffer, fresh):
         try:
@@ -199,7 +199,7 @@ def test_sum_trees_are_rebuilt_after_a_failed_refresh(open_db, tmp_path):
 
 
 def test_updating_terminated_changes_the_valid_n_step_start_positions(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     buffer.store_batch([{"obs": float(i), "episode_id": "e"} for i in range(10)])
     unit = NStep(3, end="redraw")
     for sampler in (expdb.Prioritized(), Uniform(replace=True)):
@@ -215,7 +215,7 @@ def test_updating_terminated_changes_the_valid_n_step_start_positions(open_db):
 
 
 def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     sampler = expdb.Prioritized()
     for k in range(37):
         buffer.store_batch(
@@ -233,7 +233,7 @@ def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
     ):
         agree(open_db, buffer, sampler=candidate)
     state = buffer.sampling_state()
-    fresh = open_db(max_lag=0.0).buffer("b")
+    fresh = open_db(max_lag_seconds=0.0).buffer("b")
     fresh.restore_sampling(state)
     for _ in range(3):
         assert (
@@ -243,7 +243,7 @@ def test_long_lived_and_new_handles_draw_the_same_samples(open_db):
 
 
 def test_new_steps_get_the_maximum_priority_of_all_handles(open_db):
-    first, second = (open_db(max_lag=0.0).buffer("b") for _ in range(2))
+    first, second = (open_db(max_lag_seconds=0.0).buffer("b") for _ in range(2))
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0)
     first.store_batch({"x": np.arange(4)})
     for buffer in (first, second):
@@ -283,7 +283,7 @@ def test_missing_and_padded_values_are_marked_in_every_unit(open_db, resident_by
 
 
 def test_handles_agree_on_unordered_episodes_after_eviction(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     for position, step in enumerate((0, 2, 1)):
         buffer.store(
             x=float(position), obs=float(step), episode_id="e", step=step, terminated=position == 2

@@ -16,11 +16,13 @@ from expdb.storage.writing import change
 CLASSES = (
     expdb.ExperienceDB, expdb.ReplayBuffer, expdb.EpisodeWriter, expdb.StepWriter, expdb.Lease
 )  # fmt: skip
-FORMS = [
+FORMS = [  # `admit_async` also works with `async with`, so it is no coroutine function
     (cls, name)
     for cls in CLASSES
     for name in dir(cls)
-    if name.endswith("_async") and hasattr(getattr(cls, name), "__wrapped__")
+    if name.endswith("_async")
+    and hasattr(getattr(cls, name), "__wrapped__")
+    and name != "admit_async"
 ]
 
 

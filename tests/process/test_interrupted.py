@@ -277,7 +277,10 @@ def test_a_store_interrupted_at_any_line_stores_its_steps_at_most_once(open_db, 
 def test_samples_are_correct_after_a_sample_is_interrupted_at_any_line(
     open_db, location, kind, stride, how
 ):
-    db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b", capacity=40)
+    db, other = (
+        open_db(max_lag_seconds=0.0, timeout=5.0),
+        open_db(timeout=5.0).buffer("b", capacity=40),
+    )
     buffer, rng = db.buffer("b"), np.random.default_rng(0)
     by_priority = expdb.Prioritized(initial=1.0)
     options = {
@@ -347,7 +350,7 @@ def test_close_can_be_repeated_after_an_interrupt_at_any_line(open_db, location,
 def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stride, monkeypatch):
     monkeypatch.setattr(reporting, "FIRST_REPORT_SECONDS", 0.0)
     monkeypatch.setattr(metrics_history, "REPORT_SECONDS", 0.0)
-    db, other = open_db(max_lag=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b")
+    db, other = open_db(max_lag_seconds=0.0, timeout=5.0), open_db(timeout=5.0).buffer("b")
     buffer = db.buffer("b")
 
     def scenario(at, strike):

@@ -24,7 +24,7 @@ def test_nothing_is_printed_by_default():
 def test_releasing_expired_leases_is_logged(buffer, caplog):
     buffer.store_batch({"task_id": "t", "obs": [1, 2, 3]})
     consumer = buffer.consumer("learner", max_times_sampled=1)
-    consumer.lease(3, seconds=0.01)
+    consumer.lease(3, expiry_seconds=0.01)
     time.sleep(0.1)
     with caplog.at_level(logging.WARNING, "expdb"):
         consumer.lease(3)

@@ -1,4 +1,4 @@
-"""`max_lag` limits the delay until samples include the commits of other processes."""
+"""`max_lag_seconds` limits the delay until samples include the commits of other processes."""
 
 import time
 
@@ -49,21 +49,21 @@ def test_samples_include_commits_of_other_processes_after_max_lag(path):
 
 
 def test_samples_include_every_commit_with_max_lag_0(path):
-    buffer = learner(path, max_lag=0)
+    buffer = learner(path, max_lag_seconds=0)
     for number in (1, 2):
         store_in_another_process(path, number)
         assert number in drawn(buffer)
 
 
 def test_samples_within_max_lag_do_not_check_for_new_commits(path):
-    buffer = learner(path, max_lag=1000)
+    buffer = learner(path, max_lag_seconds=1000)
     store_in_another_process(path, 1)
     assert drawn(buffer) == {0}
 
 
 @pytest.mark.parametrize("handle", ["the same", "another"])
 def test_samples_immediately_include_commits_of_the_same_process(path, handle):
-    buffer = learner(path, max_lag=1000)
+    buffer = learner(path, max_lag_seconds=1000)
     writer = buffer if handle == "the same" else expdb.open(path).buffer("b")
     for number in range(1, 20):
         writer.store(n=number)
@@ -76,7 +76,7 @@ def test_samples_immediately_include_commits_of_the_same_process(path, handle):
 
 
 def test_a_lease_includes_every_commit(path):
-    buffer = learner(path, max_lag=1000)
+    buffer = learner(path, max_lag_seconds=1000)
     consumer = buffer.consumer("trainer", max_times_sampled=1)
     store_in_another_process(path, 1)
     with consumer.lease(2, fields=["n"]) as batch:
@@ -85,5 +85,5 @@ def test_a_lease_includes_every_commit(path):
 
 @pytest.mark.parametrize("lag", [-1, "soon", float("nan")])
 def test_open_rejects_invalid_max_lag(path, lag):
-    with pytest.raises(expdb.InvalidValue, match="max_lag"):
-        expdb.open(path, max_lag=lag)
+    with pytest.raises(expdb.InvalidValue, match="max_lag_seconds"):
+        expdb.open(path, max_lag_seconds=lag)

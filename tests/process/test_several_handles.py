@@ -130,7 +130,7 @@ def test_close_completes_the_episodes_of_thousands_of_tasks(open_db):
 
 
 def test_sampling_resumes_bit_for_bit_with_more_samplers_than_are_cached(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b", capacity=300)
+    buffer = open_db(max_lag_seconds=0.0).buffer("b", capacity=300)
     samplers = [expdb.Prioritized(0.3 + 0.01 * k, anneal_steps=20) for k in range(20)]
 
     def train(which, rounds, stores):
@@ -149,7 +149,7 @@ def test_sampling_resumes_bit_for_bit_with_more_samplers_than_are_cached(open_db
     state = json.loads(json.dumps(buffer.sampling_state()))
     wanted = train(buffer, 45, stores=False)
     buffer.sampling_state()  # also saves the priorities, so that the other handle reads them
-    again = open_db(max_lag=0.0).buffer("b")
+    again = open_db(max_lag_seconds=0.0).buffer("b")
     again.sample(8, unit=expdb.NStep(1, end="shorten"))
     again.restore_sampling(state)
     assert train(again, 45, stores=False) == wanted
@@ -189,7 +189,7 @@ def test_reads_with_unsaved_priorities_do_not_wait_for_a_writer(open_db):
 
 
 def test_unsaved_priorities_are_kept_if_a_new_step_lacks_a_field(open_db):
-    buffer = open_db(max_lag=0.0).buffer("b")
+    buffer = open_db(max_lag_seconds=0.0).buffer("b")
     buffer.store_batch([{"n": k, "obs": np.zeros(2)} for k in range(4)])
     sampler = expdb.Prioritized(alpha=1.0, epsilon=0.0, initial=4.0)
     buffer.sample(4, sampler=sampler)

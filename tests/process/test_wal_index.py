@@ -39,7 +39,7 @@ def asked(monkeypatch):
 
 
 def test_sqlite_is_queried_only_after_a_commit(path, monkeypatch):
-    buffer, count = learner(path, max_lag=0), asked(monkeypatch)
+    buffer, count = learner(path, max_lag_seconds=0), asked(monkeypatch)
     for _ in range(5):
         drawn(buffer)
     assert count == []
@@ -53,7 +53,7 @@ def test_sqlite_is_queried_for_each_sample_if_the_wal_index_is_unreadable(path, 
         raise PermissionError
 
     monkeypatch.setattr(wal_index.os, "open", refused)
-    buffer, count = learner(path, max_lag=0), asked(monkeypatch)
+    buffer, count = learner(path, max_lag_seconds=0), asked(monkeypatch)
     for number in range(1, 4):
         drawn(buffer)
         assert len(count) >= number
@@ -62,7 +62,7 @@ def test_sqlite_is_queried_for_each_sample_if_the_wal_index_is_unreadable(path, 
 
 
 def test_commits_are_detected_after_a_fork_closed_the_connection(path):
-    buffer = learner(path, max_lag=0)
+    buffer = learner(path, max_lag_seconds=0)
     pid = os.fork()  # a fork closes unused connections, which deletes the WAL index
     if not pid:
         os._exit(0)
@@ -103,7 +103,7 @@ def test_the_locks_of_a_user_connection_are_kept(path):
     before = {part: locks(f"{path}{part}") for part in ("", "-shm")}
     assert all(before.values())
     for _ in range(2):
-        with expdb.open(path, max_lag=0) as db:
+        with expdb.open(path, max_lag_seconds=0) as db:
             for _ in range(3):
                 drawn(db.buffer("b"))
         assert {part: locks(f"{path}{part}") for part in ("", "-shm")} == before

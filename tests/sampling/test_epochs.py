@@ -273,7 +273,7 @@ def test_a_state_saved_before_the_first_batch_includes_later_steps(filled):
 
 
 def test_get_sees_stores_and_deletions_of_other_handles(open_db):
-    ours, theirs = open_db(max_lag=60.0).buffer("b"), open_db().buffer("b")
+    ours, theirs = open_db(max_lag_seconds=60.0).buffer("b"), open_db().buffer("b")
     ours.store(x=0)
     for _ in range(3):
         ours.sample(1)

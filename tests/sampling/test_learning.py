@@ -362,7 +362,7 @@ def test_new_steps_get_the_highest_priority_so_far(db):
 
 @pytest.mark.both_databases
 def test_priorities_are_persistent_and_shared_between_handles(open_db):
-    db = open_db(max_lag=0.0)
+    db = open_db(max_lag_seconds=0.0)
     buffer = db.buffer("b", capacity=3000)
     buffer.store_batch({"x": np.arange(3000)})
     sampler = Prioritized(alpha=1.0, epsilon=0.0)
@@ -373,7 +373,7 @@ def test_priorities_are_persistent_and_shared_between_handles(open_db):
     priorities[7], priorities[8] = 9.0, 2.0
     stored = db.sql("SELECT priority FROM experience ORDER BY position")["priority"].to_numpy()
     assert (stored == priorities).all()
-    other = open_db(max_lag=0.0).buffer("b")
+    other = open_db(max_lag_seconds=0.0).buffer("b")
     batch = other.sample(64, sampler=sampler, seed=0)
     assert batch["probability"] == pytest.approx(priorities[batch["position"]] / priorities.sum())
     assert (
@@ -676,7 +676,7 @@ def test_stored_next_obs_comes_from_the_last_step_of_each_transition(open_db):
 
 
 def test_sample_waits_for_an_empty_buffer_with_every_option(open_db):
-    buffer, other = open_db(max_lag=0.0).buffer("b"), open_db().buffer("b")
+    buffer, other = open_db(max_lag_seconds=0.0).buffer("b"), open_db().buffer("b")
     asked = (
         {"where": {"task_id": "late"}}, {"fields": ["obs"]},
         {"unit": NStep(2, next_fields=("obs",))}, {"unit": NStep(2), "fields": ["obs", "next_obs"]},

@@ -436,7 +436,7 @@ def test_the_newest_step_age_includes_the_measurement_age(filled, location, serv
 
 
 def test_expired_leases_are_shown_as_expired(filled, location, serve):
-    lease = filled.buffer("train").consumer("slow").lease(1, seconds=0.01)
+    lease = filled.buffer("train").consumer("slow").lease(1, expiry_seconds=0.01)
     time.sleep(0.02)
     site = serve(location)
     for path in ("ledger", f"ledger/slow/{lease.id}"):

@@ -609,7 +609,7 @@ def test_late_rewards_read_only_the_steps_of_their_episodes(url, server, has_sta
 
 
 def test_triggers_record_rewards_and_deletions_made_without_expdb(url):
-    with expdb.open(url, max_lag=0.0) as db:
+    with expdb.open(url, max_lag_seconds=0.0) as db:
         buffer = db.buffer("b", capacity=100)
         with buffer.episode("e") as episode:
             for k in range(10):

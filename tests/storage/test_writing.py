@@ -402,7 +402,7 @@ def test_changing_a_dropped_buffer_raises_unknown_buffer(open_db):
         lambda: buffer.consumer("c"),
         lambda: setattr(buffer, "policy_version", 1),
         lambda: setattr(buffer, "pace", expdb.Pace(1, 1)),
-        lambda: setattr(buffer, "eviction", expdb.Eviction(max_age=9.0)),
+        lambda: setattr(buffer, "eviction", expdb.Eviction(max_age_seconds=9.0)),
         lambda: buffer.admit(wait=0),
     ):
         with pytest.raises(errors.UnknownBuffer, match="'gone'"):

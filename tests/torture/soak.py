@@ -147,7 +147,7 @@ def learn(location: str, seed: int, seconds: float, folder: Path) -> None:
         (Stack(3), by_priority), (NStep(1), expdb.Uniform(over="episode")),
         (expdb.Group(2), expdb.Uniform()),
     )  # fmt: skip
-    with expdb.open(location, max_lag=0.0) as db:
+    with expdb.open(location, max_lag_seconds=0.0) as db:
         buffer = db.buffer(BUFFER)
         for turn in diary.turns():
             unit, sampler = units[turn % len(units)]

@@ -190,7 +190,7 @@ class ReplayBufferInterface(Sessions):
                 unit=expdb.Episode(),
                 fields=["position", "agent_id", "step", "episode", VERSION],
                 wait=wait,
-                seconds=LEASE_SECONDS,
+                expiry_seconds=LEASE_SECONDS,
                 renew=True,
                 pin=True,
             )

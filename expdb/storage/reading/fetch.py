@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from expdb import checks
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.fields import SYSTEM
 from expdb.chunks.prefix_column import ReadTooLarge
@@ -261,11 +262,13 @@ def page(
     store: Store,
     session: Session,
     condition: Condition | None,
-    offset: int,
+    number: int,
     size: int,
 ) -> dict[str, Any]:
-    """Return columns and all fields of matching steps, without the first `offset` steps."""
-    state = store.state(session)
+    """Return columns and all fields of one page of matching steps; see `ReplayBuffer.page`."""
+    number = checks.whole(number, "the page number", 1)
+    size = checks.whole(size, "the page size", 1)
+    state, offset = store.state(session), (number - 1) * size
     if offset >= state.added:
         return {}
     limit = min(size, state.added)

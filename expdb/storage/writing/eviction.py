@@ -16,6 +16,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import checks, errors
+from expdb.keywords import checked_keywords
 from expdb.sql import tables
 from expdb.sql.session import Session
 from expdb.storage.outcome import WriteOutcome
@@ -41,21 +42,21 @@ class Eviction:
     """Define limits for a buffer in addition to its capacity.
 
     Assign the policy to ``buffer.eviction``. The database stores it, and every process applies it.
-    Steps are evicted oldest first: steps that exceed `max_age`, then steps of a task that exceed
-    `max_steps_per_task`, then steps that exceed `max_bytes` or the capacity. Steps that a lease
-    pins are not evicted, unless the buffer would keep more than twice its capacity for them.
+    Steps are evicted oldest first: steps that exceed `max_age_seconds`, then steps of a task that
+    exceed `max_steps_per_task`, then steps that exceed `max_bytes` or the capacity. Steps that a
+    lease pins are not evicted, unless the buffer would keep more than twice its capacity for them.
 
     A writing handle evicts at most about once per second. With `whole_episodes` or `archive` this
     also applies to the capacity, so the buffer may exceed its capacity between two evictions.
 
-    At least one of `max_bytes`, `max_age`, `max_steps_per_task`, `whole_episodes` and `archive` is
-    required. Assign None to ``buffer.eviction`` to remove the policy.
+    At least one of `max_bytes`, `max_age_seconds`, `max_steps_per_task`, `whole_episodes` and
+    `archive` is required. Assign None to ``buffer.eviction`` to remove the policy.
 
     Parameters
     ----------
     max_bytes : int, optional
         Maximum size of the stored fields in bytes, ``buffer.stats()["bytes"]``; at least 1.
-    max_age : float, optional
+    max_age_seconds : float, optional
         Maximum age of a step in seconds since its ``execute_time``. With `whole_episodes`, the age
         is the time since the episode ended.
     max_steps_per_task : int, optional
@@ -83,7 +84,7 @@ class Eviction:
     """
 
     max_bytes: int | None = None
-    max_age: float | None = None
+    max_age_seconds: float | None = None
     max_steps_per_task: int | None = None
     whole_episodes: bool = False
     archive: str | os.PathLike[str] | None = None
@@ -93,8 +94,8 @@ class Eviction:
         for name in ("max_bytes", "max_steps_per_task"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, checks.whole(getattr(self, name), name, 1))
-        if self.max_age is not None:
-            object.__setattr__(self, "max_age", checks.number(self.max_age, "max_age", 0))
+        if (age := self.max_age_seconds) is not None:
+            object.__setattr__(self, "max_age_seconds", checks.number(age, "max_age_seconds", 0))
         checks.flag(self.whole_episodes, "whole_episodes")
         checks.choice(self.by, "by", "writers", "archiver")
         if self.archive is not None:
@@ -106,10 +107,15 @@ class Eviction:
             object.__setattr__(self, "archive", os.path.abspath(os.path.expanduser(path)))
         if not self.whole_episodes and all(
             limit is None
-            for limit in (self.max_bytes, self.max_age, self.max_steps_per_task, self.archive)
+            for limit in (
+                self.max_bytes,
+                self.max_age_seconds,
+                self.max_steps_per_task,
+                self.archive,
+            )
         ):
             raise errors.InvalidValue(
-                "an Eviction must have a limit, got none; set max_bytes, max_age, "
+                "an Eviction must have a limit, got none; set max_bytes, max_age_seconds, "
                 "max_steps_per_task, whole_episodes or archive, or set buffer.eviction = None"
             )
 
@@ -117,6 +123,11 @@ class Eviction:
     def is_done_by_trigger(self) -> bool:
         """Whether a trigger of the database evicts single steps by the capacity."""
         return not self.whole_episodes and self.archive is None
+
+
+Eviction.__init__ = checked_keywords(max_age="max_age_seconds")(  # type: ignore[method-assign]
+    Eviction.__init__
+)
 
 
 def read_policy(store: Store, session: Session) -> Eviction | None:
@@ -132,6 +143,8 @@ def read_policy_and_marker(store: Store, session: Session) -> tuple[Eviction | N
     try:
         stored = json.loads(text)
         marker = stored.pop(MARKER, None)
+        if "max_age" in stored:  # the name in expdb 0.2
+            stored["max_age_seconds"] = stored.pop("max_age")
         return Eviction(**stored), marker
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(f"the eviction policy of buffer {store.name!r}", error) from error
@@ -164,7 +177,7 @@ class EvictionPlan:
 
     positions: np.ndarray
     episodes: np.ndarray
-    why: np.ndarray  # names of limits, such as "max_age"
+    why: np.ndarray  # names of limits, such as "max_age_seconds"
 
     def runs(self) -> list[tuple[int, int, int, str]]:
         """Group neighbouring steps; return episode, first and last position, and limit of each."""
@@ -190,7 +203,7 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
     pinned = pinned_from(store, session, state)
     # Single steps are evicted in the order of positions, so reading the oldest runs is enough.
     limit: int | None = FIRST_LOOK
-    if policy.max_age is not None or policy.max_steps_per_task is not None:
+    if policy.max_age_seconds is not None or policy.max_steps_per_task is not None:
         limit = None
     elif over_steps <= 0 and over_bytes <= 0:
         return NOTHING
@@ -201,8 +214,8 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
         if not rows:
             return NOTHING
         items = _Items(rows, state, pinned, policy.whole_episodes)
-        if policy.max_age is not None:
-            items.evict(_older(store, session, items, policy, now - policy.max_age), "max_age")
+        if (age := policy.max_age_seconds) is not None:
+            items.evict(_older(store, session, items, policy, now - age), "max_age_seconds")
         if policy.max_steps_per_task is not None:
             items.evict(items.over_by_task(policy.max_steps_per_task), "max_steps_per_task")
         items.evict_oldest(items.nbytes, over_bytes, "max_bytes")
