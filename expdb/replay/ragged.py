@@ -3,7 +3,7 @@
 from __future__ import annotations  # methods of RaggedArray return RaggedArray
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class RaggedArray:
     values: np.ndarray  # [M, ...]
     starts: np.ndarray  # int64 [N]
     lengths: np.ndarray  # int64 [N]; -1 if the array is missing
+    aligned_with: str | None = None  # the field with as many values, if one is declared
 
     @classmethod
     def from_arrays(
@@ -60,11 +61,11 @@ class RaggedArray:
         """Return `count` arrays: these arrays at `indices`, and missing arrays elsewhere."""
         starts, lengths = np.zeros(count, np.int64), np.full(count, UNKNOWN)
         starts[indices], lengths[indices] = self.starts, self.lengths
-        return RaggedArray(self.values, starts, lengths)
+        return replace(self, starts=starts, lengths=lengths)
 
     def mask_missing(self, present: np.ndarray) -> RaggedArray:
         """Mark the arrays as missing where `present` is False, and return the result."""
-        return RaggedArray(self.values, self.starts, np.where(present, self.lengths, UNKNOWN))
+        return replace(self, lengths=np.where(present, self.lengths, UNKNOWN))
 
     def take_leading(self, indices: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the first `counts` elements of the arrays at `indices`, concatenated."""

@@ -385,6 +385,31 @@ class TokenRows:
             self._concatenate_values(values, name, missing, values.values.dtype), 0
         )
 
+    def build_prompt_values(
+        self, values: RaggedArray, name: str, prompts: RaggedArray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the value of each token of the last prompt of a row, [B, T, ...]; 0 elsewhere.
+
+        `values` has an array for each step, with one value per token of its prompt. The second
+        array is True for the tokens with a value, bool [B, T].
+        """
+        out = np.zeros((*self.shape, *values.values.shape[1:]), values.values.dtype)
+        has_value = np.zeros(self.shape, np.bool_)
+        flat_out, flat_has_value = out.reshape(-1, *out.shape[2:]), has_value.reshape(-1)
+        for index, begin, end, _ in self._chain_spans:
+            step = self._chains.last_step[index]
+            start, length = values.starts[step], values.lengths[step]
+            if length not in (UNKNOWN, prompts.lengths[step]):
+                raise InvalidValue(
+                    f"{name!r} has {length} values for a turn with {prompts.lengths[step]} prompt "
+                    f"tokens; store one value per token of {values.aligned_with!r}"
+                )
+            count = min(int(length), end - begin)
+            if length != UNKNOWN:
+                flat_out[begin : begin + count] = values.values[start : start + count]
+                flat_has_value[begin : begin + count] = True
+        return out, has_value
+
     def versions(
         self, of_steps: np.ndarray, of_tokens: RaggedArray | None, name: str
     ) -> np.ndarray:

@@ -602,6 +602,12 @@ class Tokens(Unit):
         out["token_step"] = rows.expand_step_values(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()
         for name in turns.others:
+            if turns.target_of(name) == self.prompt:
+                arrays = turns.arrays_of_steps(name)
+                out[name], out[f"has_{name}"] = rows.build_prompt_values(
+                    arrays, name, turns.prompts
+                )
+                continue
             out[name] = self._requested_key(rows, turns, name)
             if f"has_{name}" in batch and not turns.has_one_value_per_episode(name):
                 out[f"has_{name}"] = rows.expand_step_values(turns.flat(f"has_{name}"), False)
@@ -624,6 +630,12 @@ class Tokens(Unit):
                     f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it "
                     "from fields, and read it with buffer.get(batch['token_step'][...])"
                 )
+        target = turns.target_of(name)
+        if target not in (None, self.output):
+            raise InvalidValue(
+                f"{name!r} is aligned with {target!r}, not with the tokens of a row; omit it from "
+                f"fields, or declare aligned_with={self.output!r} or {self.prompt!r}"
+            )
         return rows.build_token_values(turns.arrays_of_steps(name), name, 0)
 
     def _versions(self, rows: TokenRows, turns: _TurnInputs) -> np.ndarray:
@@ -715,6 +727,11 @@ class _TurnInputs:
                 "it like the fields of expdb.TOKEN_FIELDS"
             )
         return ragged
+
+    def target_of(self, name: str) -> str | None:
+        """Return the field that a key is declared to be aligned with, or None."""
+        values: Any = self.batch[name]
+        return values.aligned_with if isinstance(values, RaggedArray) else None
 
     def arrays_of_steps(self, name: str) -> RaggedArray:
         """Return the arrays of all steps; the array of a step without the field is missing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # so that annotations do not import numpy.random
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -59,4 +60,4 @@ def select_items(values: Any, is_selected: np.ndarray) -> Any:
     if not isinstance(values, RaggedArray):
         return values[is_selected]
     indices = np.arange(len(values)).reshape(len(is_selected), -1)[is_selected].reshape(-1)
-    return RaggedArray(values.values, values.starts[indices], values.lengths[indices])
+    return replace(values, starts=values.starts[indices], lengths=values.lengths[indices])

@@ -815,3 +815,54 @@ def test_stored_tokens_with_invalid_logprobs_are_not_trained_on(train, monkeypat
         batch["input_ids"], batch["loss_mask"], strict=True
     )}  # fmt: skip
     assert trained == {(2,), (4, 5)}
+
+
+def with_experts(new_buffer):
+    """Return a buffer whose prompts have the field `expert`, and the values of each rollout."""
+    expert = expdb.Field("int32", (None,), aligned_with="prompt_ids")
+    train = new_buffer(fields={**expdb.TOKEN_FIELDS, "expert": expert})
+    first = turn([1, 2], [3, 4], expert=[7, 8])
+    longer = turn([1, 2, 3, 4, 5], [6], expert=[7, 8, 9, 9, 6])
+    rollouts = [[first, longer], [turn([8, 9], [3], expert=[7, 0])], [turn([5], [2])]]
+    for turns in rollouts:
+        store(train, turns)
+    return train, {
+        (1, 2, 3, 4, 5, 6): ([7, 8, 9, 9, 6, 0], [True] * 5 + [False]),
+        (8, 9, 3): ([7, 0, 0], [True, True, False]),
+        (5, 2): ([0, 0], [False, False]),
+    }
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_field_aligned_with_the_prompt_has_values_at_prompt_tokens(new_buffer, pack):
+    train, expected = with_experts(new_buffer)
+    batch = everything(train, Tokens(max_tokens=9, pack=pack), 3, fields=["expert"])
+    keys = batch["input_ids"], batch["expert"], batch["has_expert"]
+    found = {}
+    for row in range(batch.size):
+        segments = batch["segment_ids"][row] if pack else batch["attention_mask"][row]
+        for segment in range(1, segments.max() + 1):
+            ids, *values = [array[row][segments == segment].tolist() for array in keys]
+            found[tuple(ids)] = tuple(values)
+    assert found == expected
+    assert not batch["expert"][~batch["attention_mask"]].any()
+    assert not batch["has_expert"][~batch["attention_mask"]].any()
+
+
+def test_a_cut_prompt_keeps_its_first_values(new_buffer):
+    train, _ = with_experts(new_buffer)
+    unit = Tokens(max_tokens=3, overlong="mask")
+    batch = everything(train, unit, 3, fields=["expert"])
+    values = dict(
+        zip(map(tuple, batch["input_ids"].tolist()), batch["expert"].tolist(), strict=True)
+    )
+    assert values == {(1, 2, 3): [7, 8, 9], (8, 9, 3): [7, 0, 0], (5, 2, 0): [0, 0, 0]}
+
+
+def test_a_field_aligned_with_neither_prompt_nor_output_is_refused(new_buffer):
+    other = expdb.Field("int32", (None,))
+    value = expdb.Field("int32", (None,), aligned_with="other")
+    train = new_buffer(fields={**expdb.TOKEN_FIELDS, "other": other, "value": value})
+    store(train, [turn([1], [2, 3], other=[0, 1], value=[4, 5])])
+    with pytest.raises(expdb.InvalidValue, match="'value' is aligned with 'other'"):
+        everything(train, Tokens(), 1, fields=["value"])

@@ -4,7 +4,7 @@ A segment names the chunk that holds its steps, and the chunk holds their fields
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -201,7 +201,8 @@ def steps(
         else:
             field = types.get(name) or SYSTEM[name]
             if as_ragged and (field.has_prefixes or field.ascending):
-                out[name] = gather_ragged(chunks, spans, name, field)
+                arrays = gather_ragged(chunks, spans, name, field)
+                out[name] = replace(arrays, aligned_with=field.aligned_with)
             elif empty is None or field.varies or field.nbytes < WIDE:
                 out[name] = gather(chunks, spans, name, field, json_text)
             else:
