@@ -54,7 +54,7 @@ def kind_of(name: str) -> str | None:
 TOKEN_KEYS = (
     "input_ids", "attention_mask", "loss_mask", "logprobs", "position_ids", "segment_ids",
     "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
-    "loss_tokens", "lost_tokens",
+    "loss_tokens", "lost_tokens", "rollouts", "rollout_weight",
 )  # fmt: skip
 
 # In this view, `agent_id` and `policy_version` are those of the step, or of its episode if the step

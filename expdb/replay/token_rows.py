@@ -456,6 +456,14 @@ class TokenRows:
         """Return the number of tokens that each chain has lost, int64 [B, S]."""
         return self._of_chains(self._chains.lost_tokens, 0)
 
+    def rollout_weights(self, of_rollouts: np.ndarray) -> np.ndarray:
+        """Return the share of each chain in the tokens to train on of its rollout, [B, S].
+
+        `of_rollouts` has the number of these tokens of each rollout.
+        """
+        shares = self._chains.loss_tokens / np.maximum(of_rollouts[self._chains.rollout], 1)
+        return self._of_chains(shares.astype(np.float32), 0)
+
     def _of_chains(self, values: np.ndarray, missing: Any) -> np.ndarray:
         out = np.full((len(self._bins), self._most_segments), missing, values.dtype)
         for number, row in enumerate(self._bins):

@@ -65,7 +65,10 @@ class Tokens(Unit):
       index of the token in this output; -1 elsewhere,
     - each other key in `fields`, such as an annotation: one value per generated token, or the value
       of the step for each of its generated tokens; 0 elsewhere. If some turns lack it, `has_<key>`
-      tells which tokens have a value. Columns of episodes are [B].
+      tells which tokens have a value. Columns of episodes are [B],
+    - each field in `fields` that is declared with ``aligned_with`` and the name of `prompt`: one
+      value per token of the last prompt of the row, 0 elsewhere, and `has_<key>`, which is True for
+      the tokens with a value.
 
     The arrays [B] are
 
@@ -75,13 +78,16 @@ class Tokens(Unit):
     - `reward`: score of the rollout, or its return if `of` has no score,
     - `lost_tokens`: number of tokens to train on that a later prompt replaced; the first row of a
       rollout also counts the lost tokens of omitted rows of the same rollout,
+    - `rollout_weight`: share of the row in the tokens to train on of its rollout, float32; the
+      weights of the rows of a rollout add up to 1, or are 0 if it has no token to train on,
+    - `rollouts`: number of rollouts with tokens to train on in the whole batch, at least 1,
     - `loss_tokens`: number of tokens to train on in the whole batch, at least 1; divide the sum of
       the loss by it,
     - `drawn` and `position`: index of the drawn item, and position of its first step.
 
     With `pack`, a row has up to S segments; each segment would be a row without `pack`. Then
-    `rollout`, `episode`, `reward`, `lost_tokens` and columns of episodes are [B, S], and `drawn` is
-    the item of the first segment. A missing segment has -1, NaN or 0.
+    `rollout`, `episode`, `reward`, `lost_tokens`, `rollout_weight` and columns of episodes are
+    [B, S], and `drawn` is the item of the first segment. A missing segment has -1, NaN or 0.
 
     Parameters
     ----------
@@ -468,10 +474,12 @@ class Tokens(Unit):
             "reward": rows.of_rollouts(scores, np.nan),
             "lost_tokens": rows.lost_tokens(),
         }
+        trained = np.bincount(chains.rollout, chains.loss_tokens, len(is_rollout)).astype(np.int64)
+        of_rollouts["rollout_weight"] = rows.rollout_weights(trained)
         for name, array in of_rollouts.items():
             out[name] = array if self.pack else array[:, 0]
-        loss_tokens = max(1, int(out["loss_mask"].sum()))
-        out["loss_tokens"] = np.full(len(out["rollout"]), loss_tokens, np.int64)
+        for name, count in (("loss_tokens", trained.sum()), ("rollouts", np.sum(trained > 0))):
+            out[name] = np.full(len(out["rollout"]), max(1, int(count)), np.int64)
         out = {NAMES[self.names].get(key, key): array for key, array in out.items()}
         # The first rollout of a row stands for the row.
         out["drawn"] = rows.drawn_rollouts // (1 if len(shape) == 1 else shape[1])
@@ -530,7 +538,7 @@ class Tokens(Unit):
         chosen = np.array(sorted(rows[rank]), np.int64)
         out = {}
         for name, array in batch.items():
-            blank = array[0] if name == "loss_tokens" else blanks.get(name, 0)
+            blank = array[0] if name in _OF_BATCH else blanks.get(name, 0)
             empty = np.full((added, *array.shape[1:]), blank, array.dtype)
             out[name] = np.concatenate([array[chosen], empty])
         return out
@@ -757,6 +765,8 @@ class _TurnInputs:
         return not isinstance(values, RaggedArray) and values.ndim < len(self._shape)
 
 
+# Keys with one value for the whole batch.
+_OF_BATCH = ("loss_tokens", "rollouts")
 # Keys whose value is -1 in a row without tokens.
 _UNKNOWN = (
     "policy_version", "token_step", "token_index", "rollout", "episode", "drawn", "position",

@@ -103,4 +103,5 @@ def _bytes_of(array: np.ndarray) -> Iterator[bytes]:
             yield value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
 
 
-UNCHANGING = ("position", "episode", "step")
+# The last two are computed from other columns; leases of earlier versions lack them.
+UNCHANGING = ("position", "episode", "step", "rollouts", "rollout_weight")

@@ -522,11 +522,12 @@ def test_shards_of_all_ranks_add_up_to_the_whole_batch(location, ranks, pack):
     assert sum(tokens) == batch["attention_mask"].sum()
     # Packed rows have equal lengths, so the ranks may differ by one row.
     assert max(tokens) - min(tokens) <= (200 if pack else 0.05 * np.mean(tokens))
-    names = {name for name in batch if name != "loss_tokens"}
+    names = {name for name in batch if name not in ("loss_tokens", "rollouts")}
     rows = []
     rollouts = []
     for part in parts:
         assert (part["loss_tokens"] == batch["loss_tokens"][0]).all()
+        assert (part["rollouts"] == batch["rollouts"][0]).all()
         is_row = part["attention_mask"].any(1)
         blank = {name: part[name][~is_row] for name in names}
         assert (blank["input_ids"] == 7).all()
@@ -866,3 +867,70 @@ def test_a_field_aligned_with_neither_prompt_nor_output_is_refused(new_buffer):
     store(train, [turn([1], [2, 3], other=[0, 1], value=[4, 5])])
     with pytest.raises(expdb.InvalidValue, match="'value' is aligned with 'other'"):
         everything(train, Tokens(), 1, fields=["value"])
+
+
+def gradient_of_rollout_mean(batch, size):
+    """Return the gradient of the mean over rollouts of the mean of a parameter of each token."""
+    out = np.zeros(size)
+    weights = batch["rollout_weight"].reshape(batch.size, -1)
+    segments = batch["segment_ids"] if "segment_ids" in batch else batch["attention_mask"] * 1
+    for row, segment in np.argwhere(weights > 0).tolist():
+        is_trained = batch["loss_mask"][row] & (segments[row] == segment + 1)
+        share = weights[row, segment] / is_trained.sum() / batch["rollouts"][row]
+        np.add.at(out, batch["input_ids"][row, is_trained], share)
+    return out
+
+
+def test_rollout_mean_losses_agree_for_padded_and_packed_rows_and_ranks(train):
+    rng = np.random.default_rng(5)
+    conversations = [random_conversation(rng, THRESHOLD) for _ in range(40)]
+    expected, rollouts = np.zeros(1000), 0
+    for turns in conversations:
+        store(train, turns)
+        rows = reference_rows(turns, THRESHOLD)
+        ids = [id for row in rows for id, own in zip(row["ids"], row["mask"], strict=True) if own]
+        rollouts += len(ids) > 0
+        np.add.at(expected, ids, 1 / max(1, len(ids)))
+    expected /= rollouts
+    width = 1 + max(len(row["ids"]) for turns in conversations for row in reference_rows(turns, 8))
+    padded, packed = Tokens(fork_threshold=8), Tokens(fork_threshold=8, max_tokens=width, pack=True)
+    for unit in (padded, packed):
+        batch = everything(train, unit, 40)
+        assert (batch["rollouts"] == rollouts).all()
+        totals = np.zeros(40)
+        np.add.at(totals, batch["rollout"], batch["rollout_weight"])
+        np.testing.assert_allclose(totals[totals > 0], 1.0, rtol=1e-6)
+        parts = [expdb.Batch(unit.shard(batch, rank, 2), None) for rank in range(2)]
+        for gradients in (
+            [gradient_of_rollout_mean(batch, 1000)],
+            [gradient_of_rollout_mean(part, 1000) for part in parts],
+        ):
+            np.testing.assert_allclose(sum(gradients), expected, atol=1e-6)
+
+
+def test_rollouts_without_a_token_to_train_on_have_no_weight(train):
+    store(train, [turn([1, 2], [3, 4])])
+    store(train, [turn([1], [2])])
+    batch = everything(train, Tokens(max_tokens=3, overlong="mask"), 2)
+    weights = dict(zip(batch["attention_mask"].sum(1), batch["rollout_weight"], strict=True))
+    assert weights == {3: 0.0, 2: 1.0}
+    assert batch["rollouts"].tolist() == [1, 1]
+
+
+def test_leases_without_the_newer_keys_are_replayed(train, monkeypatch):
+    """Replay a lease of an earlier version, whose batch had neither key."""
+    store(train, [turn([1], [2, 3])])
+    consumer, assemble = train.consumer("c"), Tokens.assemble
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Tokens,
+            "assemble",
+            lambda *arguments: {
+                key: array
+                for key, array in assemble(*arguments).items()
+                if key not in ("rollouts", "rollout_weight")
+            },
+        )
+        consumer.lease(1, unit=Tokens()).acknowledge()
+    (batch,) = train.replay("c")
+    assert batch["rollout_weight"].tolist() == [1.0]
