@@ -181,10 +181,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 699, "chunks": 2_039, "cli": 1_701, "consumers": 1_442,
-    "integrations": 8_250, "memory": 2_122, "process": 310, "replay": 2_382,
-    "root": 2_701, "sampling": 3_210, "serve": 1_531, "sql": 4_492,
-    "storage": 9_830, "text": 262, "writers": 697,
+    "archive": 699, "chunks": 2_073, "cli": 1_701, "consumers": 1_442,
+    "integrations": 8_250, "memory": 2_122, "process": 310, "replay": 2_425,
+    "root": 2_701, "sampling": 3_211, "serve": 1_531, "sql": 4_492,
+    "storage": 9_835, "text": 262, "writers": 697,
 }  # fmt: skip
 
 

@@ -63,6 +63,9 @@ class Field:
     ascending : bool, default False
         If True, the values of one step must not decrease. They are stored as runs of equal values.
         Only for arrays of integers of shape ``(None,)``.
+    filler : bool, int or float, optional
+        Value that `Tokens` gives the tokens without a value of the field, instead of 0. Requires
+        `aligned_with`, and a number that the dtype can represent.
 
     Raises
     ------
@@ -80,6 +83,7 @@ class Field:
     shape: tuple[int | None, ...] = ()
     aligned_with: str | None = dataclass_field(default=None, kw_only=True, compare=False)
     ascending: bool = dataclass_field(default=False, kw_only=True)
+    filler: float | None = dataclass_field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         name = (
@@ -120,6 +124,36 @@ class Field:
             raise InvalidValue(
                 f"aligned_with must be the name of a field, got {self.aligned_with!r}"
             )
+        if self.filler is not None:
+            object.__setattr__(self, "filler", self._checked_filler())
+
+    def _checked_filler(self) -> float:
+        """Return the filler as a Python number; raise InvalidValue if it is not valid."""
+        if self.aligned_with is None:
+            raise InvalidValue(
+                f"filler is {self.filler!r}, but the field is not aligned with another field; also "
+                "pass aligned_with"
+            )
+        if not isinstance(self.filler, (bool, int, float, np.number, np.bool_)):
+            raise self._unsuitable_filler()
+        with np.errstate(all="ignore"):
+            try:
+                stored = np.array(self.filler).astype(self.numpy)
+            except (TypeError, ValueError, OverflowError):
+                raise self._unsuitable_filler() from None
+        if self.numpy.kind == "f":
+            fits = np.isfinite(stored) or not np.isfinite(self.filler)  # may be rounded
+        else:
+            fits = stored == self.filler
+        if not fits:
+            raise self._unsuitable_filler()
+        number: float = stored.item()
+        return number
+
+    def _unsuitable_filler(self) -> InvalidValue:
+        return InvalidValue(
+            f"filler must be a number that {self.dtype} can represent, got {self.filler!r}"
+        )
 
     @functools.cached_property
     def varies(self) -> bool:
@@ -218,6 +252,8 @@ class Field:
             others["aligned_with"] = self.aligned_with
         if self.ascending:
             others["ascending"] = True
+        if self.filler is not None:  # JSON has neither NaN nor infinity
+            others["filler"] = self.filler if np.isfinite(self.filler) else str(self.filler)
         return [self.dtype, list(self.shape), *([others] if others else [])]
 
     @classmethod
@@ -239,7 +275,10 @@ class Field:
         InvalidValue
             If the dtype or another argument is invalid.
         """
-        return cls(value[0], tuple(value[1]), **(value[2] if len(value) > 2 else {}))
+        others = dict(value[2]) if len(value) > 2 else {}
+        if isinstance(others.get("filler"), str):
+            others["filler"] = float(others["filler"])
+        return cls(value[0], tuple(value[1]), **others)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}" if self.shape else self.dtype
@@ -247,7 +286,8 @@ class Field:
     def __repr__(self) -> str:
         aligned = "" if self.aligned_with is None else f", aligned_with={self.aligned_with!r}"
         ascending = ", ascending=True" if self.ascending else ""
-        return f"Field(dtype={self.dtype!r}, shape={self.shape!r}{aligned}{ascending})"
+        filler = "" if self.filler is None else f", filler={self.filler!r}"
+        return f"Field(dtype={self.dtype!r}, shape={self.shape!r}{aligned}{ascending}{filler})"
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -22,6 +22,7 @@ class RaggedArray:
     starts: np.ndarray  # int64 [N]
     lengths: np.ndarray  # int64 [N]; -1 if the array is missing
     aligned_with: str | None = None  # the field with as many values, if one is declared
+    filler: float = 0  # the value of tokens without a value
 
     @classmethod
     def from_arrays(

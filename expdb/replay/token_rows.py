@@ -376,24 +376,26 @@ class TokenRows:
         return out
 
     def build_token_values(self, values: RaggedArray, name: str, missing: Any) -> np.ndarray:
-        """Return the value of each generated token, [B, T, ...]; 0 elsewhere.
+        """Return the value of each generated token, [B, T, ...], and the filler elsewhere.
 
         `values` has an array for each step. The tokens of a step without an array have the value
         `missing`.
         """
-        return self._scatter(
-            self._concatenate_values(values, name, missing, values.values.dtype), 0
-        )
+        of_tokens = self._concatenate_values(values, name, missing, values.values.dtype)
+        return self._scatter(of_tokens, values.filler)
 
     def build_prompt_values(
         self, values: RaggedArray, name: str, prompts: RaggedArray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the value of each token of the last prompt of a row, [B, T, ...]; 0 elsewhere.
+        """Return the value of each token of the last prompt of a row, [B, T, ...].
+
+        The other tokens have the filler of `values`.
 
         `values` has an array for each step, with one value per token of its prompt. The second
         array is True for the tokens with a value, bool [B, T].
         """
-        out = np.zeros((*self.shape, *values.values.shape[1:]), values.values.dtype)
+        inner = values.values.shape[1:]
+        out = np.full((*self.shape, *inner), values.filler, values.values.dtype)
         has_value = np.zeros(self.shape, np.bool_)
         flat_out, flat_has_value = out.reshape(-1, *out.shape[2:]), has_value.reshape(-1)
         for index, begin, end, _ in self._chain_spans:

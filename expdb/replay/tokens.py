@@ -65,7 +65,8 @@ class Tokens(Unit):
       index of the token in this output; -1 elsewhere,
     - each other key in `fields`, such as an annotation: one value per generated token, or the value
       of the step for each of its generated tokens; 0 elsewhere. If some turns lack it, `has_<key>`
-      tells which tokens have a value. Columns of episodes are [B],
+      tells which tokens have a value. The `filler` of a field replaces 0. Columns of episodes are
+      [B],
     - each field in `fields` that is declared with ``aligned_with`` and the name of `prompt`: one
       value per token of the last prompt of the row, 0 elsewhere, and `has_<key>`, which is True for
       the tokens with a value.
@@ -644,7 +645,8 @@ class Tokens(Unit):
                 f"{name!r} is aligned with {target!r}, not with the tokens of a row; omit it from "
                 f"fields, or declare aligned_with={self.output!r} or {self.prompt!r}"
             )
-        return rows.build_token_values(turns.arrays_of_steps(name), name, 0)
+        arrays = turns.arrays_of_steps(name)
+        return rows.build_token_values(arrays, name, arrays.filler)
 
     def _versions(self, rows: TokenRows, turns: _TurnInputs) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""

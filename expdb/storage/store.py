@@ -254,7 +254,8 @@ class Store:
         aligned = {  # declared after their first values
             name: field
             for name, field in written.items()
-            if field.aligned_with and stored.types.get(name, field).aligned_with is None
+            if (field.aligned_with and stored.types.get(name, field).aligned_with is None)
+            or (field.filler is not None and stored.types.get(name, field).filler is None)
         }
         for name, field_ in written.items():
             stored_type = stored.types.get(name, field_)

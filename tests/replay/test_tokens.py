@@ -934,3 +934,59 @@ def test_leases_without_the_newer_keys_are_replayed(train, monkeypatch):
         consumer.lease(1, unit=Tokens()).acknowledge()
     (batch,) = train.replay("c")
     assert batch["rollout_weight"].tolist() == [1.0]
+
+
+def test_a_filler_stands_at_tokens_without_a_value(new_buffer):
+    fields = {
+        **expdb.TOKEN_FIELDS,
+        "expert": expdb.Field("int32", (None,), aligned_with="prompt_ids", filler=-1),
+        "value": expdb.Field("float32", (None,), aligned_with="output_ids", filler=np.nan),
+    }
+    train = new_buffer(fields=fields)
+    store(train, [turn([1, 2], [3], expert=[0, 7], value=[0.5])])
+    store(train, [turn([4], [5, 6])])
+    batch = everything(train, Tokens(), 2, fields=["expert", "value"])
+    rows = {tuple(ids): row for row, ids in enumerate(batch["input_ids"].tolist())}
+    assert batch["expert"][rows[1, 2, 3]].tolist() == [0, 7, -1]
+    assert batch["expert"][rows[4, 5, 6]].tolist() == [-1, -1, -1]
+    assert np.isnan(batch["value"]).sum() == 5
+    assert batch["value"][rows[1, 2, 3], 2] == 0.5
+    assert train.stats()["fields"]["expert"] == "int32[None]"
+
+
+def test_a_filler_is_stored_with_the_field(open_db):
+    aligned = {"aligned_with": "prompt_ids"}
+    for filler in (None, 3, np.inf):
+        dtype = "float32" if filler == np.inf else "int32"
+        open_db().buffer(
+            "b", fields={**expdb.TOKEN_FIELDS, dtype: expdb.Field(dtype, (None,), **aligned)}
+        )
+        if filler is not None:
+            declared = expdb.Field(dtype, (None,), **aligned, filler=filler)
+            open_db().buffer("b", fields={dtype: declared})
+    train = open_db().buffer("b")
+    store(train, [turn([1], [2], int32=[4], float32=[1.0])])
+    batch = everything(train, Tokens(), 1, fields=["int32", "float32"])
+    assert batch["int32"].tolist() == [[4, 3]]
+    assert batch["float32"].tolist() == [[1.0, np.inf]]
+    with pytest.raises(errors.FieldMismatch, match="'int32' is stored with filler=3"):
+        open_db().buffer("b", fields={"int32": expdb.Field("int32", (None,), **aligned, filler=4)})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "filler"),
+    [("int32", 0.5), ("int8", 300), ("uint8", -1), ("int32", np.nan), ("int32", "x"),
+     ("float32", [1.0]), ("float16", 1e9)],
+)  # fmt: skip
+def test_a_filler_that_the_type_cannot_represent_is_refused(dtype, filler):
+    with pytest.raises(expdb.InvalidValue, match=f"filler must be a number that {dtype} can"):
+        expdb.Field(dtype, (None,), aligned_with="x", filler=filler)
+
+
+def test_a_filler_requires_an_aligned_field_and_may_be_rounded():
+    with pytest.raises(expdb.InvalidValue, match="also pass aligned_with"):
+        expdb.Field("int32", (None,), filler=1)
+    field = expdb.Field("float32", (None,), aligned_with="x", filler=0.1)
+    assert field.filler == np.float32(0.1)
+    assert "filler=0.1" in repr(field)
+    assert expdb.Field("bool", (None,), aligned_with="x", filler=True).filler is True

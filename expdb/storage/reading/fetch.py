@@ -202,7 +202,8 @@ def steps(
             field = types.get(name) or SYSTEM[name]
             if as_ragged and (field.has_prefixes or field.ascending):
                 arrays = gather_ragged(chunks, spans, name, field)
-                out[name] = replace(arrays, aligned_with=field.aligned_with)
+                filler = 0 if field.filler is None else field.filler
+                out[name] = replace(arrays, aligned_with=field.aligned_with, filler=filler)
             elif empty is None or field.varies or field.nbytes < WIDE:
                 out[name] = gather(chunks, spans, name, field, json_text)
             else:

@@ -360,12 +360,14 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
         )
         stored = store.fields_at(session, version)
         for name, field in fields.items():
-            target = stored.types.get(name, field).aligned_with
-            if None not in (target, field.aligned_with) and field.aligned_with != target:
-                raise errors.FieldMismatch(
-                    f"field {name!r} is stored with aligned_with={target!r}, but fields= declares "
-                    f"{field.aligned_with!r}; declare the stored alignment, or use another buffer"
-                )
+            for argument in ("aligned_with", "filler"):
+                given = getattr(field, argument)
+                known = getattr(stored.types.get(name, field), argument)
+                if None not in (given, known) and given != known and given == given:
+                    raise errors.FieldMismatch(
+                        f"field {name!r} is stored with {argument}={known!r}, but fields= declares "
+                        f"{given!r}; declare the stored value, or use another buffer"
+                    )
         store.settle_fields(session, stored, fields, set(), added == 0, outcome)
 
 
