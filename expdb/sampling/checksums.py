@@ -88,9 +88,12 @@ def _changeable_arrays(batch: Batch, store: Store, with_masks: bool) -> Iterator
     With `with_masks`, also yield `has_<field>`, as the checksums of earlier versions do.
     """
     fields = store.fields.types
+    # Tokens computes these keys from others; leases of earlier versions lack them.
+    computed = ("rollouts", "rollout_weight") if "loss_tokens" in batch else ()
     for name, array in batch.items():
         value = name if with_masks else name.removeprefix("has_")
-        if not (value in fields or name in UNCHANGING or value.removeprefix("next_") in fields):
+        is_unchanging = name in UNCHANGING or name in computed
+        if not (value in fields or is_unchanging or value.removeprefix("next_") in fields):
             yield array
 
 
@@ -103,5 +106,4 @@ def _bytes_of(array: np.ndarray) -> Iterator[bytes]:
             yield value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
 
 
-# The last two are computed from other columns; leases of earlier versions lack them.
-UNCHANGING = ("position", "episode", "step", "rollouts", "rollout_weight")
+UNCHANGING = ("position", "episode", "step")

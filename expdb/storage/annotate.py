@@ -140,10 +140,15 @@ def checked_positions(positions: Any) -> np.ndarray:
 
 
 def annotate(
-    store: Store, positions: np.ndarray, version: int | None, arrays: Mapping[str, Any]
+    store: Store,
+    positions: np.ndarray,
+    version: int | None,
+    arrays: Mapping[str, Any],
+    tokens: str | None = None,
 ) -> int:
     """Store arrays for steps, and replace those with the same name and version.
 
+    The arrays must be as long as the field `tokens`; see `_check_lengths` if it is None.
     Return the number of stored arrays. Raise Evicted if a position has no step.
     """
     number = NO_VERSION if version is None else version
@@ -156,7 +161,7 @@ def annotate(
         is_stored = fetch.alive(store, session, positions)
         if not is_stored.all():
             raise evicted(np.unique(positions[~is_stored]))
-        _check_lengths(store, session, positions, by_name)
+        _check_lengths(store, session, positions, by_name, tokens)
         _settle(store, session, stored, by_name, outcome)
         rows = [
             (
@@ -219,17 +224,24 @@ def annotate_tokens(
             flat[missing] = np.nan
         flat[filled] = array[is_generated]
         by_name[name] = np.split(flat, starts[1:])
-    return annotate(store, positions, version, by_name)
+    return annotate(store, positions, version, by_name, output)
 
 
 def _check_lengths(
-    store: Store, session: Session, positions: np.ndarray, by_name: Mapping[str, list[np.ndarray]]
+    store: Store,
+    session: Session,
+    positions: np.ndarray,
+    by_name: Mapping[str, list[np.ndarray]],
+    tokens_field: str | None,
 ) -> None:
     """Raise InvalidValue unless each array is as long as the tokens of its step.
 
-    The tokens are the field that other fields are aligned with, if there is exactly one.
+    By default, the tokens are the field that other fields are aligned with, if there is exactly
+    one.
     """
-    targets = {field.aligned_with for field in store.fields.types.values()} - {None}
+    targets: set[str | None] = {tokens_field}
+    if tokens_field is None:
+        targets = {field.aligned_with for field in store.fields.types.values()} - {None}
     aligned = {name: arrays for name, arrays in by_name.items() if arrays[0].ndim}
     if len(targets) != 1 or not aligned:
         return

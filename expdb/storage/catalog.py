@@ -72,6 +72,17 @@ class Fields:
         return json.dumps(contents)
 
 
+def alignment_of(field: Field, types: Mapping[str, Field]) -> str | None:
+    """Return the field whose length a field has, through fields that are themselves aligned."""
+    target = field.aligned_with
+    for _ in types:  # fields could be aligned with each other
+        following = None if target is None or target not in types else types[target].aligned_with
+        if following is None:
+            return target
+        target = following
+    return target
+
+
 LEFT_BEHIND = (
     "if the file was copied while a program had it open, its write-ahead log is missing; make "
     "copies with `expdb backup`"

@@ -10,6 +10,7 @@ from conversations import random_conversation, reference_rows, store
 import expdb
 from expdb import Episode, Group, Tokens, Uniform, errors
 from expdb.replay import token_rows
+from expdb.storage import annotate
 
 ALL = Uniform(replace=False)
 THRESHOLD = 8
@@ -860,6 +861,26 @@ def test_a_cut_prompt_keeps_its_first_values(new_buffer):
     assert values == {(1, 2, 3): [7, 8, 9], (8, 9, 3): [7, 0, 0], (5, 2, 0): [0, 0, 0]}
 
 
+def test_a_field_may_be_aligned_with_an_aligned_field(new_buffer):
+    entropy = expdb.Field("float32", (None,), aligned_with="logprobs")
+    train = new_buffer(fields={**expdb.TOKEN_FIELDS, "entropy": entropy})
+    store(train, [turn([1, 2], [3, 4], entropy=[0.5, 0.25])])
+    batch = everything(train, Tokens(), 1, fields=["entropy"])
+    assert batch["entropy"].tolist() == [[0.0, 0.0, 0.5, 0.25]]
+
+
+def test_token_values_can_be_annotated_if_fields_are_aligned_with_the_prompt(new_buffer):
+    ids, expert = (
+        expdb.Field("int32", (None,)),
+        expdb.Field("int32", (None,), aligned_with="prompt_ids"),
+    )
+    train = new_buffer(fields={"prompt_ids": ids, "output_ids": ids, "expert": expert})
+    train.store(prompt_ids=[1, 2, 3], output_ids=[4, 5], expert=[0, 1, 0], terminated=True)
+    batch = everything(train, Tokens(), 1)
+    assert batch.annotate(ref=np.arange(5.0)[None]) == 1
+    assert train.get([0], fields=["ref"])["ref"][0].tolist() == [3.0, 4.0]
+
+
 def test_a_field_aligned_with_neither_prompt_nor_output_is_refused(new_buffer):
     other = expdb.Field("int32", (None,))
     value = expdb.Field("int32", (None,), aligned_with="other")
@@ -934,6 +955,22 @@ def test_leases_without_the_newer_keys_are_replayed(train, monkeypatch):
         consumer.lease(1, unit=Tokens()).acknowledge()
     (batch,) = train.replay("c")
     assert batch["rollout_weight"].tolist() == [1.0]
+
+
+def test_annotations_with_the_names_of_newer_keys_are_replayed(train, monkeypatch):
+    """Replay a lease of steps from before Tokens had the key `rollouts`."""
+    store(train, [turn([1], [2, 3])])
+    with monkeypatch.context() as patch:
+        patch.setattr(annotate, "TOKEN_KEYS", ())
+        train.annotate([0], rollouts=[7.0])
+    train.consumer("c").lease(1, fields=["rollouts"]).acknowledge()
+    (batch,) = train.replay("c")
+    assert batch["rollouts"].tolist() == [7.0]
+    with monkeypatch.context() as patch:
+        patch.setattr(annotate, "TOKEN_KEYS", ())
+        train.annotate([0], rollouts=[8.0])
+    with pytest.raises(errors.ReplayMismatch):
+        next(train.replay("c"))
 
 
 def test_a_filler_stands_at_tokens_without_a_value(new_buffer):

@@ -17,6 +17,7 @@ from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.replay.ragged import RaggedArray
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
+from expdb.storage.catalog import alignment_of
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import select
 from expdb.storage.reading.annotations import find_annotation, read_annotation
@@ -203,7 +204,7 @@ def steps(
             if as_ragged and (field.has_prefixes or field.ascending):
                 arrays = gather_ragged(chunks, spans, name, field)
                 filler = 0 if field.filler is None else field.filler
-                out[name] = replace(arrays, aligned_with=field.aligned_with, filler=filler)
+                out[name] = replace(arrays, aligned_with=alignment_of(field, types), filler=filler)
             elif empty is None or field.varies or field.nbytes < WIDE:
                 out[name] = gather(chunks, spans, name, field, json_text)
             else:
