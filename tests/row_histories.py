@@ -136,7 +136,8 @@ class History:
         try:
             flush()
         except errors.Evicted:  # a negative number may have belonged to an evicted step
-            flush()
+            with contextlib.suppress(errors.EpisodeEnded):  # the end was stored without this step
+                flush()
 
     def change(self):
         """Make a random change of the stored steps."""
@@ -172,5 +173,6 @@ class History:
     def close(self):
         """Abort the open episodes."""
         for episode in self._open:
-            episode.abort()
+            with contextlib.suppress(errors.Evicted):  # as in write_episode
+                episode.abort()
         self._open = []
