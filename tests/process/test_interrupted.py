@@ -92,7 +92,7 @@ class Strike:
     `line` is the interrupted line. Each line counts at most `repeats` times.
     """
 
-    def __init__(self, kind, at, repeats):
+    def __init__(self, kind, at, repeats=10**9):
         self.kind, self.at, self.repeats, self.line = kind, at, repeats, None
         self._runs = Counter()
 
@@ -131,6 +131,14 @@ def everywhere(kind, stride, scenario, repeats=10**9):
             raise AssertionError(f"after {kind.__name__} at {strike.line} (number {at})") from error
         if strike.line is None:
             return at
+
+
+class StrikeInWriteQueue(Strike):
+    """Count only lines of the functions that mark a thread as writing or encoding."""
+
+    def _enter_frame(self, frame, event, _):
+        is_marking = frame.f_code.co_name in ("encode", "_run_as_owner", "locked")
+        return self._run_line if is_marking else None
 
 
 def by_another_thread(work):
@@ -363,6 +371,18 @@ def test_a_report_interrupted_at_any_line_releases_its_locks(open_db, kind, stri
         assert sum(row["counts"]["steps"] for row in actors) == len(buffer)
 
     assert everywhere(kind, stride, scenario) > 10
+
+
+def test_an_interrupt_while_a_thread_is_marked_as_writing_does_not_block_its_next_call(scratch):
+    for at in itertools.count(1):
+        strike = StrikeInWriteQueue(KeyboardInterrupt, at)
+        with scratch.writer() as writer, strike:
+            writer.append(x=at)
+            writer.flush()
+        scratch.store(x=-at)
+        if strike.line is None:
+            break
+    assert at > 5
 
 
 @pytest.mark.parametrize("kind", ["writer", "episode"])

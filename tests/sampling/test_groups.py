@@ -147,7 +147,7 @@ def test_errors_for_invalid_stacks_name_the_argument(db):
     [expdb.Step(), NStep(1), expdb.Sequence(2), expdb.Episode(), Group(2), Stack(2)],
     ids=str,
 )
-@pytest.mark.parametrize("sampler", [Uniform(), Prioritized()], ids=str)
+@pytest.mark.parametrize("sampler", [Uniform(replace=True), Prioritized()], ids=str)
 @pytest.mark.slow
 def test_shards_are_disjoint_and_cover_all_items(db, unit, sampler):
     buffer = db.buffer("b")

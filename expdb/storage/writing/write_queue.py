@@ -236,6 +236,13 @@ PAUSE_SECONDS = 0.02
 POLL_SECONDS = 0.001
 
 
+class _Encoding(threading.local):
+    """The lock that a thread holds while it encodes the steps of a writer, one per thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
 class WriteQueue:
     """The writes of one buffer by the threads and coroutines of this process.
 
@@ -246,7 +253,7 @@ class WriteQueue:
         self._store, self.episodes = store, OpenEpisodes(store, run)
         self._lock = threading.RLock()
         self._owner: int | None = None  # the thread that holds the lock
-        self._encoding: set[int] = set()  # the threads that encode the steps of their writers
+        self._encoding = _Encoding()
         self._small: deque[Submission] = deque()
         self._large: deque[Submission] = deque()
         # Acquire this lock, not the condition: an interrupt in `Condition.__enter__`, which is
@@ -273,19 +280,15 @@ class WriteQueue:
 
     def refuse_nested_call(self) -> None:
         """Raise NestedCall if a signal handler interrupted a write of this thread."""
-        thread = threading.get_ident()
-        if thread == self._owner or thread in self._encoding:
+        # After an interrupt, `_owner` may still name a thread that no longer holds the lock.
+        is_writing = self._owner == threading.get_ident() and self._lock._is_owned()  # type: ignore
+        if is_writing or self._encoding.lock.locked():
             raise NestedCall(self._store.name)
 
     def encode(self, steps: PendingSteps) -> None:
         """Encode steps before the write has the lock, so that several threads can encode."""
         self.refuse_nested_call()
-        thread = threading.get_ident()
-        try:
-            self._encoding.add(thread)
-            steps.close()
-        finally:
-            self._encoding.discard(thread)
+        locked(self._encoding.lock, steps.close)
 
     def write(self, payload: Payload) -> np.ndarray:
         """Store steps in one transaction and return their positions.
@@ -309,7 +312,7 @@ class WriteQueue:
                 refusal = error
 
     def _write(self, payload: Payload, deadline: float) -> np.ndarray:
-        if self._owner == threading.get_ident() or self._encoding:
+        if self._owner == threading.get_ident() or self._encoding.lock.locked():
             self.refuse_nested_call()
         if self._owner is None and not self._small and not self._large:
             # The same as `run`, with one function call less.
