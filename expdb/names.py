@@ -62,12 +62,10 @@ TOKEN_KEYS = (
 VIEW_COLUMNS = tuple(dict.fromkeys(("buffer", *STEP_COLUMNS, *EPISODE_COLUMNS, "payload")))
 # The columns of the view `experience_episodes`.
 EPISODE_VIEW_COLUMNS = ("buffer", "episode", *EPISODE_COLUMNS, "steps_held")
-# The columns of `experience_draws` without those of the step, with types of both databases. After
-# the first, they are the columns of `ReplayBuffer.draws`.
+# The columns of `ReplayBuffer.draws` with their kinds. `experience_draws` has further columns.
 DRAW_COLUMNS = {
-    "buffer": "text", "consumer": "text", "lease": "bigint", "batch": "bigint", "status": "text",
-    "leased_at": "double precision", "trainer_step": "bigint", "position": "bigint",
-    "probability": "double precision",
+    "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
+    "leased_at": "real", "trainer_step": "integer", "position": "integer", "probability": "real",
 }  # fmt: skip
 VIEWS = {
     "experience": VIEW_COLUMNS,
@@ -76,7 +74,7 @@ VIEWS = {
         "buffer", "id", "episode_id", "task_id", "group_id", "position", "name", "value",
         "scored_by", "status", "detail", "scored",
     ),
-    "experience_draws": (*DRAW_COLUMNS, "step", "episode", "episode_id", "task_id"),
+    "experience_draws": ("buffer", *DRAW_COLUMNS, "step", "episode", "episode_id", "task_id"),
 }  # fmt: skip
 
 # Arguments of `store` in addition to the fields: for the step, and for its episode.

@@ -133,9 +133,15 @@ class History:
             flush = episode.flush
         else:
             return
+        self._write(flush)
+
+    def _write(self, flush):
+        """Flush or end an episode; a negative step number may belong to an evicted step."""
         try:
             flush()
-        except errors.Evicted:  # a negative number may have belonged to an evicted step
+        except errors.Evicted as error:
+            if not error.discarded_steps:
+                raise
             with contextlib.suppress(errors.EpisodeEnded):  # the end was stored without this step
                 flush()
 
@@ -173,6 +179,5 @@ class History:
     def close(self):
         """Abort the open episodes."""
         for episode in self._open:
-            with contextlib.suppress(errors.Evicted):  # as in write_episode
-                episode.abort()
+            self._write(episode.abort)
         self._open = []

@@ -182,9 +182,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 699, "chunks": 2_073, "cli": 1_701, "consumers": 1_442,
-    "integrations": 8_250, "memory": 2_122, "process": 310, "replay": 2_425,
-    "root": 2_701, "sampling": 3_213, "serve": 1_531, "sql": 4_492,
-    "storage": 9_852, "text": 262, "writers": 697,
+    "integrations": 8_250, "memory": 2_122, "process": 310, "replay": 2_427,
+    "root": 2_700, "sampling": 3_214, "serve": 1_531, "sql": 4_495,
+    "storage": 9_849, "text": 262, "writers": 697,
 }  # fmt: skip
 
 

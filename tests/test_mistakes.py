@@ -527,6 +527,15 @@ def test_a_deprecated_method_works_and_warns(buffer):
     buffer.store_batch([{"x": k, "task_id": "u" if k == 0 else "t"} for k in range(5)])
     with pytest.warns(DeprecationWarning, match=r"page is deprecated; use `scan\(size=n\)`"):
         assert [row["x"] for row in buffer.page(2, 2, {"task_id": "t"})] == [3, 4]
+    deprecated = "page is deprecated"
+    for number, size in ((0, 1), (1, 0), (-1, 5), (1.5, 2)):
+        with (
+            pytest.warns(DeprecationWarning, match=deprecated),
+            pytest.raises(expdb.InvalidValue, match="integer of at least 1"),
+        ):
+            buffer.page(number, size)
+    with pytest.warns(DeprecationWarning, match=deprecated):
+        assert buffer.page(2**40, 2**40) == buffer.page(4, 2) == []
 
 
 def test_asynchronous_leases_accept_old_names_and_refuse_unknown_ones(buffer):

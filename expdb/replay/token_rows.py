@@ -375,21 +375,23 @@ class TokenRows:
         out[~loss_mask] = 0
         return out
 
-    def build_token_values(self, values: RaggedArray, name: str, missing: Any) -> np.ndarray:
-        """Return the value of each generated token, [B, T, ...], and the filler elsewhere.
+    def build_token_values(
+        self, values: RaggedArray, name: str, missing: Any, elsewhere: Any
+    ) -> np.ndarray:
+        """Return the value of each generated token, [B, T, ...], and `elsewhere` at other tokens.
 
         `values` has an array for each step. The tokens of a step without an array have the value
         `missing`.
         """
         of_tokens = self._concatenate_values(values, name, missing, values.values.dtype)
-        return self._scatter(of_tokens, values.filler)
+        return self._scatter(of_tokens, elsewhere)
 
     def build_prompt_values(
         self, values: RaggedArray, name: str, prompts: RaggedArray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the value of each token of the last prompt of a row, [B, T, ...].
 
-        The other tokens have the filler of `values`.
+        All other tokens get the filler of `values`.
 
         `values` has an array for each step, with one value per token of its prompt. The second
         array is True for the tokens with a value, bool [B, T].

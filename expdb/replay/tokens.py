@@ -600,7 +600,7 @@ class Tokens(Unit):
         out["loss_mask"] = rows.loss_mask(turns.masks)
         if self.logprobs in batch:
             out["logprobs"] = rows.build_token_values(
-                turns.arrays_of_steps(self.logprobs), self.logprobs, np.nan
+                turns.arrays_of_steps(self.logprobs), self.logprobs, np.nan, 0.0
             )
         out["position_ids"] = rows.position_ids()
         if self.pack:
@@ -646,7 +646,7 @@ class Tokens(Unit):
                 f"fields, or declare aligned_with={self.output!r} or {self.prompt!r}"
             )
         arrays = turns.arrays_of_steps(name)
-        return rows.build_token_values(arrays, name, arrays.filler)
+        return rows.build_token_values(arrays, name, arrays.filler, arrays.filler)
 
     def _versions(self, rows: TokenRows, turns: _TurnInputs) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""

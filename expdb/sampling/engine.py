@@ -457,7 +457,8 @@ class SampleEngine:
         check_size(state.size, 1, plan.request.unit.what, replace=True)
         if not plan.keys.in_memory:
             self._gatherer.cache.evict(r.low)
-            self._gatherer.cache.limit = max(0, self._budget.bytes_left_for(r) - self._nbytes)
+            used = self._nbytes + r.arrays.nbytes
+            self._gatherer.cache.limit = max(0, self._budget.bytes_left_for(r) - used)
 
     def _refresh(
         self, session: Session, state: State, changed: object, seconds: float | None = None

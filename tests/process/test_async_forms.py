@@ -16,7 +16,7 @@ from expdb.storage.writing import change
 CLASSES = (
     expdb.ExperienceDB, expdb.ReplayBuffer, expdb.EpisodeWriter, expdb.StepWriter, expdb.Lease
 )  # fmt: skip
-FORMS = [  # `admit_async` also works with `async with`, so it is no coroutine function
+FORMS = [  # without `admit_async`, whose result works with `await` and with `async with`
     (cls, name)
     for cls in CLASSES
     for name in dir(cls)

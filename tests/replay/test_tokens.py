@@ -820,7 +820,7 @@ def test_stored_tokens_with_invalid_logprobs_are_not_trained_on(train, monkeypat
 
 
 def with_experts(new_buffer):
-    """Return a buffer whose prompts have the field `expert`, and the values of each rollout."""
+    """Return a buffer with the field `expert`, and the expected values of each rollout."""
     expert = expdb.Field("int32", (None,), aligned_with="prompt_ids")
     train = new_buffer(fields={**expdb.TOKEN_FIELDS, "expert": expert})
     first = turn([1, 2], [3, 4], expert=[7, 8])
@@ -989,6 +989,13 @@ def test_a_filler_stands_at_tokens_without_a_value(new_buffer):
     assert np.isnan(batch["value"]).sum() == 5
     assert batch["value"][rows[1, 2, 3], 2] == 0.5
     assert train.stats()["fields"]["expert"] == "int32[None]"
+
+
+def test_a_filler_of_logprobs_leaves_other_tokens_at_zero(new_buffer):
+    logprobs = expdb.Field("float32", (None,), aligned_with="output_ids", filler=np.nan)
+    train = new_buffer(fields={**expdb.TOKEN_FIELDS, "logprobs": logprobs})
+    store(train, [turn([1, 2], [3])])
+    assert everything(train, Tokens(), 1)["logprobs"].tolist() == [[0.0, 0.0, -1.0]]
 
 
 def test_a_filler_is_stored_with_the_field(open_db):

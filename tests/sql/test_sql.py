@@ -84,6 +84,8 @@ def test_experience_draws_has_one_row_per_leased_item_with_its_episode(db, fille
       "SELECT max(step) FROM experience_draws", 1),
      ("WITH episodes AS (SELECT DISTINCT episode_id FROM experience_draws) "
       "SELECT count(*) FROM episodes", 2),
+     ("SELECT count(*) FROM experience x WHERE NOT EXISTS (SELECT 1 FROM experience_draws d "
+      "WHERE d.buffer = x.buffer AND d.position = x.position)", 0),
      ("WITH experience_draws AS (SELECT 5 AS x) SELECT x FROM experience_draws", 5),
      ("SELECT count(*) FROM experience WHERE task_id <> 'experience_draws'", 3)],
 )  # fmt: skip

@@ -103,6 +103,7 @@ class Dialect(Protocol):
     # -- parameters ------------------------------------------------------------------------------
 
     SCHEMA: str  # qualifies the name of a table
+    MATERIALIZED: str  # keyword of the view `experience_draws`, so that joins on it are fast
     DRAWS: str  # what `experience_draws` selects from: the rows of the parameter `expdb_draws`
     AMONG: str  # `id {AMONG}`: whether id is in a list of integers, one parameter
 

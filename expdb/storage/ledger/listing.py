@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from expdb import checks
 from expdb.errors import DatabaseDamaged
+from expdb.names import DRAW_COLUMNS as DRAW_COLUMNS
 from expdb.names import UNKNOWN
 from expdb.process.liveness import describe_process
 from expdb.sql import tables
@@ -69,11 +70,6 @@ def list_leases(
     ]
 
 
-# The columns of `list_draws`, with their types.
-DRAW_COLUMNS = {
-    "consumer": "text", "lease": "integer", "batch": "integer", "status": "text",
-    "leased_at": "real", "trainer_step": "integer", "position": "integer", "probability": "real",
-}  # fmt: skip
 L = tables.leases.c
 
 

@@ -14,7 +14,7 @@ from expdb.sql.dialects.base import Dialect
 
 NAME = "experience_draws"
 PARAMETER = "expdb_draws"
-VIEW = """experience_draws AS (
+VIEW = """experience_draws AS {materialized} (
 SELECT d.*, s.step, e.id AS episode, e.episode_id, e.task_id
   FROM {rows} AS d JOIN {schema}.buffers b ON b.name = d.buffer
   LEFT JOIN {schema}.steps s ON s.buffer_id = b.id AND s.position = d.position
@@ -45,7 +45,7 @@ def with_draws(query: str, db: Any, dialect: Dialect) -> tuple[str, Any]:
             # JSON has neither NaN nor infinity.
             finite = [p if p is not None and math.isfinite(p) else None for p in probabilities]
             rows += zip([name] * len(draws), *columns, finite, strict=True)
-    view = VIEW.format(rows=dialect.DRAWS, schema=dialect.SCHEMA)
+    view = VIEW.format(rows=dialect.DRAWS, schema=dialect.SCHEMA, materialized=dialect.MATERIALIZED)
     start = _START.match(query)
     assert start is not None  # see reads_draws
     if start[2]:

@@ -159,8 +159,9 @@ def _decode_priorities(session: Any) -> None:
 
 def _load_draws(session: Any, rows: Sequence[tuple[Any, ...]]) -> None:
     """Load the rows of `experience_draws` into a table with statistics, so that joins are fast."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in DRAW_COLUMNS.items())
-    session.query(f"CREATE TEMPORARY TABLE expdb_draws ({columns}) ON COMMIT DROP")
+    types = {"text": "text", "integer": "bigint", "real": "double precision"}
+    columns = ", ".join(f"{name} {types[kind]}" for name, kind in DRAW_COLUMNS.items())
+    session.query(f"CREATE TEMPORARY TABLE expdb_draws (buffer text, {columns}) ON COMMIT DROP")
     with session.driver.cursor() as cursor, cursor.copy("COPY expdb_draws FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)

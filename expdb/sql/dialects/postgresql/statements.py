@@ -267,7 +267,8 @@ WITH ended AS (DELETE FROM admissions WHERE buffer_id = ? AND id = ? RETURNING i
 SELECT count(*) FROM ended
 """
 SCHEMA = "expdb"
-DRAWS = "pg_temp.expdb_draws"  # run_sql creates the table
+# run_sql creates the table with statistics, which a materialized view would hide.
+DRAWS, MATERIALIZED = "pg_temp.expdb_draws", ""
 AMONG = "= ANY(?::bigint[])"
 LOCATE = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row

@@ -311,9 +311,10 @@ def from_block(data: bytes) -> np.ndarray:
 
 
 SCHEMA = "main"
+MATERIALIZED = "MATERIALIZED"  # SQLite can then create an index for a query
 _DRAWS = [
     f"CAST(json_extract(value, '$[{k}]') AS {kind}) AS {name}"
-    for k, (name, kind) in enumerate(DRAW_COLUMNS.items())
+    for k, (name, kind) in enumerate({"buffer": "text", **DRAW_COLUMNS}.items())
 ]
 DRAWS = f"(SELECT {', '.join(_DRAWS)} FROM json_each(:expdb_draws))"
 # `WHERE id {AMONG}`: id is in a list of integers, passed as one parameter (see as_list).
