@@ -41,7 +41,7 @@ from expdb.sql.engine import Attempts, Engine, retry_on_restart
 from expdb.sql.query import Where
 from expdb.storage.annotate import annotate, checked_positions
 from expdb.storage.ledger import admissions, consumers, listing, rates, waiters
-from expdb.storage.reading import fetch, groups, select, task_statistics
+from expdb.storage.reading import fetch, groups, select, task_statistics, trees
 from expdb.storage.scores import history
 from expdb.storage.scores.recording import Recording, record_score
 from expdb.storage.scores.requested import scores_of
@@ -143,6 +143,9 @@ class ReplayBuffer(NotACollection):
         step: int | None = None,
         episode_id: str | None = None,
         group_id: str | None = None,
+        parent: str | None = None,
+        parent_step: int | None = None,
+        relation: str | None = None,
         pre_agent: str | None = None,
         execute_time: float | None = None,
         reward: float | None = None,
@@ -181,6 +184,17 @@ class ReplayBuffer(NotACollection):
             Name of the episode, unique in the buffer. The episode is created if it does not exist.
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
+        parent : str, optional
+            `episode_id` of the episode that this episode branches from, or that started it. Pass
+            the arguments of a relation with the first step of the episode.
+        parent_step : int, optional
+            Number of the parent's step at which this episode begins: for a fork or a retry, the
+            first step that differs, otherwise the step that started this episode. Required for a
+            fork; 0 by default for a retry.
+        relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
+            Relation to the parent, required with `parent`. A fork or a retry shares the steps of
+            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            `parent_step` on.
         pre_agent : str, optional
             Agent that acted before this step.
         execute_time : float, optional
@@ -255,9 +269,9 @@ class ReplayBuffer(NotACollection):
             task_id = "default"
         row = {
             "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,
-            "episode_id": episode_id,
-            "group_id": group_id, "pre_agent": pre_agent, "execute_time": execute_time,
-            "reward": reward,
+            "episode_id": episode_id, "group_id": group_id, "parent": parent,
+            "parent_step": parent_step, "relation": relation,
+            "pre_agent": pre_agent, "execute_time": execute_time, "reward": reward,
             "terminated": terminated, "truncated": truncated, "policy_version": policy_version,
             "policy_version_end": policy_version_end, "tags": tags,
             "episode_tags": episode_tags,
@@ -417,6 +431,9 @@ class ReplayBuffer(NotACollection):
         agent_id: str = "agent",
         episode_id: str | None = None,
         group_id: str | None = None,
+        parent: str | None = None,
+        parent_step: int | None = None,
+        relation: str | None = None,
         policy_version: int | None = None,
         episode_tags: Mapping[str, Any] | None = None,
         tags: None = None,
@@ -442,6 +459,16 @@ class ReplayBuffer(NotACollection):
             Name of the episode, unique in the buffer. By default, a random name.
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
+        parent : str, optional
+            `episode_id` of the episode that this episode branches from, or that started it.
+        parent_step : int, optional
+            Number of the parent's step at which this episode begins: for a fork or a retry, the
+            first step that differs, otherwise the step that started this episode. Required for a
+            fork; 0 by default for a retry.
+        relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
+            Relation to the parent, required with `parent`. A fork or a retry shares the steps of
+            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            `parent_step` on.
         policy_version : int, optional
             Version of the policy that generates the episode.
         episode_tags : mapping of str to JSON values, optional
@@ -494,9 +521,12 @@ class ReplayBuffer(NotACollection):
         flush_steps, flush_bytes, flush_seconds = checks.flush_limits(
             flush_steps, flush_bytes, flush_seconds
         )
+        if isinstance(parent, str):
+            self._writers.flush_episode(parent)
         details = {
             "task_name": task_name, "group_id": group_id, "policy_version": policy_version,
-            "episode_tags": episode_tags,
+            "episode_tags": episode_tags, "parent": parent, "parent_step": parent_step,
+            "relation": relation,
         }  # fmt: skip
         episode = self._write_queue.episodes.new(task_id, agent_id, episode_id, details)
         resume = checks.flag(resume, "resume")
@@ -504,6 +534,53 @@ class ReplayBuffer(NotACollection):
         return self._writers.add(
             EpisodeWriter(self, episode, flush_steps, flush_bytes, flush_seconds)
         )
+
+    def fork(self, parent: str, /, at_step: int, **options: Any) -> EpisodeWriter:
+        """Return a writer of an episode that continues another one from a step on.
+
+        The new episode shares the steps of the parent before `at_step`, and stores only its own
+        steps, which are numbered from `at_step` on. Read it from the root with
+        ``unit=expdb.Episode(lineage=True)`` or `expdb.Tokens`.
+
+        Parameters
+        ----------
+        parent : str
+            `episode_id` of the parent, which may be open. Steps of the parent that a writer of
+            this handle has gathered are flushed first.
+        at_step : int
+            Number of the first step that differs from the parent.
+        **options
+            Other arguments of `episode`, such as `episode_id` of the new episode, `policy_version`
+            or ``relation="retry"``. By default, the new episode has the task, agent and group of
+            the parent.
+
+        Returns
+        -------
+        EpisodeWriter
+            A writer of the new episode.
+
+        Raises
+        ------
+        UnknownEpisode
+            If the buffer has no such episode.
+        InvalidValue
+            If the parent has no step ``at_step - 1``, or another argument is invalid.
+        Evicted
+            If this step was evicted or deleted.
+        EpisodeMismatch
+            If an episode with the new `episode_id` exists.
+        DatabaseReadOnly
+            If the handle was opened with ``read_only=True``.
+
+        Examples
+        --------
+        >>> with buffer.fork("rollout-1", at_step=3) as episode:  # doctest: +SKIP
+        ...     episode.append(messages=messages, action=action, reward=1.0)
+        """
+        self._writers.flush_episode(checks.text(parent, "parent"))
+        beginning = self._store.read(trees.read_beginning, parent)
+        relation = {"parent": parent, "parent_step": at_step, "relation": "fork"}
+        return self.episode(**{**beginning, **relation, **options})
 
     def writer(
         self, *, flush_steps: int = 256, flush_bytes: int = 1 << 20, flush_seconds: float = 5.0
@@ -844,6 +921,66 @@ class ReplayBuffer(NotACollection):
         condition = self._compile(where)
         names, rows = self._store.read(select.episodes, condition, before, after, limit)
         return table_of_rows(rows, {name: COLUMN_KINDS[name] for name in names})
+
+    @retry_on_restart
+    def lineage(self, episode_id: str) -> pa.Table:
+        """Return the tree of episodes to which an episode belongs.
+
+        Parameters
+        ----------
+        episode_id : str
+            Name of any episode of the tree.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row per stored episode, from the root on; children follow their parent. `depth` is
+            0 for the root, and null if an ancestor is no longer stored. `episode` and the other
+            columns are those of `episodes`. `parent_episode` and `root_episode` are numbers, as in
+            `episode`.
+
+        Raises
+        ------
+        UnknownEpisode
+            If the buffer has no such episode.
+
+        Examples
+        --------
+        >>> buffer.lineage("rollout-1")["relation"].to_pylist()  # doctest: +SKIP
+        [None, 'fork', 'subagent']
+        """
+        rows = self._store.read(trees.lineage, checks.text(episode_id, "episode_id"))
+        return table_of_rows(rows, trees.COLUMNS)
+
+    @retry_on_restart
+    def steps_of(self, episode_id: str, lineage: bool = False) -> np.ndarray:
+        """Return the positions of the steps of an episode, in their order.
+
+        Parameters
+        ----------
+        episode_id : str
+            Name of the episode.
+        lineage : bool, default False
+            Whether to include the steps that a fork or a retry shares with its parents.
+
+        Returns
+        -------
+        ndarray of int64, shape (N,)
+            Positions, for example for `get`.
+
+        Raises
+        ------
+        UnknownEpisode
+            If the buffer has no such episode.
+        Evicted
+            If `lineage` is True and a shared step was evicted or deleted.
+
+        Examples
+        --------
+        >>> buffer.get(buffer.steps_of("rollout-1", lineage=True))  # doctest: +SKIP
+        """
+        name, lineage = checks.text(episode_id, "episode_id"), checks.flag(lineage, "lineage")
+        return self._store.read(trees.positions_of, name, lineage)
 
     @retry_on_restart
     def unfinished(self, group_size: int) -> pa.Table:

@@ -39,6 +39,11 @@ _OF_EPISODES = {
     "episode_tags": "json",
     "started": "real",
     "ended": "real",
+    "parent_episode": "integer?",
+    "parent_step": "integer?",
+    "parent_position": "integer?",
+    "relation": "text",
+    "root_episode": "integer",
 }
 STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
 COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
@@ -84,7 +89,14 @@ STEP_KEYS = (
 )  # fmt: skip
 # Arguments that describe the episode; the other arguments in EPISODE_KEYS identify it.
 EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")
-EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS)
+# Arguments that relate an episode to another one; they apply when the episode begins.
+RELATION_KEYS = ("parent", "parent_step", "relation")
+EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS, *RELATION_KEYS)
+
+# How an episode is related to its parent. Forks and retries share the first steps of the parent.
+RELATIONS = ("fork", "retry", "subagent", "continuation", "compaction")
+FORKS = ("fork", "retry")
+MEMBERS = ("root", *FORKS)  # the episodes that count as rollouts of a group by default
 
 COLUMNS = tuple(dict.fromkeys((*EPISODE_KEYS, *STEP_KEYS)))
 # Names that other libraries use for columns of expdb.
@@ -145,10 +157,9 @@ def suggest_for_sql_error(message: str, query: str, fields: Iterable[str]) -> st
             view = "" if "experience" in views else " and query the view experience"
             return f"{name} is a field, so write field(payload, '{name}'){view}"
         columns = {column for view in views or VIEWS for column in VIEWS[view]} - {name}
-        near = difflib.get_close_matches(name, columns, 1, 0.6)
-        if near:
+        near = difflib.get_close_matches(name, [*sorted(columns), *fields], 1, 0.6)
+        if near and near[0] in columns:
             return f"did you mean {near[0]}?"
-        near = difflib.get_close_matches(name, list(fields), 1, 0.6)
         if near:
             return f"did you mean the field {near[0]}? Write field(payload, '{near[0]}')"
         return f"SELECT * FROM {(views or ['experience'])[-1]} LIMIT 1 shows the columns"
@@ -162,7 +173,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
     Return an empty string if no known name is similar.
     """
-    matches = difflib.get_close_matches(name, list(names), 1, 0.7)
+    matches = difflib.get_close_matches(name, list(names), 1, 0.72)
     return f", did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -46,6 +46,7 @@ def write(location: str) -> None:
         _tokens(db.buffer("tokens", fields=expdb.TOKEN_FIELDS), rng)
         _scored(db.buffer("scored"))
         _measured(db.buffer("measured"))
+        _related(db.buffer("related"))
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -185,6 +186,24 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
     lengths = [np.arange(k, dtype=np.float32) / 3 for k in range(5)]
     buffer.annotate(range(5), advantages=lengths)
     buffer.annotate([3, 9], version=4, advantages=lengths[1:3], weights=[0.5, 1 / 3])
+
+
+def _related(buffer: expdb.ReplayBuffer) -> None:
+    with buffer.episode("tree", episode_id="root", policy_version=1) as root:
+        for step in range(6):
+            root.append(x=step, reward=1.0)
+    with buffer.fork("root", at_step=4, episode_id="fork", policy_version=2) as fork:
+        fork.append(x=40, reward=2.0)
+        fork.append(x=41)
+    with buffer.fork("fork", at_step=2, episode_id="retry", relation="retry") as retry:
+        retry.append(x=20)
+    for relation in ("subagent", "continuation", "compaction"):
+        buffer.store(
+            task_id="helper", episode_id=relation, parent="fork", parent_step=5,
+            relation=relation, x=1, terminated=True,
+        )  # fmt: skip
+    lease = buffer.consumer("branches", seed=0).lease(3, unit=expdb.Episode(lineage=True))
+    lease.acknowledge()
 
 
 def read(db: expdb.ExperienceDB) -> dict[str, Any]:

@@ -181,10 +181,10 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 699, "chunks": 2_073, "cli": 1_701, "consumers": 1_442,
-    "integrations": 8_250, "memory": 2_122, "process": 310, "replay": 2_427,
-    "root": 2_700, "sampling": 3_214, "serve": 1_531, "sql": 4_495,
-    "storage": 9_849, "text": 262, "writers": 697,
+    "archive": 698, "chunks": 2_073, "cli": 1_701, "consumers": 1_447,
+    "integrations": 8_250, "memory": 2_145, "process": 310, "replay": 2_606,
+    "root": 2_730, "sampling": 3_217, "serve": 1_531, "sql": 4_513,
+    "storage": 10_274, "text": 265, "writers": 709,
 }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_folders_do_not_grow():
     ] == []
 
 
-LONG_FILES = {"buffer.py": 850}  # half of it are signatures
+LONG_FILES = {"buffer.py": 875}  # half of it are signatures
 
 
 def docstring_lines(path):

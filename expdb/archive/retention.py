@@ -71,12 +71,12 @@ class _Backlog:
     plan: EvictionPlan
 
     def take(self, count: int) -> np.ndarray:
-        """Remove about `count` steps, or their whole episodes, and return the positions."""
+        """Remove about `count` steps, or the trees of their episodes; return the positions."""
         plan, taken = self.plan, np.zeros(len(self.plan.positions), np.bool_)
         taken[:count] = True
         if self.policy.whole_episodes:
-            taken = np.isin(plan.episodes, plan.episodes[taken])
-        self.plan = EvictionPlan(plan.positions[~taken], plan.episodes[~taken], plan.why[~taken])
+            taken = np.isin(plan.trees, plan.trees[taken])
+        self.plan = plan.select(~taken)
         return plan.positions[taken]
 
 
@@ -313,7 +313,7 @@ class Retention:
         if not len(plan.positions):
             return plan
         mask = alive(self._store, session, plan.positions)
-        return EvictionPlan(plan.positions[mask], plan.episodes[mask], plan.why[mask])
+        return plan.select(mask)
 
     def _evict_backlog(self, count: int) -> int:
         """Evict about `count` steps of the backlog; return the number of evicted steps."""
@@ -351,13 +351,12 @@ class Retention:
         """Return the positions that may be evicted now.
 
         Since the steps were selected, a lease may have pinned them, or a writer may have resumed
-        their episode.
+        their episode or forked it.
         """
         pinned = pinned_from(self._store, session, self._store.state(session))
-        free = positions if pinned is None else positions[positions < pinned]
-        if policy is None or not policy.whole_episodes:
-            return free
-        return eviction.without_open_episodes(self._store, session, free)
+        if policy is not None and policy.whole_episodes:
+            return eviction.only_whole_trees(self._store, session, positions, pinned)
+        return positions if pinned is None else positions[positions < pinned]
 
     def _finish(self) -> int:
         """Finish an eviction that a process has left, and return the number of evicted steps."""

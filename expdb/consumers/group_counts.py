@@ -29,7 +29,7 @@ def count_groups(
     waiting = None
     store.tags.warn_of_unknown(name for name in unit.reads if SCORE.fullmatch(name))
     with store.engine.reading() as session:
-        groups, returns, versions, ids, lengths = _rollouts(store, session, where)
+        groups, returns, versions, ids, lengths = _rollouts(store, session, where, unit.of)
         first_positions, stored_steps = _find_stored_parts(store, session, ids)
         discarded = entries.count_discarded(store, session, record)
         if most is not None and of_agents:
@@ -38,7 +38,7 @@ def count_groups(
             stale = select.stale_episodes(store, session, least, oldest_of_agents)
             versions, oldest = np.where(np.isin(ids, stale), -np.inf, np.inf), 0.0
         if unit.score is not None:
-            names = unit.reads[3:]
+            names = tuple(n for n in unit.reads if n == "ended" or SCORE.fullmatch(n))
             rows = select.columns_of_episodes(store, session, names, 1 << 62, ids)
             returns, waiting = unit.values(_columns(names, rows, ids).__getitem__, time.time())
     is_partial = stored_steps < lengths  # partly evicted rollouts are not drawn
@@ -84,10 +84,10 @@ def _find_stored_parts(
 
 
 def _rollouts(
-    store: Store, session: Session, where: Where
+    store: Store, session: Session, where: Where, kinds: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return group, return, oldest policy version, number and length of complete episodes."""
-    rows = select.complete_rollouts(store, session, store.compiled(where))
+    rows = select.complete_rollouts(store, session, store.compiled(where), kinds)
     codes: dict[tuple[bool, str], int] = {}
     names = [(row[0] is None, row[1] if row[0] is None else row[0]) for row in rows]
     groups = [codes.setdefault(name, len(codes)) for name in names]

@@ -9,6 +9,7 @@ from typing import Any
 from expdb import checks, errors
 from expdb.batch import Batch
 from expdb.replay.settings import public_name
+from expdb.replay.tokens import Tokens
 from expdb.replay.units import Unit
 from expdb.sampling.checksums import matches
 from expdb.sampling.engine import SampleEngine
@@ -20,6 +21,7 @@ from expdb.storage.ledger.encoding import damaged
 from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
+_RENAMED = {"fork_threshold": "drift_threshold"}  # settings of Tokens in expdb 0.2
 # A unit that replaces the recorded unit, or classes to search for the recorded name.
 Units = Unit | tuple[type[Unit], ...]
 
@@ -147,8 +149,11 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
             f"import the module of the unit, pass units=[{name.rpartition('.')[2]}] to replay(), "
             "or pass the unit itself as unit="
         )
+    renamed = _RENAMED if kind is Tokens else {}
     arguments = {
-        key: _setting(value, units, what) for key, value in settings.items() if key != "name"
+        renamed.get(key, key): _setting(value, units, what)
+        for key, value in settings.items()
+        if key != "name"
     }
     try:
         return kind(**arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations  # so that annotations do not import numpy.ra
 
 from collections import deque
 from collections.abc import Hashable
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -268,12 +268,7 @@ class Owners(Follower):
         The codes number the texts in the order of their first occurrence in `episodes`, so they do
         not depend on earlier reads. The code -1 stands for no text.
         """
-        ids = self._ids
-        if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # ids are usually consecutive
-            places = episodes - ids[0]
-        else:
-            places = ids.searchsorted(episodes)
-        values: np.ndarray = self._values[name].take(places)
+        values: np.ndarray = self._values[name].take(self._places(episodes))
         if name not in self._codes:
             return values
         codes = values.astype(np.int64).reshape(-1)
@@ -287,6 +282,19 @@ class Owners(Follower):
         rank[first.argsort(kind="stable")] = np.arange(count)
         rank[-1] = -1
         return rank[codes].reshape(episodes.shape)
+
+    def texts(self, name: str, episodes: np.ndarray) -> list[str | None]:
+        """Return the texts of a column of episodes."""
+        texts: list[Any] = [*self._codes[name], None]  # the last entry is that of code -1
+        codes = self._values[name].take(self._places(episodes)).astype(np.int64)
+        return [texts[code] for code in codes.tolist()]
+
+    def _places(self, episodes: np.ndarray) -> np.ndarray:
+        ids = self._ids
+        if len(ids) and ids[-1] - ids[0] == len(ids) - 1:  # ids are usually consecutive
+            places: np.ndarray = episodes - ids[0]
+            return places
+        return ids.searchsorted(episodes)
 
 
 class SparseColumn(Follower):

@@ -84,6 +84,9 @@ class EpisodeColumns(Protocol):
     def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
         """Return a column of episodes."""
 
+    def texts(self, name: str, episodes: np.ndarray) -> list[str | None]:
+        """Return the texts of a column of episodes."""
+
 
 class StepColumn(Protocol):
     """A column in which few steps have a value of their own."""

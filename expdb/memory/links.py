@@ -91,7 +91,7 @@ class Incoming:
 class Details:
     """Rows of the table `episodes`, in ascending order of id."""
 
-    def __init__(self, rows: list[tuple[int, str, int, bool, int | None, int | None, str | None]]):
+    def __init__(self, rows: list[Any]):
         rows = sorted(rows)
         self.id = np.array([row[0] for row in rows], np.int64)
         self.open = np.array([row[1] == "open" for row in rows], np.bool_)
@@ -101,6 +101,7 @@ class Details:
         self.tail_chunk = np.array([-1 if row[4] is None else row[4] for row in rows], np.int64)
         self.tail_row = np.array([-1 if row[5] is None else row[5] for row in rows], np.int64)
         self.tail_fields = [row[6] or "[]" for row in rows]
+        self.shared = np.array([row[7] or 0 for row in rows], np.int64)  # with the parent
         self.place = np.full(len(rows), UNKNOWN)  # row of the final observation, if it has one
 
     @classmethod
@@ -112,8 +113,8 @@ class Details:
         Raise DatabaseDamaged if an episode does not exist, unless `missing` allows it.
         """
         rows = session.query(
-            "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields FROM episodes "
-            "WHERE buffer_id = ? AND id "
+            "SELECT id, status, length, ordered, tail_chunk, tail_row, tail_fields, shared_steps "
+            "FROM episodes WHERE buffer_id = ? AND id "
             f"{store.dialect.AMONG}", store.id, store.dialect.as_list(ids),
         )  # fmt: skip
         if len(rows) < len(np.unique(ids)) and not missing:
@@ -135,7 +136,8 @@ def link(r: Resident, new: Incoming, details: Details) -> np.ndarray:
     runs = _link_neighbours(r, new, ordered)
     if not len(runs.start):
         return NONE
-    ends, heads = _link_runs(r, new, runs)
+    shared = details.shared[details.id.searchsorted(runs.episode)]
+    ends, heads = _link_runs(r, new, runs, shared)
     relinked = _link_to_open(r, ends, runs.ordinal[heads], r.rows(new.positions[runs.start[heads]]))
     return np.concatenate((relinked, settle_ends(r, ends, details, new.begin)))
 
@@ -169,8 +171,13 @@ def _link_neighbours(r: Resident, new: Incoming, ordered: np.ndarray) -> _Runs:
     return _Runs(start[order], stop[order], episode[order], ordinal[order])
 
 
-def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndarray]:
-    """Link consecutive runs; return the ends and the index of the first run of each episode."""
+def _link_runs(
+    r: Resident, new: Incoming, runs: _Runs, shared: np.ndarray
+) -> tuple["Ends", np.ndarray]:
+    """Link consecutive runs; return the ends and the index of the first run of each episode.
+
+    `shared` is the number of steps that the episode of each run shares with its parent.
+    """
     rows, length = r.rows(new.positions), runs.stop - runs.start + 1
     follows = runs.ordinal[1:] == runs.ordinal[:-1] + length[:-1]
     joined = np.flatnonzero((runs.episode[1:] == runs.episode[:-1]) & follows)
@@ -180,7 +187,7 @@ def _link_runs(r: Resident, new: Incoming, runs: _Runs) -> tuple["Ends", np.ndar
     lasts = np.concatenate((heads[1:], [len(runs.episode)])) - 1
     return Ends(
         runs.episode[heads],
-        np.where(runs.ordinal[heads] == 0, new.positions[runs.start[heads]], -1),
+        np.where(runs.ordinal[heads] == shared[heads], new.positions[runs.start[heads]], -1),
         new.positions[runs.stop[lasts]],
         runs.ordinal[lasts] + length[lasts],
         np.add.reduceat(length, heads),
@@ -257,10 +264,9 @@ def settle_ends(r: Resident, ends: Ends, details: Details, begin: int) -> np.nda
     r.finals.taken.extend(zip(ends.last[observed].tolist(), places, strict=True))
     details.place[at[observed]] = places
     r.columns[AFTER][rows[observed]] = places
-    whole = (
-        ended & details.complete[at] & (ends.count == details.length[at]) & (ends.first >= r.low)
-    )
-    r.columns[WHOLE][r.rows(ends.first[whole])] = details.length[at[whole]]
+    own_length = (details.length - details.shared)[at]
+    whole = ended & details.complete[at] & (ends.count == own_length) & (ends.first >= r.low)
+    r.columns[WHOLE][r.rows(ends.first[whole])] = own_length[whole]
     for k in np.flatnonzero(~ended).tolist():
         r.open[int(ends.episode[k])] = OpenEpisode(
             *[int(array[k]) for array in (ends.last, ends.ordinal, ends.first, ends.count)]
@@ -334,7 +340,7 @@ def link_unordered(store: Store, session: Session, r: Resident) -> None:
         for name in (AFTER, BEFORE):
             r.columns[name][episode_rows] = UNKNOWN
         r.columns[WHOLE][episode_rows] = 0
-        if len(positions) and len(positions) == details.length[0]:
+        if len(positions) and len(positions) == details.length[0] - details.shared[0]:
             r.unordered[id] = positions
             _link_in_order(r, details, positions)
             load_finals(store, session, r, details)
@@ -353,9 +359,10 @@ def _link_in_order(r: Resident, details: Details, positions: np.ndarray) -> None
     rows = r.rows(positions)
     r.columns[AFTER][rows[:-1]] = rows[1:]
     r.columns[BEFORE][rows[1:]] = rows[:-1]
-    r.columns[ORDINAL][rows] = np.arange(len(rows))
+    r.columns[ORDINAL][rows] = np.arange(len(rows)) + details.shared[0]
     r.reserve(0, 1, None)
-    ends = Ends(details.id, positions[:1], positions[-1:], details.length, details.length)
+    own_length = details.length - details.shared
+    ends = Ends(details.id, positions[:1], positions[-1:], details.length, own_length)
     settle_ends(r, ends, details, r.high)
     r.open.pop(int(details.id[0]), None)
 

@@ -32,7 +32,7 @@ MAX_RANGES = 64  # maximum number of step ranges to read here; load.py reads lar
 READ = """
 SELECT g.last, g.first, g.episode, g.ordinal, g.chunk, g.chunk_row,
        c.rows, c.signature, c.crc, CASE WHEN g.chunk_row = 0 OR g.first <= ? THEN c.data END,
-       e.status, e.length, e.ordered, e.tail_chunk, e.tail_row, e.tail_fields
+       e.status, e.length, e.ordered, e.tail_chunk, e.tail_row, e.tail_fields, e.shared_steps
   FROM segments g JOIN chunks c ON c.buffer_id = g.buffer_id AND c.id = g.chunk
   JOIN episodes e ON e.buffer_id = g.buffer_id AND e.id = g.episode
  WHERE g.buffer_id = ? AND g.last >= ? ORDER BY g.last LIMIT ?
@@ -77,6 +77,7 @@ class NewSteps:
     ranges: list[StepRange]
     chunk_rows: list[ChunkRows]
     ended: list[EndedEpisode]
+    shared: dict[int, int]  # number of steps that forks among the episodes share with their parents
 
 
 def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | None:
@@ -107,10 +108,12 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         chunk = decoder.decode_unchecked(first + write.last, write.block.rows, 0, write.encoded)
         chunk_rows.append(ChunkRows(chunk, 0, write.block.steps))
     final = (chunk_rows[-1].chunk, plan.final[1], frozenset(plan.final[2])) if plan.final else None
-    ended = []
+    ended, shared = [], {}
     for episode in plan.episodes:
         if not episode.after.ordered:
             return None
+        if episode.after.parent is not None:
+            shared[episode.after.id or 0] = episode.after.parent.shared
         if episode.status != "open":
             id, is_complete = episode.after.id or 0, episode.status == "complete"
             ended.append(EndedEpisode(id, episode.after.length, is_complete, final))
@@ -119,7 +122,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         StepRange(first + begin, first + last, ids[place], ordinal)
         for last, begin, place, ordinal, _, _ in plan.segments
     ]
-    return NewSteps(first, plan.count, ranges, chunk_rows, ended)
+    return NewSteps(first, plan.count, ranges, chunk_rows, ended, shared)
 
 
 def read_new_steps(store: Store, session: Session, r: Resident, state: State) -> NewSteps | None:
@@ -157,7 +160,8 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
     if position != first + count:
         return None
     ended = []
-    for episode, (status, length, ordered, tail_chunk, tail_row, tail_fields) in episodes.items():
+    for episode, details in episodes.items():
+        status, length, ordered, tail_chunk, tail_row, tail_fields, _ = details
         if not ordered or (tail_chunk is not None and tail_chunk not in chunks):
             return None
         if status != "open":
@@ -166,7 +170,8 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
                 names = frozenset(parse_names(tail_fields or "[]", "tail_fields"))
                 final = chunks[tail_chunk], tail_row, names
             ended.append(EndedEpisode(episode, length, status == "complete", final))
-    return NewSteps(first, count, ranges, chunk_rows, ended)
+    shared = {episode: details[-1] for episode, details in episodes.items() if details[-1]}
+    return NewSteps(first, count, ranges, chunk_rows, ended, shared)
 
 
 def _count_steps(store: Store, session: Session, first: int) -> int:
@@ -237,7 +242,7 @@ def add_new_steps(
     if new_steps.count > 1:
         record_gap(r, r.rows(np.arange(first, r.high)))
     for end in new_steps.ended:
-        relinked += _end(r, end, first)
+        relinked += _end(r, end, first, new_steps.shared)
     episodes = np.array(sorted({step_range.episode for step_range in new_steps.ranges}), np.int64)
     older = np.array(relinked, np.int64) if relinked else NONE
     r.record(Change(first, r.high, relinked=older, advanced=episodes, orphaned=orphaned))
@@ -296,12 +301,13 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     if new_steps.count > 1:
         rows = np.arange(begin - 1, begin + new_steps.count + 1) % slots
         after[rows[1:-1]], before[rows[1:-1]] = rows[2:], rows[:-2]
-    numbers, relinked = r.columns["step"], []
+    numbers, relinked, shared = r.columns["step"], [], new_steps.shared
     for start, last, episode, ordinal in new_steps.ranges:
         row, end, count = rows[start - first + 1], rows[last - first + 1], last - start + 1
         before[row] = UNKNOWN
         after[end] = r.zero if terminated[end] else UNKNOWN
-        earlier, head = (r.open.pop(episode, None), UNKNOWN) if ordinal else (None, start)
+        begins = not ordinal or (shared and shared.get(episode) == ordinal)
+        earlier, head = (None, start) if begins else (r.open.pop(episode, None), UNKNOWN)
         if earlier is not None:
             if earlier.ordinal == ordinal and r.is_stored(earlier.last):
                 previous = r.row(earlier.last)
@@ -316,10 +322,11 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
     return relinked
 
 
-def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
+def _end(r: Resident, end: EndedEpisode, new: int, shared: dict[int, int]) -> list[int]:
     """Mark an episode as ended; return its first position if it is complete and began before `new`.
 
-    An episode is left unchanged if some of its steps are not in memory.
+    An episode is left unchanged if some of its steps are not in memory. `shared` has the numbers of
+    steps that forks share with their parents.
     """
     episode = r.open.get(end.episode)
     if episode is None or episode.ordinal != end.length:
@@ -327,9 +334,10 @@ def _end(r: Resident, end: EndedEpisode, new: int) -> list[int]:
     del r.open[end.episode]
     if end.final is not None and r.is_stored(episode.last):
         _keep_final(r, episode.last, *end.final)
-    if not end.is_complete or episode.count != end.length or episode.first < r.low:
+    own_length = end.length - shared.get(end.episode, 0)
+    if not end.is_complete or episode.count != own_length or episode.first < r.low:
         return []
-    r.columns[WHOLE][r.row(episode.first)] = end.length
+    r.columns[WHOLE][r.row(episode.first)] = own_length
     return [episode.first] if episode.first < new else []
 
 

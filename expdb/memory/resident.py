@@ -274,6 +274,12 @@ class Resident(RowColumns):
         is_stored[is_stored] = self.columns[PRESENT][self.rows(positions[is_stored])]
         return is_stored
 
+    def rows_at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the row of the step at each position; UNKNOWN if it is not in memory."""
+        rows, stored = np.full(len(positions), UNKNOWN), self.are_stored(positions)
+        rows[stored] = self.rows(positions[stored])
+        return rows
+
     def is_stored(self, position: int) -> bool:
         """Return whether a position holds a step."""
         if not self.low <= position < self.high:
@@ -395,6 +401,10 @@ class Resident(RowColumns):
         column = np.full(rows.shape, np.nan if values.dtype.kind == "f" else UNKNOWN, values.dtype)
         column[there] = values
         return column
+
+    def texts_of_episodes(self, name: str, rows: np.ndarray) -> list[str | None]:
+        """Return a text column of the episode of each step; it must be named in `reads`."""
+        return self.owners[name].texts(name, self.episodes(rows))
 
     # -- priorities --------------------------------------------------------------------------------
 

@@ -103,6 +103,20 @@ class Trajectories(Protocol):
             If `rows` does not have one dimension.
         """
 
+    def rows_at(self, positions: np.ndarray) -> np.ndarray:
+        """Return the rows of the steps at positions.
+
+        Parameters
+        ----------
+        positions : ndarray of int64, shape (N,)
+            Positions, such as the episode column ``parent_position``.
+
+        Returns
+        -------
+        ndarray of int64, shape (N,)
+            Rows of steps, -1 if there is no step at the position.
+        """
+
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps have not been evicted.
 
@@ -252,6 +266,22 @@ class Trajectories(Protocol):
             If neither the unit nor the sampler names the column in `reads`.
         """
 
+    def texts_of_episodes(self, name: str, rows: np.ndarray) -> list[str | None]:
+        """Return a text column of the episode of each step.
+
+        Parameters
+        ----------
+        name : str
+            Column of episodes, such as ``"relation"``. The unit must name it in `Unit.reads`.
+        rows : ndarray of int64, shape (N,)
+            Rows of steps, without -1.
+
+        Returns
+        -------
+        list of str, None for no text
+            Texts.
+        """
+
 
 @dataclass
 class Layout:
@@ -311,6 +341,46 @@ class Layout:
     kept: np.ndarray | None = None
     ragged: bool = False
 
+    def from_root(self, trajectories: Trajectories, max_length: int | None = None) -> Layout:
+        """Return the layout with the steps that forks and retries share with their parents.
+
+        The unit must name the episode column ``parent_position`` in `reads`.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows of the buffer in memory.
+        max_length : int, optional
+            Length T of the arrays; longer episodes are cut.
+
+        Returns
+        -------
+        Layout
+            A layout as `of_episodes` returns it, with the same other columns.
+        """
+        firsts = self.rows[..., 0].reshape(-1)
+        there = np.flatnonzero(firsts >= 0)
+        there = there[trajectories.ordinals(firsts[there]) > 0]
+        if not len(there):
+            return self
+        shared, _ = shared_steps(trajectories, firsts[there])
+        own = self.rows.reshape(len(firsts), -1)
+        counts = np.zeros(len(firsts), np.int64)
+        counts[there] = (shared >= 0).sum(1)
+        width = int((counts + (own >= 0).sum(1)).max())
+        rows = np.full((len(firsts), width), UNKNOWN)
+        for index, line in enumerate(own):
+            line = line[line >= 0]
+            rows[index, counts[index] :][: len(line)] = line
+        for index, line in zip(there.tolist(), shared, strict=True):
+            rows[index, : counts[index]] = line[line >= 0]
+        rows = rows[:, :max_length] if max_length is not None else rows
+        layout = padded(trajectories, rows.reshape(*self.rows.shape[:-1], -1))
+        layout.columns = {**self.columns, **layout.columns}
+        layout.firsts = self.rows[..., 0] if self.firsts is None else self.firsts
+        layout.ragged = self.ragged
+        return layout
+
     @classmethod
     def of_episodes(
         cls, trajectories: Trajectories, firsts: np.ndarray, max_length: int | None = None
@@ -348,6 +418,48 @@ class Layout:
         layout = padded(trajectories, rows)
         layout.firsts = firsts
         return layout
+
+
+def shared_steps(trajectories: Trajectories, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the steps that episodes share with their parents, oldest first.
+
+    The unit must name the episode column ``parent_position`` in `reads`.
+
+    Parameters
+    ----------
+    trajectories : Trajectories
+        Rows of the buffer in memory.
+    firsts : ndarray of int64, shape (N,)
+        Rows of the first own steps of episodes.
+
+    Returns
+    -------
+    rows : ndarray of int64, shape (N, S)
+        Rows of the shared steps at the end of each line, -1 before them.
+    is_complete : ndarray of bool, shape (N,)
+        Whether no shared step of the episode was evicted or deleted.
+    """
+    counts = trajectories.ordinals(firsts)
+    width = int(counts.max(initial=0))
+    rows = np.full((len(firsts), width), UNKNOWN)
+    left, current = counts.copy(), firsts.copy()  # steps to find, and the earliest step found
+    active = np.flatnonzero(left > 0)
+    while len(active):
+        ends = trajectories.of_episodes("parent_position", current[active])
+        last = np.full(len(active), UNKNOWN)
+        last[~np.isnan(ends)] = trajectories.rows_at(ends[~np.isnan(ends)].astype(np.int64))
+        active, last = active[last >= 0], last[last >= 0]
+        if not len(active):
+            break
+        span = int(left[active].max())
+        found = np.concatenate((backward(trajectories, last, span - 1), last[:, None]), 1)
+        for index, line in zip(active.tolist(), found, strict=True):
+            steps = line[line >= 0][-int(left[index]) :]
+            rows[index, width - counts[index] + left[index] - len(steps) :][: len(steps)] = steps
+            left[index] -= len(steps)
+            current[index] = steps[0]
+        active = active[left[active] > 0]
+    return rows, left == 0
 
 
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:

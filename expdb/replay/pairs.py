@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from expdb import checks
-from expdb.names import UNKNOWN
+from expdb.names import MEMBERS, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories
-from expdb.replay.sequences import Group
+from expdb.replay.sequences import Group, read_episodes, select_members
 from expdb.replay.units import Unit
 
 
@@ -45,6 +45,10 @@ class Pairs(Unit):
         ``"group"``, episodes without a group are grouped by `task_id`.
     max_length : int, optional
         Length T of the arrays, at least 1. Longer rollouts are cut, and shorter ones are padded.
+    of : tuple of str, default ("root", "fork", "retry")
+        Which episodes are rollouts, as in `Group`.
+    lineage : bool, default False
+        Whether forks and retries are read from the root, as in `Group`.
 
     Raises
     ------
@@ -66,6 +70,8 @@ class Pairs(Unit):
     margin: float = 0.0
     per: Literal["group", "task"] = "group"
     max_length: int | None = None
+    of: tuple[str, ...] = MEMBERS
+    lineage: bool = False
 
     checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
@@ -74,13 +80,15 @@ class Pairs(Unit):
         object.__setattr__(self, "margin", checks.number(self.margin, "margin", 0))
         checks.choice(self.per, "per", "group", "task")
         # The weights as a tuple, which is hashable.
-        group = Group(2, score=self.score, max_length=self.max_length)
-        object.__setattr__(self, "score", group.score)
-        object.__setattr__(self, "max_length", group.max_length)
+        group = Group(
+            2, score=self.score, max_length=self.max_length, of=self.of, lineage=self.lineage
+        )
+        for name in ("score", "max_length", "of"):
+            object.__setattr__(self, name, getattr(group, name))
 
     @property
     def _group(self) -> Group:
-        return Group(2, score=self.score)
+        return Group(2, score=self.score, of=self.of, lineage=self.lineage)
 
     @property
     def what(self) -> str:
@@ -108,7 +116,7 @@ class Pairs(Unit):
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which pairs may be drawn, a tuple."""
-        return ("pairs", self.score, self.margin, self.per)
+        return ("pairs", self.score, self.margin, self.per, self.of, self.lineage)
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return the pairs that may be drawn, in the order of their better rollouts.
@@ -126,13 +134,13 @@ class Pairs(Unit):
         ndarray of int64, shape (P, 2)
             Rows of the first steps of the better and of the worse rollout.
         """
+        rows = select_members(trajectories, rows, self)
         groups = tasks = trajectories.of_episodes("task_id", rows)
         if self.per == "group":
             groups = trajectories.of_episodes("group_id", rows)
             groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
-        values, _ = self._group.values(
-            lambda name: trajectories.of_episodes(name, rows), time.time()
-        )
+        read = read_episodes(trajectories, rows, self.lineage)
+        values, _ = self._group.values(read, time.time())
         compared = np.flatnonzero(~np.isnan(values))
         # Within a group from the best rollout to the worst; among equal ones, the older first.
         order = compared[np.lexsort((-values[compared], groups[compared]))]
@@ -167,9 +175,12 @@ class Pairs(Unit):
         Layout
             Rows of shape (P, 2, T) with a mask, and the columns of the pairs.
         """
-        values, _ = self._group.values(lambda name: trajectories.of_episodes(name, rows), 0.0)
+        read = read_episodes(trajectories, rows, self.lineage)
+        values, _ = self._group.values(read, 0.0)
         layout = Layout.of_episodes(trajectories, rows, self.max_length)
-        layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
+        if self.lineage:
+            layout = layout.from_root(trajectories, self.max_length)
+        layout.columns["episode_return"] = read("episode_return")
         layout.columns["margin"] = values[:, 0] - values[:, 1]
         if self.score is not None:
             layout.columns["episode_score"] = values

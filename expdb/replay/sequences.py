@@ -11,8 +11,8 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue
-from expdb.names import UNKNOWN
-from expdb.replay.layout import Layout, Trajectories, padded
+from expdb.names import MEMBERS, RELATIONS, UNKNOWN
+from expdb.replay.layout import Layout, Trajectories, padded, shared_steps
 from expdb.replay.units import Unit
 
 
@@ -182,6 +182,10 @@ class Episode(Unit):
     pad : bool, default True
         Whether the arrays are padded to T. If False, the batch has no `mask`, and each array of
         steps becomes an object array with one array per episode.
+    lineage : bool, default False
+        Whether forks and retries are read from the root: the steps that they share with their
+        parents come before their own steps. An episode with a shared step that was evicted or
+        deleted is then not drawn. By default, only the own steps of each episode are read.
 
     Raises
     ------
@@ -196,6 +200,7 @@ class Episode(Unit):
 
     max_length: int | None = None
     pad: bool = True
+    lineage: bool = False
 
     checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
@@ -203,6 +208,12 @@ class Episode(Unit):
     def __post_init__(self) -> None:
         _set_max_length(self)
         checks.flag(self.pad, "pad")
+        checks.flag(self.lineage, "lineage")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns of episodes that the unit reads, a tuple of str."""
+        return ("parent_position",) if self.lineage else ()
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.
@@ -217,7 +228,25 @@ class Episode(Unit):
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which steps may be drawn, a tuple."""
-        return ("episode",)
+        return ("episode", self.lineage)
+
+    def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+        """Return the episodes that may be drawn.
+
+        Parameters
+        ----------
+        trajectories : Trajectories
+            Rows of the buffer in memory.
+        rows : ndarray of int64, shape (N,)
+            Rows of the first steps of complete episodes with a matching step, ascending by
+            position.
+
+        Returns
+        -------
+        ndarray of int64, shape (A,)
+            Rows of the first own steps of the episodes.
+        """
+        return with_whole_lineage(trajectories, rows) if self.lineage else rows
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -239,6 +268,8 @@ class Episode(Unit):
             Rows of shape (B, T) with a mask.
         """
         layout = Layout.of_episodes(trajectories, rows, self.max_length)
+        if self.lineage:
+            layout = layout.from_root(trajectories, self.max_length)
         layout.ragged = not self.pad
         return layout
 
@@ -290,6 +321,14 @@ class Group(Unit):
         Seconds after the end of a rollout during which its group waits for a missing score.
         Afterwards, ``"wait"`` leaves the rollout out. By default 0, or without limit for
         ``"wait"``. A group does not wait for a score that a judge has recorded as a failure.
+    of : tuple of str, default ("root", "fork", "retry")
+        Which episodes are rollouts of the group: episodes without a parent (``"root"``), and those
+        with these relations to their parents.
+    lineage : bool, default False
+        Whether forks and retries are read from the root: the steps that they share with their
+        parents come before their own steps. A rollout with a shared step that was evicted or
+        deleted then does not count. Returns include the
+        rewards of the shared steps. By default, only the own steps of each episode are read.
 
     Raises
     ------
@@ -315,12 +354,16 @@ class Group(Unit):
     score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     missing: Literal["drop", "wait", "ignore"] | float = "drop"
     deadline: float | None = None
+    of: tuple[str, ...] = MEMBERS
+    lineage: bool = False
 
     checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checks.whole(self.size, "size", 1))
+        set_members(self)
+        checks.flag(self.lineage, "lineage")
         checks.flag(self.complete, "complete")
         checks.number(self.min_spread, "min_spread", 0)
         _set_max_length(self)
@@ -378,7 +421,9 @@ class Group(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        names = ("group_id", "task_id", "episode_return")
+        names: tuple[str, ...] = ("group_id", "task_id", "episode_return", "relation")
+        if self.lineage:
+            names = (*names, "parent_position")
         if self.score is None:
             return names
         return (*names, "ended", *[f"scores.{name}" for name in self._names])
@@ -399,8 +444,8 @@ class Group(Unit):
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which groups may be drawn, a tuple."""
         key = ("group", self.size, self.complete, self.min_spread)
-        others = self.max_spread, self.score, self.missing, self.deadline
-        return key if others == (None, None, "drop", None) else (*key, *others)
+        others = self.max_spread, self.score, self.missing, self.deadline, self.of, self.lineage
+        return key if others == (None, None, "drop", None, MEMBERS, False) else (*key, *others)
 
     def _has_spread(self, scores: np.ndarray) -> np.ndarray:
         if not self.min_spread and self.max_spread is None:
@@ -479,11 +524,11 @@ class Group(Unit):
         ndarray of int64, shape (G, size)
             Rows of the first steps of the rollouts, -1 for each missing rollout.
         """
+        rows = select_members(trajectories, rows, self)
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
-        returns, waiting = self.values(
-            lambda name: trajectories.of_episodes(name, rows), time.time()
-        )
+        read = read_episodes(trajectories, rows, self.lineage)
+        returns, waiting = self.values(read, time.time())
         if waiting.any():
             ready = ~np.isin(groups, groups[waiting])
             rows, groups, returns = rows[ready], groups[ready], returns[ready]
@@ -592,12 +637,14 @@ class Group(Unit):
         Layout
             Rows of shape (G, size, T) with a mask, and the columns of the groups.
         """
-        there = rows >= 0
-        returns = values = trajectories.of_episodes("episode_return", rows)
+        there, read = rows >= 0, read_episodes(trajectories, rows, self.lineage)
+        returns = values = read("episode_return")
         if self.score is not None:
-            values, _ = self.values(lambda name: trajectories.of_episodes(name, rows), 0.0)
+            values, _ = self.values(read, 0.0)
             values = np.where(there, values, np.nan)
         layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(values)
+        if self.lineage:
+            layout = layout.from_root(trajectories, self.max_length)
         layout.columns |= {
             "episode_return": returns,
             "group_size": there.sum(1),
@@ -607,6 +654,66 @@ class Group(Unit):
         if self.score is not None:
             layout.columns["episode_score"] = values
         return layout
+
+
+def set_members(unit: Any) -> None:
+    """Check the settings `of` of a unit, and convert it to a tuple."""
+    names = (unit.of,) if isinstance(unit.of, str) else unit.of
+    if not isinstance(names, (tuple, list, set, frozenset)) or not names:
+        raise InvalidValue(f"of must be a tuple of relations, got {names!r}")
+    for name in names:
+        checks.choice(name, "of", "root", *RELATIONS)
+    kinds = ("root", *RELATIONS)
+    object.__setattr__(unit, "of", tuple(kind for kind in kinds if kind in names))
+
+
+def select_members(trajectories: Trajectories, rows: np.ndarray, unit: Any) -> np.ndarray:
+    """Return the rows of the episodes that count as rollouts of a group or a pair."""
+    is_child = trajectories.of_episodes("relation", rows) != UNKNOWN
+    is_member = np.full(len(rows), "root" in unit.of)
+    if is_child.any():
+        names = trajectories.texts_of_episodes("relation", rows[is_child])
+        is_member[is_child] = [name in unit.of for name in names]
+    rows = rows[is_member]
+    return with_whole_lineage(trajectories, rows) if unit.lineage else rows
+
+
+def read_episodes(
+    trajectories: Trajectories, rows: np.ndarray, lineage: bool
+) -> Callable[[str], np.ndarray]:
+    """Return a function that returns a column of the episodes of `rows`, -1 for no episode.
+
+    With `lineage`, returns include the rewards of shared steps.
+    """
+
+    def read(name: str) -> np.ndarray:
+        values = trajectories.of_episodes(name, rows)
+        if name == "episode_return" and lineage:
+            there = rows >= 0
+            there[there] = trajectories.ordinals(rows[there]) > 0
+            if there.any():
+                shared, _ = shared_steps(trajectories, rows[there])
+                rewards = np.where(shared >= 0, trajectories.rewards(shared), 0.0)
+                values = values.copy()
+                values[there] += np.nansum(rewards, 1)
+        return values
+
+    return read
+
+
+def with_whole_lineage(trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
+    """Return the rows of the episodes of which no shared step was evicted or deleted.
+
+    `rows` are those of the first own steps.
+    """
+    forks = np.flatnonzero(trajectories.ordinals(rows) > 0)
+    if not len(forks):
+        return rows
+    # Forks with the same last shared step share all steps before it.
+    ends = trajectories.of_episodes("parent_position", rows[forks])
+    _, first, inverse = np.unique(ends, return_index=True, return_inverse=True)
+    _, is_whole = shared_steps(trajectories, rows[forks[first]])
+    return np.delete(rows, forks[~is_whole[inverse]])
 
 
 def _weights(score: Any) -> tuple[tuple[str, float], ...]:

@@ -22,6 +22,7 @@ class Turns:
     length: np.ndarray  # number of output tokens
     kept: np.ndarray  # number of output tokens in the row
     loss_tokens: np.ndarray  # number of these to train on
+    trained_before: np.ndarray  # number of leading output tokens that another row trains on
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,49 @@ class Chains:
         turns = replace(turns, kept=kept, loss_tokens=loss_tokens)
         return replace(self, turns=turns, size=np.minimum(self.size, max_tokens))
 
+    def train_once(self, episodes: np.ndarray, positions: np.ndarray, masks: Masks) -> Chains:
+        """Return the rows in which each generated token is trained on once.
+
+        Forks of an episode share turns, so several rows contain them. The first row that contains a
+        token trains on it. An episode that was drawn several times counts as several episodes.
+        `episodes` are those of the rollouts, and `positions` those of the steps. Rows without
+        tokens to train on are left out.
+        """
+        turns, copies = self.turns, _count_earlier(episodes)[self.rollout]
+        keys = np.stack((positions[turns.step], copies[turns.chain]))
+        _, codes = np.unique(keys, axis=1, return_inverse=True)
+        codes = codes.reshape(-1)
+        is_trained = turns.loss_tokens > 0  # not in a row that is masked as a whole
+        order = np.flatnonzero(is_trained)
+        order = order[np.argsort(codes[order], kind="stable")]
+        repeats = np.flatnonzero(codes[order][1:] == codes[order][:-1]) + 1
+        if not len(repeats):
+            return self
+        before = np.zeros(len(codes), np.int64)
+        for index in repeats.tolist():  # ascending, so each adds to the rows before it
+            earlier, own = order[index - 1], order[index]
+            before[own] = max(before[earlier], turns.kept[earlier])
+        before = np.minimum(before, turns.kept)
+        loss_tokens = turns.loss_tokens - masks.count(turns.step, before) * is_trained
+        turns = replace(turns, trained_before=before, loss_tokens=loss_tokens)
+        rows = replace(self, turns=turns)
+        had = self.loss_tokens > 0
+        return rows.select(~had | (rows.loss_tokens > 0))
+
+    def mean_of_branches(self, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return, for each step, the mean of the values of the rollouts that train on its turn."""
+        turns = self.turns
+        is_trained = turns.loss_tokens > 0
+        unique, codes = np.unique(positions, return_inverse=True)
+        own = codes[turns.step[is_trained]]
+        of_rollouts = values[self.rollout[turns.chain[is_trained]]]
+        sums, counts = (
+            np.bincount(own, of_rollouts, len(unique)),
+            np.bincount(own, None, len(unique)),
+        )
+        means: np.ndarray = (sums / np.maximum(counts, 1))[codes]
+        return means
+
 
 class Masks:
     """The output masks of the steps. In a step without a mask, all output tokens are trained on."""
@@ -125,7 +169,7 @@ def chain_turns(
     prompts: RaggedArray,
     outputs: RaggedArray,
     masks: Masks,
-    fork_threshold: int,
+    drift_threshold: int,
 ) -> Chains:
     """Chain turns into rows, and return the rows that have tokens to train on.
 
@@ -145,11 +189,11 @@ def chain_turns(
     count = len(after)
     after = after[_extends_previous_prompt(prompts, steps, after)]
     matched = _count_repeated_tokens(prompts, outputs, steps, after)
-    continues = length[after - 1] - matched < fork_threshold
+    continues = length[after - 1] - matched < drift_threshold
     after, matched = after[continues], matched[continues]
     if len(after) < count:
         warn_once(
-            "forks",
+            "drift",
             f"{count - len(after)} of {count} later prompts in this batch do not begin with the "
             "tokens of the previous turn, so each of them begins a new row; store the whole "
             "prompt of each turn, not only its new tokens, or pass agent= if several agents act",
@@ -159,7 +203,8 @@ def chain_turns(
     chain = np.cumsum(begins_chain) - 1
     kept = length.copy()
     kept[after - 1] = matched
-    turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept))
+    nothing = np.zeros(len(steps), np.int64)
+    turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept), nothing)
     first = np.flatnonzero(begins_chain)
     last = np.append(first[1:], len(steps))[: len(first)] - 1
     lost_tokens = _sum_by_chain(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
@@ -173,6 +218,16 @@ def chain_turns(
     size = start[last] + kept[last]
     chains = Chains(turns, rollouts[first], steps[last], size, lost_tokens)
     return chains.select(chains.loss_tokens > 0)
+
+
+def _count_earlier(values: np.ndarray) -> np.ndarray:
+    """Return how often the value of each element occurs before it."""
+    order = np.argsort(values, kind="stable")
+    ranks = np.arange(len(values))
+    begins = np.diff(values[order], prepend=values[order][:1] - 1) != 0
+    counts = np.empty(len(values), np.int64)
+    counts[order] = ranks - np.maximum.accumulate(np.where(begins, ranks, 0))
+    return counts
 
 
 def _sum_by_chain(values: np.ndarray, chain: np.ndarray, count: int) -> np.ndarray:
@@ -341,6 +396,8 @@ class TokenRows:
             out &= self._scatter(
                 self._concatenate_values(masks.of_steps, "mask", True, np.bool_), False
             )
+        if self._turns.trained_before.any():
+            out &= self.token_index() >= self._expand_turn_values(self._turns.trained_before, 0)
         return out
 
     def position_ids(self) -> np.ndarray:
@@ -374,6 +431,10 @@ class TokenRows:
         out = self._expand_turn_values(values[self._chains.rollout[self._turns.chain]], 0)
         out[~loss_mask] = 0
         return out
+
+    def step_advantages(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+        """Return the value of the step of each token to train on, [B, T]; 0 elsewhere."""
+        return np.where(loss_mask, self.expand_step_values(values, 0), np.float32(0))
 
     def build_token_values(
         self, values: RaggedArray, name: str, missing: Any, elsewhere: Any

@@ -3,19 +3,21 @@
 from __future__ import annotations  # evaluating `np.random` would import that module
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue, warn
+from expdb.keywords import checked_keywords
 from expdb.names import EPISODE_VERSION_COLUMNS, TOKEN_KEYS, UNKNOWN
 from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.ragged import RaggedArray
-from expdb.replay.sequences import Episode, Group
+from expdb.replay.sequences import Episode, Group, read_episodes
 from expdb.replay.token_rows import Chains, Masks, TokenRows, chain_turns, pack_rows, warn_once
 from expdb.replay.units import Unit
 
@@ -43,7 +45,7 @@ class Tokens(Unit):
     turn, and the tokens that the model generated; see `TOKEN_FIELDS`. The turns of a rollout become
     one row: if the prompt of a turn begins with all tokens so far, the rest of the prompt is
     appended as context, and then the output. If the first difference is among the last
-    ``fork_threshold - 1`` tokens of the last output (for example because the chat template
+    ``drift_threshold - 1`` tokens of the last output (for example because the chat template
     tokenized the text again), the prompt replaces the output from there on, as context. If the
     prompt differs in any other way, a new row begins. So each generated token is trained on in at
     most one row. Rows without a token to train on are left out, except with ``overlong="mask"``. If
@@ -112,9 +114,13 @@ class Tokens(Unit):
         float64 [G, n] (NaN for a missing rollout), the numbers of tokens to train on int64 [G, n]
         and a mask bool [G, n] of the rollouts, and returns float64 [G, n]. The database does not
         record a function, so also pass the unit to `Consumer.shared` and `ReplayBuffer.replay`.
-    fork_threshold : int, default 1024
+    drift_threshold : int, default 1024
         A new row begins if a prompt differs from the last output at least this number of tokens
         before the end of the output. At least 1.
+    shared : {"first", "mean"}, default "first"
+        Advantage of a turn that several rollouts of a batch share, because they are forks of one
+        episode. Such a turn is trained on only in the first of these rollouts that contains it,
+        with the advantage of this rollout or with the mean of all of them.
     prompt, output, logprobs, output_mask, versions : str
         Names of the fields. Fields other than `prompt` and `output` may be missing.
     agent : str, optional
@@ -177,7 +183,8 @@ class Tokens(Unit):
     budget: int | None = None
     pack: bool = False
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] | Advantage | None = None
-    fork_threshold: int = 1024
+    drift_threshold: int = 1024
+    shared: Literal["first", "mean"] = "first"
     prompt: str = "prompt_ids"
     output: str = "output_ids"
     logprobs: str = "logprobs"
@@ -205,7 +212,7 @@ class Tokens(Unit):
                 "pads the rows itself"
             )
         for name, least in (
-            ("max_tokens", 1), ("budget", 1), ("fork_threshold", 1), ("pad_id", -(2**31))
+            ("max_tokens", 1), ("budget", 1), ("drift_threshold", 1), ("pad_id", -(2**31))
         ):  # fmt: skip
             if (value := getattr(self, name)) is not None or name not in ("max_tokens", "budget"):
                 object.__setattr__(self, name, checks.whole(value, name, least))
@@ -214,6 +221,7 @@ class Tokens(Unit):
             raise InvalidValue("pack=True requires the length of a row; also pass max_tokens")
         checks.choice(self.overlong, "overlong", *OVERLONG)
         checks.choice(self.names, "names", *NAMES)
+        checks.choice(self.shared, "shared", "first", "mean")
         checks.choice(self.gaps, "gaps", "end", "join")
         for name in ("prompt", "output", "logprobs", "output_mask", "versions"):
             checks.text(getattr(self, name), name)
@@ -242,12 +250,13 @@ class Tokens(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        return tuple(dict.fromkeys((*self.of.reads, "episode_return", *EPISODE_VERSION_COLUMNS)))
+        reads = from_root(self.of).reads
+        return tuple(dict.fromkeys((*reads, "episode_return", *EPISODE_VERSION_COLUMNS)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which items may be drawn, a tuple."""
-        return self.of.anchor_key
+        return from_root(self.of).anchor_key
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return the anchors of `of`: the rollouts that may be drawn.
@@ -265,7 +274,7 @@ class Tokens(Unit):
         ndarray of int64, shape (A,) or (A, n)
             Rows of the first steps of the rollouts; -1 for a missing rollout.
         """
-        return self.of.anchors(trajectories, rows)
+        return from_root(self.of).anchors(trajectories, rows)
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.
@@ -296,9 +305,11 @@ class Tokens(Unit):
         Layout
             Layout of the turns.
         """
-        layout = self.of.layout(trajectories, rows, rng)
+        layout = from_root(self.of).layout(trajectories, rows, rng)
         if "episode_return" not in layout.columns:
-            layout.columns["episode_return"] = trajectories.of_episodes("episode_return", rows)
+            layout.columns["episode_return"] = read_episodes(trajectories, rows, True)(
+                "episode_return"
+            )
         assert layout.mask is not None
         numbers = np.where(layout.mask, trajectories.numbers(layout.rows), UNKNOWN)
         layout.columns["turn_number"] = numbers
@@ -460,6 +471,13 @@ class Tokens(Unit):
         chains = self._apply_overlong(chains, turns)
         if isinstance(self.of, Pairs):  # leave out both rollouts of a pair, or none
             chains = chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
+        branches = chains
+        episodes = batch["episode"].reshape(-1)
+        firsts = batch["position"].reshape(len(episodes), -1)[:, 0]
+        if len(set(firsts.tolist())) < len(
+            set(episodes.tolist())
+        ):  # episodes share their beginning
+            chains = chains.train_once(episodes, turns.flat("position"), turns.masks)
         if not len(chains):
             warn(
                 f"no row is left for the {int(is_rollout.sum())} rollouts of a batch, so the batch "
@@ -469,6 +487,9 @@ class Tokens(Unit):
         bins = pack_rows(chains, most) if self.pack else [[index] for index in range(len(chains))]
         rows = TokenRows(chains, bins or [[]])
         out = self._arrays(rows, turns, advantages)
+        if advantages is not None and self.shared == "mean" and chains is not branches:
+            means = branches.mean_of_branches(turns.flat("position"), advantages)
+            out["advantage"] = rows.step_advantages(means.astype(np.float32), out["loss_mask"])
         of_rollouts = {
             "rollout": rows.of_rollouts(np.arange(len(is_rollout)), UNKNOWN),
             "episode": rows.of_rollouts(batch["episode"].reshape(-1), UNKNOWN),
@@ -548,7 +569,7 @@ class Tokens(Unit):
         """Return the rows of all rollouts, before they are cut or packed."""
         chains = chain_turns(
             turns.rollouts, turns.parts, turns.steps, turns.prompts, turns.outputs, turns.masks,
-            self.fork_threshold,
+            self.drift_threshold,
         )  # fmt: skip
         has_output = turns.outputs.lengths[turns.steps] > 0
         count = int((has_output & (turns.prompts.lengths[turns.steps] < 0)).sum())
@@ -656,6 +677,17 @@ class Tokens(Unit):
         is_stored = self.versions in turns.batch
         of_tokens = turns.per_token(self.versions) if is_stored else None
         return rows.versions(versions, of_tokens, self.versions)
+
+
+Tokens.__init__ = checked_keywords(  # type: ignore[method-assign]
+    fork_threshold="drift_threshold"
+)(Tokens.__init__)
+
+
+@lru_cache
+def from_root(unit: Unit) -> Unit:
+    """Return a unit that also reads the steps that forks share with their parents."""
+    return replace(unit, lineage=True)  # type: ignore[type-var]  # a dataclass
 
 
 class _TurnInputs:

@@ -215,7 +215,9 @@ class Candidates:
         has_match: np.ndarray = matching.searchsorted(ends) > matching.searchsorted(starts)
         # This range is wrong for episodes whose steps are not adjacent or not in order.
         last = r.rows(np.minimum(ends, r.high) - 1)
-        is_adjacent = (r.positions(last) == ends - 1) & (r.ordinals(last) == ends - starts - 1)
+        is_adjacent = (r.positions(last) == ends - 1) & (
+            r.ordinals(last) - r.ordinals(rows) == ends - starts - 1
+        )
         is_adjacent &= r.episodes(last) == r.episodes(rows)
         if r.unordered:
             is_adjacent &= ~np.isin(r.episodes(rows), list(r.unordered))

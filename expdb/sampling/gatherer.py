@@ -172,13 +172,14 @@ class Gatherer:
         # Memory stores versions as float64, which is exact only below 2^53.
         is_in_memory = (versions == versions[0]).all(0) & (abs(versions[0]) < 1 << 53)
         is_in_memory |= np.isnan(versions).all(0)
+        is_own = r.episodes(rows) == r.episodes(firsts)[..., None]  # not shared with a parent
         out = {
             "policy_version": np.where(has_version & is_in_memory, versions[0], 0).astype(np.int64),
             "has_policy_version": has_version & is_in_memory,
         }
-        out = {name: np.where(mask, array[..., None], 0) for name, array in out.items()}
+        out = {name: np.where(mask & is_own, array[..., None], 0) for name, array in out.items()}
         out["has_policy_version"] = out["has_policy_version"].astype(np.bool_)
-        is_in_database = mask & ~is_in_memory[..., None]
+        is_in_database = mask & ~(is_own & is_in_memory[..., None])
         if is_in_database.any():
             columns = self._fetched(snapshot, r.positions(rows[is_in_database]), ["policy_version"])
             for name, array in columns.items():

@@ -121,6 +121,16 @@ episodes = _table(
     first_policy_version=nullable_integer("smallest policy version of the steps"),
     last_policy_version=nullable_integer("greatest policy version of the steps"),
     generation=integer("number of times that a writer has resumed the episode"),
+    parent_episode=nullable_integer("number of the parent episode; NULL for none"),
+    parent_step=nullable_integer("number of the parent's step at which the episode begins"),
+    parent_position=nullable_integer(
+        "position of the last step that the episode shares with its parent; NULL for none"
+    ),
+    relation=nullable_text("fork, retry, subagent, continuation or compaction; NULL for none"),
+    root_episode=nullable_integer(
+        "number of the first episode of the tree; NULL for an episode without a parent"
+    ),
+    shared_steps=nullable_integer("number of steps shared with the parent; NULL for none"),
 )
 
 steps = _table(
@@ -157,6 +167,7 @@ sa.Index("steps_with_agent", steps.c.buffer_id, steps.c.agent_id)
 sa.Index("steps_by_revision", steps.c.buffer_id, steps.c.revision)
 sa.Index("episodes_incomplete", episodes.c.buffer_id, episodes.c.id)
 sa.Index("episodes_by_revision", episodes.c.buffer_id, episodes.c.revision)
+sa.Index("episodes_by_root", episodes.c.buffer_id, episodes.c.root_episode)
 
 segments = _table(
     "segments",
@@ -353,6 +364,10 @@ def bound(value: Any) -> sa.ColumnElement[Any]:
     return sa.literal(value, sa.Text() if isinstance(value, str) else number)
 
 
+# The condition on a row of `episodes` that counts as a rollout of its group.
+IS_ROLLOUT = "coalesce(relation, 'fork') IN ('fork', 'retry')"
+
+
 def active_lease_condition(now: str) -> str:
     """Return the SQL condition for a lease that has not ended and expires after `now`."""
     return f"status = 'leased' AND expires > {now}"
@@ -475,9 +490,18 @@ class ViewColumn(NamedTuple):
     of_episodes: bool
 
 
+# The columns of the view `experience_episodes` that describe an episode.
+OF_EPISODES: dict[str, sa.ColumnElement[Any]] = {
+    name: sa.func.coalesce(episodes.c.root_episode, episodes.c.id).label(name)
+    if name == "root_episode"
+    else episodes.c[name]
+    for name in EPISODE_COLUMNS
+}
+
+
 def _view() -> Iterator[tuple[str, ViewColumn]]:
-    for name in EPISODE_COLUMNS:
-        yield name, ViewColumn(episodes.c[name], False, True)
+    for name, column in OF_EPISODES.items():
+        yield name, ViewColumn(column, False, True)
     for name in STEP_COLUMNS:
         if name in _OF_BOTH:
             yield name, ViewColumn(_OF_BOTH[name], True, True)

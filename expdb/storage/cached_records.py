@@ -19,6 +19,28 @@ class AdmissionLimit(NamedTuple):
     max_begun: int  # number of groups that may have begun in total
 
 
+class ParentLink(NamedTuple):
+    """The relation of an episode to its parent."""
+
+    name: str | None  # `episode_id` of the parent; None if it is not stored any more
+    step: int | None  # number of the parent's step at which the episode begins
+    relation: str  # one of `names.RELATIONS`
+    episode: int | None = None  # number of the parent; None until the parent was found
+    root: int | None = None  # number of the first episode of the tree
+    position: int | None = None  # of the last shared step
+    shared: int = 0  # number of shared steps
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns of `PARENT_COLUMNS`."""
+        return self.episode, self.step, self.position, self.relation, self.root, self.shared
+
+
+PARENT_COLUMNS = (
+    "parent_episode", "parent_step", "parent_position", "relation", "root_episode", "shared_steps",
+)  # fmt: skip
+
+
 @dataclass(eq=False)
 class EpisodeRecord:
     """An episode that this process writes. Records are compared and hashed by identity.
@@ -54,6 +76,18 @@ class EpisodeRecord:
     greatest: dict[str | None, int] | None = None
     # No agent that `greatest` lacks has a greater number; None if it has no number.
     unknown_greatest: int | None = None
+    parent: ParentLink | None = None
+
+    @property
+    def own_length(self) -> int:
+        """The number of steps written to the episode itself, without shared steps."""
+        return self.length - (0 if self.parent is None else self.parent.shared)
+
+    @property
+    def last_shared(self) -> int | None:
+        """The number of the last step that the episode shares with its parent, if any."""
+        link = self.parent
+        return link.step - 1 if link is not None and link.shared and link.step else None
 
     def become(self, other: "EpisodeRecord") -> None:
         """Copy all values of another record."""

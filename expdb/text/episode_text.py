@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -85,14 +86,17 @@ ELSEWHERE = {
 
 
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the stored steps of an episode as dicts, in order."""
+    """Return the stored steps of an episode as dicts, in order.
+
+    A fork begins with the steps that it shares with its parents, if they are stored.
+    """
     stored = buffer.stats()["fields"]
     fields = [*COLUMNS, *stored, *final_names(stored), "position"]
-    rows = [
-        row
-        for batch in buffer.scan({"episode": episode["episode"]}, fields=fields)
-        for row in batch.to_list()
-    ]
+    where: Any = {"episode": episode["episode"]}
+    if episode["parent_position"] is not None:
+        with suppress(errors.Evicted):
+            where = buffer.steps_of(episode["episode_id"], lineage=True)
+    rows = [row for batch in buffer.scan(where, fields=fields) for row in batch.to_list()]
     return sorted(rows, key=lambda row: (row["step"], row["position"]))
 
 
@@ -113,6 +117,8 @@ def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = Fals
 
 def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> Iterator[str]:
     about = {name: value for name, value in episode.items() if name not in ELSEWHERE}
+    if about["relation"] is None:
+        del about["root_episode"]  # the episode itself
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
     yield (
         f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return "

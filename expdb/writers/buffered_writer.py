@@ -180,6 +180,10 @@ class BufferedWriter(ABC):
             if self._lock._is_owned():  # type: ignore[attr-defined]
                 self._lock.release()
 
+    def _has_steps_of(self, episode_id: str) -> bool:
+        """Return whether steps of an episode are gathered."""
+        return any(episode.episode_id == episode_id for episode in self._steps.episodes())
+
     def _next_flush_time(self, now: float) -> float:
         """Return the earliest time after `now` at which appended steps can become overdue."""
         flush_time = self._flushed_at + self._flush_seconds

@@ -71,6 +71,12 @@ class OpenWriters:
         for writer in writers:
             self.next_flush = min(self.next_flush, writer._next_flush_time(now))
 
+    def flush_episode(self, episode_id: str) -> None:
+        """Flush the open writers that have steps of an episode, before another one refers to it."""
+        for writer in self._open.list():
+            if writer.is_open and writer._has_steps_of(episode_id):
+                writer.flush()
+
     def add_unwritten_steps(self, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the number of steps that are not flushed."""
         if not (unwritten := self.unwritten()):

@@ -26,6 +26,9 @@ class EpisodeArguments(NamedTuple):
     task_name: str | None
     group_id: str | None
     episode_tags: Mapping[str, Any] | None
+    parent: str | None
+    parent_step: int | None
+    relation: str | None
 
 
 class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
@@ -70,6 +73,9 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         step: int | None = None,
         episode_id: str | None = None,
         group_id: str | None = None,
+        parent: str | None = None,
+        parent_step: int | None = None,
+        relation: str | None = None,
         pre_agent: str | None = None,
         execute_time: float | None = None,
         reward: float | None = None,
@@ -109,6 +115,17 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             begins another one.
         group_id : str, optional
             Group of the episode, for units such as `expdb.Group`.
+        parent : str, optional
+            `episode_id` of the episode that this episode branches from, or that started it. Pass
+            the arguments of a relation with the first step of the episode.
+        parent_step : int, optional
+            Number of the parent's step at which this episode begins: for a fork or a retry, the
+            first step that differs, otherwise the step that started this episode. Required for a
+            fork; 0 by default for a retry.
+        relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
+            Relation to the parent, required with `parent`. A fork or a retry shares the steps of
+            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            `parent_step` on.
         pre_agent : str, optional
             Name of the agent that acted before this step.
         execute_time : float, optional
@@ -175,7 +192,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             task_id = "default"
         arguments = EpisodeArguments(
             (task_id, "agent" if agent_id is None else agent_id), episode_id, policy_version,
-            task_name, group_id, episode_tags,
+            task_name, group_id, episode_tags, parent, parent_step, relation,
         )  # fmt: skip
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,

@@ -44,7 +44,7 @@ def test_rows_equal_those_of_trl(tmp_path):
         buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
         for turns in conversations:
             store(buffer, turns)
-        unit = Tokens(fork_threshold=THRESHOLD)
+        unit = Tokens(drift_threshold=THRESHOLD)
         batch = buffer.sample(1000, sampler=Uniform(replace=False), unit=unit)
     columns = [batch["input_ids"], batch["loss_mask"].astype(int), batch["logprobs"]]
     lengths = batch["attention_mask"].sum(1).tolist()

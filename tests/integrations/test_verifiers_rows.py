@@ -78,7 +78,7 @@ def test_rows_equal_branches(tmp_path, forks):
         buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
         for number, nodes in enumerate(traces):
             store(buffer, nodes, f"e{number}")
-        unit = Tokens(fork_threshold=1)
+        unit = Tokens(drift_threshold=1)
         batch = buffer.sample(200, sampler=Uniform(replace=False), unit=unit)
     rows = rows_of(batch)
     branches = [branch for nodes in traces for branch in branches_of(nodes)]

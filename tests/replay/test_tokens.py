@@ -24,7 +24,7 @@ def train(new_buffer):
 @pytest.fixture(autouse=True)
 def warned(monkeypatch):
     """Suppress the warnings about lost tokens and new rows, which are emitted once per process."""
-    monkeypatch.setattr(token_rows, "_warned", {"lost tokens", "forks"})
+    monkeypatch.setattr(token_rows, "_warned", {"lost tokens", "drift"})
 
 
 def turn(prompt, output, mask=None, **options):
@@ -55,7 +55,7 @@ def test_rows_match_a_reference_implementation(train):
     for k, turns in enumerate(conversations):
         store(train, turns, episode_id=f"e{k}")
         expected += reference_rows(turns, THRESHOLD)
-    batch = everything(train, Tokens(fork_threshold=THRESHOLD), 200)
+    batch = everything(train, Tokens(drift_threshold=THRESHOLD), 200)
     assert rows_of(batch) == sorted([row["ids"], row["mask"], row["logprobs"]] for row in expected)
     assert batch["lost_tokens"].sum() == sum(row["lost"] for row in expected) > 0
     assert (batch["loss_tokens"] == sum(sum(row["mask"]) for row in expected)).all()
@@ -70,9 +70,9 @@ def test_packed_rows_hold_whole_rollouts(train):
     rng = np.random.default_rng(3)
     for k in range(60):
         store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
-    apart = everything(train, Tokens(fork_threshold=THRESHOLD), 60)
+    apart = everything(train, Tokens(drift_threshold=THRESHOLD), 60)
     width = int(apart["attention_mask"].sum(1).max()) + 20
-    packed = everything(train, Tokens(fork_threshold=THRESHOLD, max_tokens=width, pack=True), 60)
+    packed = everything(train, Tokens(drift_threshold=THRESHOLD, max_tokens=width, pack=True), 60)
     assert packed["input_ids"].shape[1] <= width
     assert packed.size < apart.size
     rows = []
@@ -289,7 +289,7 @@ def test_advantages_with_a_score_ignore_returns(train):
         ({"advantage": "grpo"}, r"pass of=expdb\.Group"),
         ({"of": Group(2), "advantage": "gae"}, "advantage must be"),
         *(({name: value}, f"{name} must be") for name, value in [
-            ("fork_threshold", None), ("fork_threshold", 0), ("pad_id", None), ("max_tokens", 0),
+            ("drift_threshold", None), ("drift_threshold", 0), ("pad_id", None), ("max_tokens", 0),
             ("budget", 0), ("overlong", "truncate"), ("names", "prime"), ("agent", 3),
         ]),
     ],
@@ -455,7 +455,7 @@ def test_annotations_of_a_token_batch_are_stored_per_turn(train, pack):
     rng = np.random.default_rng(6)
     for k in range(40):
         store(train, random_conversation(rng, THRESHOLD), episode_id=f"e{k}")
-    unit = Tokens(fork_threshold=1, max_tokens=500, pack=pack)
+    unit = Tokens(drift_threshold=1, max_tokens=500, pack=pack)
     batch = everything(train, unit, 40)
     values = rng.random(batch["input_ids"].shape, np.float32)
     vectors = rng.random((*values.shape, 2))
@@ -614,7 +614,7 @@ def test_prompts_and_outputs_may_have_different_types(db):
 def test_a_rank_without_rollouts_annotates_nothing(train):
     fill_groups(train, groups=1, size=1)
     consumer = train.consumer("c")
-    unit = Tokens(fork_threshold=10_000, max_tokens=500, pack=True)
+    unit = Tokens(drift_threshold=10_000, max_tokens=500, pack=True)
     lease = consumer.lease(1, unit=unit, sampler=ALL, pin=True)
     part = consumer.shared(lease.id, shard=(1, 2), rows_multiple=2)
     assert part.annotate(x=np.ones(part["input_ids"].shape)) == 0
@@ -631,7 +631,7 @@ def test_steps_without_tokens_are_skipped_for_fields_of_fixed_shape(db):
     buffer.store(episode_id="e", prompt=ids, answer=ids + 2, x=0.0)
     buffer.store(episode_id="e", x=1.0)
     buffer.store(episode_id="e", prompt=ids, answer=ids + 4, x=0.0, truncated=True)
-    unit = Tokens(prompt="prompt", output="answer", fork_threshold=1)
+    unit = Tokens(prompt="prompt", output="answer", drift_threshold=1)
     batch = everything(buffer, unit, 1)
     assert sorted(batch["input_ids"].tolist()) == [[1, 2, 3, 4], [1, 2, 5, 6]]
 
@@ -914,7 +914,10 @@ def test_rollout_mean_losses_agree_for_padded_and_packed_rows_and_ranks(train):
         np.add.at(expected, ids, 1 / max(1, len(ids)))
     expected /= rollouts
     width = 1 + max(len(row["ids"]) for turns in conversations for row in reference_rows(turns, 8))
-    padded, packed = Tokens(fork_threshold=8), Tokens(fork_threshold=8, max_tokens=width, pack=True)
+    padded, packed = (
+        Tokens(drift_threshold=8),
+        Tokens(drift_threshold=8, max_tokens=width, pack=True),
+    )
     for unit in (padded, packed):
         batch = everything(train, unit, 40)
         assert (batch["rollouts"] == rollouts).all()

@@ -34,7 +34,8 @@ def test_the_view_has_one_row_per_step_with_every_column(db, filled):
         "buffer", "position", "episode", "episode_id", "run", "task_id", "task_name", "agent_id",
         "group_id", "status", "length",
         "episode_return", "episode_tags", "started", "ended", "first_policy_version",
-        "last_policy_version", "step", "pre_agent", "execute_time", "reward", "terminated",
+        "last_policy_version", "parent_episode", "parent_step", "parent_position", "relation",
+        "root_episode", "step", "pre_agent", "execute_time", "reward", "terminated",
         "truncated", "policy_version", "policy_version_end", "priority", "tags", "scores",
         "payload",
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,8 @@ def names_episodes(unit: Any) -> bool:
     `unit` contains the settings of the unit, as in a request.
     """
     settings = dict(unit or {})
-    while "of" in settings:  # for example Tokens(of=Group(8))
-        settings = dict(settings["of"] or {})
+    while isinstance(settings.get("of"), Mapping):  # for example Tokens(of=Group(8))
+        settings = dict(settings["of"])
     return settings.get("name") in _WHOLE
 
 

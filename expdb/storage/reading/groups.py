@@ -3,6 +3,7 @@
 from typing import Any
 
 from expdb.sql.session import Session
+from expdb.sql.tables import IS_ROLLOUT
 from expdb.storage.store import Store
 
 # The columns of `unfinished`, with their types.
@@ -17,7 +18,7 @@ def unfinished(store: Store, session: Session, group_size: int) -> list[tuple[An
     # This condition must equal that of the partial index `episodes_incomplete`.
     rows = session.query(
         "SELECT group_id, task_id, status, episode_id FROM episodes "
-        "WHERE buffer_id = ? AND status <> 'complete' ORDER BY id",
+        f"WHERE buffer_id = ? AND status <> 'complete' AND {IS_ROLLOUT} ORDER BY id",
         store.id,
     )
     interrupted: dict[tuple[str, bool], list[tuple[str, str]]] = {}

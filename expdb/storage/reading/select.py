@@ -1,6 +1,6 @@
 """Find the steps, tasks and episodes of a buffer that match a condition."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,7 +164,8 @@ def columns_of_episodes(
     """
     if any(map(SCORE.fullmatch, names)):
         return _scores_of_episodes(store, session, names, after, ids)
-    statement = f"SELECT id, {', '.join(names)} FROM episodes WHERE buffer_id = ? AND id"
+    columns = ["coalesce(root_episode, id)" if name == "root_episode" else name for name in names]
+    statement = f"SELECT id, {', '.join(columns)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.query(f"{statement} > ?", store.id, after))
     if len(ids):
         listed = store.dialect.as_list(ids)
@@ -177,19 +178,25 @@ def _scores_of_episodes(
 ) -> list[Any]:
     scores = {name: match[1] for name in names if (match := SCORE.fullmatch(name))}
     columns = [
-        tables.score_of_episode(scores[name]) if name in scores else E[name] for name in names
+        tables.score_of_episode(scores[name]) if name in scores else tables.OF_EPISODES[name]
+        for name in names
     ]
     chosen = sa.or_(E.id > after, store.dialect.among(E.id, ids.tolist()))
     return session.fetch(sa.select(E.id, *columns).where(E.buffer_id == store.id, chosen))
 
 
-def complete_rollouts(store: Store, session: Session, where: Condition | None) -> list[Any]:
+def complete_rollouts(
+    store: Store, session: Session, where: Condition | None, kinds: Sequence[str]
+) -> list[Any]:
     """Return the complete episodes with a matching step, in the order of their numbers.
 
-    Each row contains the group, task, return, oldest policy version, number and length.
+    `kinds` are relations to parents, or "root". Each row contains the group, task, return, oldest
+    policy version, number, and the number of own steps.
     """
-    columns = E.group_id, E.task_id, E.episode_return, E.first_policy_version, E.id, E.length
-    rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete")
+    own_length = E.length - sa.func.coalesce(E.shared_steps, 0)
+    columns = E.group_id, E.task_id, E.episode_return, E.first_policy_version, E.id, own_length
+    is_rollout = sa.func.coalesce(E.relation, "root").in_(kinds)
+    rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete", is_rollout)
     if where is not None:
         rows = rows.where(has_matching_step(store, session, where))
     return session.fetch(rows.order_by(E.id))
@@ -389,7 +396,7 @@ def episodes(
     Return only episodes whose numbers are between `after` and `before`, both exclusive, and at most
     `limit` episodes.
     """
-    columns = [E.id.label("episode"), *[E[name] for name in EPISODE_COLUMNS]]
+    columns = [E.id.label("episode"), *tables.OF_EPISODES.values()]
     segments: sa.Select[Any] = (
         sa.select(sa.literal_column("1")).where(tables.OF_EPISODE).correlate(tables.episodes)
     )

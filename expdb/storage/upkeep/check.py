@@ -68,12 +68,27 @@ _ROWS = {
     "groups with wrong numbers of episodes": (
         "SELECT count(*) FROM (SELECT name, is_task FROM (SELECT coalesce(group_id, task_id) AS "
         "name, group_id IS NULL AS is_task, 1 AS episodes, CASE status WHEN 'complete' THEN 1 "
-        "ELSE 0 END AS complete FROM episodes WHERE buffer_id = ? UNION ALL SELECT name, is_task, "
+        f"ELSE 0 END AS complete FROM episodes WHERE buffer_id = ? AND {tables.IS_ROLLOUT} "
+        "UNION ALL SELECT name, is_task, "
         "-episodes, -complete FROM rollout_groups WHERE buffer_id = ?) AS counts "
         "GROUP BY name, is_task HAVING sum(episodes) <> 0 OR sum(complete) > 0) AS wrong"
     ),
+    "episodes with a parent that began later, or with another root than their parent": (
+        "SELECT count(*) FROM episodes e LEFT JOIN episodes p ON p.buffer_id = e.buffer_id "
+        "AND p.id = e.parent_episode WHERE e.buffer_id = ? AND (e.parent_episode >= e.id "
+        "OR e.root_episode > e.parent_episode OR coalesce(p.root_episode, p.id) <> e.root_episode "
+        "OR (e.parent_episode IS NULL) <> (e.root_episode IS NULL) "
+        "OR (e.parent_episode IS NULL) <> (e.relation IS NULL))"
+    ),
+    "forks of a step that their parent did not have": (
+        "SELECT count(*) FROM episodes e JOIN episodes p ON p.buffer_id = e.buffer_id "
+        "AND p.id = e.parent_episode LEFT JOIN steps s ON s.buffer_id = e.buffer_id "
+        "AND s.position = e.parent_position WHERE e.buffer_id = ? AND (s.step <> e.parent_step - 1 "
+        "OR (e.parent_position IS NULL) <> (coalesce(e.shared_steps, 0) = 0))"
+    ),
     "episodes with more steps than were written": (
-        "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? AND e.length < (SELECT count(*) "
+        "SELECT count(*) FROM episodes e WHERE e.buffer_id = ? "
+        "AND e.length - coalesce(e.shared_steps, 0) < (SELECT count(*) "
         "FROM segments g JOIN steps s ON s.buffer_id = g.buffer_id "
         "AND s.position BETWEEN g.first AND g.last AND s.episode = g.episode "
         "WHERE g.buffer_id = e.buffer_id AND g.episode = e.id)"
@@ -83,9 +98,10 @@ _ROWS = {
 # Scaled, because PostgreSQL raises an error if a sum overflows.
 _RETURNS = (
     "SELECT e.episode_id, e.episode_return, sum(s.reward * 1e-20), sum(abs(s.reward) * 1e-20), "
-    "count(*), e.length FROM episodes e JOIN segments g ON g.buffer_id = e.buffer_id "
-    "AND g.episode = e.id JOIN steps s ON s.buffer_id = g.buffer_id "
-    "AND s.position BETWEEN g.first AND g.last AND s.episode = g.episode "
+    "count(*), e.length - coalesce(e.shared_steps, 0) FROM episodes e "
+    "JOIN segments g ON g.buffer_id = e.buffer_id AND g.episode = e.id "
+    "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+    "AND s.episode = g.episode "
     "WHERE e.buffer_id = ? GROUP BY e.buffer_id, e.id"
 )
 

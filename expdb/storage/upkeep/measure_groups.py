@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expdb.sql.session import Session
-from expdb.sql.tables import active_lease_condition
+from expdb.sql.tables import IS_ROLLOUT, active_lease_condition
 from expdb.storage.ledger.encoding import unpack_positions
 from expdb.storage.ledger.entries import DISCARDED
 from expdb.storage.ledger.lease_rows import names_episodes
@@ -29,8 +29,9 @@ ROLLOUTS = (
     "SELECT e.group_id, e.status, e.started, e.ended, e.episode_return, "
     "CASE WHEN e.episode_return IS NULL THEN (SELECT s.scores FROM steps s "
     "WHERE s.buffer_id = e.buffer_id AND s.position = e.last_position) END, "
-    "e.last_position - e.length + 1 FROM episodes e WHERE e.buffer_id = ? "
-    "AND e.group_id IS NOT NULL AND e.id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
+    "e.last_position - e.length + coalesce(e.shared_steps, 0) + 1 FROM episodes e "
+    f"WHERE e.buffer_id = ? AND {IS_ROLLOUT} AND e.group_id IS NOT NULL AND "
+    "e.id >= (SELECT episodes_added - ? FROM buffers WHERE id = ?)"
 )
 LEASES = (
     "SELECT l.positions, r.request FROM leases l JOIN requests r ON r.buffer_id = l.buffer_id "

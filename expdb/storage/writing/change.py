@@ -239,8 +239,9 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
         if keep_pinned and len(positions):
             pinned = pinned_positions(store, session)
             pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
-            kept = _episodes_at(store, session, pinned)
-            positions = positions[~np.isin(_episodes_at(store, session, positions), kept)]
+            owners, kept = (_episodes_at(store, session, at) for at in (positions, pinned))
+            roots, kept_roots = (_roots_of(store, session, ids) for ids in (owners, kept))
+            positions = positions[~np.isin(roots, kept_roots)]
         return delete_positions(store, session, outcome, positions, is_eviction=False)
 
 
@@ -253,8 +254,21 @@ def _count_complete_rollouts(
     """
     among = store.dialect.among(E.id, episodes.tolist())
     is_complete = E.buffer_id == store.id, E.status == "complete", among
-    rows = session.query(sa.select(E.group_id, E.task_id).where(*is_complete))
+    is_rollout = sa.text(tables.IS_ROLLOUT)
+    rows = session.query(sa.select(E.group_id, E.task_id).where(*is_complete, is_rollout))
     return Counter((task, True) if group is None else (group, False) for group, task in rows)
+
+
+def _roots_of(store: Store, session: Session, episodes: np.ndarray) -> np.ndarray:
+    """Return the first episode of the tree of each episode."""
+    rows = session.query(
+        "SELECT id, root_episode FROM episodes WHERE buffer_id = ? AND root_episode IS NOT NULL",
+        store.id,
+    )
+    root_of = dict(rows)
+    ids, inverse = np.unique(episodes, return_inverse=True)
+    roots = np.array([root_of.get(id, id) for id in ids.tolist()], np.int64)
+    return roots[inverse]
 
 
 def _episodes_at(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:

@@ -11,11 +11,11 @@ from expdb import errors
 from expdb.chunks.fields import Field
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.cached_records import BEGINNING, EpisodeRecord
+from expdb.storage.cached_records import BEGINNING, PARENT_COLUMNS, EpisodeRecord, ParentLink
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
-from expdb.storage.writing import compact
+from expdb.storage.writing import compact, relations
 from expdb.storage.writing.abandoned_episodes import swept_before
 
 E = tables.episodes.c
@@ -28,8 +28,9 @@ _COLUMNS = (*BEGINNING, "id", "length", "last_step", "last_position", "ordered",
 _STORED = (*_COLUMNS, "uses_version", "gained")
 FIND = (
     f"SELECT {', '.join(_COLUMNS)}, policy_version IS NULL OR policy_version BETWEEN "
-    "first_policy_version AND last_policy_version, episode_return, status FROM episodes "
-    "WHERE buffer_id = ? AND episode_id IN ({})"
+    "first_policy_version AND last_policy_version, episode_return, status, (SELECT p.episode_id "
+    "FROM episodes p WHERE p.buffer_id = e.buffer_id AND p.id = e.parent_episode), "
+    f"{', '.join(PARENT_COLUMNS)} FROM episodes e WHERE buffer_id = ? AND episode_id IN ({{}})"
 )
 FIND_NAMES = "SELECT episode_id FROM episodes WHERE buffer_id = ? AND episode_id IN ({})"
 NO_VERSION = -(2**63)  # stands for NULL in comparisons
@@ -55,6 +56,8 @@ def insert(
 ) -> None:
     """Insert the rows of new episodes."""
     rows = []
+    have_parents = any(write.after.parent is not None for write in writes)
+    names = (*_NAMES, *PARENT_COLUMNS) if have_parents else _NAMES
     for write in writes:
         after = write.after
         beginning = {**after.columns(), "started": after.started or now}
@@ -63,8 +66,24 @@ def insert(
             store.id, after.id, *beginning.values(), write.status, after.length, after.gained,
             None if write.status == "open" else now, after.ordered, after.last_step,
             first + write.rows[-1], version, version,
+            *(_parent_columns(after.parent) if have_parents else ()),
         ))  # fmt: skip
-    store.dialect.insert_rows(session, tables.episodes, rows, _NAMES)
+    store.dialect.insert_rows(session, tables.episodes, rows, names)
+
+
+def _parent_columns(parent: ParentLink | None) -> tuple[Any, ...]:
+    return (None,) * len(PARENT_COLUMNS) if parent is None else parent.columns
+
+
+def _stored_record(row: Sequence[Any]) -> tuple[EpisodeRecord, str]:
+    """Return the episode of a row of `FIND`, and its status."""
+    count = len(_STORED)
+    status, name, episode, step, position, relation, root, shared = row[count:]
+    record = EpisodeRecord(**dict(zip(_STORED, row[:count], strict=True)))
+    record.ordered = bool(record.ordered)
+    if episode is not None:
+        record.parent = ParentLink(name, step, relation, episode, root, position, shared)
+    return record, status
 
 
 def advance(store: Store, session: Session, write: EpisodeWrite, first: int, now: float) -> bool:
@@ -189,6 +208,7 @@ def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) ->
             raise errors.InvalidValue(
                 "resume=True requires the episode_id of the episode to continue; pass episode_id="
             )
+        relations.resolve_now(store, episode)
         return episode
     if not resume:
         if find(store, [episode.episode_id]):
@@ -196,34 +216,41 @@ def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) ->
                 f"episode {episode.episode_id!r} already exists; choose another episode_id, or "
                 "pass resume=True to continue an open or aborted episode"
             )
+        relations.resolve_now(store, episode)
         return episode
     expected = {name: getattr(episode, name) for name in _RESUMED_WITH}
     expected = {name: value for name, value in expected.items() if value is not None}
-    stored = store.engine.retry(_resume, store, episode.episode_id, expected)
+    stored = store.engine.retry(_resume, store, episode, expected)
     if stored is None:
         episode.may_resume = True
+        relations.resolve_now(store, episode)
         return episode
     if episode.policy_version not in (None, stored.policy_version):
         stored.step_version = episode.policy_version
     return stored
 
 
-def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> EpisodeRecord | None:
+def _resume(
+    store: Store, requested: EpisodeRecord, expected: Mapping[str, Any]
+) -> EpisodeRecord | None:
     """Open a stored episode for a new writer, and exclude its earlier writers.
 
     Return None if there is no such episode. Raise EpisodeEnded if it is complete, and
-    EpisodeMismatch if one of its columns differs from its value in `expected`.
+    EpisodeMismatch if one of its columns differs from its value in `expected`, or its parent from
+    that of `requested`.
     """
+    episode_id = requested.episode_id
     with store.writing() as (session, _):
         rows = session.query(FIND.format("?"), store.id, episode_id)
         if not rows:
             return None
-        *values, status = rows[0]
+        episode, status = _stored_record(rows[0])
         if status == "complete":
             raise errors.EpisodeEnded(
                 f"episode {episode_id!r} is complete and cannot be resumed; begin another episode"
             )
-        episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
+        if requested.parent is not None:
+            relations.require_equal(episode, requested.parent)
         for name, value in expected.items():
             if (stored := getattr(episode, name)) != value:
                 raise errors.EpisodeMismatch(
@@ -232,7 +259,7 @@ def _resume(store: Store, episode_id: str, expected: Mapping[str, Any]) -> Episo
                 )
         episode.generation += 1
         # Rows in memory link an episode with `ordered` = false again after each change.
-        episode.ordered = bool(episode.ordered) and status == "open"
+        episode.ordered = episode.ordered and status == "open"
         session.execute(
             "UPDATE episodes SET status = 'open', ended = NULL, tail_chunk = NULL, "
             "tail_row = NULL, tail_fields = NULL, ordered = ?, generation = ? "
@@ -323,12 +350,8 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     rows = store.read(_query_named, FIND, names)
-    episodes = {}
-    for *values, status in rows:
-        episode = EpisodeRecord(**dict(zip(_STORED, values, strict=True)))
-        episode.ordered = bool(episode.ordered)
-        episodes[episode.episode_id] = episode, status
-    return episodes
+    found = map(_stored_record, rows)
+    return {episode.episode_id: (episode, status) for episode, status in found}
 
 
 def _query_named(store: Store, session: Session, statement: str, names: Sequence[str]) -> list[Any]:

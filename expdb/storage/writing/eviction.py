@@ -32,6 +32,8 @@ B, C, E, G, S, V = (
     )
 )  # fmt: skip
 
+TREE = sa.func.coalesce(E.root_episode, E.id)  # number of the first episode of a tree
+
 log = logging.getLogger(__name__)
 
 MARKER = "archive_id"  # in the stored policy
@@ -62,8 +64,9 @@ class Eviction:
     max_steps_per_task : int, optional
         Number of newest steps to keep per task; at least 1.
     whole_episodes : bool, default False
-        Whether to evict only whole episodes that have ended. Open episodes are kept, but count
-        towards the limits.
+        Whether to evict only whole episodes that have ended, together with all episodes of their
+        tree: see `ReplayBuffer.lineage`. Open episodes and their trees are kept, but count towards
+        the limits.
     archive : str or path-like, optional
         Folder for evicted steps. expdb writes the steps to Parquet files in
         ``buffer=<name>/date=<day>/`` before it deletes the steps. ``~`` is expanded, and a relative
@@ -177,7 +180,12 @@ class EvictionPlan:
 
     positions: np.ndarray
     episodes: np.ndarray
+    trees: np.ndarray  # the first episode of the tree of each step
     why: np.ndarray  # names of limits, such as "max_age_seconds"
+
+    def select(self, is_selected: np.ndarray) -> EvictionPlan:
+        """Return the plan with the selected steps."""
+        return EvictionPlan(*[column[is_selected] for column in vars(self).values()])
 
     def runs(self) -> list[tuple[int, int, int, str]]:
         """Group neighbouring steps; return episode, first and last position, and limit of each."""
@@ -192,7 +200,8 @@ class EvictionPlan:
         return list(zip(*[column.tolist() for column in columns], strict=True))
 
 
-NOTHING = EvictionPlan(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, object))
+_NO_STEPS = np.empty(0, np.int64)
+NOTHING = EvictionPlan(_NO_STEPS, _NO_STEPS, _NO_STEPS, np.empty(0, object))
 
 
 def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) -> EvictionPlan:
@@ -239,19 +248,43 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
     return state.pinned if kept <= 2 * state.capacity else None
 
 
-def without_open_episodes(store: Store, session: Session, positions: np.ndarray) -> np.ndarray:
-    """Return the positions, ascending, whose episodes are not open."""
+def only_whole_trees(
+    store: Store, session: Session, positions: np.ndarray, pinned: int | None
+) -> np.ndarray:
+    """Return the positions, ascending, of the trees that may be evicted as a whole.
+
+    A tree is an episode with all of its descendants. It is kept if an episode of it is open, if it
+    has a step from `pinned` on, or if `positions` lack an episode of it.
+    """
     if not len(positions):
         return positions
     low, high = int(positions[0]), int(positions[-1])
-    runs = session.query(
-        sa.select(G.first, G.last)
+    rows = session.query(
+        sa.select(G.first, G.last, G.episode, TREE)
         .select_from(tables.SEGMENTS_OF_EPISODES)
-        .where(G.buffer_id == store.id, G.last >= low, G.first <= high, E.status == "open")
+        .where(G.buffer_id == store.id, G.last >= low, G.first <= high)
+        .order_by(G.last)
     )
+    first, last, episodes, trees = np.array(rows, np.int64).reshape(-1, 4).T
+    is_touched = positions.searchsorted(first) < positions.searchsorted(last, "right")
+    end = np.inf if pinned is None else pinned
+    is_kept = np.isin(trees, trees[(last >= end) & is_touched])
+    # Few episodes have parents or are incomplete, and partial indexes contain them.
+    others = session.query(
+        sa.select(E.id, TREE, E.status, E.last_position).where(
+            E.buffer_id == store.id, sa.or_(E.root_episode.is_not(None), E.status != "complete")
+        )
+    )
+    own = set(episodes[is_touched].tolist())
+    blocked = [
+        tree
+        for id, tree, status, newest in others
+        if status == "open" or newest >= end or id not in own
+    ]
+    is_kept |= np.isin(trees, blocked)
     kept = np.ones(len(positions), np.bool_)
-    for first, last in runs:
-        kept[slice(*np.searchsorted(positions, (first, last + 1)))] = False
+    for start, stop in zip(first[is_kept].tolist(), last[is_kept].tolist(), strict=True):
+        kept[slice(*np.searchsorted(positions, (start, stop + 1)))] = False
     return positions[kept]
 
 
@@ -261,7 +294,7 @@ def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
     return list(
         session.query(
             sa.select(
-                G.first, G.last, G.episode, E.task_id, E.status, E.last_position,
+                G.first, G.last, G.episode, TREE, E.task_id, E.status,
                 sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
             )
             .select_from(tables.SEGMENTS_OF_EPISODES.join(tables.chunks, chunks))
@@ -286,19 +319,26 @@ def _older(
 
 
 class _Items:
-    """The items of eviction, oldest first: single steps or whole episodes."""
+    """The items of eviction, oldest first: single steps, or whole episodes with their descendants.
+
+    The newest step of a tree of episodes decides its order.
+    """
 
     def __init__(self, rows: list[Any], state: State, pinned: int | None, whole_episodes: bool):
-        first, last, episode, tasks, status, end, ended, nbytes, count = zip(*rows, strict=True)
+        first, last, episode, trees, tasks, status, ended, nbytes, count = zip(*rows, strict=True)
         starts = np.maximum(np.array(first, np.int64), state.oldest)
         lengths = np.array(last, np.int64) - starts + 1
         run = np.repeat(np.arange(len(rows)), lengths)  # the run of each step
         offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         self._positions, self._episodes = starts[run] + offsets, np.array(episode)[run]
+        self._trees = np.array(trees)[run]
         if whole_episodes:
-            keys = np.array(end, np.int64)[run]  # the last position identifies an episode
-            _, of, self._item = np.unique(keys, return_index=True, return_inverse=True)
-            allowed = np.array([run_status != "open" for run_status in status])[run][of]
+            codes = np.unique(self._trees, return_inverse=True)[1]
+            newest = np.zeros(codes.max() + 1, np.int64)
+            np.maximum.at(newest, codes, self._positions)
+            _, of, self._item = np.unique(newest[codes], return_index=True, return_inverse=True)
+            is_open = np.array([run_status == "open" for run_status in status])[run]
+            allowed = np.bincount(self._item, is_open) == 0
         else:
             of = self._item = np.arange(len(run))
             allowed = np.ones(len(run), np.bool_)
@@ -306,7 +346,8 @@ class _Items:
         self.steps, self.nbytes = np.bincount(self._item), np.bincount(self._item, each)
         self.newest = np.zeros(len(of), np.int64)
         np.maximum.at(self.newest, self._item, self._positions)
-        self.ended = np.array(ended, np.float64)[run][of]
+        self.ended = np.full(len(of), -np.inf)
+        np.maximum.at(self.ended, self._item, np.array(ended, np.float64)[run])
         self._tasks = np.unique(np.array(tasks, object), return_inverse=True)[1][run][of]
         if pinned is not None:
             allowed &= self.newest < pinned
@@ -344,7 +385,7 @@ class _Items:
         """Return the steps of all items that are marked."""
         why = self._why[self._item]
         gone = why != ""
-        return EvictionPlan(self._positions[gone], self._episodes[gone], why[gone])
+        return EvictionPlan(self._positions, self._episodes, self._trees, why).select(gone)
 
 
 # -- deletion --------------------------------------------------------------------------------------

@@ -11,11 +11,12 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
-from expdb.names import EPISODE_DETAILS, STEP_KEYS
+from expdb.names import EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
+from expdb.storage.reading.trees import unknown_episode
 from expdb.storage.store import Store
-from expdb.storage.writing import episodes, transaction
+from expdb.storage.writing import episodes, relations, transaction
 from expdb.storage.writing.columnar import Columnar, columnar
 from expdb.storage.writing.pending_steps import (
     Key,
@@ -260,10 +261,7 @@ class OpenEpisodes:
         """
         stored = episodes.find(self._store, [checks.text(episode_id, "episode_id")]).get(episode_id)
         if stored is None:
-            raise errors.UnknownEpisode(
-                f"no episode {episode_id!r} in buffer {self._store.name!r}; list the episodes "
-                "with buffer.episodes()"
-            )
+            raise unknown_episode(self._store, episode_id)
         episode, current = stored
         if current != "open" or episode.id is None:
             raise errors.EpisodeEnded(
@@ -356,6 +354,7 @@ class OpenEpisodes:
     def _episode_of(self, row: Mapping[str, Any], pending: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored, and record its details."""
         details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
+        details |= {name: row[name] for name in RELATION_KEYS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
             episode = self._find_open_episode(key, pending, details, row.get("step"))
@@ -385,7 +384,7 @@ class OpenEpisodes:
                 episode = None
         caller = current_caller()
         if episode is None:
-            episode = self.new(task_id, agent_id, None, details)
+            episode = self._begin(task_id, agent_id, None, details, pending)
             self._callers[key] = caller
         elif not self._warned and self._callers.setdefault(key, caller) != caller:
             self._warned = True
@@ -423,7 +422,7 @@ class OpenEpisodes:
                     f"episode {episode_id!r} is {status}; pass another episode_id with the step"
                 )
         if episode is None:
-            episode = self.new(*key_of(row), episode_id, details)
+            episode = self._begin(*key_of(row), episode_id, details, pending)
         pending.named[episode_id] = episode
         if row.get("task_id", episode.task_id) != episode.task_id:
             raise errors.EpisodeMismatch(
@@ -470,6 +469,21 @@ class OpenEpisodes:
         )
         for name, value in _episode_details(details).items():
             setattr(episode, name, value)
+        episode.parent = relations.requested(details, episode.episode_id)
+        return episode
+
+    def _begin(
+        self,
+        task_id: Any,
+        agent_id: Any,
+        episode_id: Any,
+        details: Mapping[str, Any],
+        pending: PendingSteps,
+    ) -> EpisodeRecord:
+        """Return an episode as `new` does; its parent is known or has pending steps."""
+        episode = self.new(task_id, agent_id, episode_id, details)
+        if episode.parent is not None:
+            relations.resolve_now(self._store, episode, pending.episodes())
         return episode
 
     def _add_details(
@@ -480,6 +494,9 @@ class OpenEpisodes:
         Raise EpisodeMismatch if a detail differs. `policy_version` is skipped: only the first step
         sets the version of its episode, and later steps store their own versions.
         """
+        link = relations.requested(details, episode.episode_id)
+        if link is not None:
+            relations.require_equal(episode, link)
         pending_details = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(details).items():
             if name == "policy_version":
@@ -529,5 +546,5 @@ def _episode_details(details: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _CHECKS.get(name, checks.text)(value, name)
         for name, value in details.items()
-        if value is not None
+        if value is not None and name not in RELATION_KEYS
     }

@@ -13,7 +13,7 @@ from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
-from expdb.names import EPISODE_DETAILS, STEP_KEYS
+from expdb.names import EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.replacements import Replacements
@@ -490,6 +490,8 @@ class PendingSteps:
             own_version = row["policy_version"]
             details = self.details.get(episode, {})
             row |= {name: details.get(name, getattr(episode, name)) for name in EPISODE_DETAILS}
+            if episode.parent is not None:
+                row |= zip(RELATION_KEYS, episode.parent[:3], strict=True)
             if own_version is not None:
                 row["policy_version"] = own_version
             for name in ("tags", "episode_tags"):

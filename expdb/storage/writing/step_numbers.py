@@ -17,7 +17,9 @@ from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.reading import fetch, select
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
+from expdb.storage.writing import episodes
 from expdb.storage.writing.pending_steps import PendingSteps
+from expdb.storage.writing.plan import make_plan
 
 # Columns that `update` can change. If it did, they are not compared with those of a repeated step.
 _UPDATED = ("reward", "terminated", "truncated", "tags")
@@ -80,8 +82,11 @@ def with_greatest(numbers: Numbers | None, state: EpisodeRecord) -> EpisodeRecor
     by_agent: dict[str | None, int] = {}
     for agent, number in numbers:
         by_agent[agent] = max(number, by_agent.get(agent, number))
-    floor = state.last_step if state.length > len(numbers) else None
-    if floor is not None and not state.ordered:  # the greatest number of any agent may be evicted
+    is_partial = state.own_length > len(numbers)
+    floor = state.last_step if is_partial else state.last_shared
+    if (
+        is_partial and floor is not None and not state.ordered
+    ):  # the greatest number of any agent may be evicted
         by_agent = dict.fromkeys(by_agent, floor)
     return state.changed(greatest=by_agent, unknown_greatest=floor)
 
@@ -93,7 +98,7 @@ def find_conflicts(
     taken, seen, out_of_order = list[NumberConflict](), dict[Any, int](), set(write.out_of_order)
     numbers = numbers or {}
     smallest: dict[str | None, int] = {}
-    is_partial = write.before.length > len(numbers)  # steps were evicted or deleted
+    is_partial = write.before.own_length > len(numbers)  # steps were evicted or deleted
     for agent, number in numbers if is_partial else ():
         smallest[agent] = min(number, smallest.get(agent, number))
     for index in write.rows:
@@ -112,6 +117,47 @@ def find_conflicts(
             name = write.record.episode_id
             taken.append(NumberConflict(index, name, number, position, earlier))
     return taken
+
+
+def _write_of(
+    pending: PendingSteps, current: dict[EpisodeRecord, EpisodeRecord], record: EpisodeRecord
+) -> EpisodeWrite:
+    """Return the planned write of an episode, given the current states of episodes."""
+    (write,) = [other for other in make_plan(pending, current).episodes if other.record is record]
+    return write
+
+
+def plan_with_numbers(
+    store: Store,
+    session: Session,
+    pending: PendingSteps,
+    write: EpisodeWrite,
+    current: dict[EpisodeRecord, EpisodeRecord],
+) -> WritePlan:
+    """Make the plan again with the greatest stored number of each agent of an episode.
+
+    Also record the state of the episode in `current`. Raise NumberConflicts if numbers are
+    used already.
+    """
+    state, ended = current.get(write.record, write.before), None
+    if state.id is not None:
+        try:
+            state = episodes.current(store, session, write.record)
+        except errors.EpisodeEnded as error:
+            if len(write.out_of_order) < len(write.rows):
+                raise
+            ended = error  # the steps may repeat stored steps
+    current[write.record] = state
+    numbers = read(store, session, _write_of(pending, current, write.record), state)
+    current[write.record] = with_greatest(numbers, state)
+    plan = make_plan(pending, current)
+    (write,) = [other for other in plan.episodes if other.record is write.record]
+    taken = find_conflicts(pending, plan, write, numbers)
+    if ended is not None and len(taken) < len(write.rows):
+        raise ended
+    if taken:
+        raise NumberConflicts(taken)
+    return plan
 
 
 def require_equal(store: Store, pending: PendingSteps, taken: list[NumberConflict]) -> None:

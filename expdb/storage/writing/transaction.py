@@ -32,8 +32,8 @@ from expdb.storage.statements import (
     RESERVE_POSITIONS,
 )
 from expdb.storage.store import Store, Writing
-from expdb.storage.write_plan import EpisodeWrite, WritePlan
-from expdb.storage.writing import abandoned_episodes, compact, episodes, step_numbers
+from expdb.storage.write_plan import WritePlan
+from expdb.storage.writing import abandoned_episodes, compact, episodes, relations, step_numbers
 from expdb.storage.writing.in_doubt import commit_unknown, find_written
 from expdb.storage.writing.pending_steps import PendingSteps
 from expdb.storage.writing.plan import make_plan
@@ -409,13 +409,24 @@ def _put_episodes(
     current: dict[EpisodeRecord, EpisodeRecord] = {}
     with_numbers: set[EpisodeRecord] = set()  # episodes whose stored numbers were read
     unused: set[EpisodeRecord] = set()  # new episodes whose names are not stored
+    related: set[EpisodeRecord] = set()  # episodes whose parents are known
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]
+        link = write.after.parent
+        if link is not None and write.record not in related:
+            related.add(write.record)
+            # A parent that was found when the steps were gathered may be evicted by now.
+            if link.episode is None:
+                ancestors = relations.WrittenAncestors(store, session, plan, ids, first)
+                current[write.record] = relations.resolve(store, ancestors, write.before)
+                plan = make_plan(pending, current)
+            relations.require_own_numbers(plan, plan.episodes[put])
+            continue
         if write.needs_numbers and write.record not in with_numbers:
             with_numbers.add(write.record)
-            plan = _plan_with_numbers(store, session, pending, write, current)
+            plan = step_numbers.plan_with_numbers(store, session, pending, write, current)
             continue
         if write.before.id is None:
             if write.record.id is not None:  # it was swept, and no id was reserved for it
@@ -441,47 +452,6 @@ def _put_episodes(
     new = [write for write in plan.episodes if write.before.id is None]
     if new:
         episodes.insert(store, session, new, first, now)
-    return plan
-
-
-def _write_of(
-    pending: PendingSteps, current: dict[EpisodeRecord, EpisodeRecord], record: EpisodeRecord
-) -> EpisodeWrite:
-    """Return the planned write of an episode, given the current states of episodes."""
-    (write,) = [other for other in make_plan(pending, current).episodes if other.record is record]
-    return write
-
-
-def _plan_with_numbers(
-    store: Store,
-    session: Session,
-    pending: PendingSteps,
-    write: EpisodeWrite,
-    current: dict[EpisodeRecord, EpisodeRecord],
-) -> WritePlan:
-    """Make the plan again with the greatest stored number of each agent of an episode.
-
-    Also record the state of the episode in `current`. Raise NumberConflicts if numbers are
-    used already.
-    """
-    state, ended = current.get(write.record, write.before), None
-    if state.id is not None:
-        try:
-            state = episodes.current(store, session, write.record)
-        except errors.EpisodeEnded as error:
-            if len(write.out_of_order) < len(write.rows):
-                raise
-            ended = error  # the steps may repeat stored steps
-    current[write.record] = state
-    numbers = step_numbers.read(store, session, _write_of(pending, current, write.record), state)
-    current[write.record] = step_numbers.with_greatest(numbers, state)
-    plan = make_plan(pending, current)
-    (write,) = [other for other in plan.episodes if other.record is write.record]
-    taken = step_numbers.find_conflicts(pending, plan, write, numbers)
-    if ended is not None and len(taken) < len(write.rows):
-        raise ended
-    if taken:
-        raise step_numbers.NumberConflicts(taken)
     return plan
 
 

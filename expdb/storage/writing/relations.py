@@ -1,0 +1,262 @@
+"""Relate new episodes to stored ones: find the parent, and the steps that both share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from expdb import checks, errors
+from expdb.names import FORKS, RELATION_KEYS, RELATIONS
+from expdb.sql.session import Session
+from expdb.storage.cached_records import EpisodeRecord, ParentLink
+from expdb.storage.reading.segments import Segments
+from expdb.storage.store import Store
+from expdb.storage.write_plan import EpisodeWrite, WritePlan
+
+_FIND = (
+    "SELECT id, episode_id, ordered, coalesce(root_episode, id), parent_episode, parent_step, "
+    "relation FROM episodes WHERE buffer_id = ? AND {} = ?"
+)
+
+
+def requested(arguments: Mapping[str, Any], episode_id: str) -> ParentLink | None:
+    """Return the relation that the arguments of a step or an episode describe, or None.
+
+    Raise InvalidValue if they do not fit together.
+    """
+    parent, step, relation = map(arguments.get, RELATION_KEYS)
+    if parent is None:
+        if step is not None or relation is not None:
+            name, value = ("relation", relation) if step is None else ("parent_step", step)
+            raise errors.InvalidValue(
+                f"{name}={value!r} describes the relation to a parent; also pass parent=, the "
+                "episode_id of the parent"
+            )
+        return None
+    checks.text(parent, "parent")
+    if relation is None:
+        raise errors.InvalidValue(
+            f"parent={parent!r} requires a relation; also pass relation='fork', 'retry', "
+            "'subagent', 'continuation' or 'compaction'"
+        )
+    checks.choice(relation, "relation", *RELATIONS)
+    if parent == episode_id:
+        raise errors.InvalidValue(
+            f"episode {episode_id!r} cannot be its own parent; pass the episode_id of another "
+            "episode as parent"
+        )
+    if step is not None:
+        step = checks.whole(step, "parent_step", 0)
+    elif relation == "fork":
+        raise errors.InvalidValue(
+            "relation='fork' requires parent_step, the number of the first step that differs from "
+            "the parent; pass it, or relation='retry' to start again"
+        )
+    elif relation == "retry":
+        step = 0
+    return ParentLink(parent, step, relation)
+
+
+def require_equal(record: EpisodeRecord, link: ParentLink) -> None:
+    """Raise EpisodeMismatch unless an episode has the requested relation."""
+    own = record.parent
+    if own is None:
+        raise errors.EpisodeMismatch(
+            f"episode {record.episode_id!r} began without a parent; pass parent= with its first "
+            "step, or use another episode_id"
+        )
+    if (own.name or link.name, own.step, own.relation) != (link.name, link.step, link.relation):
+        raise errors.EpisodeMismatch(
+            f"episode {record.episode_id!r} is a {own.relation} of {own.name!r} at step "
+            f"{own.step}, not a {link.relation} of {link.name!r} at step {link.step}; pass the "
+            "stored relation, or use another episode_id"
+        )
+
+
+class _Ancestor(NamedTuple):
+    """The row of an episode among the ancestors of a new episode."""
+
+    id: int
+    name: str
+    ordered: bool
+    root: int
+    parent: int | None
+    step: int | None
+    relation: str | None
+
+    def inherits(self, number: int) -> bool:
+        """Whether the episode shares the step before `number` with its own parent."""
+        return self.relation in FORKS and self.step is not None and number <= self.step
+
+
+class Ancestors:
+    """Find episodes and their steps in the database."""
+
+    def __init__(self, store: Store, session: Session):
+        self._store, self._session = store, session
+
+    def find(self, column: str, value: Any) -> _Ancestor | None:
+        """Return the episode with this `id` or `episode_id`, or None."""
+        rows = self._session.query(_FIND.format(column), self._store.id, value)
+        return _Ancestor(*rows[0]) if rows else None
+
+    def steps(self, id: int) -> np.ndarray:
+        """Return ordinal, number and position of the steps of an episode, int64 [N, 3]."""
+        segments = Segments.read(self._session, self._store.id, "AND episode = ?", id)
+        positions, index = segments.positions(0)
+        if not len(positions):
+            return np.empty((0, 3), np.int64)
+        ordinals = segments.ordinal[index] + positions - segments.first[index]
+        dialect = self._store.dialect
+        rows = self._session.query(
+            f"SELECT position, step FROM steps WHERE buffer_id = ? AND position {dialect.AMONG} "
+            "ORDER BY position",
+            self._store.id, dialect.as_list(positions),
+        )  # fmt: skip
+        stored = np.array(rows, np.int64).reshape(-1, 2)
+        of_stored = ordinals[np.searchsorted(positions, stored[:, 0])]
+        return np.stack((of_stored, stored[:, 1], stored[:, 0]), 1)
+
+
+class WrittenAncestors(Ancestors):
+    """Also find the episodes that a write begins or continues before a new episode."""
+
+    def __init__(
+        self, store: Store, session: Session, plan: WritePlan, ids: Sequence[int], first: int
+    ):
+        super().__init__(store, session)
+        # `ids` are those of the first episodes of the plan.
+        self._writes = dict(zip(ids, plan.episodes, strict=False))
+        self._plan, self._first_position = plan, first
+
+    def find(self, column: str, value: Any) -> _Ancestor | None:
+        """Return the episode with this `id` or `episode_id`, or None."""
+        for id, write in self._writes.items():
+            if value == (id if column == "id" else write.record.episode_id):
+                link, beginning = write.after.parent, (id, write.record.episode_id)
+                ordered = write.after.ordered
+                if link is None or link.root is None:
+                    return _Ancestor(*beginning, ordered, id, None, None, None)
+                return _Ancestor(
+                    *beginning, ordered, link.root, link.episode, link.step, link.relation
+                )
+        return super().find(column, value)
+
+    def steps(self, id: int) -> np.ndarray:
+        """Return ordinal, number and position of the steps of an episode."""
+        stored = super().steps(id)
+        write = self._writes.get(id)
+        if write is None:
+            return stored
+        rows = np.array(write.rows, np.int64)
+        numbers = np.array(self._plan.step, np.int64)[rows]
+        new = write.before.length + np.arange(len(rows)), numbers, rows + self._first_position
+        return np.concatenate((stored, np.stack(new, 1)))
+
+
+def resolve(store: Store, ancestors: Ancestors, record: EpisodeRecord) -> EpisodeRecord:
+    """Return the record of a new episode with its parent and the steps that it shares.
+
+    Raise UnknownEpisode if there is no such parent, InvalidValue if the parent has no such step,
+    and Evicted if the step was evicted.
+    """
+    link = record.parent
+    assert link is not None
+    parent = ancestors.find("episode_id", link.name)
+    if parent is None:
+        raise errors.UnknownEpisode(
+            f"no episode {link.name!r} in buffer {store.name!r}, so {record.episode_id!r} cannot "
+            "have it as its parent; store a step of the parent first, or flush its writer"
+        )
+    found = link._replace(episode=parent.id, root=parent.root)
+    if link.step is None:
+        return record.changed(parent=found)
+    if link.relation not in FORKS:
+        _require_step(ancestors, parent, link.step)
+        return record.changed(parent=found)
+    if not link.step:
+        return record.changed(parent=found)
+    owner = _owner_of(ancestors, parent, link.step)
+    shared, position = _shared_steps(owner, ancestors.steps(owner.id), link.step)
+    last = link.step - 1
+    return record.changed(
+        parent=found._replace(position=position, shared=shared), length=shared, last_step=last,
+        greatest={}, unknown_greatest=last,
+    )  # fmt: skip
+
+
+def _owner_of(ancestors: Ancestors, episode: _Ancestor, number: int) -> _Ancestor:
+    """Return the ancestor that stores the step before `number` of an episode."""
+    while episode.inherits(number):
+        earlier = ancestors.find("id", episode.parent)
+        if earlier is None:
+            raise errors.Evicted(
+                f"step {number - 1} of episode {episode.name!r} belongs to an episode that was "
+                "evicted or deleted; begin at a stored step"
+            )
+        episode = earlier
+    return episode
+
+
+def _require_step(ancestors: Ancestors, parent: _Ancestor, number: int) -> None:
+    """Raise InvalidValue unless the parent has a step, or it is the next step of the parent."""
+    owner = _owner_of(ancestors, parent, number + 1)
+    numbers = ancestors.steps(owner.id)[:, 1]
+    if number not in numbers and len(numbers) and number != int(numbers.max()) + 1:
+        raise _no_step(parent, number, numbers)
+
+
+def _shared_steps(owner: _Ancestor, steps: np.ndarray, number: int) -> tuple[int, int]:
+    """Return how many steps come before a number, and the position of the last one of them."""
+    ordinals, numbers, positions = steps.T
+    order = np.argsort(ordinals) if owner.ordered else np.lexsort((positions, numbers))
+    ordinals, numbers, positions = ordinals[order], numbers[order], positions[order]
+    if number - 1 not in numbers:
+        raise _no_step(owner, number - 1, numbers)
+    count = int((numbers < number).sum())
+    if (numbers[:count] >= number).any():
+        raise errors.InvalidValue(
+            f"episode {owner.name!r} cannot be forked at step {number}, because a step with this "
+            "number or a greater one was written before other shared steps; write the steps of "
+            "all agents in the order of their numbers"
+        )
+    shared = int(ordinals[count - 1]) + 1 if owner.ordered else int(ordinals.min()) + count
+    return shared, int(positions[count - 1])
+
+
+def _no_step(episode: _Ancestor, number: int, numbers: np.ndarray) -> errors.ExpDBError:
+    if not len(numbers):
+        return errors.Evicted(
+            f"all steps of episode {episode.name!r} were evicted or deleted; choose another parent"
+        )
+    return errors.InvalidValue(
+        f"episode {episode.name!r} has no step {number}; its stored steps are "
+        f"{numbers.min()} to {numbers.max()}, so pass another parent_step"
+    )
+
+
+def require_own_numbers(plan: WritePlan, write: EpisodeWrite) -> None:
+    """Raise InvalidValue if a step of a fork has the number of a shared step."""
+    link = write.after.parent
+    if link is not None and link.shared and link.step is not None:
+        least = min(plan.step[row] for row in write.rows)
+        if least < link.step:
+            raise errors.InvalidValue(
+                f"episode {write.record.episode_id!r} is a {link.relation} at step {link.step}, "
+                f"so it shares step {least} with its parent; number its steps from {link.step} on"
+            )
+
+
+def resolve_now(store: Store, record: EpisodeRecord, pending: Iterable[EpisodeRecord] = ()) -> None:
+    """Find the parent of a new episode, unless the parent is only in `pending` steps."""
+    link = record.parent
+    if link is None or link.episode is not None:
+        return
+    if any(other.id is None and other.episode_id == link.name for other in pending):
+        return  # the write that stores both resolves the relation
+    record.become(store.engine.retry(_resolve_stored, store, record))
+
+
+def _resolve_stored(store: Store, record: EpisodeRecord) -> EpisodeRecord:
+    with store.engine.reading() as session:
+        return resolve(store, Ancestors(store, session), record)
