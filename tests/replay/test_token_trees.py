@@ -1,0 +1,210 @@
+"""Rows of tokens for trees of episodes, compared with a plain reference."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from conversations import random_conversation, reference_rows
+
+import expdb
+from expdb import Tokens, Uniform, errors
+from expdb.replay import token_rows
+
+ALL = Uniform(replace=False)
+THRESHOLD = 8
+
+
+@pytest.fixture(autouse=True)
+def warned(monkeypatch):
+    """Suppress the warnings about lost tokens and new rows, which are emitted once per process."""
+    monkeypatch.setattr(token_rows, "_warned", {"lost tokens", "drift"})
+
+
+@pytest.fixture
+def train(new_buffer):
+    return new_buffer(fields=expdb.TOKEN_FIELDS)
+
+
+def turn(prompt, output, **options):
+    return {
+        "prompt_ids": prompt, "output_ids": output, "logprobs": [-1.0] * len(output), **options
+    }  # fmt: skip
+
+
+def store_random_tree(buffer, rng, group):
+    """Store a tree of episodes; return the turns of each rollout from the root, and its return.
+
+    The key of a turn is the position of its step.
+    """
+    branches = {}  # by episode_id: the turns from the root, each with its position
+    for number in range(int(rng.integers(1, 7))):
+        name, reward = f"{group}/{number}", float(rng.integers(0, 4))
+        new_turns = random_conversation(rng, THRESHOLD)
+        kind = rng.choice(["root", "fork", "retry", "subagent", "compaction"]) if number else "root"
+        options = {"episode_id": name, "group_id": group}
+        shared = []
+        if kind == "root":
+            episode = buffer.episode("t", **options)
+        else:
+            parent = str(rng.choice(list(branches)))
+            at_step = int(rng.integers(0, len(branches[parent]) + 1))
+            if kind in ("fork", "retry"):
+                shared = branches[parent][:at_step]
+                if shared:  # continue with the prompt of the turn that is replaced
+                    first = shared[-1][1]
+                    text = first["prompt_ids"] + first["output_ids"]
+                    new_turns = [
+                        {**turn, "prompt_ids": text + turn["prompt_ids"]} for turn in new_turns
+                    ]
+                episode = buffer.fork(parent, at_step, relation=kind, **options)
+            else:
+                episode = buffer.episode("t", parent=parent, relation=kind, **options)
+        begin = buffer.added
+        with episode:
+            for k, new_turn in enumerate(new_turns):
+                last = k == len(new_turns) - 1
+                episode.append(**new_turn, reward=reward if last else None)
+        if kind in ("root", "fork", "retry"):
+            own = [(begin + k, new_turn) for k, new_turn in enumerate(new_turns)]
+            branches[name] = shared + own
+    return branches
+
+
+def reference(branches, advantages, shared):
+    """Return the rows of the branches of a batch in order; each generated token is trained once."""
+    taken, owners = set(), {}
+    trained = []
+    for branch, turns in enumerate(branches):
+        with_keys = [
+            {**turn, "logprobs": [(position, k) for k in range(len(turn["output_ids"]))]}
+            for position, turn in turns
+        ]  # reference_rows carries these keys along with the tokens
+        for row in reference_rows(with_keys, THRESHOLD):
+            for key, is_trained in zip(row["logprobs"], row["mask"], strict=True):
+                if is_trained:
+                    owners.setdefault(key[0], {})[branch] = advantages[branch]
+            trained.append((branch, row))
+    rows = []
+    for branch, row in trained:
+        mask, advantage = [], []
+        for key, is_trained in zip(row["logprobs"], row["mask"], strict=True):
+            is_first = is_trained and key not in taken
+            if is_first:
+                taken.add(key)
+            mask.append(is_first)
+            own = advantages[branch]
+            if shared == "mean" and is_first:
+                own = float(np.mean(list(owners[key[0]].values())))
+            advantage.append(own if is_first else 0.0)
+        if any(mask):
+            rows.append((branch, row["ids"], mask, advantage))
+    return rows, taken
+
+
+@pytest.mark.filterwarnings("ignore:no row is left for:expdb.errors.ExpDBWarning")
+@pytest.mark.parametrize(
+    "trees", [60, pytest.param(1000, marks=pytest.mark.slow)]
+)  # fmt: skip
+def test_every_generated_token_of_random_trees_is_trained_once(new_buffer, trees):
+    rng = np.random.default_rng(5)
+    for number in range(trees):
+        if number % 50 == 0:
+            train = new_buffer(fields=expdb.TOKEN_FIELDS)
+        group = f"g{number}"
+        branches = store_random_tree(train, rng, group)
+        shared = ["first", "mean"][number % 2]
+        unit = Tokens(
+            of=expdb.Group(len(branches)), drift_threshold=THRESHOLD, advantage="dr_grpo",
+            shared=shared,
+        )  # fmt: skip
+        batch = train.sample(1, {"group_id": group}, unit=unit)
+        names = {row["episode"]: row["episode_id"] for row in train.episodes().to_pylist()}
+        order = [names[id] for id in sorted(names) if names[id] in branches]
+        totals = [
+            sum(returns_of(train, position) for position, _ in branches[name]) for name in order
+        ]
+        advantages = [total - np.mean(totals) for total in totals]
+        rows, taken = reference([branches[name] for name in order], advantages, shared)
+        found = []
+        for k in range(batch.size):
+            count = int(batch["attention_mask"][k].sum())
+            ids, mask = (batch[key][k, :count].tolist() for key in ("input_ids", "loss_mask"))
+            found.append((int(batch["rollout"][k]), ids, mask))
+            assert not batch["loss_mask"][k, count:].any()
+        if not rows:
+            assert not batch["loss_mask"].any()
+            continue
+        assert found == [row[:3] for row in rows]
+        for k, row in enumerate(rows):
+            assert batch["advantage"][k, : len(row[3])] == pytest.approx(row[3], abs=1e-5)
+        steps, indices = (batch[key][batch["loss_mask"]] for key in ("token_step", "token_index"))
+        keys = Counter(zip(steps.tolist(), indices.tolist(), strict=True))
+        assert set(keys) == taken
+        assert set(keys.values()) <= {1}
+        weights = np.zeros(len(order))
+        np.add.at(weights, batch["rollout"], batch["rollout_weight"])
+        assert weights[np.unique(batch["rollout"])] == pytest.approx(1)
+        assert (batch["loss_tokens"] == len(taken)).all()
+
+
+def returns_of(buffer, position):
+    batch = buffer.get([position], fields=["reward"])
+    reward = batch["reward"][0]
+    return 0.0 if np.isnan(reward) else float(reward)
+
+
+def test_rows_of_forks_repeat_the_shared_tokens_and_train_on_them_once(train):
+    with train.episode("t", episode_id="root", group_id="g") as root:
+        root.append(**turn([1, 2], [10, 11]))
+        root.append(**turn([1, 2, 10, 11, 3], [12]), reward=1.0)
+    with train.fork("root", 1, episode_id="fork", policy_version=7) as fork:
+        fork.append(**turn([1, 2, 10, 11, 3], [20, 21]), reward=0.0)
+    unit = Tokens(of=expdb.Group(2), advantage="dr_grpo")
+    batch = train.sample(1, unit=unit, fields=["episode_id"])
+    assert batch["input_ids"].tolist() == [[1, 2, 10, 11, 3, 12, 0], [1, 2, 10, 11, 3, 20, 21]]
+    assert batch["loss_mask"].astype(int).tolist() == [[0, 0, 1, 1, 0, 1, 0], [0] * 5 + [1, 1]]
+    assert batch["advantage"].tolist() == [[0, 0, 0.5, 0.5, 0, 0.5, 0], [0] * 5 + [-0.5, -0.5]]
+    assert batch["policy_version"].tolist() == [[-1] * 7, [-1] * 5 + [7, 7]]
+    assert batch["episode_id"].tolist() == ["root", "fork"]
+    assert batch["loss_tokens"].tolist() == [5, 5]
+    packed = train.sample(1, unit=Tokens(of=expdb.Group(2), pack=True, max_tokens=14))
+    assert packed["loss_mask"].sum() == 5
+    alone = train.sample(1, {"episode_id": "fork"}, unit=Tokens())
+    assert alone["loss_mask"].sum() == 4  # a batch without the root also trains on shared tokens
+    twice = train.sample(2, {"episode_id": "fork"}, unit=Tokens(), sampler=Uniform(replace=True))
+    assert twice["loss_mask"].sum() == 8  # an item that was drawn twice counts twice
+    longest = Tokens(of=expdb.Group(2), max_tokens=3, overlong="cut")
+    assert train.sample(1, unit=longest)["loss_mask"].astype(int).tolist() == [[0, 0, 1]]
+
+
+def test_the_mean_advantage_of_shared_tokens_includes_all_branches(train):
+    with train.episode("t", episode_id="root", group_id="g") as root:
+        root.append(**turn([1], [10]))
+        root.append(**turn([1, 10], [12]), reward=3.0)
+    for k, reward in enumerate((0.0, 0.0)):
+        with train.fork("root", 1, episode_id=f"fork {k}") as fork:
+            fork.append(**turn([1, 10], [20 + k]), reward=reward)
+    unit = Tokens(of=expdb.Group(3), advantage="dr_grpo", shared="mean")
+    batch = train.sample(1, unit=unit)
+    assert batch["advantage"].tolist() == [[0, 0, 2], [0, 0, -1], [0, 0, -1]]
+
+
+def test_leases_of_forks_replay_bit_for_bit(tmp_path):
+    path, unit = tmp_path / "runs.db", Tokens(of=expdb.Group(2), advantage="grpo", shared="mean")
+    with expdb.open(path) as db:
+        train = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+        for k in range(4):
+            with train.episode("t", episode_id=f"root {k}", group_id=f"g{k}") as root:
+                root.append(**turn([1], [10 + k]))
+                root.append(**turn([1, 10 + k], [12]), reward=1.0)
+            with train.fork(f"root {k}", 1) as fork:
+                fork.append(**turn([1, 10 + k], [20]), reward=0.0)
+        lease = train.consumer("c").lease(2, unit=unit)
+        leased = {name: array.copy() for name, array in lease.batch.items()}
+        lease.acknowledge()
+    with expdb.open(path) as db:
+        (replayed,) = db.buffer("train").replay("c")
+        assert all(np.array_equal(replayed[name], array) for name, array in leased.items())
+        db.buffer("train").delete("step = 0")
+        with pytest.raises(errors.Evicted):
+            list(db.buffer("train").replay("c"))

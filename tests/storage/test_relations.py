@@ -1,0 +1,368 @@
+"""Episodes with parents: what is stored, read and refused."""
+
+import pytest
+
+import expdb
+from expdb import errors
+
+COLUMNS = "parent_episode", "parent_step", "parent_position", "relation", "root_episode"
+
+
+@pytest.fixture
+def tree(new_buffer):
+    """A buffer with an episode `root` of five steps, numbered from 0."""
+    return with_root(new_buffer())
+
+
+def with_root(buffer):
+    with buffer.episode("t", episode_id="root", group_id="g") as root:
+        for step in range(5):
+            root.append(x=step, reward=1.0)
+    return buffer
+
+
+def branch(buffer, parent, at_step, name, values, **options):
+    """Store a fork whose own steps have the field `x`."""
+    with buffer.fork(parent, at_step, episode_id=name, **options) as fork:
+        for x in values:
+            fork.append(x=x)
+
+
+def values(buffer, episode_id, lineage):
+    """Return the field `x` of the steps of an episode."""
+    return buffer.get(buffer.steps_of(episode_id, lineage=lineage))["x"].tolist()
+
+
+@pytest.mark.both_databases
+def test_a_fork_stores_its_own_steps_and_reads_those_of_its_parents(buffer):
+    with_root(buffer)
+    branch(buffer, "root", 3, "fork", [30, 31])
+    branch(buffer, "fork", 4, "below", [40])
+    branch(buffer, "fork", 2, "above", [20], relation="retry")
+    assert buffer.added == 9
+    assert values(buffer, "fork", lineage=True) == [0, 1, 2, 30, 31]
+    assert values(buffer, "below", lineage=True) == [0, 1, 2, 30, 40]
+    assert values(buffer, "above", lineage=True) == [0, 1, 20]
+    assert values(buffer, "above", lineage=False) == [20]
+    (row,) = next(buffer.scan({"episode_id": "below"}, fields=["step", *COLUMNS])).to_list()
+    assert [row[name] for name in ("step", *COLUMNS)] == [4, 1, 4, 5, "fork", 0]
+    batch = buffer.sample(
+        4, unit=expdb.Episode(lineage=True), sampler=expdb.Ordered("position"), fields=["x", "step"]
+    )
+    rows = [batch["x"][k, :n].tolist() for k, n in enumerate(batch["length"])]
+    assert rows == [[0, 1, 2, 3, 4], [0, 1, 2, 30, 31], [0, 1, 2, 30, 40], [0, 1, 20]]
+    assert batch["is_first"][:, 0].all()
+    assert batch["is_first"].sum() == 4
+    assert batch["step"][2, :5].tolist() == [0, 1, 2, 3, 4]
+    own = buffer.sample(4, unit=expdb.Episode(), sampler=expdb.Ordered("position"), fields=["x"])
+    assert own["length"].tolist() == [5, 2, 1, 1]
+    assert own["is_first"][:, 0].tolist() == [True, False, False, False]
+    tree = buffer.lineage("above")
+    assert tree.select(["depth", "episode_id", "length"]).to_pylist() == [
+        {"depth": 0, "episode_id": "root", "length": 5},
+        {"depth": 1, "episode_id": "fork", "length": 5},
+        {"depth": 2, "episode_id": "below", "length": 5},
+        {"depth": 2, "episode_id": "above", "length": 3},
+    ]
+    assert buffer.count("root_episode = 0") == 9
+    assert buffer.count("relation = retry") == 1
+
+
+@pytest.mark.both_databases
+def test_all_writers_accept_a_parent(buffer):
+    with_root(buffer)
+    relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
+    buffer.store(task_id="t", episode_id="a", x=20, **relation)
+    buffer.store(task_id="t", episode_id="a", x=21)
+    buffer.store(task_id="t", agent_id="b", x=22, **relation)
+    buffer.store_batch({"task_id": "t", "episode_id": "c", "x": [23, 24], **relation})
+    rows = [{"task_id": "t", "episode_id": "p", "x": x} for x in (1, 2)]
+    rows += [{"task_id": "t", "episode_id": "q", "x": 3, **relation, "parent": "p"}]
+    buffer.store_batch(rows)
+    with buffer.writer() as writer:
+        for x in (5, 6):
+            writer.append(task_id="t", episode_id="w", x=x)
+        writer.append(task_id="t", episode_id="v", x=7, **relation | {"parent": "w"})
+        writer.append(task_id="t", episode_id="d", x=25, **relation)
+    assert values(buffer, "a", lineage=True) == [0, 1, 20, 21]
+    assert values(buffer, "c", lineage=True) == [0, 1, 23, 24]
+    assert values(buffer, "q", lineage=True) == [1, 2, 3]
+    assert values(buffer, "v", lineage=True) == [5, 6, 7]
+    assert values(buffer, "d", lineage=True) == [0, 1, 25]
+    steps = buffer.sample(99, at_least=1, fields=["step", "relation", "x"])
+    forked = steps["relation"] == "fork"
+    expected = {20: 2, 21: 3, 22: 2, 23: 2, 24: 3, 3: 2, 7: 2, 25: 2}
+    pairs = dict(zip(steps["x"][forked].tolist(), steps["step"][forked].tolist(), strict=True))
+    assert pairs == expected
+
+
+def test_a_parent_of_an_open_writer_is_flushed_first(new_buffer):
+    buffer = new_buffer()
+    with buffer.episode("t", episode_id="open") as parent:
+        parent.append(x=1)
+        with buffer.episode(
+            "help", parent="open", parent_step=1, relation="subagent", episode_id="help"
+        ) as helper:
+            helper.append(x=2)
+        parent.append(x=3)
+        with buffer.fork("open", 1, episode_id="fork") as fork:
+            assert fork.length == 1
+            fork.append(x=4)
+            assert fork.length == 2
+    assert values(buffer, "fork", lineage=True) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("relation", "error", "message"),
+    [
+        ({"parent": "none", "relation": "subagent"}, errors.UnknownEpisode, "no episode 'none' in"),
+        ({"parent": "root"}, errors.InvalidValue, "requires a relation"),
+        ({"relation": "fork"}, errors.InvalidValue, "also pass parent="),
+        ({"parent_step": 3}, errors.InvalidValue, "also pass parent="),
+        ({"parent": "root", "relation": "fork"}, errors.InvalidValue, "requires parent_step"),
+        ({"parent": "root", "relation": "child"}, errors.InvalidValue, "relation must be"),
+        ({"parent": 3, "relation": "fork"}, errors.InvalidValue, "parent must be text"),
+        (
+            {"parent": "root", "relation": "fork", "parent_step": 7},
+            errors.InvalidValue, "'root' has no step 6; its stored steps are 0 to 4",
+        ),
+        (
+            {"parent": "root", "relation": "subagent", "parent_step": 6},
+            errors.InvalidValue, "'root' has no step 6",
+        ),
+        (
+            {"parent": "root", "relation": "fork", "parent_step": -1},
+            errors.InvalidValue, "parent_step must be",
+        ),
+        ({"parent": "new", "relation": "retry"}, errors.InvalidValue, "cannot be its own parent"),
+    ],
+)  # fmt: skip
+def test_relations_that_do_not_fit_are_refused(tree, relation, error, message):
+    with pytest.raises(error, match=message):
+        tree.episode("t", episode_id="new", **relation)
+    with pytest.raises(error, match=message):
+        tree.store(task_id="t", episode_id="new", x=1, **relation)
+    with pytest.raises(error, match=message), tree.writer() as writer:
+        writer.append(task_id="t", episode_id="new", x=1, **relation)
+    assert tree.added == 5
+
+
+def test_a_parent_of_another_buffer_is_unknown(tree, new_buffer):
+    with pytest.raises(errors.UnknownEpisode, match="no episode 'root' in buffer 'scratch"):
+        new_buffer().fork("root", 1)
+
+
+def test_the_relation_of_a_stored_episode_cannot_change(tree):
+    relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
+    tree.store(task_id="t", episode_id="fork", x=20, **relation)
+    tree.store(task_id="t", episode_id="fork", x=21, **relation)
+    tree.store(task_id="t", episode_id="plain", x=1)
+    with pytest.raises(errors.EpisodeMismatch, match="is a fork of 'root' at step 2"):
+        tree.store(task_id="t", episode_id="fork", x=22, **relation | {"parent_step": 3})
+    with pytest.raises(errors.EpisodeMismatch, match="began without a parent"):
+        tree.store(task_id="t", episode_id="plain", x=2, **relation)
+    with pytest.raises(errors.InvalidValue, match="relation"):
+        tree.update({"episode_id": "fork"}, relation="retry")
+    tree.end_episode("fork", status="aborted")
+    with pytest.raises(errors.EpisodeMismatch, match="not a retry of"):
+        tree.episode("t", episode_id="fork", resume=True, **relation | {"relation": "retry"})
+    with tree.episode("t", episode_id="fork", resume=True, **relation) as fork:
+        assert fork.length == 4
+        fork.append(x=23)
+    assert values(tree, "fork", lineage=True) == [0, 1, 20, 21, 23]
+
+
+def test_a_fork_cannot_store_a_step_that_it_shares(tree):
+    with pytest.raises(errors.InvalidValue, match="it shares step 1 with its parent"):
+        tree.store(
+            task_id="t", episode_id="f", x=1, step=1, parent="root", parent_step=2, relation="fork"
+        )
+    branch(tree, "root", 2, "fork", [20])
+    relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
+    tree.store(task_id="t", episode_id="open", x=20, **relation)
+    with pytest.raises(errors.InvalidValue, match="it shares step 0 with its parent"):
+        tree.store(task_id="t", episode_id="open", x=20, step=0)
+    position = tree.store(task_id="t", episode_id="open", x=20, step=2)  # repeats the stored step
+    assert position == tree.added - 1
+
+
+def test_a_fork_of_evicted_steps_is_cut(new_buffer):
+    buffer = with_root(new_buffer(capacity=8))
+    branch(buffer, "root", 2, "fork", [20, 21])
+    unit = expdb.Episode(lineage=True)
+    assert buffer.sample(2, unit=unit)["length"].tolist().count(4) == 1
+    for x in range(2):
+        buffer.store(task_id="u", x=x, terminated=True)
+    assert sorted(buffer.sample(9, unit=unit, at_least=1)["length"].tolist()) == [1, 1]
+    assert sorted(buffer.sample(9, unit=expdb.Episode(), at_least=1)["length"]) == [1, 1, 2]
+    with pytest.raises(errors.Evicted, match="1 of the 2 steps that episode 'fork' shares"):
+        buffer.steps_of("fork", lineage=True)
+    assert values(buffer, "fork", lineage=False) == [20, 21]
+    with pytest.raises(errors.InvalidValue, match="'root' has no step 0"):
+        buffer.fork("fork", 1)
+    for x in range(4):
+        buffer.store(task_id="u", x=x, terminated=True)
+    tree = buffer.lineage("fork").select(["depth", "episode_id", "parent_episode"]).to_pylist()
+    assert tree == [{"depth": None, "episode_id": "fork", "parent_episode": 0}]
+    with pytest.raises(errors.Evicted, match="belongs to an episode that was evicted or deleted"):
+        buffer.fork("fork", 1)
+    branch(buffer, "fork", 3, "late", [5])
+    assert values(buffer, "late", lineage=False) == [5]
+
+
+def test_a_fork_of_a_deleted_step_is_cut(tree):
+    branch(tree, "root", 3, "fork", [30])
+    tree.delete({"episode_id": "root", "step": 1})
+    with pytest.raises(errors.Evicted, match="steps that episode 'fork' shares"):
+        tree.steps_of("fork", lineage=True)
+    with pytest.raises(errors.TooFewRows):
+        tree.sample(1, unit=expdb.Episode(lineage=True))
+
+
+def test_an_episode_whose_parent_is_deleted_before_the_flush_is_stored(tree):
+    with tree.fork("root", 2, episode_id="fork") as fork:
+        fork.append(x=20)
+        tree.delete({"episode_id": "root"})
+    assert values(tree, "fork", lineage=False) == [20]
+    with pytest.raises(errors.Evicted):
+        tree.steps_of("fork", lineage=True)
+
+
+def test_forks_of_an_episode_out_of_order_and_of_several_agents(new_buffer):
+    buffer = new_buffer()
+    for step in (3, 0, 2, 1):
+        buffer.store(task_id="t", episode_id="mixed", step=step, x=step)
+    branch(buffer, "mixed", 3, "fork", [30])
+    assert values(buffer, "fork", lineage=True) == [0, 1, 2, 30]
+    for step in range(2):
+        for agent in ("a", "b"):
+            buffer.store(task_id="t", episode_id="play", agent_id=agent, x=10 * step)
+    branch(buffer, "play", 1, "second", [7])
+    assert values(buffer, "second", lineage=True) == [0, 0, 7]
+    for agent in ("a", "b"):
+        for step in range(2):
+            buffer.store(task_id="t", episode_id="apart", agent_id=agent, x=10 * step)
+    with pytest.raises(errors.InvalidValue, match="cannot be forked at step 1"):
+        buffer.fork("apart", 1)
+
+
+def test_frames_and_sequences_do_not_cross_the_beginning_of_a_fork(tree):
+    branch(tree, "root", 3, "fork", [30, 31, 32])
+    stacked = tree.sample(
+        99, unit=expdb.Stack(2, stack_fields=("x",)), at_least=1, fields=["x", "position"]
+    )
+    assert 5 not in stacked["position"]  # the first own step lacks its earlier frame
+    assert 6 in stacked["position"]
+    window = tree.sample(99, unit=expdb.Sequence(2, burn_in=1), fields=["x", "position"])
+    row = window["x"][window["position"][:, 1] == 5]
+    assert row[0].tolist() == [0, 30, 31]
+
+
+@pytest.mark.both_databases
+def test_trees_are_evicted_together_or_not_at_all(db):
+    buffer = db.buffer("train", capacity=11)
+    buffer.eviction = expdb.Eviction(whole_episodes=True)
+    for k in range(3):
+        with buffer.episode("t", episode_id=f"root {k}") as root:
+            for x in range(3):
+                root.append(x=x)
+        branch(buffer, f"root {k}", 2, f"fork {k}", [20])
+    branch(buffer, "root 0", 1, "late", [10, 11])
+    plan = buffer.plan_eviction()
+    assert plan["episode_id"].to_pylist() == ["root 1", "fork 1"]
+    fork = buffer.fork("root 1", 1, episode_id="open")
+    fork.append(x=5)
+    fork.flush()
+    assert buffer.plan_eviction()["episode_id"].to_pylist() == ["root 2", "fork 2"]
+    fork.end()
+    assert buffer.evict() == 4
+    names = buffer.episodes()["episode_id"].to_pylist()
+    assert names == ["root 0", "fork 0", "root 1", "fork 1", "late", "open"]
+
+
+def test_leases_pin_the_shared_steps_of_forks(new_buffer):
+    buffer = with_root(new_buffer(capacity=7))
+    branch(buffer, "root", 2, "fork", [20])
+    consumer = buffer.consumer("c")
+    lease = consumer.lease(
+        1, unit=expdb.Episode(lineage=True), where={"episode_id": "fork"}, pin=True
+    )
+    for x in range(5):
+        buffer.store(task_id="u", x=x, terminated=True)
+    assert values(buffer, "fork", lineage=True) == [0, 1, 20]
+    lease.acknowledge()
+    buffer.store(task_id="u", x=9, terminated=True)
+    with pytest.raises(errors.Evicted):
+        buffer.steps_of("fork", lineage=True)
+
+
+@pytest.mark.both_databases
+def test_helpers_are_not_rollouts_of_a_group(db):
+    buffer = db.buffer("train")
+    for k in range(2):
+        with buffer.episode("t", episode_id=f"root {k}", group_id="g") as root:
+            root.append(x=k, reward=float(k))
+            root.append(x=k, reward=0.0)
+        for relation in ("subagent", "continuation", "compaction"):
+            buffer.store(
+                task_id="t", episode_id=f"{relation} {k}", group_id="g", parent=f"root {k}",
+                relation=relation, x=9, reward=5.0, terminated=True,
+            )  # fmt: skip
+    branch(buffer, "root 0", 1, "fork", [7])
+    buffer.store(task_id="t", episode_id="aborted", group_id="g", parent="fork",
+                 relation="subagent", x=1)  # fmt: skip
+    buffer.update({"episode_id": "fork"}, reward=3.0)
+    (group,) = buffer.unfinished(4).to_pylist()
+    assert (group["complete"], group["missing"], group["episode_ids"]) == (3, 1, [])
+    drawn = buffer.sample(1, unit=expdb.Group(3), fields=["x"])
+    assert sorted(drawn["episode_return"][0].tolist()) == [0.0, 1.0, 3.0]
+    helpers = buffer.sample(1, unit=expdb.Group(2, of=("subagent",)), fields=["x"])
+    assert helpers["episode_return"].tolist() == [[5.0, 5.0]]
+    everyone = expdb.Group(9, of=("root", "fork", "subagent", "compaction", "continuation"))
+    with pytest.raises(errors.TooFewRows):
+        buffer.sample(1, unit=expdb.Group(4), fields=["x"])
+    assert buffer.sample(1, unit=everyone, fields=["x"]).size == 1
+    whole = buffer.sample(1, unit=expdb.Group(3, lineage=True), fields=["x"])
+    assert sorted(whole["episode_return"][0].tolist()) == [0.0, 1.0, 3.0]
+    assert sorted(whole["length"][0].tolist()) == [2, 2, 2]
+    buffer.update({"episode_id": "root 0", "step": 0}, reward=10.0)
+    whole = buffer.sample(1, unit=expdb.Group(3, lineage=True), fields=["x"])
+    assert sorted(whole["episode_return"][0].tolist()) == [1.0, 10.0, 13.0]  # with shared rewards
+    pairs = buffer.sample(1, unit=expdb.Pairs(lineage=True), fields=["x"])
+    assert pairs["episode_return"].tolist() == [[13.0, 1.0]]
+
+
+def test_a_copy_keeps_relations(tree, tmp_path):
+    branch(tree, "root", 3, "fork", [30])
+    target = tmp_path / "copy.db"
+    expdb.copy(tree._database.location, target, buffer=tree.name)
+    with expdb.open(target) as copied:
+        assert values(copied.buffer(tree.name), "fork", lineage=True) == [0, 1, 2, 30]
+        assert copied.check() == []
+
+
+def test_check_reports_relations_that_do_not_fit(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = with_root(db.buffer("train"))
+        branch(buffer, "root", 3, "fork", [30])
+        with buffer._store.writing() as (session, _):
+            session.execute("UPDATE episodes SET parent_position = 1 WHERE id = 1")
+        assert ["forks of a step" in problem for problem in db.check()] == [True]
+        with buffer._store.writing() as (session, _):
+            session.execute(
+                "UPDATE episodes SET parent_position = 2, root_episode = 1 WHERE id = 1"
+            )
+        assert ["another root than their parent" in problem for problem in db.check()] == [True]
+
+
+def test_samples_of_a_handle_follow_forks_of_another_handle(tmp_path):
+    path, unit = tmp_path / "runs.db", expdb.Episode(lineage=True)
+    with expdb.open(path) as first, expdb.open(path, max_lag_seconds=0) as second:
+        buffer, other = with_root(first.buffer("train")), second.buffer("train")
+        assert other.sample(1, unit=unit)["length"].tolist() == [5]
+        branch(buffer, "root", 2, "fork", [20, 21])
+        with buffer.fork("fork", 3, episode_id="open") as fork:
+            fork.append(x=30)
+            fork.flush()
+            assert sorted(other.sample(2, unit=unit)["length"].tolist()) == [4, 5]
+        assert sorted(other.sample(3, unit=unit)["length"].tolist()) == [4, 4, 5]
