@@ -410,12 +410,15 @@ def table_of_rows(rows: Sequence[Sequence[Any]], kinds: Mapping[str, str]) -> pa
 
     integer = pa.int64()
     types = {
-        "integer": integer, "integer?": integer, "real": pa.float64(), "texts": pa.list_(pa.utf8()),
+        "integer": integer, "integer?": integer, "real": pa.float64(), "flag": pa.bool_(),
+        "texts": pa.list_(pa.utf8()),
     }  # fmt: skip
     of_columns = [types.get(kind, pa.utf8()) for kind in kinds.values()]
     columns = list(zip(*rows, strict=True)) or [()] * len(kinds)
     for index, kind in enumerate(kinds.values()):
-        if kind == "numbers":
+        if kind == "flag":  # SQLite returns 0 and 1
+            columns[index] = tuple(map(bool, columns[index]))
+        elif kind == "numbers":
             names = sorted({name for numbers in columns[index] for name in numbers})
             of_columns[index] = pa.struct([(name, pa.float64()) for name in names])
     return pa.Table.from_arrays(list(map(pa.array, columns, of_columns)), list(kinds))

@@ -146,6 +146,7 @@ class ReplayBuffer(NotACollection):
         parent: str | None = None,
         parent_step: int | None = None,
         relation: str | None = None,
+        trainable: bool | None = None,
         pre_agent: str | None = None,
         execute_time: float | None = None,
         reward: float | None = None,
@@ -195,6 +196,9 @@ class ReplayBuffer(NotACollection):
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
             the parent before `parent_step`, and stores only its own steps, which are numbered from
             `parent_step` on.
+        trainable : bool, default True
+            Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on
+            the steps that they share with it.
         pre_agent : str, optional
             Agent that acted before this step.
         execute_time : float, optional
@@ -270,7 +274,7 @@ class ReplayBuffer(NotACollection):
         row = {
             "task_id": task_id, "agent_id": agent_id, "task_name": task_name, "step": step,
             "episode_id": episode_id, "group_id": group_id, "parent": parent,
-            "parent_step": parent_step, "relation": relation,
+            "parent_step": parent_step, "relation": relation, "trainable": trainable,
             "pre_agent": pre_agent, "execute_time": execute_time, "reward": reward,
             "terminated": terminated, "truncated": truncated, "policy_version": policy_version,
             "policy_version_end": policy_version_end, "tags": tags,
@@ -434,6 +438,7 @@ class ReplayBuffer(NotACollection):
         parent: str | None = None,
         parent_step: int | None = None,
         relation: str | None = None,
+        trainable: bool | None = None,
         policy_version: int | None = None,
         episode_tags: Mapping[str, Any] | None = None,
         tags: None = None,
@@ -469,6 +474,9 @@ class ReplayBuffer(NotACollection):
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
             the parent before `parent_step`, and stores only its own steps, which are numbered from
             `parent_step` on.
+        trainable : bool, default True
+            Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on
+            the steps that they share with it.
         policy_version : int, optional
             Version of the policy that generates the episode.
         episode_tags : mapping of str to JSON values, optional
@@ -526,7 +534,7 @@ class ReplayBuffer(NotACollection):
         details = {
             "task_name": task_name, "group_id": group_id, "policy_version": policy_version,
             "episode_tags": episode_tags, "parent": parent, "parent_step": parent_step,
-            "relation": relation,
+            "relation": relation, "trainable": trainable,
         }  # fmt: skip
         episode = self._write_queue.episodes.new(task_id, agent_id, episode_id, details)
         resume = checks.flag(resume, "resume")

@@ -44,6 +44,7 @@ _OF_EPISODES = {
     "parent_position": "integer?",
     "relation": "text",
     "root_episode": "integer",
+    "trainable": "flag",
 }
 STEP_COLUMNS, EPISODE_COLUMNS = tuple(_OF_STEPS), tuple(_OF_EPISODES)
 COLUMN_KINDS = {**_OF_STEPS, **_OF_EPISODES}
@@ -58,7 +59,8 @@ def kind_of(name: str) -> str | None:
 # The keys that `Tokens` computes, in their order.
 TOKEN_KEYS = (
     "input_ids", "attention_mask", "loss_mask", "logprobs", "position_ids", "segment_ids",
-    "advantage", "policy_version", "token_step", "token_index", "rollout", "reward", "episode",
+    "advantage", "policy_version", "token_step", "token_index", "turn_of_token", "rollout",
+    "reward", "episode",
     "loss_tokens", "lost_tokens", "rollouts", "rollout_weight",
 )  # fmt: skip
 
@@ -88,7 +90,7 @@ STEP_KEYS = (
     "policy_version", "policy_version_end", "agent_id",
 )  # fmt: skip
 # Arguments that describe the episode; the other arguments in EPISODE_KEYS identify it.
-EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags")
+EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags", "trainable")
 # Arguments that relate an episode to another one; they apply when the episode begins.
 RELATION_KEYS = ("parent", "parent_step", "relation")
 EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS, *RELATION_KEYS)
@@ -121,6 +123,7 @@ BATCH_KEYS = (
     "is_first",
     "weight",
     "probability",
+    "group_member",
     "group_size",
     "group_mean",
     "group_std",

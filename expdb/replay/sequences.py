@@ -327,8 +327,15 @@ class Group(Unit):
     lineage : bool, default False
         Whether forks and retries are read from the root: the steps that they share with their
         parents come before their own steps. A rollout with a shared step that was evicted or
-        deleted then does not count. Returns include the
-        rewards of the shared steps. By default, only the own steps of each episode are read.
+        deleted then does not count. Returns include the rewards of the shared steps. By default,
+        only the own steps of each episode are read.
+    children : bool, default False
+        Whether an item also contains the other descendants of its rollouts, such as sub-agents,
+        after the rollouts. Only complete episodes with a matching step are included. They do not
+        count towards `size`, the mean and the standard deviation. The batch has the key
+        `group_member` [G, n], the index of the rollout that an episode belongs to, or -1. With
+        `Tokens`, the rows of these episodes get the advantage of their rollout, and its reward if
+        their own is unknown.
 
     Raises
     ------
@@ -356,6 +363,7 @@ class Group(Unit):
     deadline: float | None = None
     of: tuple[str, ...] = MEMBERS
     lineage: bool = False
+    children: bool = False
 
     checks_results: ClassVar[bool] = False
     by_episode: ClassVar[bool] = True
@@ -364,6 +372,7 @@ class Group(Unit):
         object.__setattr__(self, "size", checks.whole(self.size, "size", 1))
         set_members(self)
         checks.flag(self.lineage, "lineage")
+        checks.flag(self.children, "children")
         checks.flag(self.complete, "complete")
         checks.number(self.min_spread, "min_spread", 0)
         _set_max_length(self)
@@ -424,6 +433,8 @@ class Group(Unit):
         names: tuple[str, ...] = ("group_id", "task_id", "episode_return", "relation")
         if self.lineage:
             names = (*names, "parent_position")
+        if self.children:
+            names = (*names, "parent_episode")
         if self.score is None:
             return names
         return (*names, "ended", *[f"scores.{name}" for name in self._names])
@@ -438,14 +449,18 @@ class Group(Unit):
             `group_std`, and with `score` also `episode_score`.
         """
         keys = (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+        keys = (*keys, "group_member") if self.children else keys
         return keys if self.score is None else (*keys, "episode_score")
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which groups may be drawn, a tuple."""
         key = ("group", self.size, self.complete, self.min_spread)
-        others = self.max_spread, self.score, self.missing, self.deadline, self.of, self.lineage
-        return key if others == (None, None, "drop", None, MEMBERS, False) else (*key, *others)
+        others = self.max_spread, self.score, self.missing, self.deadline
+        kinds = self.of, self.lineage, self.children
+        if (*others, *kinds) == (None, None, "drop", None, MEMBERS, False, False):
+            return key
+        return (*key, *others, *kinds)
 
     def _has_spread(self, scores: np.ndarray) -> np.ndarray:
         if not self.min_spread and self.max_spread is None:
@@ -521,10 +536,11 @@ class Group(Unit):
 
         Returns
         -------
-        ndarray of int64, shape (G, size)
-            Rows of the first steps of the rollouts, -1 for each missing rollout.
+        ndarray of int64, shape (G, size) or (G, n)
+            Rows of the first steps of the rollouts, -1 for each missing rollout. With `children`,
+            the rows of their descendants follow.
         """
-        rows = select_members(trajectories, rows, self)
+        all_rows, rows = rows, select_members(trajectories, rows, self)
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
         read = read_episodes(trajectories, rows, self.lineage)
@@ -540,7 +556,7 @@ class Group(Unit):
         rollouts: np.ndarray = np.where(there, rows[members], UNKNOWN)[chosen]
         # This order is oldest first, because `rows` ascend by position.
         in_order: np.ndarray = rollouts[np.argsort(members[chosen, 0])]
-        return in_order
+        return _with_children(trajectories, in_order, all_rows) if self.children else in_order
 
     def _newest(
         self, groups: np.ndarray, returns: np.ndarray
@@ -637,11 +653,12 @@ class Group(Unit):
         Layout
             Rows of shape (G, size, T) with a mask, and the columns of the groups.
         """
-        there, read = rows >= 0, read_episodes(trajectories, rows, self.lineage)
-        returns = values = read("episode_return")
+        there, read = rows[:, : self.size] >= 0, read_episodes(trajectories, rows, self.lineage)
+        returns = all_values = read("episode_return")
         if self.score is not None:
-            values, _ = self.values(read, 0.0)
-            values = np.where(there, values, np.nan)
+            all_values, _ = self.values(read, 0.0)
+            all_values = np.where(rows >= 0, all_values, np.nan)
+        values = all_values[:, : self.size]
         layout, means = Layout.of_episodes(trajectories, rows, self.max_length), mean(values)
         if self.lineage:
             layout = layout.from_root(trajectories, self.max_length)
@@ -652,8 +669,60 @@ class Group(Unit):
             "group_std": spread(values, means),
         }
         if self.score is not None:
-            layout.columns["episode_score"] = values
+            layout.columns["episode_score"] = all_values
+        if self.children:
+            layout.columns["group_member"] = _find_members(trajectories, rows, self.size)
         return layout
+
+
+def _find_owners(trajectories: Trajectories, rows: np.ndarray, owners: dict[int, int]) -> list[int]:
+    """Return the owner of each episode: its own entry in `owners`, or that of its parent.
+
+    Add the owners that are found to `owners`. The owner of other episodes is UNKNOWN.
+    """
+    parents = trajectories.of_episodes("parent_episode", rows)
+    episodes = trajectories.episodes(rows).tolist()
+    found = [UNKNOWN] * len(rows)
+    for index in np.argsort(episodes).tolist():  # parents have smaller numbers
+        owner = owners.get(episodes[index])
+        if owner is None and not np.isnan(parents[index]):
+            owner = owners.get(int(parents[index]))
+        if owner is not None:
+            owners[episodes[index]] = found[index] = owner
+    return found
+
+
+def _with_children(
+    trajectories: Trajectories, rollouts: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
+    """Return groups [G, n] with the episodes among `rows` that descend from their rollouts."""
+    there = rollouts >= 0
+    groups = np.broadcast_to(np.arange(len(rollouts))[:, None], rollouts.shape)
+    episodes = trajectories.episodes(rollouts[there]).tolist()
+    owners = dict(zip(episodes, groups[there].tolist(), strict=True))
+    has_parent = trajectories.of_episodes("parent_episode", rows) >= 0
+    helpers = rows[has_parent & ~np.isin(rows, rollouts)]
+    of_groups: list[list[int]] = [[] for _ in rollouts]
+    found = _find_owners(trajectories, helpers, owners)
+    for row, group in zip(helpers.tolist(), found, strict=True):
+        if group != UNKNOWN:
+            of_groups[group].append(row)
+    children = np.full((len(rollouts), max(map(len, of_groups), default=0)), UNKNOWN)
+    for group, own in enumerate(of_groups):
+        children[group, : len(own)] = own
+    return np.concatenate((rollouts, children), 1)
+
+
+def _find_members(trajectories: Trajectories, rows: np.ndarray, size: int) -> np.ndarray:
+    """Return the index of the rollout that each episode of a group [G, n] belongs to."""
+    members = np.full(rows.shape, UNKNOWN)
+    for group, own in enumerate(rows):
+        there = np.flatnonzero(own >= 0)
+        rollouts = there[there < size]
+        episodes = trajectories.episodes(own[rollouts]).tolist()
+        owners = dict(zip(episodes, rollouts.tolist(), strict=True))
+        members[group, there] = _find_owners(trajectories, own[there], owners)
+    return members
 
 
 def set_members(unit: Any) -> None:

@@ -426,6 +426,25 @@ class TokenRows:
         """Return the value of the step of each generated token, [B, T, ...]."""
         return self._expand_turn_values(values[self._turns.step], elsewhere)
 
+    def _turn_places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of each turn with tokens, and the index of the turn in its row."""
+        ends = np.cumsum(self._run_lengths)
+        rows = ends[:-1:2] // self.shape[1]
+        first = rows.searchsorted(rows)
+        return rows, np.arange(len(rows)) - first
+
+    def turn_of_token(self) -> np.ndarray:
+        """Return the index of the turn of each generated token, int32 [B, T]; -1 elsewhere."""
+        return self._expand_turn_values(self._turn_places()[1].astype(np.int32), UNKNOWN)
+
+    def build_turn_values(self, values: np.ndarray) -> np.ndarray:
+        """Return the value of the step of each turn in a row, [B, K, ...]; 0 for no turn."""
+        rows, places = self._turn_places()
+        shape = len(self._bins), int(places.max(initial=0)) + 1, *values.shape[1:]
+        out = np.full(shape, None if values.dtype == object else 0, values.dtype)
+        out[rows, places] = values[self._turns.step]
+        return out
+
     def advantages(self, values: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
         """Return the value of the rollout of each token to train on, [B, T]; 0 elsewhere."""
         out = self._expand_turn_values(values[self._chains.rollout[self._turns.chain]], 0)

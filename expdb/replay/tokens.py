@@ -65,10 +65,13 @@ class Tokens(Unit):
     - `policy_version`: version of the policy that generated the token, -1 elsewhere or if unknown,
     - `token_step` and `token_index`: position of the step that has the token in its output, and the
       index of the token in this output; -1 elsewhere,
-    - each other key in `fields`, such as an annotation: one value per generated token, or the value
-      of the step for each of its generated tokens; 0 elsewhere. If some turns lack it, `has_<key>`
-      tells which tokens have a value. The `filler` of a field replaces 0. Columns of episodes are
-      [B],
+    - each other key in `fields`, such as an annotation: one value per generated token, or the
+      number of the step for each of its generated tokens; 0 elsewhere. If some turns lack it,
+      `has_<key>` tells which tokens have a value. The `filler` of a field replaces 0. Columns of
+      episodes are [B],
+    - each key in `fields` with a value of the whole turn, such as an image, an embedding or the
+      result of a tool: [B, K, ...] for up to K turns with tokens in a row, 0 or None for a missing
+      turn. `turn_of_token` [B, T] is the index of the turn of each generated token, -1 elsewhere,
     - each field in `fields` that is declared with ``aligned_with`` and the name of `prompt`: one
       value per token of the last prompt of the row, 0 elsewhere, and `has_<key>`, which is True for
       the tokens with a value.
@@ -251,7 +254,8 @@ class Tokens(Unit):
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
         reads = from_root(self.of).reads
-        return tuple(dict.fromkeys((*reads, "episode_return", *EPISODE_VERSION_COLUMNS)))
+        others = "episode_return", "trainable", *EPISODE_VERSION_COLUMNS
+        return tuple(dict.fromkeys((*reads, *others)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -282,9 +286,10 @@ class Tokens(Unit):
         Returns
         -------
         tuple of str
-            The keys of `of`, `episode_return` and `turn_number`.
+            The keys of `of`, `episode_return`, `trainable` and `turn_number`.
         """
-        return tuple(dict.fromkeys((*self.of.keys(), "episode_return", "turn_number")))
+        others = "episode_return", "trainable", "turn_number"
+        return tuple(dict.fromkeys((*self.of.keys(), *others)))
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -310,6 +315,7 @@ class Tokens(Unit):
             layout.columns["episode_return"] = read_episodes(trajectories, rows, True)(
                 "episode_return"
             )
+        layout.columns["trainable"] = trajectories.of_episodes("trainable", rows) != 0
         assert layout.mask is not None
         numbers = np.where(layout.mask, trajectories.numbers(layout.rows), UNKNOWN)
         layout.columns["turn_number"] = numbers
@@ -459,16 +465,29 @@ class Tokens(Unit):
         is_rollout = batch["episode"].reshape(-1) >= 0
         scores = batch["episode_score" if "episode_score" in batch else "episode_return"]
         scores = np.where(is_rollout, scores.reshape(-1), np.nan)
+        members = batch["group_member"].reshape(-1) if "group_member" in batch else None
+        if members is not None:  # indices of the rollouts that sub-agents belong to
+            members = np.where(members < 0, 0, members)
+            members += np.repeat(np.arange(shape[0]) * shape[1], shape[1])
+            scores = np.where(np.isnan(scores) & is_rollout, scores[members], scores)
         turns = _TurnInputs(self, batch)
         chains = self._chains(turns)
         advantages = None
         if self.advantage is not None:
             lengths = np.zeros(len(is_rollout), np.int64)
-            np.add.at(lengths, chains.rollout, chains.loss_tokens)
+            owners = chains.rollout if members is None else members[chains.rollout]
+            np.add.at(lengths, owners, chains.loss_tokens)
             groups = (-1, 1) if len(shape) == 1 else shape
-            columns = (array.reshape(groups) for array in (scores, lengths, is_rollout))
-            advantages = compute_advantages(self.advantage, *columns).reshape(-1)
+            columns = [array.reshape(groups) for array in (scores, lengths, is_rollout)]
+            if members is not None:  # only those of the rollouts
+                columns = [array[:, : getattr(self.of, "size", 0)] for array in columns]
+            advantages = compute_advantages(self.advantage, *columns)
+            if members is not None:
+                missing = np.zeros((shape[0], shape[1] - advantages.shape[1]))
+                advantages = np.concatenate((advantages, missing), 1).reshape(-1)[members]
+            advantages = advantages.reshape(-1)
         chains = self._apply_overlong(chains, turns)
+        chains = chains.select(batch["trainable"].reshape(-1)[chains.rollout])
         if isinstance(self.of, Pairs):  # leave out both rollouts of a pair, or none
             chains = chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
         branches = chains
@@ -638,6 +657,12 @@ class Tokens(Unit):
                     arrays, name, turns.prompts
                 )
                 continue
+            if turns.has_one_value_per_turn(name):
+                out["turn_of_token"] = rows.turn_of_token()
+                out[name] = rows.build_turn_values(turns.values_of_steps(name))
+                if f"has_{name}" in batch:
+                    out[f"has_{name}"] = rows.build_turn_values(turns.flat(f"has_{name}"))
+                continue
             out[name] = self._requested_key(rows, turns, name)
             if f"has_{name}" in batch and not turns.has_one_value_per_episode(name):
                 out[f"has_{name}"] = rows.expand_step_values(turns.flat(f"has_{name}"), False)
@@ -651,15 +676,8 @@ class Tokens(Unit):
             missing = {"O": None, "f": np.nan}.get(values.dtype.kind, 0)
             of_rows = rows.of_rollouts(values, missing)
             return of_rows if self.pack else of_rows[:, 0]
-        if not isinstance(batch[name], RaggedArray):
-            values = turns.flat(name)
-            if values.dtype != object:
-                return rows.expand_step_values(values, 0)
-            if any(value is not None and not isinstance(value, np.ndarray) for value in values):
-                raise InvalidValue(
-                    f"{name!r} is not numeric, so Tokens cannot return it for each token; omit it "
-                    "from fields, and read it with buffer.get(batch['token_step'][...])"
-                )
+        if not isinstance(batch[name], RaggedArray) and batch[name].dtype != object:
+            return rows.expand_step_values(turns.flat(name), 0)
         target = turns.target_of(name)
         if target not in (None, self.output):
             raise InvalidValue(
@@ -793,6 +811,34 @@ class _TurnInputs:
         array = self.batch[name]
         return array.reshape(-1, *array.shape[len(self._shape) :])
 
+    def has_one_value_per_turn(self, name: str) -> bool:
+        """Return whether a key has a value of the whole turn: an array, a text or a JSON value.
+
+        Numbers, and one-dimensional arrays of varying length, have values of single tokens.
+        """
+        if self.has_one_value_per_episode(name):
+            return False
+        values: Any = self.batch[name]
+        if isinstance(values, RaggedArray):
+            return values.aligned_with is None and values.values.ndim > 1
+        flat = self.flat(name)
+        if flat.dtype != object:
+            return flat.ndim > 1
+        return any(
+            value is not None and not (isinstance(value, np.ndarray) and value.ndim == 1)
+            for value in flat
+        )
+
+    def values_of_steps(self, name: str) -> np.ndarray:
+        """Return the value of each step; arrays of varying length are objects."""
+        values: Any = self.batch[name]
+        if not isinstance(values, RaggedArray):
+            return self.flat(name)
+        objects = np.empty(len(values), object)
+        for index, array in enumerate(values.to_list()):  # equal shapes would become one array
+            objects[index] = array
+        return objects
+
     def has_one_value_per_episode(self, name: str) -> bool:
         """Return whether a key has one value per episode instead of one per step."""
         values: Any = self.batch[name]
@@ -803,7 +849,8 @@ class _TurnInputs:
 _OF_BATCH = ("loss_tokens", "rollouts")
 # Keys whose value is -1 in a row without tokens.
 _UNKNOWN = (
-    "policy_version", "token_step", "token_index", "rollout", "episode", "drawn", "position",
+    "policy_version", "token_step", "token_index", "turn_of_token", "rollout", "episode", "drawn",
+    "position",
 )  # fmt: skip
 
 

@@ -131,6 +131,7 @@ episodes = _table(
         "number of the first episode of the tree; NULL for an episode without a parent"
     ),
     shared_steps=nullable_integer("number of steps shared with the parent; NULL for none"),
+    trainable=_kind(Flag)("false if rows of tokens leave the episode out; NULL for true"),
 )
 
 steps = _table(
@@ -492,11 +493,16 @@ class ViewColumn(NamedTuple):
 
 # The columns of the view `experience_episodes` that describe an episode.
 OF_EPISODES: dict[str, sa.ColumnElement[Any]] = {
-    name: sa.func.coalesce(episodes.c.root_episode, episodes.c.id).label(name)
-    if name == "root_episode"
-    else episodes.c[name]
-    for name in EPISODE_COLUMNS
+    **{name: episodes.c[name] for name in EPISODE_COLUMNS},
+    "root_episode": sa.func.coalesce(episodes.c.root_episode, episodes.c.id).label("root_episode"),
+    "trainable": sa.func.coalesce(
+        episodes.c.trainable, sa.literal_column("true"), type_=Flag
+    ).label("trainable"),
 }
+# The same columns as text, if they differ from those of the table.
+DEFAULTED = {
+    "root_episode": "coalesce(root_episode, id)", "trainable": "coalesce(trainable, true)",
+}  # fmt: skip
 
 
 def _view() -> Iterator[tuple[str, ViewColumn]]:

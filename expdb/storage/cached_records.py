@@ -57,6 +57,7 @@ class EpisodeRecord:
     group_id: str | None = None
     policy_version: int | None = None
     episode_tags: str | None = None
+    trainable: bool | None = None  # None for True
     started: float = 0.0
     id: int | None = None
     length: int = 0

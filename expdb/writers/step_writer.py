@@ -29,6 +29,7 @@ class EpisodeArguments(NamedTuple):
     parent: str | None
     parent_step: int | None
     relation: str | None
+    trainable: bool | None
 
 
 class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
@@ -76,6 +77,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         parent: str | None = None,
         parent_step: int | None = None,
         relation: str | None = None,
+        trainable: bool | None = None,
         pre_agent: str | None = None,
         execute_time: float | None = None,
         reward: float | None = None,
@@ -126,6 +128,9 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
             the parent before `parent_step`, and stores only its own steps, which are numbered from
             `parent_step` on.
+        trainable : bool, default True
+            Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on
+            the steps that they share with it.
         pre_agent : str, optional
             Name of the agent that acted before this step.
         execute_time : float, optional
@@ -192,7 +197,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             task_id = "default"
         arguments = EpisodeArguments(
             (task_id, "agent" if agent_id is None else agent_id), episode_id, policy_version,
-            task_name, group_id, episode_tags, parent, parent_step, relation,
+            task_name, group_id, episode_tags, parent, parent_step, relation, trainable,
         )  # fmt: skip
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,

@@ -1,4 +1,4 @@
-"""Relations between episodes: the parent, the step at which the child begins, and the root."""
+"""Relations between episodes, and episodes that rows of tokens leave out."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ branch_labels = None
 depends_on = None
 
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+Flag = sa.Boolean().with_variant(sa.Integer(), "sqlite")
 Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 SQL = Path(__file__).parent.parent / "sql"
@@ -21,6 +22,7 @@ COLUMNS = {
     "relation": Text,
     "root_episode": Integer,
     "shared_steps": Integer,
+    "trainable": Flag,
 }
 # What changes, with the migration that created the previous version.
 VIEWS = {"experience": "0011", "experience_episodes": "0005"}

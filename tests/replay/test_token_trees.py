@@ -208,3 +208,56 @@ def test_leases_of_forks_replay_bit_for_bit(tmp_path):
         db.buffer("train").delete("step = 0")
         with pytest.raises(errors.Evicted):
             list(db.buffer("train").replay("c"))
+
+
+def store_family(train, k):
+    """Store a rollout with a sub-agent, whose own sub-agent compacts, and return nothing."""
+    with train.episode("t", episode_id=f"root {k}", group_id="g") as root:
+        root.append(**turn([1], [10 + k]), reward=float(k))
+    for name, parent, relation in (
+        (f"helper {k}", f"root {k}", "subagent"), (f"compact {k}", f"helper {k}", "compaction"),
+    ):  # fmt: skip
+        with train.episode(
+            "help", episode_id=name, parent=parent, relation=relation, group_id="other"
+        ) as helper:
+            helper.append(**turn([5], [50 + k]), reward=9.0 if relation == "compaction" else None)
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_children_of_rollouts_get_the_advantage_of_their_rollout(train, pack):
+    for k in range(2):
+        store_family(train, k)
+    group = expdb.Group(2, children=True)
+    plain = train.sample(1, unit=group, fields=["episode_id"])
+    names = ["root 0", "root 1", "helper 0", "compact 0", "helper 1", "compact 1"]
+    assert plain["episode_id"].tolist() == [names]
+    assert plain["group_member"].tolist() == [[0, 1, 0, 0, 1, 1]]
+    assert (plain["group_size"].tolist(), plain["group_mean"].tolist()) == ([2], [0.5])
+    unit = Tokens(of=group, advantage="dr_grpo", pack=pack, max_tokens=20)
+    batch = train.sample(1, unit=unit, fields=["episode_id"])
+    ids = batch["episode_id"].reshape(-1).tolist()
+    reward = dict(zip(ids, batch["reward"].reshape(-1).tolist(), strict=True))
+    assert [reward[name] for name in names] == [0.0, 1.0, 0.0, 9.0, 1.0, 9.0]
+    advantages = batch["advantage"][batch["loss_mask"]]
+    outputs = batch["input_ids"][batch["loss_mask"]]
+    assert {(int(o), float(a)) for o, a in zip(outputs, advantages, strict=True)} == {
+        (10, -0.5), (11, 0.5), (50, -0.5), (51, 0.5),
+    }  # fmt: skip
+    without = train.sample(1, unit=Tokens(of=expdb.Group(2), advantage="dr_grpo"))
+    assert without["loss_mask"].sum() == 2
+
+
+def test_episodes_that_are_not_trainable_have_no_rows(train):
+    with train.episode("t", episode_id="root", group_id="g", trainable=False) as root:
+        root.append(**turn([1], [10]))
+        root.append(**turn([1, 10], [11]), reward=1.0)
+    with train.fork("root", 1, episode_id="fork", policy_version=7) as fork:
+        fork.append(**turn([1, 10], [20]), reward=0.0)
+    batch = train.sample(1, unit=Tokens(of=expdb.Group(2), advantage="dr_grpo"))
+    assert batch["input_ids"].tolist() == [[1, 10, 20]]
+    assert batch["advantage"].tolist() == [[0, -0.5, -0.5]]
+    assert train.episodes()["trainable"].to_pylist() == [False, True]
+    assert train.count("trainable = false") == 2
+    train.store(task_id="t", episode_id="open", **turn([1], [2]))
+    with pytest.raises(errors.EpisodeMismatch, match="already has trainable=True"):
+        train.store(task_id="t", episode_id="open", trainable=False, **turn([1], [2]))

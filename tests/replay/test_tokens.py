@@ -310,7 +310,7 @@ def test_masked_tokens_have_an_advantage_of_0(train):
 
 def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     large = expdb.Field("int64", (None,), ascending=True)
-    vectors = expdb.Field("float32", (None, 3))
+    vectors = expdb.Field("float32", (None, 3), aligned_with="output_ids")
     fields = {**expdb.TOKEN_FIELDS, "large": large, "vectors": vectors}
     buffer = db.buffer("types", fields=fields)
     step = turn([1], [2])
@@ -329,6 +329,39 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     assert (alone["large"].dtype, alone["large"].tolist()) == (np.int64, [[0, 0]])
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_values_of_turns_are_not_repeated_for_each_token(new_buffer, pack):
+    patches = expdb.Field("float32", (None, 2))
+    train = new_buffer(fields={**expdb.TOKEN_FIELDS, "patches": patches})
+    for k in range(2):
+        steps = [turn([1], [2, 3]), turn([1, 2, 3, 4], [5])]
+        for place, step in enumerate(steps[: 2 - k]):
+            step["image"] = np.full((2, 2), 10 * k + place, np.uint8)
+            step["result"] = {"text": f"{k}/{place}"}
+            if not place:
+                step["patches"] = np.full((3, 2), k, np.float32)
+        store(train, steps[: 2 - k], episode_id=f"e{k}")
+    unit = Tokens(pack=pack, max_tokens=8)
+    batch = train.sample(
+        2, unit=unit, fields=["image", "patches", "result"], sampler=expdb.Ordered("position")
+    )
+    outputs = np.isin(batch["input_ids"], [2, 3, 5]) & batch["loss_mask"]
+    rows, columns = outputs.nonzero()
+    turns = batch["turn_of_token"][rows, columns]
+    images = batch["image"][rows, turns]
+    assert images[:, 0, 0].tolist() == [0, 0, 1, 10, 10]
+    assert (batch["turn_of_token"][~outputs] == -1).all()
+    assert batch["image"].shape == ((1, 3, 2, 2) if pack else (2, 2, 2, 2))
+    assert [value["text"] for value in batch["result"][rows, turns]] == [
+        "0/0", "0/0", "0/1", "1/0", "1/0",
+    ]  # fmt: skip
+    shapes = [None if value is None else value.shape for value in batch["patches"][rows, turns]]
+    assert shapes == [(3, 2), (3, 2), None, (3, 2), (3, 2)]
+    assert batch["has_patches"][rows, turns].tolist() == [True, True, False, True, True]
+    (part, other) = (unit.shard(batch, rank, 2) for rank in range(2))
+    assert part["image"].shape[1:] == other["image"].shape[1:] == batch["image"].shape[1:]
+
+
 @pytest.mark.parametrize(
     ("settings", "fields", "message"),
     [
@@ -339,7 +372,6 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
           for setting in ("logprobs", "output_mask", "versions")),
         ({"output_mask": "one"}, None, "'one' has 1 values for a turn with 2"),
         ({}, ["three"], "'three' has 3 values for a turn with 2"),
-        ({}, ["text"], "'text' is not numeric"),
         ({}, ["episode_return"], "must not contain 'episode_return', because Tokens"),
         ({"names": "trl"}, ["completion_mask"], "must not contain 'completion_mask'"),
         ({"pad_id": 2**40}, None, "pad_id 1099511627776 does not fit"),

@@ -146,7 +146,9 @@ def ordered(
 
 # Columns of episodes with numbers; the other columns hold text.
 NUMBERS_OF_EPISODES = tuple(
-    name for name in EPISODE_COLUMNS if COLUMN_KINDS[name] in ("integer", "integer?", "real")
+    name
+    for name in EPISODE_COLUMNS
+    if COLUMN_KINDS[name] in ("integer", "integer?", "real", "flag")
 )
 
 
@@ -164,7 +166,7 @@ def columns_of_episodes(
     """
     if any(map(SCORE.fullmatch, names)):
         return _scores_of_episodes(store, session, names, after, ids)
-    columns = ["coalesce(root_episode, id)" if name == "root_episode" else name for name in names]
+    columns = [tables.DEFAULTED.get(name, name) for name in names]
     statement = f"SELECT id, {', '.join(columns)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.query(f"{statement} > ?", store.id, after))
     if len(ids):

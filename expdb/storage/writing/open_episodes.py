@@ -502,6 +502,8 @@ class OpenEpisodes:
             if name == "policy_version":
                 continue
             current = pending_details.get(name, getattr(episode, name))
+            if name == "trainable":  # applies when the episode begins
+                current = current is not False
             if current is None or (name == "episode_tags" and current != value):
                 pending_details[name] = value
             elif current != value:
@@ -538,6 +540,7 @@ def _open_episodes_of(
 
 _CHECKS: dict[str, Any] = {
     "policy_version": checks.whole,
+    "trainable": checks.flag,
     "episode_tags": encode_tags,
 }
 

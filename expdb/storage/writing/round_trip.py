@@ -97,8 +97,11 @@ def _prepare_statement(
     # The function on the server assumes that steps use the policy version of their episode.
     changes_version_use = any(write.changes_version_use for write in plan.episodes)
     needs_numbers = any(write.needs_numbers for write in plan.episodes)
-    begins_child = any(write.before.id is None and write.after.parent for write in plan.episodes)
-    if decoders is None or not is_finite or changes_version_use or needs_numbers or begins_child:
+    is_special = any(
+        write.before.id is None and (write.after.parent or write.after.trainable is not None)
+        for write in plan.episodes
+    )
+    if decoders is None or not is_finite or changes_version_use or needs_numbers or is_special:
         raise errors.OutOfDate("one statement cannot write these steps")
     params = _parameters(store, pending, plan, decoders, again)
     if not plan.is_current:
