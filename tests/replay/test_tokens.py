@@ -161,7 +161,8 @@ def test_a_batch_may_mix_rollouts_with_and_without_a_field(train):
             del step["logprobs"]
         else:
             step["versions"] = [5, 5 + k]
-        train.store(episode_id=f"e{k}", policy_version=k, terminated=True, **step)
+        version = {"policy_version": k} if k % 2 == 0 else {}
+        train.store(episode_id=f"e{k}", **version, terminated=True, **step)
     batch = everything(train, Tokens(), 4)
     order = batch["episode"].argsort()
     assert np.isnan(batch["logprobs"][order, 1]).tolist() == [True, False, True, False]
@@ -327,6 +328,41 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     assert batch["vectors"][order, 1].tolist() == [[0, 0, 0], [1, 1, 1]]
     alone = buffer.sample(1, {"episode_id": "e0"}, unit=Tokens(), fields=["large"])
     assert (alone["large"].dtype, alone["large"].tolist()) == (np.int64, [[0, 0]])
+
+
+def test_the_policy_version_of_a_step_is_that_of_its_first_token(train):
+    with train.episode("t", episode_id="e", policy_version=5) as episode:
+        episode.append(**turn([1], [2, 3], versions=[5, 6]))
+        episode.append(**turn([1], [2, 3], versions=np.array([3, 4], np.int32)))
+        episode.append(**turn([1], [2, 3], versions=[7, 7]), policy_version=7)
+        episode.append(**turn([1], [2]))
+        with pytest.raises(errors.InvalidValue, match=r"policy_version is 5, .* are 0 to 5; omit"):
+            episode.append(**turn([1], [2, 3], versions=[0, 5]), policy_version=5)
+        with pytest.raises(errors.InvalidValue, match=r"policy_version_end is 6, .* or pass 5"):
+            episode.append(**turn([1], [2, 3], versions=[0, 5]), policy_version_end=6)
+        with pytest.raises(errors.FieldMismatch, match="versions"):
+            episode.append(**turn([1], [2, 3], versions=["a", 5]))
+    rows = train.get(range(4), fields=["policy_version", "policy_version_end"])
+    assert rows["policy_version"].tolist() == [5, 3, 7, 5]
+    assert rows["policy_version_end"].tolist() == [6, 4, 7, 5]
+    (stored,) = train.episodes().to_pylist()
+    assert (stored["first_policy_version"], stored["last_policy_version"]) == (3, 7)
+    step = turn([1], [2, 3], versions=[8, 9])
+    first = train.store(task_id="t", episode_id="again", step=0, **step)
+    assert train.store(task_id="t", episode_id="again", step=0, **step) == first
+
+
+def test_doctor_lists_steps_whose_versions_differ_from_those_of_their_tokens(tmp_path):
+    with expdb.open(tmp_path / "runs.db") as db:
+        buffer = db.buffer("train", fields=expdb.TOKEN_FIELDS)
+        for version in (1, 2):
+            step = turn([1], [2, 3], versions=[version, 3])
+            buffer.store(task_id="t", episode_id=f"e{version}", policy_version=version, **step)
+        assert not [found for found in db.doctor() if "policy versions" in str(found)]
+        with buffer._store.writing() as (session, _):  # as an earlier version stored it
+            session.execute("UPDATE episodes SET policy_version = 3 WHERE episode_id = 'e1'")
+        (found,) = [found for found in db.doctor() if "policy versions" in str(found)]
+        assert "1 of the newest 10,000 steps, for example the step at position 0" in str(found)
 
 
 @pytest.mark.parametrize("pack", [False, True])

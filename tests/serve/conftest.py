@@ -110,7 +110,7 @@ def fill(db):
                 prompt_ids=np.arange(4, dtype=np.int32), output_ids=np.arange(5, dtype=np.int32),
                 output_mask=np.array([1, 1, 1, 0, 1], bool),
                 logprobs=np.linspace(-2, 0, 5, dtype=np.float32),
-                versions=np.array([0, 0, 1, 1, 1], np.int32),
+                versions=number // 3 + np.array([0, 0, 1, 1, 1], np.int32),
             )  # fmt: skip
     buffer.score(episode_id="e0", name="quality", value=0.5, by="judge")
     consumer = buffer.consumer("learner", seed=0)

@@ -84,7 +84,7 @@ def test_pages_of_episodes_are_stable_while_episodes_are_added(
 @pytest.mark.parametrize(
     ("query", "expected"),
     [("reward > 0", ["e5", "e3", "e1"]), ('task_id = "t0" and episode_return < 1', ["e2", "e0"]),
-     ("scores.quality = 0.5", ["e0"]), ("last_policy_version = 1", ["e5", "e4", "e3"]),
+     ("scores.quality = 0.5", ["e0"]), ("last_policy_version = 2", ["e5", "e4", "e3"]),
      ('scores.quality = 0.5 or reward > 0 and task_id = "t1"', ["e5", "e3", "e0"]),
      ("episode_id = nothing", [])],
 )  # fmt: skip

@@ -4,12 +4,17 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
+from expdb import errors
 from expdb.sql.dialects.base import Finding, finding
 from expdb.storage import catalog
 from expdb.storage.reading.ends import count_ends
 
+NEWEST_STEPS = 10_000  # steps whose policy versions are compared with those of their tokens
 LONG_WAIT = 60.0  # seconds of a wait after which there is advice
 LONG_OPEN = 86_400.0  # seconds after which an open episode is reported
 WAIT_ADVICE = {
@@ -48,6 +53,7 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
             yield _workers(name, workers, sorted(silent))
         yield from _pins(db, buffer)
         yield from _step_numbers(db, name)
+        yield from _token_versions(buffer)
         count, missing, _ = buffer._store.read(count_ends)
         if missing:
             yield finding(
@@ -65,6 +71,34 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
                 "call buffer.end_episode(episode_id), or pass terminated=True with the last "
                 "step; an open episode is not sampled as a whole episode or in a group",
             )  # fmt: skip
+
+
+def _token_versions(buffer: Any) -> Iterator[Finding]:
+    """Report steps whose policy version differs from that of their tokens.
+
+    Writes refuse such steps, but earlier versions of expdb stored them.
+    """
+    field = buffer._store.fields.types.get("versions")
+    if field is None or not field.ascending:
+        return
+    differing: list[int] = []
+    with suppress(errors.DatabaseDamaged):  # `expdb check` reports it
+        after = max(-1, buffer.added - NEWEST_STEPS - 1)
+        for batch in buffer.scan(after=after, fields=("versions", "policy_version", "position")):
+            known = batch.get("has_policy_version", np.ones(batch.size, np.bool_))
+            for tokens, version, is_known, position in zip(
+                batch["versions"], batch["policy_version"], known, batch["position"], strict=True
+            ):
+                if tokens is not None and len(tokens) and not (is_known and version == tokens[0]):
+                    differing.append(int(position))
+    if differing:
+        yield finding(
+            f"policy versions of {buffer.name!r}",
+            f"{len(differing)} of the newest {NEWEST_STEPS:,} steps, for example the step at "
+            f"position {differing[0]}, have another policy_version than their first token",
+            True,
+            "max_staleness uses policy_version; exclude or delete these steps",
+        )
 
 
 def _step_numbers(db: Any, name: str) -> Iterator[Finding]:

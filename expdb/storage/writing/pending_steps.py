@@ -221,6 +221,8 @@ class PendingSteps:
             pre_agent = checks.text(pre_agent, "pre_agent")
         if tags is not None:
             tags = encode_tags(tags, "tags")
+        if "versions" in values:
+            versions = self._versions_of_tokens(values["versions"], *versions)
         if versions != _NONE:
             versions = self._check_versions(episode, *versions)
         if agent is not None:
@@ -285,6 +287,27 @@ class PendingSteps:
         self._types, self.fields = state.types, state.fields
         self.ended, self.details = state.ended, state.details
         self.rows.cut_back(state.row_count, state.columns)
+
+    def _versions_of_tokens(self, tokens: Any, first: Any, last: Any) -> list[Any]:
+        """Return the policy versions of a step: those of its first and last token, if known."""
+        field = self._types.get("versions")
+        if field is None or not field.ascending:
+            return [first, last]
+        try:
+            begin, end = np.asarray(tokens).reshape(-1)[[0, -1]].tolist()
+        except (TypeError, ValueError, IndexError, RuntimeError):
+            return [first, last]  # no tokens, or encoding raises the error
+        if type(begin) is not int or type(end) is not int:
+            return [first, last]
+        for name, version, of_tokens in (
+            ("policy_version", first, begin), ("policy_version_end", last, end),
+        ):  # fmt: skip
+            if version is not None and checks.whole(version, name) != of_tokens:
+                raise errors.InvalidValue(
+                    f"{name} is {version}, but the versions of the tokens are {begin} to {end}; "
+                    f"omit {name}, or pass {of_tokens}"
+                )
+        return [begin, end if last is not None or end != begin else None]
 
     def _check_versions(self, episode: EpisodeRecord, first: Any, last: Any) -> list[int | None]:
         """Return a step's checked versions; the plan omits versions that equal the episode's."""
