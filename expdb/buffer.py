@@ -932,7 +932,7 @@ class ReplayBuffer(NotACollection):
 
     @retry_on_restart
     def lineage(self, episode_id: str) -> pa.Table:
-        """Return the tree of episodes to which an episode belongs.
+        """Return the tree of an episode: its root and all descendants of the root.
 
         Parameters
         ----------

@@ -26,6 +26,7 @@ REVEALING_FAULTS = [
     "be_hostile_postgresql", "poison_file", "fail_disk", "fork_and_share_sqlite",
     "fork_and_share_postgresql", "crash_server", "kill_migrations_sqlite",
     "migrate_at_once_postgresql", "power_loss_full", "soak_sqlite", "fill_file_system",
+    "kill_trees_trees_sqlite",
 ]  # fmt: skip
 
 

@@ -771,7 +771,7 @@ def read_episodes(
 
 
 def with_whole_lineage(trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-    """Return the rows of the episodes of which no shared step was evicted or deleted.
+    """Return the rows of the episodes whose shared steps are all stored.
 
     `rows` are those of the first own steps.
     """

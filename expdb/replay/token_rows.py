@@ -78,7 +78,7 @@ class Chains:
         return replace(self, turns=turns, size=np.minimum(self.size, max_tokens))
 
     def train_once(self, episodes: np.ndarray, positions: np.ndarray, masks: Masks) -> Chains:
-        """Return the rows in which each generated token is trained on once.
+        """Return the rows with each generated token trained on once.
 
         Forks of an episode share turns, so several rows contain them. The first row that contains a
         token trains on it. An episode that was drawn several times counts as several episodes.

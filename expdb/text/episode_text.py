@@ -119,6 +119,8 @@ def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> I
     about = {name: value for name, value in episode.items() if name not in ELSEWHERE}
     if about["relation"] is None:
         del about["root_episode"]  # the episode itself
+    if about["trainable"]:
+        del about["trainable"]
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"
     yield (
         f"episode {episode['episode_id']}: {episode['status']}, {episode['length']} steps, return "

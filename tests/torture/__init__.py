@@ -4,7 +4,18 @@
 """
 
 # These modules register their faults.
-from torture import archive, damage, hostile, kills, learners, machine, migrations, power, soak  # noqa: F401
+from torture import (  # noqa: F401
+    archive,
+    damage,
+    hostile,
+    kills,
+    learners,
+    machine,
+    migrations,
+    power,
+    soak,
+    trees,
+)  # fmt: skip
 from torture.oracle import verify
 from torture.table import FAULTS, HEAD, Outcome, Place, Servers, line, run
 

@@ -297,7 +297,7 @@ class PendingSteps:
             begin, end = np.asarray(tokens).reshape(-1)[[0, -1]].tolist()
         except (TypeError, ValueError, IndexError, RuntimeError):
             return [first, last]  # no tokens, or encoding raises the error
-        if type(begin) is not int or type(end) is not int:
+        if type(begin) is not int or type(end) is not int or end < begin:
             return [first, last]
         for name, version, of_tokens in (
             ("policy_version", first, begin), ("policy_version_end", last, end),

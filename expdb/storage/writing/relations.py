@@ -73,8 +73,8 @@ def require_equal(record: EpisodeRecord, link: ParentLink) -> None:
         )
 
 
-class _Ancestor(NamedTuple):
-    """The row of an episode among the ancestors of a new episode."""
+class _ParentRow(NamedTuple):
+    """The row of an episode that may be a parent, or a parent of the parent."""
 
     id: int
     name: str
@@ -89,16 +89,16 @@ class _Ancestor(NamedTuple):
         return self.relation in FORKS and self.step is not None and number <= self.step
 
 
-class Ancestors:
+class StoredEpisodes:
     """Find episodes and their steps in the database."""
 
     def __init__(self, store: Store, session: Session):
         self._store, self._session = store, session
 
-    def find(self, column: str, value: Any) -> _Ancestor | None:
+    def find(self, column: str, value: Any) -> _ParentRow | None:
         """Return the episode with this `id` or `episode_id`, or None."""
         rows = self._session.query(_FIND.format(column), self._store.id, value)
-        return _Ancestor(*rows[0]) if rows else None
+        return _ParentRow(*rows[0]) if rows else None
 
     def steps(self, id: int) -> np.ndarray:
         """Return ordinal, number and position of the steps of an episode, int64 [N, 3]."""
@@ -118,7 +118,7 @@ class Ancestors:
         return np.stack((of_stored, stored[:, 1], stored[:, 0]), 1)
 
 
-class WrittenAncestors(Ancestors):
+class WrittenEpisodes(StoredEpisodes):
     """Also find the episodes that a write begins or continues before a new episode."""
 
     def __init__(
@@ -129,15 +129,15 @@ class WrittenAncestors(Ancestors):
         self._writes = dict(zip(ids, plan.episodes, strict=False))
         self._plan, self._first_position = plan, first
 
-    def find(self, column: str, value: Any) -> _Ancestor | None:
+    def find(self, column: str, value: Any) -> _ParentRow | None:
         """Return the episode with this `id` or `episode_id`, or None."""
         for id, write in self._writes.items():
             if value == (id if column == "id" else write.record.episode_id):
                 link, beginning = write.after.parent, (id, write.record.episode_id)
                 ordered = write.after.ordered
                 if link is None or link.root is None:
-                    return _Ancestor(*beginning, ordered, id, None, None, None)
-                return _Ancestor(
+                    return _ParentRow(*beginning, ordered, id, None, None, None)
+                return _ParentRow(
                     *beginning, ordered, link.root, link.episode, link.step, link.relation
                 )
         return super().find(column, value)
@@ -154,7 +154,7 @@ class WrittenAncestors(Ancestors):
         return np.concatenate((stored, np.stack(new, 1)))
 
 
-def resolve(store: Store, ancestors: Ancestors, record: EpisodeRecord) -> EpisodeRecord:
+def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> EpisodeRecord:
     """Return the record of a new episode with its parent and the steps that it shares.
 
     Raise UnknownEpisode if there is no such parent, InvalidValue if the parent has no such step,
@@ -162,7 +162,7 @@ def resolve(store: Store, ancestors: Ancestors, record: EpisodeRecord) -> Episod
     """
     link = record.parent
     assert link is not None
-    parent = ancestors.find("episode_id", link.name)
+    parent = stored.find("episode_id", link.name)
     if parent is None:
         raise errors.UnknownEpisode(
             f"no episode {link.name!r} in buffer {store.name!r}, so {record.episode_id!r} cannot "
@@ -172,12 +172,12 @@ def resolve(store: Store, ancestors: Ancestors, record: EpisodeRecord) -> Episod
     if link.step is None:
         return record.changed(parent=found)
     if link.relation not in FORKS:
-        _require_step(ancestors, parent, link.step)
+        _require_step(stored, parent, link.step)
         return record.changed(parent=found)
     if not link.step:
         return record.changed(parent=found)
-    owner = _owner_of(ancestors, parent, link.step)
-    shared, position = _shared_steps(owner, ancestors.steps(owner.id), link.step)
+    owner = _owner_of(stored, parent, link.step)
+    shared, position = _shared_steps(owner, stored.steps(owner.id), link.step)
     last = link.step - 1
     return record.changed(
         parent=found._replace(position=position, shared=shared), length=shared, last_step=last,
@@ -185,10 +185,10 @@ def resolve(store: Store, ancestors: Ancestors, record: EpisodeRecord) -> Episod
     )  # fmt: skip
 
 
-def _owner_of(ancestors: Ancestors, episode: _Ancestor, number: int) -> _Ancestor:
-    """Return the ancestor that stores the step before `number` of an episode."""
+def _owner_of(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _ParentRow:
+    """Return the episode that stores the step before `number` of an episode."""
     while episode.inherits(number):
-        earlier = ancestors.find("id", episode.parent)
+        earlier = stored.find("id", episode.parent)
         if earlier is None:
             raise errors.Evicted(
                 f"step {number - 1} of episode {episode.name!r} belongs to an episode that was "
@@ -198,15 +198,15 @@ def _owner_of(ancestors: Ancestors, episode: _Ancestor, number: int) -> _Ancesto
     return episode
 
 
-def _require_step(ancestors: Ancestors, parent: _Ancestor, number: int) -> None:
+def _require_step(stored: StoredEpisodes, parent: _ParentRow, number: int) -> None:
     """Raise InvalidValue unless the parent has a step, or it is the next step of the parent."""
-    owner = _owner_of(ancestors, parent, number + 1)
-    numbers = ancestors.steps(owner.id)[:, 1]
+    owner = _owner_of(stored, parent, number + 1)
+    numbers = stored.steps(owner.id)[:, 1]
     if number not in numbers and len(numbers) and number != int(numbers.max()) + 1:
         raise _no_step(parent, number, numbers)
 
 
-def _shared_steps(owner: _Ancestor, steps: np.ndarray, number: int) -> tuple[int, int]:
+def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int]:
     """Return how many steps come before a number, and the position of the last one of them."""
     ordinals, numbers, positions = steps.T
     order = np.argsort(ordinals) if owner.ordered else np.lexsort((positions, numbers))
@@ -224,7 +224,7 @@ def _shared_steps(owner: _Ancestor, steps: np.ndarray, number: int) -> tuple[int
     return shared, int(positions[count - 1])
 
 
-def _no_step(episode: _Ancestor, number: int, numbers: np.ndarray) -> errors.ExpDBError:
+def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.ExpDBError:
     if not len(numbers):
         return errors.Evicted(
             f"all steps of episode {episode.name!r} were evicted or deleted; choose another parent"
@@ -259,4 +259,4 @@ def resolve_now(store: Store, record: EpisodeRecord, pending: Iterable[EpisodeRe
 
 def _resolve_stored(store: Store, record: EpisodeRecord) -> EpisodeRecord:
     with store.engine.reading() as session:
-        return resolve(store, Ancestors(store, session), record)
+        return resolve(store, StoredEpisodes(store, session), record)

@@ -419,8 +419,8 @@ def _put_episodes(
             related.add(write.record)
             # A parent that was found when the steps were gathered may be evicted by now.
             if link.episode is None:
-                ancestors = relations.WrittenAncestors(store, session, plan, ids, first)
-                current[write.record] = relations.resolve(store, ancestors, write.before)
+                stored = relations.WrittenEpisodes(store, session, plan, ids, first)
+                current[write.record] = relations.resolve(store, stored, write.before)
                 plan = make_plan(pending, current)
             relations.require_own_numbers(plan, plan.episodes[put])
             continue
