@@ -182,9 +182,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 698, "chunks": 2_073, "cli": 1_701, "consumers": 1_447,
-    "integrations": 8_250, "memory": 2_145, "process": 310, "replay": 2_606,
-    "root": 2_730, "sampling": 3_217, "serve": 1_531, "sql": 4_513,
-    "storage": 10_274, "text": 265, "writers": 709,
+    "integrations": 8_250, "memory": 2_147, "process": 310, "replay": 2_715,
+    "root": 2_738, "sampling": 3_218, "serve": 1_531, "sql": 4_518,
+    "storage": 10_339, "text": 267, "writers": 711,
 }  # fmt: skip
 
 
@@ -218,7 +218,7 @@ def test_folders_do_not_grow():
     ] == []
 
 
-LONG_FILES = {"buffer.py": 875}  # half of it are signatures
+LONG_FILES = {"buffer.py": 877}  # half of it are signatures
 
 
 def docstring_lines(path):

@@ -40,3 +40,16 @@ NO_STEP: dict[str, Any] = {
     "episode": UNKNOWN, "step": UNKNOWN, "reward": np.nan,
     AFTER: UNKNOWN, BEFORE: UNKNOWN, ORDINAL: UNKNOWN,
 }  # fmt: skip
+
+
+def run_starts(values: np.ndarray) -> np.ndarray:
+    """Return the indices at which runs of equal values begin."""
+    begins = np.concatenate((np.ones(min(1, len(values)), np.bool_), np.diff(values) != 0))
+    return begins.nonzero()[0]
+
+
+def last_run(positions: np.ndarray, high: int) -> int:
+    """Return the first of the consecutive positions that end at `high - 1`; `high` if none."""
+    # In the run, each position is `high` minus the number of positions from it to the end.
+    run = positions == np.arange(high - len(positions), high)
+    return high - len(positions) + int(run.argmax()) if run.any() else high

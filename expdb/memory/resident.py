@@ -28,6 +28,8 @@ from expdb.memory.columns import (
     PRIORITY,
     UNSAVED,
     WHOLE,
+    last_run,
+    run_starts,
 )
 from expdb.memory.journal import (
     ENTRY_BYTES,
@@ -56,19 +58,6 @@ SPARE = 32  # if positions have gaps, the ring has one spare row per `SPARE` ste
 def sparse_slots(count: int) -> int:
     """Return the number of ring rows to allocate for `count` steps with gaps between them."""
     return count + count // SPARE + LEAST
-
-
-def run_starts(values: np.ndarray) -> np.ndarray:
-    """Return the indices at which runs of equal values begin."""
-    begins = np.concatenate((np.ones(min(1, len(values)), np.bool_), np.diff(values) != 0))
-    return begins.nonzero()[0]
-
-
-def _last_run(positions: np.ndarray, high: int) -> int:
-    """Return the first of the consecutive positions that end at `high - 1`; `high` if none."""
-    # In the run, each position is `high` minus the number of positions from it to the end.
-    run = positions == np.arange(high - len(positions), high)
-    return high - len(positions) + int(run.argmax()) if run.any() else high
 
 
 class RowColumns(ABC):
@@ -320,7 +309,7 @@ class Resident(RowColumns):
             return NONE, self.low
         if self._split is None:
             positions = self.all_positions()
-            begin = _last_run(positions, self.high)
+            begin = last_run(positions, self.high)
             self._split = positions[: positions.searchsorted(begin)], begin
         return self._split
 
@@ -509,7 +498,7 @@ class Resident(RowColumns):
         """Add reserved rows for new `positions`; other positions before `high` get no row."""
         with_row, _ = self.positions_and_rows()
         with_row, end = np.concatenate((with_row, positions)), self.end_place + len(positions)
-        self.base = _last_run(with_row, high)
+        self.base = last_run(with_row, high)
         self.early = with_row[: with_row.searchsorted(self.base)]
         self.offset, self.high, self.gaps, self._split = high - end, high, True, None
 
@@ -519,7 +508,7 @@ class Resident(RowColumns):
         if kept is None:
             _, old = self.positions_and_rows()
         else:
-            old, offset, base = self.rows(kept), 0, _last_run(kept, self.high)
+            old, offset, base = self.rows(kept), 0, last_run(kept, self.high)
             early = kept[: kept.searchsorted(base)]
         new = np.arange(self.high - offset - len(old), self.high - offset) % max(slots, 1)
         moved = np.full(self.slots, UNKNOWN)

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from expdb.memory.columns import run_starts
 from expdb.memory.followers import (
     EpisodeStarts,
     Matches,
@@ -17,7 +18,7 @@ from expdb.memory.followers import (
     StepVersions,
 )
 from expdb.memory.journal import NONE
-from expdb.memory.resident import Resident, run_starts
+from expdb.memory.resident import Resident
 from expdb.names import UNKNOWN
 from expdb.replay.population import Grouped, Interval, Listed, Positions, check_size
 from expdb.sampling.extensions import check_anchors, read_only

@@ -35,7 +35,7 @@ def test_the_view_has_one_row_per_step_with_every_column(db, filled):
         "group_id", "status", "length",
         "episode_return", "episode_tags", "started", "ended", "first_policy_version",
         "last_policy_version", "parent_episode", "parent_step", "parent_position", "relation",
-        "root_episode", "step", "pre_agent", "execute_time", "reward", "terminated",
+        "root_episode", "trainable", "step", "pre_agent", "execute_time", "reward", "terminated",
         "truncated", "policy_version", "policy_version_end", "priority", "tags", "scores",
         "payload",
     ]  # fmt: skip

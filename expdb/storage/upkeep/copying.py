@@ -236,7 +236,13 @@ def _insert(
     """Insert rows under another buffer's id, which is the first column of each table."""
     flags = {k for k, column in enumerate(table.columns) if isinstance(column.type, sa.Boolean)}
     new_rows = [
-        (buffer_id, *[bool(value) if k in flags else value for k, value in enumerate(row[1:], 1)])
+        (
+            buffer_id,
+            *[
+                bool(value) if k in flags and value is not None else value
+                for k, value in enumerate(row[1:], 1)
+            ],
+        )
         if flags
         else (buffer_id, *row[1:])
         for row in rows
