@@ -29,6 +29,7 @@ class ParentLink(NamedTuple):
     root: int | None = None  # number of the first episode of the tree
     position: int | None = None  # of the last shared step
     shared: int = 0  # number of shared steps
+    oldest: int | None = None  # smallest policy version of the shared steps
 
     @property
     def columns(self) -> tuple[Any, ...]:

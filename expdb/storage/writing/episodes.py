@@ -62,10 +62,12 @@ def insert(
         after = write.after
         beginning = {**after.columns(), "started": after.started or now}
         version = after.policy_version if after.uses_version else None
+        oldest = None if after.parent is None else after.parent.oldest
+        known = [number for number in (version, oldest) if number is not None]
         rows.append((
             store.id, after.id, *beginning.values(), write.status, after.length, after.gained,
             None if write.status == "open" else now, after.ordered, after.last_step,
-            first + write.rows[-1], version, version,
+            first + write.rows[-1], min(known, default=None), max(known, default=None),
             *(_parent_columns(after.parent) if have_parents else ()),
         ))  # fmt: skip
     store.dialect.insert_rows(session, tables.episodes, rows, names)

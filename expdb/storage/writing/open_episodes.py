@@ -483,7 +483,7 @@ class OpenEpisodes:
         """Return an episode as `new` does; its parent is known or has pending steps."""
         episode = self.new(task_id, agent_id, episode_id, details)
         if episode.parent is not None:
-            relations.resolve_now(self._store, episode, pending.episodes())
+            relations.resolve_now(self._store, episode, pending.named)
         return episode
 
     def _add_details(

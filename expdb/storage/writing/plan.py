@@ -35,9 +35,7 @@ def make_plan(
     has_versions = False  # whether the steps of a writer have another version than their episode
     for place, (record, rows) in enumerate(indices.items(), 1):
         before, details = (current or {}).get(record, record), pending.details.get(record, {})
-        last_step, greatest, out_of_order, is_certain = _assign_numbers(
-            steps, before, rows, numbers
-        )
+        last_step, greatest, out_of_order, is_certain = assign_numbers(steps, before, rows, numbers)
         if alone:
             ordinals = list(range(before.length, before.length + count))
         else:
@@ -86,7 +84,7 @@ def make_plan(
     return WritePlan(count, episodes, numbers, place_of, chunks, segments, final, others)
 
 
-def _assign_numbers(
+def assign_numbers(
     steps: StepColumns, episode: EpisodeRecord, indices: list[int], step: list[int]
 ) -> Numbering:
     """Assign step numbers to the steps `indices` of an episode, in `step`.

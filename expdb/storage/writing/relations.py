@@ -1,6 +1,6 @@
 """Relate new episodes to stored ones: find the parent, and the steps that both share."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,15 @@ from expdb.storage.cached_records import EpisodeRecord, ParentLink
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 from expdb.storage.write_plan import EpisodeWrite, WritePlan
+from expdb.storage.writing.pending_steps import PendingSteps
+from expdb.storage.writing.plan import assign_numbers, make_plan
 
+NO_VERSION = -(2**63)  # stands for an unknown policy version
+NO_EPISODES: Mapping[str, EpisodeRecord] = {}
 _FIND = (
     "SELECT id, episode_id, ordered, coalesce(root_episode, id), parent_episode, parent_step, "
-    "relation FROM episodes WHERE buffer_id = ? AND {} = ?"
+    "relation, policy_version, CASE WHEN shared_steps > 0 THEN first_policy_version END "
+    "FROM episodes WHERE buffer_id = ? AND {} = ?"
 )
 
 
@@ -83,6 +88,8 @@ class _ParentRow(NamedTuple):
     parent: int | None
     step: int | None
     relation: str | None
+    policy_version: int | None
+    oldest: int | None  # policy version of the oldest step of a fork
 
     def inherits(self, number: int) -> bool:
         """Whether the episode shares the step before `number` with its own parent."""
@@ -100,58 +107,95 @@ class StoredEpisodes:
         rows = self._session.query(_FIND.format(column), self._store.id, value)
         return _ParentRow(*rows[0]) if rows else None
 
-    def steps(self, id: int) -> np.ndarray:
-        """Return ordinal, number and position of the steps of an episode, int64 [N, 3]."""
-        segments = Segments.read(self._session, self._store.id, "AND episode = ?", id)
+    def steps(self, episode: _ParentRow) -> np.ndarray:
+        """Return ordinal, number, position and policy version of the steps of an episode.
+
+        The result is int64 [N, 4], with NO_VERSION for an unknown version.
+        """
+        segments = Segments.read(self._session, self._store.id, "AND episode = ?", episode.id)
         positions, index = segments.positions(0)
         if not len(positions):
-            return np.empty((0, 3), np.int64)
+            return np.empty((0, 4), np.int64)
         ordinals = segments.ordinal[index] + positions - segments.first[index]
-        dialect = self._store.dialect
+        dialect, usual = self._store.dialect, episode.policy_version
         rows = self._session.query(
-            f"SELECT position, step FROM steps WHERE buffer_id = ? AND position {dialect.AMONG} "
-            "ORDER BY position",
-            self._store.id, dialect.as_list(positions),
+            "SELECT position, step, coalesce(policy_version, ?) FROM steps WHERE buffer_id = ? "
+            f"AND position {dialect.AMONG} ORDER BY position",
+            NO_VERSION if usual is None else usual, self._store.id, dialect.as_list(positions),
         )  # fmt: skip
-        stored = np.array(rows, np.int64).reshape(-1, 2)
+        stored = np.array(rows, np.int64).reshape(-1, 3)
         of_stored = ordinals[np.searchsorted(positions, stored[:, 0])]
-        return np.stack((of_stored, stored[:, 1], stored[:, 0]), 1)
+        return np.stack((of_stored, stored[:, 1], stored[:, 0], stored[:, 2]), 1)
 
 
 class WrittenEpisodes(StoredEpisodes):
-    """Also find the episodes that a write begins or continues before a new episode."""
+    """Also find the episodes that a write begins or continues."""
 
-    def __init__(
-        self, store: Store, session: Session, plan: WritePlan, ids: Sequence[int], first: int
-    ):
+    def __init__(self, store: Store, session: Session, plan: WritePlan, first: int):
         super().__init__(store, session)
-        # `ids` are those of the first episodes of the plan.
-        self._writes = dict(zip(ids, plan.episodes, strict=False))
         self._plan, self._first_position = plan, first
+        self._rows: dict[Any, _ParentRow] = {}  # by id and by name
+        self._writes: dict[int, tuple[EpisodeWrite, int]] = {}  # with the number of earlier steps
+
+    def add(self, id: int, write: EpisodeWrite, before: EpisodeRecord) -> None:
+        """Add an episode of the write; `before` is its state before the write."""
+        link, name = before.parent, before.episode_id
+        relation = (id, None, None, None)
+        if link is not None and link.root is not None:
+            relation = (link.root, link.episode, link.step, link.relation)  # type: ignore[assignment]
+        row = _ParentRow(id, name, write.after.ordered, *relation, before.policy_version, None)
+        self._rows[id] = self._rows[name] = row
+        self._writes[id] = write, before.length
 
     def find(self, column: str, value: Any) -> _ParentRow | None:
         """Return the episode with this `id` or `episode_id`, or None."""
-        for id, write in self._writes.items():
-            if value == (id if column == "id" else write.record.episode_id):
-                link, beginning = write.after.parent, (id, write.record.episode_id)
-                ordered = write.after.ordered
-                if link is None or link.root is None:
-                    return _ParentRow(*beginning, ordered, id, None, None, None)
-                return _ParentRow(
-                    *beginning, ordered, link.root, link.episode, link.step, link.relation
-                )
-        return super().find(column, value)
+        return self._rows.get(value) or super().find(column, value)
 
-    def steps(self, id: int) -> np.ndarray:
-        """Return ordinal, number and position of the steps of an episode."""
-        stored = super().steps(id)
-        write = self._writes.get(id)
-        if write is None:
+    def steps(self, episode: _ParentRow) -> np.ndarray:
+        """Return ordinal, number, position and policy version of the steps of an episode."""
+        stored = super().steps(episode)
+        if episode.id not in self._writes:
             return stored
+        write, length = self._writes[episode.id]
         rows = np.array(write.rows, np.int64)
         numbers = np.array(self._plan.step, np.int64)[rows]
-        new = write.before.length + np.arange(len(rows)), numbers, rows + self._first_position
+        usual = NO_VERSION if episode.policy_version is None else episode.policy_version
+        own = [self._plan.columns[-3][row] for row in write.rows]
+        versions = np.array([usual if version is None else version for version in own], np.int64)
+        new = length + np.arange(len(rows)), numbers, rows + self._first_position, versions
         return np.concatenate((stored, np.stack(new, 1)))
+
+
+def relate(
+    store: Store,
+    session: Session,
+    pending: PendingSteps,
+    plan: WritePlan,
+    first: int,
+    next_id: int,
+    current: dict[EpisodeRecord, EpisodeRecord],
+) -> WritePlan:
+    """Find the parents that the same write begins; return the plan with the shared steps.
+
+    Set the states of their children in `current`. A parent that was found when the steps were
+    gathered may be evicted by now, and is not searched again.
+    """
+    links = [write.after.parent for write in plan.episodes]
+    if any(link is not None and link.episode is None for link in links):
+        written = WrittenEpisodes(store, session, plan, first)
+        for write, link in zip(plan.episodes, links, strict=True):
+            before, id = write.before, write.before.id
+            if id is None and write.record.id is None:
+                id, next_id = next_id, next_id + 1
+            if link is not None and link.episode is None:
+                before = current[write.record] = resolve(store, written, before)
+                assign_numbers(pending.steps, before, write.rows, plan.step)
+            if id is not None:
+                written.add(id, write, before)
+        plan = make_plan(pending, current)
+    for write in plan.episodes:
+        _require_own_numbers(plan, write)
+    return plan
 
 
 def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> EpisodeRecord:
@@ -177,12 +221,11 @@ def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> Epis
     if not link.step:
         return record.changed(parent=found)
     owner = _owner_of(stored, parent, link.step)
-    shared, position = _shared_steps(owner, stored.steps(owner.id), link.step)
-    last = link.step - 1
+    shared, position, oldest = _shared_steps(owner, stored.steps(owner), link.step)
+    found, last = found._replace(position=position, shared=shared, oldest=oldest), link.step - 1
     return record.changed(
-        parent=found._replace(position=position, shared=shared), length=shared, last_step=last,
-        greatest={}, unknown_greatest=last,
-    )  # fmt: skip
+        parent=found, length=shared, last_step=last, greatest={}, unknown_greatest=last
+    )
 
 
 def _owner_of(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _ParentRow:
@@ -201,16 +244,16 @@ def _owner_of(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _Pare
 def _require_step(stored: StoredEpisodes, parent: _ParentRow, number: int) -> None:
     """Raise InvalidValue unless the parent has a step, or it is the next step of the parent."""
     owner = _owner_of(stored, parent, number + 1)
-    numbers = stored.steps(owner.id)[:, 1]
+    numbers = stored.steps(owner)[:, 1]
     if number not in numbers and len(numbers) and number != int(numbers.max()) + 1:
         raise _no_step(parent, number, numbers)
 
 
-def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int]:
-    """Return how many steps come before a number, and the position of the last one of them."""
-    ordinals, numbers, positions = steps.T
+def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int, int | None]:
+    """Return how many steps come before a number, the last position, and the oldest version."""
+    ordinals, numbers, positions, _ = steps.T
     order = np.argsort(ordinals) if owner.ordered else np.lexsort((positions, numbers))
-    ordinals, numbers, positions = ordinals[order], numbers[order], positions[order]
+    ordinals, numbers, positions, versions = steps[order].T
     if number - 1 not in numbers:
         raise _no_step(owner, number - 1, numbers)
     count = int((numbers < number).sum())
@@ -221,7 +264,9 @@ def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[in
             "all agents in the order of their numbers"
         )
     shared = int(ordinals[count - 1]) + 1 if owner.ordered else int(ordinals.min()) + count
-    return shared, int(positions[count - 1])
+    known = versions[:count][versions[:count] != NO_VERSION].tolist()
+    known += [] if owner.oldest is None else [owner.oldest]
+    return shared, int(positions[count - 1]), min(known, default=None)
 
 
 def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.ExpDBError:
@@ -235,7 +280,7 @@ def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.Ex
     )
 
 
-def require_own_numbers(plan: WritePlan, write: EpisodeWrite) -> None:
+def _require_own_numbers(plan: WritePlan, write: EpisodeWrite) -> None:
     """Raise InvalidValue if a step of a fork has the number of a shared step."""
     link = write.after.parent
     if link is not None and link.shared and link.step is not None:
@@ -247,12 +292,15 @@ def require_own_numbers(plan: WritePlan, write: EpisodeWrite) -> None:
             )
 
 
-def resolve_now(store: Store, record: EpisodeRecord, pending: Iterable[EpisodeRecord] = ()) -> None:
-    """Find the parent of a new episode, unless the parent is only in `pending` steps."""
+def resolve_now(
+    store: Store, record: EpisodeRecord, pending: Mapping[str, EpisodeRecord] = NO_EPISODES
+) -> None:
+    """Find the parent of a new episode, unless it is a `pending` episode that is not stored."""
     link = record.parent
     if link is None or link.episode is not None:
         return
-    if any(other.id is None and other.episode_id == link.name for other in pending):
+    parent = pending.get(link.name or "")
+    if parent is not None and parent.id is None:
         return  # the write that stores both resolves the relation
     record.become(store.engine.retry(_resolve_stored, store, record))
 

@@ -409,21 +409,12 @@ def _put_episodes(
     current: dict[EpisodeRecord, EpisodeRecord] = {}
     with_numbers: set[EpisodeRecord] = set()  # episodes whose stored numbers were read
     unused: set[EpisodeRecord] = set()  # new episodes whose names are not stored
-    related: set[EpisodeRecord] = set()  # episodes whose parents are known
+    if any(write.after.parent is not None for write in plan.episodes):
+        plan = relations.relate(store, session, pending, plan, first, next_id, current)
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
         write = plan.episodes[put]
-        link = write.after.parent
-        if link is not None and write.record not in related:
-            related.add(write.record)
-            # A parent that was found when the steps were gathered may be evicted by now.
-            if link.episode is None:
-                stored = relations.WrittenEpisodes(store, session, plan, ids, first)
-                current[write.record] = relations.resolve(store, stored, write.before)
-                plan = make_plan(pending, current)
-            relations.require_own_numbers(plan, plan.episodes[put])
-            continue
         if write.needs_numbers and write.record not in with_numbers:
             with_numbers.add(write.record)
             plan = step_numbers.plan_with_numbers(store, session, pending, write, current)
