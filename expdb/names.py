@@ -124,6 +124,7 @@ BATCH_KEYS = (
     "weight",
     "probability",
     "group_member",
+    "shared_steps",
     "group_size",
     "group_mean",
     "group_std",

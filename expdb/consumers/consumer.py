@@ -21,6 +21,7 @@ from expdb.keywords import checked_keywords, deprecated, translate
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
+from expdb.replay.tokens import Tokens, from_root
 from expdb.replay.units import Step, Unit
 from expdb.sampling.request import check_empty, field_names
 from expdb.sql.query import Where
@@ -67,12 +68,12 @@ class Consumer:
         """The latest trainer step; use `last_trainer_step`."""
         return self.last_trainer_step
 
-    def stats(self, *, unit: Group | None = None, where: Where = None) -> dict[str, Any]:
+    def stats(self, *, unit: Group | Tokens | None = None, where: Where = None) -> dict[str, Any]:
         """Return the settings and counters of the consumer, and counts of its groups.
 
         Parameters
         ----------
-        unit : Group, optional
+        unit : Group or Tokens, optional
             Count the groups that this unit would draw.
         where : query, optional
             Count only episodes with a matching step. It requires `unit`.
@@ -96,7 +97,7 @@ class Consumer:
         Raises
         ------
         InvalidValue
-            If `where` is given without `unit`, or if `unit` is not a Group.
+            If `where` is given without `unit`, or if `unit` does not draw groups.
         QueryError
             If `where` is not a valid query.
         UnknownConsumer
@@ -127,7 +128,7 @@ class Consumer:
                     "stats() with where= requires unit=; pass unit=expdb.Group(size)"
                 )
             return figures
-        checks.instance(unit, Group, "unit", "expdb.Group(8), or the `of` of a unit Tokens")
+        unit = _group_of(unit)
         groups, discarded = count_groups(self._buffer, self._ledger, record, unit, where)
         return figures | {"groups": groups, "discarded": discarded}
 
@@ -239,7 +240,9 @@ class Consumer:
         return self._lease(_with_ranks(request, options), options, _step(trainer_step))
 
     @checked_keywords(step="trainer_step")
-    def discard(self, unit: Group, where: Where = None, *, trainer_step: int | None = None) -> int:
+    def discard(
+        self, unit: Group | Tokens, where: Where = None, *, trainer_step: int | None = None
+    ) -> int:
         """Discard the groups that `unit` skips because their returns or scores hardly differ.
 
         Without this call, the groups remain in the population, and every later sample examines
@@ -248,7 +251,7 @@ class Consumer:
 
         Parameters
         ----------
-        unit : Group
+        unit : Group or Tokens
             The unit that the trainer leases, with `min_spread` above 0.
         where : str, QueryBuilder, mapping or array_like of int64, optional
             The query that the trainer passes to `lease`.
@@ -263,7 +266,7 @@ class Consumer:
         Raises
         ------
         InvalidValue
-            If `unit` is not a Group with `min_spread` above 0, or the consumer has no
+            If `unit` does not draw groups with `min_spread` above 0, or the consumer has no
             `max_times_sampled`.
         QueryError
             If `where` is not a valid query.
@@ -276,7 +279,7 @@ class Consumer:
         >>> consumer.discard(unit)  # doctest: +SKIP
         3
         """
-        checks.instance(unit, Group, "unit", "expdb.Group(8, min_spread=1e-6)")
+        unit = _group_of(unit)
         if not unit.min_spread:
             raise errors.InvalidValue(
                 f"unit must be a Group with min_spread above 0, got {unit!r}; pass the unit of the "
@@ -755,6 +758,14 @@ def _request(
     names = None if fields is None else field_names(fields)
     pin = checks.flag(pin, "pin")
     return BatchRequest(size, least, where, sampler, unit, names, empty, pin)
+
+
+def _group_of(unit: Any) -> Group:
+    """Return the Group that a unit draws; `Tokens` reads its rollouts from the root."""
+    group = from_root(unit.of) if isinstance(unit, Tokens) else unit
+    checks.instance(group, Group, "unit", "expdb.Group(8), or a unit Tokens of a Group")
+    assert isinstance(group, Group)
+    return group
 
 
 def checked_settings(

@@ -14,7 +14,7 @@ from expdb.sql.query import Where
 from expdb.sql.session import Session
 from expdb.storage.ledger import entries
 from expdb.storage.ledger.consumers import ConsumerRecord
-from expdb.storage.reading import select
+from expdb.storage.reading import select, trees
 from expdb.storage.store import Store
 
 
@@ -31,6 +31,8 @@ def count_groups(
     with store.engine.reading() as session:
         groups, returns, versions, ids, lengths = _rollouts(store, session, where, unit.of)
         first_positions, stored_steps = _find_stored_parts(store, session, ids)
+        if unit.lineage:
+            _add_shared_returns(store, session, ids, returns)
         discarded = entries.count_discarded(store, session, record)
         if most is not None and of_agents:
             least = None if version is None else version - most
@@ -47,6 +49,20 @@ def count_groups(
         waiting = waiting & ~is_partial
     left = ledger.left(first_positions)
     return unit.count(groups, returns, versions, left, oldest, waiting), discarded
+
+
+def _add_shared_returns(
+    store: Store, session: Session, ids: np.ndarray, returns: np.ndarray
+) -> None:
+    """Add the returns of shared steps to those of forks; the return of a cut fork is unknown."""
+    shared = trees.returns_of_shared_steps(store, session, ids)
+    for index, id in enumerate(ids.tolist()):
+        if id in shared:
+            total, is_whole = shared[id]
+            if total is not None:
+                returns[index] = total + np.nan_to_num(returns[index])
+            if not is_whole:
+                returns[index] = np.nan
 
 
 def _columns(names: tuple[str, ...], rows: list[Any], ids: np.ndarray) -> dict[str, np.ndarray]:

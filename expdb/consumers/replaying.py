@@ -149,7 +149,7 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
             f"import the module of the unit, pass units=[{name.rpartition('.')[2]}] to replay(), "
             "or pass the unit itself as unit="
         )
-    renamed = _RENAMED if kind is Tokens else {}
+    renamed = _RENAMED if issubclass(kind, Tokens) else {}
     arguments = {
         renamed.get(key, key): _setting(value, units, what)
         for key, value in settings.items()

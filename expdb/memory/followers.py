@@ -283,6 +283,14 @@ class Owners(Follower):
         rank[-1] = -1
         return rank[codes].reshape(episodes.shape)
 
+    def parent_of(self, episode: int) -> int:
+        """Return the parent of an episode, or UNKNOWN if it has none or is not stored."""
+        place = int(self._ids.searchsorted(episode))
+        if place == len(self._ids) or self._ids[place] != episode:
+            return UNKNOWN
+        parent = self._values["parent_episode"][place]
+        return UNKNOWN if np.isnan(parent) else int(parent)
+
     def texts(self, name: str, episodes: np.ndarray) -> list[str | None]:
         """Return the texts of a column of episodes."""
         texts: list[Any] = [*self._codes[name], None]  # the last entry is that of code -1

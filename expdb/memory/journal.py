@@ -84,6 +84,9 @@ class EpisodeColumns(Protocol):
     def of(self, name: str, episodes: np.ndarray) -> np.ndarray:
         """Return a column of episodes."""
 
+    def parent_of(self, episode: int) -> int:
+        """Return the parent of an episode, or UNKNOWN."""
+
     def texts(self, name: str, episodes: np.ndarray) -> list[str | None]:
         """Return the texts of a column of episodes."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
+from expdb.memory import shared_steps
 from expdb.memory.batch_arrays import BatchArrays
 from expdb.memory.budget import Budget, fitting
 from expdb.memory.columns import (
@@ -263,12 +264,6 @@ class Resident(RowColumns):
         is_stored[is_stored] = self.columns[PRESENT][self.rows(positions[is_stored])]
         return is_stored
 
-    def rows_at(self, positions: np.ndarray) -> np.ndarray:
-        """Return the row of the step at each position; UNKNOWN if it is not in memory."""
-        rows, stored = np.full(len(positions), UNKNOWN), self.are_stored(positions)
-        rows[stored] = self.rows(positions[stored])
-        return rows
-
     def is_stored(self, position: int) -> bool:
         """Return whether a position holds a step."""
         if not self.low <= position < self.high:
@@ -390,6 +385,18 @@ class Resident(RowColumns):
         column = np.full(rows.shape, np.nan if values.dtype.kind == "f" else UNKNOWN, values.dtype)
         column[there] = values
         return column
+
+    def shared_steps(self, firsts: np.ndarray) -> list[np.ndarray]:
+        """Return the rows of the shared steps of episodes, given their first own rows."""
+        return shared_steps.find(self, firsts)
+
+    def have_whole_lineage(self, firsts: np.ndarray) -> np.ndarray:
+        """Return which episodes share only steps that are in memory."""
+        return shared_steps.are_whole(self, firsts)
+
+    def parent_of(self, episode: int) -> int:
+        """Return the number of the parent of an episode, or UNKNOWN."""
+        return self.owners["parent_episode"].parent_of(episode)
 
     def texts_of_episodes(self, name: str, rows: np.ndarray) -> list[str | None]:
         """Return a text column of the episode of each step; it must be named in `reads`."""

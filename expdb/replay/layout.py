@@ -103,20 +103,6 @@ class Trajectories(Protocol):
             If `rows` does not have one dimension.
         """
 
-    def rows_at(self, positions: np.ndarray) -> np.ndarray:
-        """Return the rows of the steps at positions.
-
-        Parameters
-        ----------
-        positions : ndarray of int64, shape (N,)
-            Positions, such as the episode column ``parent_position``.
-
-        Returns
-        -------
-        ndarray of int64, shape (N,)
-            Rows of steps, -1 if there is no step at the position.
-        """
-
     def is_live(self, rows: np.ndarray) -> np.ndarray:
         """Return which of the steps have not been evicted.
 
@@ -266,6 +252,54 @@ class Trajectories(Protocol):
             If neither the unit nor the sampler names the column in `reads`.
         """
 
+    def shared_steps(self, firsts: np.ndarray) -> list[np.ndarray]:
+        """Return the steps that forks and retries share with their parents.
+
+        The unit must name ``"parent_position"`` and ``"parent_step"`` in `Unit.reads`.
+
+        Parameters
+        ----------
+        firsts : ndarray of int64, shape (N,)
+            Rows of the first own steps of episodes.
+
+        Returns
+        -------
+        list of ndarray of int64
+            Rows of the shared steps in memory, oldest first, for each episode.
+        """
+
+    def have_whole_lineage(self, firsts: np.ndarray) -> np.ndarray:
+        """Return which episodes share no step that was evicted or deleted.
+
+        The unit must name ``"parent_position"`` and ``"parent_step"`` in `Unit.reads`.
+
+        Parameters
+        ----------
+        firsts : ndarray of int64, shape (N,)
+            Rows of the first own steps of episodes.
+
+        Returns
+        -------
+        ndarray of bool, shape (N,)
+            True for an episode that can be read from the root.
+        """
+
+    def parent_of(self, episode: int) -> int:
+        """Return the number of the parent of an episode, or -1.
+
+        The unit must name ``"parent_episode"`` in `Unit.reads`.
+
+        Parameters
+        ----------
+        episode : int
+            Number of an episode.
+
+        Returns
+        -------
+        int
+            Number of the parent; -1 if the episode has none, or is not stored any more.
+        """
+
     def texts_of_episodes(self, name: str, rows: np.ndarray) -> list[str | None]:
         """Return a text column of the episode of each step.
 
@@ -344,7 +378,8 @@ class Layout:
     def from_root(self, trajectories: Trajectories, max_length: int | None = None) -> Layout:
         """Return the layout with the steps that forks and retries share with their parents.
 
-        The unit must name the episode column ``parent_position`` in `reads`.
+        The unit must name ``"parent_position"`` and ``"parent_step"`` in `Unit.reads`. The column
+        `shared_steps` is the number of these steps.
 
         Parameters
         ----------
@@ -361,19 +396,20 @@ class Layout:
         firsts = self.rows[..., 0].reshape(-1)
         there = np.flatnonzero(firsts >= 0)
         there = there[trajectories.ordinals(firsts[there]) > 0]
+        counts = np.zeros(len(firsts), np.int64)
+        self.columns["shared_steps"] = counts.reshape(self.rows.shape[:-1])
         if not len(there):
             return self
-        shared, _ = shared_steps(trajectories, firsts[there])
+        shared = trajectories.shared_steps(firsts[there])
+        counts[there] = [len(line) for line in shared]
         own = self.rows.reshape(len(firsts), -1)
-        counts = np.zeros(len(firsts), np.int64)
-        counts[there] = (shared >= 0).sum(1)
         width = int((counts + (own >= 0).sum(1)).max())
         rows = np.full((len(firsts), width), UNKNOWN)
         for index, line in enumerate(own):
             line = line[line >= 0]
             rows[index, counts[index] :][: len(line)] = line
         for index, line in zip(there.tolist(), shared, strict=True):
-            rows[index, : counts[index]] = line[line >= 0]
+            rows[index, : len(line)] = line
         rows = rows[:, :max_length] if max_length is not None else rows
         layout = padded(trajectories, rows.reshape(*self.rows.shape[:-1], -1))
         layout.columns = {**self.columns, **layout.columns}
@@ -418,48 +454,6 @@ class Layout:
         layout = padded(trajectories, rows)
         layout.firsts = firsts
         return layout
-
-
-def shared_steps(trajectories: Trajectories, firsts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of the steps that episodes share with their parents, oldest first.
-
-    The unit must name the episode column ``parent_position`` in `reads`.
-
-    Parameters
-    ----------
-    trajectories : Trajectories
-        Rows of the buffer in memory.
-    firsts : ndarray of int64, shape (N,)
-        Rows of the first own steps of episodes.
-
-    Returns
-    -------
-    rows : ndarray of int64, shape (N, S)
-        Rows of the shared steps at the end of each line, -1 before them.
-    is_complete : ndarray of bool, shape (N,)
-        Whether no shared step of the episode was evicted or deleted.
-    """
-    counts = trajectories.ordinals(firsts)
-    width = int(counts.max(initial=0))
-    rows = np.full((len(firsts), width), UNKNOWN)
-    left, current = counts.copy(), firsts.copy()  # steps to find, and the earliest step found
-    active = np.flatnonzero(left > 0)
-    while len(active):
-        ends = trajectories.of_episodes("parent_position", current[active])
-        last = np.full(len(active), UNKNOWN)
-        last[~np.isnan(ends)] = trajectories.rows_at(ends[~np.isnan(ends)].astype(np.int64))
-        active, last = active[last >= 0], last[last >= 0]
-        if not len(active):
-            break
-        span = int(left[active].max())
-        found = np.concatenate((backward(trajectories, last, span - 1), last[:, None]), 1)
-        for index, line in zip(active.tolist(), found, strict=True):
-            steps = line[line >= 0][-int(left[index]) :]
-            rows[index, width - counts[index] + left[index] - len(steps) :][: len(steps)] = steps
-            left[index] -= len(steps)
-            current[index] = steps[0]
-        active = active[left[active] > 0]
-    return rows, left == 0
 
 
 def around(trajectories: Trajectories, rows: np.ndarray, offsets: range) -> np.ndarray:

@@ -111,6 +111,7 @@ class Pairs(Unit):
             also `episode_score`.
         """
         keys = (*Layout.SEQUENCE_KEYS, "episode_return", "margin")
+        keys = (*keys, "shared_steps") if self.lineage else keys
         return keys if self.score is None else (*keys, "episode_score")
 
     @property

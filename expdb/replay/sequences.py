@@ -12,8 +12,10 @@ import numpy as np
 from expdb import checks
 from expdb.errors import InvalidValue
 from expdb.names import MEMBERS, RELATIONS, UNKNOWN
-from expdb.replay.layout import Layout, Trajectories, padded, shared_steps
+from expdb.replay.layout import Layout, Trajectories, padded
 from expdb.replay.units import Unit
+
+LINEAGE = "parent_position", "parent_step"  # columns that locate the shared steps of forks
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,9 @@ class Episode(Unit):
     lineage : bool, default False
         Whether forks and retries are read from the root: the steps that they share with their
         parents come before their own steps. An episode with a shared step that was evicted or
-        deleted is then not drawn. By default, only the own steps of each episode are read.
+        deleted is then not drawn. `shared_steps` is the number of these steps, so the priority is
+        that of ``batch["position"][k, batch["shared_steps"][k]]``. By default, only the own steps
+        of each episode are read.
 
     Raises
     ------
@@ -213,7 +217,7 @@ class Episode(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        return ("parent_position",) if self.lineage else ()
+        return LINEAGE if self.lineage else ()
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.
@@ -223,7 +227,8 @@ class Episode(Unit):
         tuple of str
             The names `is_first`, `length` and, if the arrays are padded, `mask`.
         """
-        return Layout.SEQUENCE_KEYS if self.pad else Layout.SEQUENCE_KEYS[:2]
+        keys = Layout.SEQUENCE_KEYS if self.pad else Layout.SEQUENCE_KEYS[:2]
+        return (*keys, "shared_steps") if self.lineage else keys
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
@@ -246,7 +251,7 @@ class Episode(Unit):
         ndarray of int64, shape (A,)
             Rows of the first own steps of the episodes.
         """
-        return with_whole_lineage(trajectories, rows) if self.lineage else rows
+        return rows[trajectories.have_whole_lineage(rows)] if self.lineage else rows
 
     def layout(
         self, trajectories: Trajectories, rows: np.ndarray, rng: np.random.Generator
@@ -327,8 +332,9 @@ class Group(Unit):
     lineage : bool, default False
         Whether forks and retries are read from the root: the steps that they share with their
         parents come before their own steps. A rollout with a shared step that was evicted or
-        deleted then does not count. Returns include the rewards of the shared steps. By default,
-        only the own steps of each episode are read.
+        deleted then does not count. Returns include the rewards of the shared steps, and
+        `shared_steps` is the number of these steps. By default, only the own steps of each episode
+        are read.
     children : bool, default False
         Whether an item also contains the other descendants of its rollouts, such as sub-agents,
         after the rollouts. Only complete episodes with a matching step are included. They do not
@@ -432,7 +438,7 @@ class Group(Unit):
         """The columns of episodes that the unit reads, a tuple of str."""
         names: tuple[str, ...] = ("group_id", "task_id", "episode_return", "relation")
         if self.lineage:
-            names = (*names, "parent_position")
+            names = (*names, *LINEAGE)
         if self.children:
             names = (*names, "parent_episode")
         if self.score is None:
@@ -449,6 +455,7 @@ class Group(Unit):
             `group_std`, and with `score` also `episode_score`.
         """
         keys = (*Layout.SEQUENCE_KEYS, "episode_return", "group_size", "group_mean", "group_std")
+        keys = (*keys, "shared_steps") if self.lineage else keys
         keys = (*keys, "group_member") if self.children else keys
         return keys if self.score is None else (*keys, "episode_score")
 
@@ -556,7 +563,9 @@ class Group(Unit):
         rollouts: np.ndarray = np.where(there, rows[members], UNKNOWN)[chosen]
         # This order is oldest first, because `rows` ascend by position.
         in_order: np.ndarray = rollouts[np.argsort(members[chosen, 0])]
-        return _with_children(trajectories, in_order, all_rows) if self.children else in_order
+        if not self.children:
+            return in_order
+        return _with_children(trajectories, in_order, all_rows, self.of)
 
     def _newest(
         self, groups: np.ndarray, returns: np.ndarray
@@ -680,28 +689,31 @@ def _find_owners(trajectories: Trajectories, rows: np.ndarray, owners: dict[int,
 
     Add the owners that are found to `owners`. The owner of other episodes is UNKNOWN.
     """
-    parents = trajectories.of_episodes("parent_episode", rows)
-    episodes = trajectories.episodes(rows).tolist()
-    found = [UNKNOWN] * len(rows)
-    for index in np.argsort(episodes).tolist():  # parents have smaller numbers
-        owner = owners.get(episodes[index])
-        if owner is None and not np.isnan(parents[index]):
-            owner = owners.get(int(parents[index]))
-        if owner is not None:
-            owners[episodes[index]] = found[index] = owner
+    found = []
+    for episode in trajectories.episodes(rows).tolist():
+        line = [episode]
+        while line[-1] not in owners and line[-1] != UNKNOWN:
+            line.append(trajectories.parent_of(line[-1]))
+        owner = owners.get(line[-1], UNKNOWN)
+        owners |= dict.fromkeys(line, owner)
+        found.append(owner)
     return found
 
 
 def _with_children(
-    trajectories: Trajectories, rollouts: np.ndarray, rows: np.ndarray
+    trajectories: Trajectories, rollouts: np.ndarray, rows: np.ndarray, kinds: tuple[str, ...]
 ) -> np.ndarray:
-    """Return groups [G, n] with the episodes among `rows` that descend from their rollouts."""
+    """Return groups [G, n] with the episodes among `rows` that descend from their rollouts.
+
+    Episodes with a relation in `kinds` are rollouts themselves.
+    """
     there = rollouts >= 0
     groups = np.broadcast_to(np.arange(len(rollouts))[:, None], rollouts.shape)
     episodes = trajectories.episodes(rollouts[there]).tolist()
     owners = dict(zip(episodes, groups[there].tolist(), strict=True))
-    has_parent = trajectories.of_episodes("parent_episode", rows) >= 0
-    helpers = rows[has_parent & ~np.isin(rows, rollouts)]
+    helpers = rows[trajectories.of_episodes("parent_episode", rows) >= 0]
+    relations = trajectories.texts_of_episodes("relation", helpers)
+    helpers = helpers[[name not in kinds for name in relations]]
     of_groups: list[list[int]] = [[] for _ in rollouts]
     found = _find_owners(trajectories, helpers, owners)
     for row, group in zip(helpers.tolist(), found, strict=True):
@@ -744,7 +756,7 @@ def select_members(trajectories: Trajectories, rows: np.ndarray, unit: Any) -> n
         names = trajectories.texts_of_episodes("relation", rows[is_child])
         is_member[is_child] = [name in unit.of for name in names]
     rows = rows[is_member]
-    return with_whole_lineage(trajectories, rows) if unit.lineage else rows
+    return rows[trajectories.have_whole_lineage(rows)] if unit.lineage else rows
 
 
 def read_episodes(
@@ -761,28 +773,22 @@ def read_episodes(
             there = rows >= 0
             there[there] = trajectories.ordinals(rows[there]) > 0
             if there.any():
-                shared, _ = shared_steps(trajectories, rows[there])
-                rewards = np.where(shared >= 0, trajectories.rewards(shared), 0.0)
-                values = values.copy()
-                values[there] += np.nansum(rewards, 1)
+                lines = trajectories.shared_steps(rows[there])
+                shared = [_sum_known(trajectories.rewards(line)) for line in lines]
+                own, values = values[there], values.copy()
+                values[there] = [
+                    total if np.isnan(value) else value + np.nan_to_num(total)
+                    for value, total in zip(own.tolist(), shared, strict=True)
+                ]
         return values
 
     return read
 
 
-def with_whole_lineage(trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
-    """Return the rows of the episodes whose shared steps are all stored.
-
-    `rows` are those of the first own steps.
-    """
-    forks = np.flatnonzero(trajectories.ordinals(rows) > 0)
-    if not len(forks):
-        return rows
-    # Forks with the same last shared step share all steps before it.
-    ends = trajectories.of_episodes("parent_position", rows[forks])
-    _, first, inverse = np.unique(ends, return_index=True, return_inverse=True)
-    _, is_whole = shared_steps(trajectories, rows[forks[first]])
-    return np.delete(rows, forks[~is_whole[inverse]])
+def _sum_known(rewards: np.ndarray) -> float:
+    """Return the sum of the known rewards; NaN if none is known."""
+    known = rewards[~np.isnan(rewards)]
+    return float(known.sum()) if len(known) else np.nan
 
 
 def _weights(score: Any) -> tuple[tuple[str, float], ...]:

@@ -397,7 +397,7 @@ class TokenRows:
                 self._concatenate_values(masks.of_steps, "mask", True, np.bool_), False
             )
         if self._turns.trained_before.any():
-            out &= self.token_index() >= self._expand_turn_values(self._turns.trained_before, 0)
+            out &= self.token_index() >= 0
         return out
 
     def position_ids(self) -> np.ndarray:
@@ -416,10 +416,15 @@ class TokenRows:
         return out
 
     def token_index(self) -> np.ndarray:
-        """Return the index of each generated token in its output, int32 [B, T]; -1 elsewhere."""
-        kept = self._turns.kept
+        """Return the index of each generated token in its output, int32 [B, T]; -1 elsewhere.
+
+        The index is also -1 if another row trains on the token.
+        """
+        kept, before = self._turns.kept, self._turns.trained_before
         numbers = np.arange(int(kept.sum()), dtype=np.int32)
         numbers -= np.repeat((np.cumsum(kept) - kept).astype(np.int32), kept)
+        if before.any():
+            numbers[numbers < np.repeat(before, kept)] = UNKNOWN
         return self._scatter(numbers, UNKNOWN)
 
     def expand_step_values(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:

@@ -65,7 +65,7 @@ class Tokens(Unit):
     - `advantage`, with `advantage`: the advantage of the rollout where `loss_mask` is True,
     - `policy_version`: version of the policy that generated the token, -1 elsewhere or if unknown,
     - `token_step` and `token_index`: position of the step that has the token in its output, and the
-      index of the token in this output; -1 elsewhere,
+      index of the token in this output; -1 elsewhere, and if another row trains on the token,
     - each other key in `fields`, such as an annotation: one value per generated token, or the
       number of the step for each of its generated tokens; 0 elsewhere. If some turns lack it,
       `has_<key>` tells which tokens have a value. The `filler` of a field replaces 0. Columns of
@@ -416,7 +416,7 @@ class Tokens(Unit):
         if self.budget is None or not count:
             return is_kept
         turns = TurnInputs(self, batch)
-        chains = self._chains(turns)
+        chains = self._select_trained(self._chains(turns), turns)
         if self.overlong != "error":  # `assemble` raises the error if the item is kept
             chains = self._apply_overlong(chains, turns)
         rollouts = batch["episode"].size // count
@@ -472,12 +472,13 @@ class Tokens(Unit):
             members += np.repeat(np.arange(shape[0]) * shape[1], shape[1])
             scores = np.where(np.isnan(scores) & is_rollout, scores[members], scores)
         turns = TurnInputs(self, batch)
-        chains = self._chains(turns)
+        chains = self._select_trained(self._chains(turns), turns)
         advantages = None
         if self.advantage is not None:
             lengths = np.zeros(len(is_rollout), np.int64)
-            owners = chains.rollout if members is None else members[chains.rollout]
-            np.add.at(lengths, owners, chains.loss_tokens)
+            once = self._train_once(chains, turns)
+            owners = once.rollout if members is None else members[once.rollout]
+            np.add.at(lengths, owners, once.loss_tokens)
             groups = (-1, 1) if len(shape) == 1 else shape
             columns = [array.reshape(groups) for array in (scores, lengths, is_rollout)]
             if members is not None:  # only those of the rollouts
@@ -487,17 +488,9 @@ class Tokens(Unit):
                 missing = np.zeros((shape[0], shape[1] - advantages.shape[1]))
                 advantages = np.concatenate((advantages, missing), 1).reshape(-1)[members]
             advantages = advantages.reshape(-1)
-        chains = self._apply_overlong(chains, turns)
-        chains = chains.select(batch["trainable"].reshape(-1)[chains.rollout])
-        if isinstance(self.of, Pairs):  # leave out both rollouts of a pair, or none
-            chains = chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
+        chains = self._select_trained(self._apply_overlong(chains, turns), turns)
         branches = chains
-        episodes = batch["episode"].reshape(-1)
-        firsts = batch["position"].reshape(len(episodes), -1)[:, 0]
-        if len(set(firsts.tolist())) < len(
-            set(episodes.tolist())
-        ):  # episodes share their beginning
-            chains = chains.train_once(episodes, turns.flat("position"), turns.masks)
+        chains = self._train_once(chains, turns)
         if not len(chains):
             warn(
                 f"no row is left for the {int(is_rollout.sum())} rollouts of a batch, so the batch "
@@ -581,6 +574,8 @@ class Tokens(Unit):
         out = {}
         for name, array in batch.items():
             blank = array[0] if name in _OF_BATCH else blanks.get(name, 0)
+            if array.dtype == object:
+                blank = None
             empty = np.full((added, *array.shape[1:]), blank, array.dtype)
             out[name] = np.concatenate([array[chosen], empty])
         return out
@@ -601,11 +596,31 @@ class Tokens(Unit):
             )
         return chains
 
+    def _select_trained(self, chains: Chains, turns: TurnInputs) -> Chains:
+        """Return the rows of trainable rollouts, and with `Pairs` only those of whole pairs."""
+        chains = chains.select(turns.batch["trainable"].reshape(-1)[chains.rollout])
+        if isinstance(self.of, Pairs):
+            return chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
+        return chains
+
+    def _train_once(self, chains: Chains, turns: TurnInputs) -> Chains:
+        """Return the rows, in which the first row with a shared token trains on it.
+
+        In both rollouts of a pair, the shared tokens are trained on: their losses cancel out.
+        """
+        episodes = turns.batch["episode"].reshape(-1)
+        firsts = turns.batch["position"].reshape(len(episodes), -1)[:, 0].tolist()
+        if isinstance(self.of, Pairs) or len(set(firsts)) == len(set(episodes.tolist())):
+            return chains
+        return chains.train_once(episodes, turns.flat("position"), turns.masks)
+
     def _reason_for_no_row(self, turns: TurnInputs) -> str:
         """Return why a batch has no row of tokens, and the remedy."""
         for name, tokens in ((self.prompt, turns.prompts), (self.output, turns.outputs)):
             if len(turns.steps) and (tokens.lengths[turns.steps] < 0).all():
                 return f"no turn has {name!r}; store this field with each turn"
+        if not turns.batch["trainable"].any():
+            return "all rollouts began with trainable=False; draw other rollouts"
         if self.agent is not None and not len(turns.steps):
             return f"no turn has the agent {self.agent!r}; pass another agent"
         return (
@@ -649,8 +664,9 @@ class Tokens(Unit):
         if advantages is not None:
             out["advantage"] = rows.advantages(advantages.astype(np.float32), out["loss_mask"])
         out["policy_version"] = self._versions(rows, turns)
-        out["token_step"] = rows.expand_step_values(turns.flat("position"), UNKNOWN)
         out["token_index"] = rows.token_index()
+        steps = rows.expand_step_values(turns.flat("position"), UNKNOWN)
+        out["token_step"] = np.where(out["token_index"] >= 0, steps, UNKNOWN)
         for name in turns.others:
             if turns.target_of(name) == self.prompt:
                 arrays = turns.arrays_of_steps(name)
@@ -665,7 +681,11 @@ class Tokens(Unit):
                     out[f"has_{name}"] = rows.build_turn_values(turns.flat(f"has_{name}"))
                 continue
             out[name] = self._requested_key(rows, turns, name)
-            if f"has_{name}" in batch and not turns.has_one_value_per_episode(name):
+            if f"has_{name}" not in batch:
+                continue
+            if turns.has_one_value_per_episode(name):
+                out[f"has_{name}"] = self._requested_key(rows, turns, f"has_{name}")
+            else:
                 out[f"has_{name}"] = rows.expand_step_values(turns.flat(f"has_{name}"), False)
         return out
 

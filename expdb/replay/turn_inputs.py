@@ -120,7 +120,7 @@ class TurnInputs:
     def has_one_value_per_turn(self, name: str) -> bool:
         """Return whether a key has a value of the whole turn: an array, a text or a JSON value.
 
-        Numbers, and one-dimensional arrays of varying length, have values of single tokens.
+        Numbers, annotations, and one-dimensional arrays of varying length have values of tokens.
         """
         if self.has_one_value_per_episode(name):
             return False
@@ -128,12 +128,7 @@ class TurnInputs:
         if isinstance(values, RaggedArray):
             return values.aligned_with is None and values.values.ndim > 1
         flat = self.flat(name)
-        if flat.dtype != object:
-            return flat.ndim > 1
-        return any(
-            value is not None and not (isinstance(value, np.ndarray) and value.ndim == 1)
-            for value in flat
-        )
+        return flat.dtype == object or flat.ndim > 1
 
     def values_of_steps(self, name: str) -> np.ndarray:
         """Return the value of each step; arrays of varying length are objects."""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from expdb.names import EPISODE_DETAILS
+from expdb import errors
+from expdb.names import EPISODE_DETAILS, FORKS
 
 
 class AdmissionLimit(NamedTuple):
@@ -35,6 +36,14 @@ class ParentLink(NamedTuple):
     def columns(self) -> tuple[Any, ...]:
         """The columns of `PARENT_COLUMNS`."""
         return self.episode, self.step, self.position, self.relation, self.root, self.shared
+
+    def check_number(self, episode_id: str, number: int) -> None:
+        """Raise InvalidValue if a step of a fork has the number of a shared step."""
+        if self.relation in FORKS and self.step is not None and number < self.step:
+            raise errors.InvalidValue(
+                f"episode {episode_id!r} is a {self.relation} at step {self.step}, so it shares "
+                f"step {number} with its parent; number its steps from {self.step} on"
+            )
 
 
 PARENT_COLUMNS = (

@@ -83,6 +83,12 @@ def alignment_of(field: Field, types: Mapping[str, Field]) -> str | None:
     return target
 
 
+def find_token_field(types: Mapping[str, Field]) -> str | None:
+    """Return the field that most other fields are aligned with; annotations have its length."""
+    targets = [field.aligned_with for field in types.values() if field.aligned_with is not None]
+    return max(dict.fromkeys(targets), key=targets.count, default=None)
+
+
 LEFT_BEHIND = (
     "if the file was copied while a program had it open, its write-ahead log is missing; make "
     "copies with `expdb backup`"

@@ -228,7 +228,7 @@ class BufferedWriter(ABC):
         """Write steps; if some were refused and discarded, write the others and then raise."""
         try:
             self._store_steps(steps)
-        except (errors.InvalidValue, errors.Evicted) as error:
+        except (errors.InvalidValue, errors.Evicted, errors.UnknownEpisode) as error:
             if not error.discarded_steps:
                 raise
             self._write_others(steps)

@@ -75,7 +75,8 @@ class OpenWriters:
         """Flush the open writers that have steps of an episode, before another one refers to it."""
         for writer in self._open.list():
             if writer.is_open and writer._has_steps_of(episode_id):
-                writer.flush()
+                with suppress(errors.EpisodeEnded):  # another thread has ended it
+                    writer.flush()
 
     def add_unwritten_steps(self, error: errors.TooFewRows) -> errors.TooFewRows:
         """Return the error with the number of steps that are not flushed."""

@@ -261,3 +261,78 @@ def test_episodes_that_are_not_trainable_have_no_rows(train):
     train.store(task_id="t", episode_id="open", **turn([1], [2]))
     with pytest.raises(errors.EpisodeMismatch, match="already has trainable=True"):
         train.store(task_id="t", episode_id="open", trainable=False, **turn([1], [2]))
+
+
+def store_root_and_fork(train):
+    """Store a root of two turns, and a fork that replaces the second one."""
+    with train.episode("t", episode_id="root", group_id="g") as root:
+        root.append(**turn([1], [10, 11, 12]))
+        root.append(**turn([1, 10, 11, 12, 3], [13, 14]), reward=1.0)
+    with train.fork("root", 1, episode_id="fork") as fork:
+        fork.append(**turn([1, 10, 11, 12, 3], [20, 21]), reward=0.0)
+
+
+def test_annotations_of_shared_tokens_come_from_the_row_that_trains_on_them(train):
+    store_root_and_fork(train)
+    batch = train.sample(1, unit=Tokens(of=expdb.Group(2)))
+    batch.annotate(values=np.where(batch["loss_mask"], batch["input_ids"], -99))
+    stored = train.get(range(3), fields=["values"])["values"]
+    assert [array.tolist() for array in stored] == [[10, 11, 12], [13, 14], [20, 21]]
+    consumer = train.consumer("ranks")
+    lease = consumer.lease(1, unit=Tokens(of=expdb.Group(2)), pin=True, shard=(0, 2))
+    for part in (lease.batch, consumer.shared(lease.id, shard=(1, 2))):
+        part.annotate(version=1, others=2 * part["input_ids"])
+    stored = train.get(range(3), fields=["others"])["others"]
+    assert [array.tolist() for array in stored] == [[20, 22, 24], [26, 28], [40, 42]]
+
+
+def test_both_rollouts_of_a_pair_train_on_shared_tokens(train):
+    store_root_and_fork(train)
+    batch = train.sample(1, unit=Tokens(of=expdb.Pairs()))
+    assert batch["loss_mask"].astype(int).tolist() == [[0, 1, 1, 1, 0, 1, 1]] * 2
+    cut = train.sample(1, unit=Tokens(of=expdb.Pairs(), max_tokens=4))
+    assert cut["rollout"].tolist() == [0, 1]
+
+
+def test_children_are_found_below_helpers_that_are_not_drawn(train):
+    with train.episode("t", episode_id="root", group_id="g") as root:
+        root.append(**turn([1], [10]), reward=1.0)
+    helper = train.episode("h", episode_id="aborted", parent="root", relation="subagent")
+    helper.append(**turn([1], [50]))
+    helper.abort()
+    with train.episode("h", episode_id="below", parent="aborted", relation="continuation") as below:
+        below.append(**turn([1], [60]))
+    with train.fork("root", 0, episode_id="unscored") as fork:
+        fork.append(**turn([1], [70]))
+    train.score(episode_id="root", name="judge", value=1.0)
+    unit = expdb.Group(1, score="judge", children=True)
+    batch = train.sample(1, unit=unit, fields=["episode_id"])
+    assert batch["episode_id"].tolist() == [["root", "below"]]
+
+
+def test_statistics_over_tokens_count_shared_and_untrained_tokens_once(train):
+    store_root_and_fork(train)
+    batch = train.sample(1, unit=Tokens(of=expdb.Group(2), advantage="reinforce++"))
+    advantages = batch["advantage"][batch["loss_mask"]]
+    assert (advantages.mean(), advantages.std()) == pytest.approx((0.0, 1.0), abs=1e-4)
+
+
+def test_a_budget_does_not_count_episodes_without_rows(train):
+    for k in range(4):
+        with train.episode("t", trainable=k == 3) as episode:
+            episode.append(**turn([1], [10] * 9))
+    batch = train.sample(4, unit=Tokens(budget=10))
+    assert batch["attention_mask"].sum() == 10
+
+
+def test_missing_values_of_episodes_and_turns_are_told_apart(train):
+    store_root_and_fork(train)
+    train.store(task_id="t", episode_id="tool", result={"a": 1}, terminated=True, **turn([1], [2]))
+    unit, fields = Tokens(of=expdb.Group(2)), ["parent_episode", "result"]
+    batch = train.sample(1, unit=unit, fields=fields)
+    assert batch["has_parent_episode"].tolist() == [False, True]
+    assert (batch["result"].shape, batch["result"].dtype) == ((2, 2), object)
+    assert batch["turn_of_token"].max() == 1
+    consumer = train.consumer("c")
+    lease = consumer.lease(1, unit=unit, fields=fields, shard=(0, 2), rows_multiple=2)
+    assert lease.batch["result"][1].tolist() == [None, None]

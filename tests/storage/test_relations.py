@@ -346,7 +346,7 @@ def test_check_reports_relations_that_do_not_fit(tmp_path):
         buffer = with_root(db.buffer("train"))
         branch(buffer, "root", 3, "fork", [30])
         with buffer._store.writing() as (session, _):
-            session.execute("UPDATE episodes SET parent_position = 1 WHERE id = 1")
+            session.execute("UPDATE episodes SET parent_position = 4 WHERE id = 1")
         assert ["forks of a step" in problem for problem in db.check()] == [True]
         with buffer._store.writing() as (session, _):
             session.execute(
@@ -366,3 +366,134 @@ def test_samples_of_a_handle_follow_forks_of_another_handle(tmp_path):
             fork.flush()
             assert sorted(other.sample(2, unit=unit)["length"].tolist()) == [4, 5]
         assert sorted(other.sample(3, unit=unit)["length"].tolist()) == [4, 4, 5]
+
+
+def test_later_steps_of_a_parent_do_not_change_the_shared_steps(new_buffer):
+    buffer = new_buffer()
+    parent = buffer.episode("t", episode_id="p", agent_id="a")
+    for x in range(3):
+        parent.append(x=x)
+    parent.abort()
+    branch(buffer, "p", 3, "fork", [30])
+    with buffer.episode("t", episode_id="p", agent_id="a", resume=True) as parent:
+        parent.append(x=3)
+        parent.append(x=100, agent_id="b")  # the parent is now out of order
+    for step in (0, 1, 5, 9):
+        buffer.store(task_id="t", episode_id="q", step=step, x=step)
+    branch(buffer, "q", 6, "late", [60])
+    buffer.store(task_id="t", episode_id="q", step=3, x=3)
+    for name, expected in (("fork", [0, 1, 2, 30]), ("late", [0, 1, 5, 60])):
+        assert values(buffer, name, lineage=True) == expected
+        batch = buffer.sample(
+            1, {"episode_id": name}, unit=expdb.Episode(lineage=True), fields=["x"]
+        )
+        assert batch["x"].tolist() == [expected]
+
+
+def test_a_deleted_step_that_is_not_shared_does_not_cut_a_fork(new_buffer):
+    buffer = new_buffer()
+    for step in (0, 5, 3):
+        buffer.store(task_id="t", episode_id="p", step=step, x=step)
+    branch(buffer, "p", 4, "fork", [40])
+    buffer.delete({"episode_id": "p", "step": 5})
+    assert values(buffer, "fork", lineage=True) == [0, 3, 40]
+    batch = buffer.sample(1, {"episode_id": "fork"}, unit=expdb.Episode(lineage=True), fields=["x"])
+    assert batch["x"].tolist() == [[0, 3, 40]]
+    assert batch["shared_steps"].tolist() == [2]
+    with pytest.raises(errors.InvalidValue, match="out of order and some were evicted or deleted"):
+        buffer.fork("p", 4)
+
+
+def test_a_refused_fork_does_not_block_the_other_steps_of_a_writer(tree):
+    with tree.writer() as writer:
+        writer.append(task_id="t", episode_id="parent", x=0)
+        writer.append(task_id="t", episode_id="parent", x=1, step=7)
+        writer.append(
+            task_id="t", episode_id="bad", x=2, parent="parent", parent_step=4, relation="fork"
+        )
+        writer.append(task_id="t", episode_id="good", x=3)
+        with pytest.raises(errors.InvalidValue, match="'parent' has no step 3"):
+            writer.flush()
+        with pytest.raises(errors.InvalidValue, match="it shares step 1 with its parent"):
+            writer.append(
+                task_id="t", episode_id="f", x=1, step=1, parent="root", parent_step=2,
+                relation="fork",
+            )  # fmt: skip
+    assert tree.count("episode_id = good") == 1
+    assert tree.count("episode_id = parent") == 2
+    assert tree.count("episode_id in (bad, f)") == 0
+
+
+@pytest.mark.both_databases
+def test_a_fork_is_as_old_as_its_oldest_shared_step(buffer):
+    with buffer.episode("t", episode_id="root", policy_version=3) as root:
+        root.append(x=0)
+        root.append(x=1, policy_version=5)
+        root.append(x=2, policy_version=8)
+    for at_step, oldest in ((1, 3), (3, 3), (0, 9)):
+        with buffer.fork("root", at_step, episode_id=f"{at_step}", policy_version=9) as fork:
+            fork.append(x=9)
+        (row,) = buffer.episodes({"episode_id": f"{at_step}"}).to_pylist()
+        assert (row["first_policy_version"], row["last_policy_version"]) == (oldest, 9)
+    branch(buffer, "1", 2, "below", [5], policy_version=9)
+    (row,) = buffer.episodes("episode_id = below").to_pylist()
+    assert row["first_policy_version"] == 3
+    buffer.policy_version = 9
+    consumer = buffer.consumer("c", max_staleness=0)
+    with consumer.lease(1, unit=expdb.Episode(lineage=True)) as batch:
+        assert batch["episode"].tolist() == [3]
+    with pytest.raises(errors.TooFewRows):
+        buffer.consumer("d", max_staleness=0).lease(2, unit=expdb.Episode(lineage=True))
+
+
+def test_counts_of_groups_include_shared_rewards_and_exclude_cut_forks(new_buffer):
+    buffer = new_buffer()
+    with buffer.episode("t", episode_id="root", group_id="g") as root:
+        root.append(x=0, reward=5.0)
+        root.append(x=1, reward=1.0)
+    branch(buffer, "root", 1, "fork", [10])
+    buffer.update({"episode_id": "fork"}, reward=1.0)
+    branch(buffer, "fork", 2, "below", [20])  # no reward of its own
+    consumer = buffer.consumer("c", max_times_sampled=1)
+    group = expdb.Group(3, lineage=True, max_spread=0.1)
+    assert consumer.stats(unit=group)["groups"]["ready"] == 1
+    batch = buffer.sample(1, unit=group, fields=["x"])
+    assert batch["episode_return"].tolist() == [[6.0, 6.0, 6.0]]
+    assert consumer.stats(unit=expdb.Tokens(of=expdb.Group(3, min_spread=0.1)))["groups"] == {
+        "ready": 0, "leased": 0, "incomplete": 0, "no_spread": 1, "too_stale": 0,
+    }  # fmt: skip
+    buffer.delete({"episode_id": "root", "step": 0})
+    assert consumer.stats(unit=group)["groups"]["incomplete"] == 1
+    with pytest.raises(errors.TooFewRows):
+        buffer.sample(1, unit=group)
+
+
+@pytest.mark.both_databases
+def test_an_episode_keeps_whether_it_is_trainable(db):
+    buffer = db.buffer("train")
+    for name, trainable in (("no", False), ("yes", None)):
+        buffer.store(task_id="t", episode_id=name, trainable=trainable, x=1)
+        buffer.end_episode(name, status="aborted")
+        with pytest.raises(errors.EpisodeMismatch, match="trainable"):
+            buffer.episode("t", episode_id=name, resume=True, trainable=trainable is False)
+    buffer.episode("t", episode_id="no", resume=True, trainable=False).abort()
+    buffer.episode("t", episode_id="yes", resume=True, trainable=True).abort()
+    assert buffer.episodes()["trainable"].to_pylist() == [False, True]
+
+
+def test_a_fork_of_negative_steps_shares_them(new_buffer):
+    buffer = new_buffer()
+    for step in (-2, -1, 0, 1):
+        buffer.store(task_id="t", episode_id="p", step=step, x=step)
+    branch(buffer, "p", 0, "fork", [50])
+    assert values(buffer, "fork", lineage=True) == [-2, -1, 50]
+
+
+def test_many_forks_of_one_write_take_linear_time(new_buffer):
+    buffer, count = new_buffer(), 3_000
+    rows = [{"task_id": "t", "episode_id": "p", "x": x} for x in range(4)]
+    relation = {"parent": "p", "parent_step": 2, "relation": "fork", "terminated": True}
+    rows += [{"task_id": "t", "episode_id": f"f{k}", "x": k, **relation} for k in range(count)]
+    assert len(buffer.store_batch(rows)) == count + 4
+    batch = buffer.sample(count, unit=expdb.Episode(lineage=True), fields=["x"])
+    assert (batch["length"] == 3).all()

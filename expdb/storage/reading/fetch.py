@@ -17,7 +17,7 @@ from expdb.names import COLUMN_KINDS, EPISODE_COLUMNS, STEP_COLUMNS
 from expdb.replay.ragged import RaggedArray
 from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
-from expdb.storage.catalog import alignment_of
+from expdb.storage.catalog import alignment_of, find_token_field
 from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading import select
 from expdb.storage.reading.annotations import find_annotation, read_annotation
@@ -199,6 +199,9 @@ def steps(
                 out[f"has_{name}"] = rows[f"has_{name}"]
         elif name in noted:
             out |= read_annotation(store, session, positions, name)
+            if as_ragged and out[name].dtype == object:
+                arrays = RaggedArray.from_arrays(out[name].tolist())
+                out[name] = replace(arrays, aligned_with=find_token_field(types))
         else:
             field = types.get(name) or SYSTEM[name]
             if as_ragged and (field.has_prefixes or field.ascending):

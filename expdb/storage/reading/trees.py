@@ -9,7 +9,6 @@ from expdb import errors
 from expdb.names import COLUMN_KINDS
 from expdb.sql import tables
 from expdb.sql.session import Session
-from expdb.storage.reading.fetch import alive
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 
@@ -76,44 +75,93 @@ def positions_of(store: Store, session: Session, episode_id: str, lineage: bool)
     With `lineage`, the steps that the episode shares with its parents come first. Raise
     UnknownEpisode if the buffer has no such episode, and Evicted if a shared step is not stored.
     """
-    names = "id", "ordered", "parent_position", "shared_steps"
+    names = "id", "ordered", "parent_position", "parent_step", "shared_steps"
     select = f"SELECT {', '.join(names)} FROM episodes WHERE buffer_id = ?"
     rows = session.query(f"{select} AND episode_id = ?", store.id, episode_id)
     if not rows:
         raise unknown_episode(store, episode_id)
-    id, ordered, end, shared = rows[0]
+    id, ordered, end, before, shared = rows[0]
     parts = [_own_positions(store, session, id, ordered)]
-    missing = shared or 0 if lineage else 0
-    while missing and end is not None:
+    found, shared = 0, (shared or 0) if lineage else 0
+    while shared and end is not None:
         owner = (
             f"{select} AND id = (SELECT episode FROM steps WHERE buffer_id = ? AND position = ?)"
         )
         rows = session.query(owner, store.id, store.id, end)
         if not rows:
             break
-        id, ordered, earlier_end, _ = rows[0]
-        own = _own_positions(store, session, id, ordered)
-        own = own[: int(np.flatnonzero(own == end)[0]) + 1]
+        id, ordered, *following, _ = rows[0]
+        own = _own_positions(store, session, id, ordered, end, before)
         parts.insert(0, own)
-        missing, end = missing - len(own), earlier_end
-    if missing:
+        found, (end, before) = found + len(own), following
+    if found < shared:
         raise errors.Evicted(
-            f"{missing} of the {shared} steps that episode {episode_id!r} shares with its parent "
-            "were evicted or deleted; pass lineage=False to read its own steps"
+            f"{shared - found} of the {shared} steps that episode {episode_id!r} shares with its "
+            "parent were evicted or deleted; pass lineage=False to read its own steps"
         )
     return np.concatenate(parts)
 
 
-def _own_positions(store: Store, session: Session, id: int, ordered: bool) -> np.ndarray:
-    """Return the positions of the stored steps of an episode, in their order."""
+def _own_positions(
+    store: Store,
+    session: Session,
+    id: int,
+    ordered: bool,
+    end: int = 1 << 62,
+    before: int | None = None,
+) -> np.ndarray:
+    """Return the positions of the stored steps of an episode, in their order.
+
+    Return only positions up to `end`, and steps with numbers less than `before`.
+    """
     segments = Segments.read(session, store.id, "AND episode = ?", id)
     positions, _ = segments.positions(store.state(session).oldest)
-    positions = positions[alive(store, session, positions)] if len(positions) else positions
-    if ordered or not len(positions):
-        return positions
+    positions = positions[positions <= end]
     rows = session.query(
-        f"SELECT position FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG} "
-        "ORDER BY step, position",
+        f"SELECT position, step FROM steps WHERE buffer_id = ? AND position {store.dialect.AMONG}",
         store.id, store.dialect.as_list(positions),
     )  # fmt: skip
-    return np.array(rows, np.int64).reshape(-1)
+    stored = np.array(rows, np.int64).reshape(-1, 2)
+    stored = stored if before is None else stored[stored[:, 1] < before]
+    order = np.argsort(stored[:, 0]) if ordered else np.lexsort((stored[:, 0], stored[:, 1]))
+    return stored[order, 0]
+
+
+def returns_of_shared_steps(
+    store: Store, session: Session, ids: np.ndarray
+) -> dict[int, tuple[float | None, bool]]:
+    """Return, for each fork, the return of its shared steps, and whether all of them are stored."""
+    forks = session.query(
+        "SELECT id, parent_position, parent_step, shared_steps FROM episodes WHERE buffer_id = ? "
+        "AND root_episode IS NOT NULL AND shared_steps > 0",
+        store.id,
+    )
+    ends = np.unique(np.array([end for _, end, _, _ in forks], np.int64))
+    owned = {
+        (end, step): (owner, total, count)
+        for end, step, owner, total, count in session.query(
+            "SELECT p.position, f.parent_step, p.episode, sum(s.reward), count(*) FROM steps p "
+            "JOIN (SELECT DISTINCT parent_position, parent_step FROM episodes WHERE buffer_id = ? "
+            "AND root_episode IS NOT NULL AND shared_steps > 0) f "
+            "ON f.parent_position = p.position "
+            "JOIN segments g ON g.buffer_id = p.buffer_id AND g.episode = p.episode "
+            "JOIN steps s ON s.buffer_id = g.buffer_id AND s.position BETWEEN g.first AND g.last "
+            "AND s.episode = g.episode AND s.position <= p.position "
+            "AND s.step < f.parent_step "
+            f"WHERE p.buffer_id = ? AND p.position {store.dialect.AMONG} GROUP BY 1, 2, 3",
+            store.id, store.id, store.dialect.as_list(ends),
+        )
+    }  # fmt: skip
+    branches = {id: (end, step) for id, end, step, _ in forks}
+    found: dict[int, tuple[float | None, bool]] = {}
+    wanted = set(ids.tolist())
+    for id, _, _, shared in forks:
+        if id not in wanted:
+            continue
+        key, totals, counted = branches.get(id), list[float](), 0
+        while key in owned:
+            owner, total, count = owned[key]
+            totals += [] if total is None else [total]
+            key, counted = branches.get(owner), counted + count
+        found[id] = (sum(totals) if totals else None), counted == shared
+    return found

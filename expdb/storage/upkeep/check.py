@@ -83,7 +83,7 @@ _ROWS = {
     "forks of a step that their parent did not have": (
         "SELECT count(*) FROM episodes e JOIN episodes p ON p.buffer_id = e.buffer_id "
         "AND p.id = e.parent_episode LEFT JOIN steps s ON s.buffer_id = e.buffer_id "
-        "AND s.position = e.parent_position WHERE e.buffer_id = ? AND (s.step <> e.parent_step - 1 "
+        "AND s.position = e.parent_position WHERE e.buffer_id = ? AND (s.step >= e.parent_step "
         "OR (e.parent_position IS NULL) <> (coalesce(e.shared_steps, 0) = 0))"
     ),
     "episodes with more steps than were written": (

@@ -83,6 +83,7 @@ def _stored_record(row: Sequence[Any]) -> tuple[EpisodeRecord, str]:
     status, name, episode, step, position, relation, root, shared = row[count:]
     record = EpisodeRecord(**dict(zip(_STORED, row[:count], strict=True)))
     record.ordered = bool(record.ordered)
+    record.trainable = None if record.trainable is None else bool(record.trainable)
     if episode is not None:
         record.parent = ParentLink(name, step, relation, episode, root, position, shared)
     return record, status
@@ -197,7 +198,7 @@ def end_stored(store: Store, id: int, status: str) -> None:
 
 
 # Columns that must agree with the stored episode when it is resumed.
-_RESUMED_WITH = ("task_id", "agent_id", "task_name", "group_id", "episode_tags")
+_RESUMED_WITH = ("task_id", "agent_id", "task_name", "group_id", "episode_tags", "trainable")
 
 
 def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) -> EpisodeRecord:
@@ -254,7 +255,10 @@ def _resume(
         if requested.parent is not None:
             relations.require_equal(episode, requested.parent)
         for name, value in expected.items():
-            if (stored := getattr(episode, name)) != value:
+            stored = getattr(episode, name)
+            if name == "trainable":
+                stored = stored is not False
+            if stored != value:
                 raise errors.EpisodeMismatch(
                     f"episode {episode_id!r} has {name}={stored!r}, so it cannot be resumed with "
                     f"{name}={value!r}; pass the stored value, or another episode_id"

@@ -173,6 +173,8 @@ class OpenEpisodes:
                     open_records[episode_key] = pending.opened[episode_key[:2]] = record
                     before = Progress(0, None)
                 progress[record] = before.add(step)
+            if record.parent is not None and step is not None:
+                record.parent.check_number(record.episode_id, step)
             records.append(record)
             if ends:
                 pending.complete(record, episode_key[:2], episode_key[2])

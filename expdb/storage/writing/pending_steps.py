@@ -214,6 +214,8 @@ class PendingSteps:
                 f"step {step} does not fit 64 bits; number the steps of an episode 0, 1, 2 and "
                 "so on"
             )
+        if step is not None and episode.parent is not None:
+            episode.parent.check_number(episode.episode_id, step)
         execute_time = (
             time.time() if execute_time is None else checks.number(execute_time, "execute_time")
         )
@@ -293,6 +295,8 @@ class PendingSteps:
         field = self._types.get("versions")
         if field is None or not field.ascending:
             return [first, last]
+        if isinstance(tokens, np.ndarray) and tokens.dtype != field.numpy:
+            return [first, last]  # encoding raises the error
         try:
             begin, end = np.asarray(tokens).reshape(-1)[[0, -1]].tolist()
         except (TypeError, ValueError, IndexError, RuntimeError):

@@ -188,13 +188,16 @@ def relate(
             if id is None and write.record.id is None:
                 id, next_id = next_id, next_id + 1
             if link is not None and link.episode is None:
-                before = current[write.record] = resolve(store, written, before)
+                try:
+                    before = current[write.record] = resolve(store, written, before)
+                except (errors.InvalidValue, errors.Evicted, errors.UnknownEpisode) as error:
+                    pending.discard(set(write.rows))  # a writer can still write its other steps
+                    error.discarded_steps = len(write.rows)
+                    raise
                 assign_numbers(pending.steps, before, write.rows, plan.step)
             if id is not None:
                 written.add(id, write, before)
         plan = make_plan(pending, current)
-    for write in plan.episodes:
-        _require_own_numbers(plan, write)
     return plan
 
 
@@ -218,7 +221,7 @@ def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> Epis
     if link.relation not in FORKS:
         _require_step(stored, parent, link.step)
         return record.changed(parent=found)
-    if not link.step:
+    if not link.step and not (stored.steps(parent)[:, 1] < 0).any():
         return record.changed(parent=found)
     owner = _owner_of(stored, parent, link.step)
     shared, position, oldest = _shared_steps(owner, stored.steps(owner), link.step)
@@ -264,9 +267,14 @@ def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[in
             "all agents in the order of their numbers"
         )
     shared = int(ordinals[count - 1]) + 1 if owner.ordered else int(ordinals.min()) + count
+    if not owner.ordered and ordinals.max() - ordinals.min() + 1 != len(ordinals):
+        raise errors.InvalidValue(
+            f"episode {owner.name!r} cannot be forked, because its steps were written out of order "
+            "and some were evicted or deleted; begin another episode"
+        )
     known = versions[:count][versions[:count] != NO_VERSION].tolist()
     known += [] if owner.oldest is None else [owner.oldest]
-    return shared, int(positions[count - 1]), min(known, default=None)
+    return shared, int(positions[:count].max()), min(known, default=None)
 
 
 def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.ExpDBError:
@@ -280,18 +288,6 @@ def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.Ex
     )
 
 
-def _require_own_numbers(plan: WritePlan, write: EpisodeWrite) -> None:
-    """Raise InvalidValue if a step of a fork has the number of a shared step."""
-    link = write.after.parent
-    if link is not None and link.shared and link.step is not None:
-        least = min(plan.step[row] for row in write.rows)
-        if least < link.step:
-            raise errors.InvalidValue(
-                f"episode {write.record.episode_id!r} is a {link.relation} at step {link.step}, "
-                f"so it shares step {least} with its parent; number its steps from {link.step} on"
-            )
-
-
 def resolve_now(
     store: Store, record: EpisodeRecord, pending: Mapping[str, EpisodeRecord] = NO_EPISODES
 ) -> None:
@@ -301,7 +297,7 @@ def resolve_now(
         return
     parent = pending.get(link.name or "")
     if parent is not None and parent.id is None:
-        return  # the write that stores both resolves the relation
+        return  # the write that stores both finds it
     record.become(store.engine.retry(_resolve_stored, store, record))
 
 

@@ -167,12 +167,18 @@ def require_equal(store: Store, pending: PendingSteps, taken: list[NumberConflic
     """
     rows = [values for block in pending.blocks for values in decoded(block)]
     stored = store.engine.retry(_read_stored, store, [step for step in taken if step.first is None])
+    field = store.fields.types.get("versions")
     for step in taken:
         values = _values(pending, rows, step.place)
+        tokens = values.get("versions") if field is not None and field.ascending else None
+        # Earlier versions of expdb did not take these columns from the tokens.
+        derived = (
+            ("policy_version", "policy_version_end") if tokens is not None and len(tokens) else ()
+        )
         other = stored[step.place] if step.first is None else _values(pending, rows, step.first)
         for name, value in values.items():
-            if name in ("policy_version", "policy_version_end") and "versions" in values:
-                continue  # earlier versions of expdb did not take them from the tokens
+            if name in derived:
+                continue
             if name not in other or not _are_equal(value, other[name]):
                 where = "already stored" if step.first is None else "in this write twice,"
                 raise errors.InvalidValue(
