@@ -182,9 +182,9 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
     "archive": 698, "chunks": 2_073, "cli": 1_701, "consumers": 1_468,
-    "integrations": 8_250, "memory": 2_226, "process": 310, "replay": 2_710,
+    "integrations": 8_250, "memory": 2_224, "process": 310, "replay": 2_710,
     "root": 2_739, "sampling": 3_218, "serve": 1_531, "sql": 4_518,
-    "storage": 10_438, "text": 267, "writers": 712,
+    "storage": 10_439, "text": 267, "writers": 712,
 }  # fmt: skip
 
 

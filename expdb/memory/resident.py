@@ -14,7 +14,6 @@ import numpy as np
 
 from expdb import errors
 from expdb.chunks.fields import Field
-from expdb.memory import shared_steps
 from expdb.memory.batch_arrays import BatchArrays
 from expdb.memory.budget import Budget, fitting
 from expdb.memory.columns import (
@@ -47,6 +46,7 @@ from expdb.memory.journal import (
     StepColumn,
 )  # fmt: skip
 from expdb.memory.records import RecordArray
+from expdb.memory.shared_steps import find_shared_steps, have_whole_lineage
 from expdb.names import UNKNOWN
 from expdb.replay import layout
 from expdb.storage.catalog import Fields
@@ -386,13 +386,7 @@ class Resident(RowColumns):
         column[there] = values
         return column
 
-    def shared_steps(self, firsts: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the shared steps of episodes, given their first own rows."""
-        return shared_steps.find(self, firsts)
-
-    def have_whole_lineage(self, firsts: np.ndarray) -> np.ndarray:
-        """Return which episodes share only steps that are in memory."""
-        return shared_steps.are_whole(self, firsts)
+    shared_steps, have_whole_lineage = find_shared_steps, have_whole_lineage
 
     def parent_of(self, episode: int) -> int:
         """Return the number of the parent of an episode, or UNKNOWN."""

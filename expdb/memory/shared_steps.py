@@ -62,7 +62,8 @@ class SharedSteps:
         if owner in r.unordered:
             positions = r.unordered[owner]
             rows = r.rows(positions[(positions <= end) & r.are_stored(positions)])
-            return rows[r.columns["step"][rows] < step]
+            shared: np.ndarray = rows[r.columns["step"][rows] < step]
+            return shared
         line = self._lines.get(owner, NONE)
         place = int(r.ordinals(row) - r.ordinals(line[0])) if len(line) else -1
         if not (0 <= place < len(line) and line[place] == row):
@@ -72,7 +73,7 @@ class SharedSteps:
         return line[: place + 1]
 
 
-def find(resident: Any, firsts: np.ndarray) -> list[np.ndarray]:
+def find_shared_steps(resident: Any, firsts: np.ndarray) -> list[np.ndarray]:
     """Return the rows of the shared steps of episodes, given their first own rows."""
     shared = SharedSteps(resident)
     ends, steps = (
@@ -81,7 +82,7 @@ def find(resident: Any, firsts: np.ndarray) -> list[np.ndarray]:
     return [shared.rows(end, step) for end, step in zip(ends.tolist(), steps.tolist(), strict=True)]
 
 
-def are_whole(resident: Any, firsts: np.ndarray) -> np.ndarray:
+def have_whole_lineage(resident: Any, firsts: np.ndarray) -> np.ndarray:
     """Return which episodes share only steps that are in memory, given their first own rows."""
     is_whole = np.ones(len(firsts), np.bool_)
     forks = np.flatnonzero(resident.ordinals(firsts) > 0)

@@ -124,7 +124,8 @@ def _own_positions(
     stored = np.array(rows, np.int64).reshape(-1, 2)
     stored = stored if before is None else stored[stored[:, 1] < before]
     order = np.argsort(stored[:, 0]) if ordered else np.lexsort((stored[:, 0], stored[:, 1]))
-    return stored[order, 0]
+    in_order: np.ndarray = stored[order, 0]
+    return in_order
 
 
 def returns_of_shared_steps(
