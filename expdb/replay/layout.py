@@ -5,7 +5,7 @@ A row is an index into the arrays of a buffer in memory, which `Trajectories` de
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -397,9 +397,9 @@ class Layout:
         there = np.flatnonzero(firsts >= 0)
         there = there[trajectories.ordinals(firsts[there]) > 0]
         counts = np.zeros(len(firsts), np.int64)
-        self.columns["shared_steps"] = counts.reshape(self.rows.shape[:-1])
+        columns = {**self.columns, "shared_steps": counts.reshape(self.rows.shape[:-1])}
         if not len(there):
-            return self
+            return replace(self, columns=columns)
         shared = trajectories.shared_steps(firsts[there])
         counts[there] = [len(line) for line in shared]
         own = self.rows.reshape(len(firsts), -1)
@@ -412,7 +412,7 @@ class Layout:
             rows[index, : len(line)] = line
         rows = rows[:, :max_length] if max_length is not None else rows
         layout = padded(trajectories, rows.reshape(*self.rows.shape[:-1], -1))
-        layout.columns = {**self.columns, **layout.columns}
+        layout.columns = {**columns, **layout.columns}
         layout.firsts = self.rows[..., 0] if self.firsts is None else self.firsts
         layout.ragged = self.ragged
         return layout
