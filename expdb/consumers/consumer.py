@@ -128,8 +128,9 @@ class Consumer:
                     "stats() with where= requires unit=; pass unit=expdb.Group(size)"
                 )
             return figures
-        unit = _group_of(unit)
-        groups, discarded = count_groups(self._buffer, self._ledger, record, unit, where)
+        groups, discarded = count_groups(
+            self._buffer, self._ledger, record, _group_of(unit), where, unit.stale
+        )
         return figures | {"groups": groups, "discarded": discarded}
 
     @checked_keywords(step="trainer_step", seconds="expiry_seconds")

@@ -289,6 +289,7 @@ class ConsumerLedger:
         instead, so that the transaction commits the acknowledgement.
         """
         store, number = self.store, self._usage.next_number
+        request = self._with_oldest_version(request, counters)
         released = self._usage.released.get(number)  # the released lease of the same batch
         if counters.rate_limiter is not None and number == self._usage.begun:
             check_sample(store, counters.rate_limiter, request.at_least)
@@ -338,24 +339,13 @@ class ConsumerLedger:
         self, session: Session, request: BatchRequest, counters: Counters, number: int
     ) -> tuple[RecordedBatch, LeasedItems]:
         """Draw the batch with a number; return it with its items."""
-        settings, oldest = self._consumer.settings, None
-        oldest_of_agents: tuple[tuple[str, int], ...] = ()
-        if settings.max_staleness is not None:
-            versions = parse_versions(counters.policy_versions, self.store.name)
-            oldest_of_agents = tuple(
-                (agent, version - settings.max_staleness) for agent, version in versions.items()
-            )
-            if counters.policy_version is None and not versions:
-                raise errors.InvalidValue(
-                    f"consumer {self.name!r} has max_staleness={settings.max_staleness}, but "
-                    f"buffer {self.store.name!r} has no policy_version; set "
-                    "buffer.policy_version = 0, and increase it as you train"
-                )
-            if counters.policy_version is not None:
-                oldest = counters.policy_version - settings.max_staleness
+        settings, unit = self._consumer.settings, request.unit
+        oldest, oldest_of_agents = self._find_oldest_versions(counters)
+        if unit.stale == "keep":
+            oldest, oldest_of_agents = None, ()
         limits = Limits(
-            self.name, self._usage, settings.min_size, request.at_least, oldest,
-            request.unit.by_episode, oldest_of_agents,
+            self.name, self._usage, settings.min_size, request.at_least, oldest, unit.by_episode,
+            unit.stale == "mask_tokens", oldest_of_agents,
         )  # fmt: skip
         for attempt in range(ATTEMPTS):
             recorded = self._draw_attempt(session, request, limits, number, attempt)
@@ -368,6 +358,42 @@ class ConsumerLedger:
             )
         drawn = recorded.drawn
         return recorded, replace(drawn, attempt=attempt) if attempt else drawn
+
+    def _find_oldest_versions(
+        self, counters: Counters
+    ) -> tuple[int | None, tuple[tuple[str, int], ...]]:
+        """Return the oldest policy version that is not too stale, and those of single agents."""
+        settings = self._consumer.settings
+        if settings.max_staleness is None:
+            return None, ()
+        versions = parse_versions(counters.policy_versions, self.store.name)
+        oldest_of_agents = tuple(
+            (agent, version - settings.max_staleness) for agent, version in versions.items()
+        )
+        if counters.policy_version is not None:
+            return counters.policy_version - settings.max_staleness, oldest_of_agents
+        if not versions:
+            raise errors.InvalidValue(
+                f"consumer {self.name!r} has max_staleness={settings.max_staleness}, but "
+                f"buffer {self.store.name!r} has no policy_version; set "
+                "buffer.policy_version = 0, and increase it as you train"
+            )
+        return None, oldest_of_agents
+
+    def _with_oldest_version(self, request: BatchRequest, counters: Counters) -> BatchRequest:
+        """Return the request with a unit that masks tokens of older policy versions."""
+        unit: Any = request.unit
+        if unit.stale != "mask_tokens":
+            return request
+        oldest, of_agents = self._find_oldest_versions(counters)
+        if of_agents and unit.agent is None:
+            raise errors.InvalidValue(
+                "stale='mask_tokens' cannot compare the tokens of several agents that have policy "
+                "versions of their own; also pass agent= to Tokens"
+            )
+        return replace(
+            request, unit=replace(unit, oldest_version=dict(of_agents).get(unit.agent, oldest))
+        )
 
     def _draw_attempt(
         self, session: Session, request: BatchRequest, limits: Limits, number: int, attempt: int

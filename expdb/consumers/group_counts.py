@@ -19,17 +19,24 @@ from expdb.storage.store import Store
 
 
 def count_groups(
-    buffer: Any, ledger: ConsumerLedger, record: ConsumerRecord, unit: Group, where: Where
+    buffer: Any,
+    ledger: ConsumerLedger,
+    record: ConsumerRecord,
+    unit: Group,
+    where: Where,
+    staleness: str,
 ) -> tuple[dict[str, int], int]:
     """Return the counts of `Group.count`, and the number of groups that were discarded."""
     store, most = ledger.store, record.settings.max_staleness
     oldest, version, of_agents = np.nan, buffer.policy_version, dict(buffer.policy_versions)
-    if most is not None and version is not None:
+    if most is not None and version is not None and staleness != "keep":
         oldest = version - most
     waiting = None
     store.tags.warn_of_unknown(name for name in unit.reads if SCORE.fullmatch(name))
     with store.engine.reading() as session:
-        groups, returns, versions, ids, lengths = _rollouts(store, session, where, unit.of)
+        groups, returns, versions, ids, lengths = _rollouts(
+            store, session, where, unit.of, staleness == "mask_tokens"
+        )
         first_positions, stored_steps = _find_stored_parts(store, session, ids)
         if unit.lineage:
             _add_shared_returns(store, session, ids, returns)
@@ -100,10 +107,13 @@ def _find_stored_parts(
 
 
 def _rollouts(
-    store: Store, session: Session, where: Where, kinds: tuple[str, ...]
+    store: Store, session: Session, where: Where, kinds: tuple[str, ...], newest: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return group, return, oldest policy version, number and length of complete episodes."""
-    rows = select.complete_rollouts(store, session, store.compiled(where), kinds)
+    """Return group, return, policy version, number and own length of complete episodes.
+
+    The policy version is that of the oldest step or, with `newest`, of the newest step.
+    """
+    rows = select.complete_rollouts(store, session, store.compiled(where), kinds, newest)
     codes: dict[tuple[bool, str], int] = {}
     names = [(row[0] is None, row[1] if row[0] is None else row[0]) for row in rows]
     groups = [codes.setdefault(name, len(codes)) for name in names]

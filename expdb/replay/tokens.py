@@ -125,6 +125,13 @@ class Tokens(Unit):
         Advantage of a turn that several rollouts of a batch share, because they are forks of one
         episode. Such a turn is trained on only in the first of these rollouts that contains it,
         with the advantage of this rollout or with the mean of all of them.
+    stale : {"drop_rollout", "mask_tokens", "keep"}, default "drop_rollout"
+        Effect of the `max_staleness` of a consumer. ``"drop_rollout"`` does not draw rollouts whose
+        oldest turn is too stale. ``"mask_tokens"`` draws rollouts whose newest turn is not too
+        stale, and does not train on their stale tokens. ``"keep"`` ignores `max_staleness`.
+    oldest_version : int, optional
+        Do not train on tokens whose policy version is lower or unknown. With
+        ``stale="mask_tokens"``, a lease sets it to the current version minus `max_staleness`.
     prompt, output, logprobs, output_mask, versions : str
         Names of the fields. Fields other than `prompt` and `output` may be missing.
     agent : str, optional
@@ -189,6 +196,8 @@ class Tokens(Unit):
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] | Advantage | None = None
     drift_threshold: int = 1024
     shared: Literal["first", "mean"] = "first"
+    stale: Literal["drop_rollout", "mask_tokens", "keep"] = "drop_rollout"
+    oldest_version: int | None = None
     prompt: str = "prompt_ids"
     output: str = "output_ids"
     logprobs: str = "logprobs"
@@ -226,6 +235,9 @@ class Tokens(Unit):
         checks.choice(self.overlong, "overlong", *OVERLONG)
         checks.choice(self.names, "names", *NAMES)
         checks.choice(self.shared, "shared", "first", "mean")
+        checks.choice(self.stale, "stale", "drop_rollout", "mask_tokens", "keep")
+        if self.oldest_version is not None:
+            checks.whole(self.oldest_version, "oldest_version")
         checks.choice(self.gaps, "gaps", "end", "join")
         for name in ("prompt", "output", "logprobs", "output_mask", "versions"):
             checks.text(getattr(self, name), name)
@@ -710,12 +722,8 @@ class Tokens(Unit):
 
     def _versions(self, rows: TokenRows, turns: TurnInputs) -> np.ndarray:
         """Return the policy version of each generated token, -1 elsewhere or if unknown."""
-        versions = turns.flat("policy_version").astype(np.int64)
-        if "has_policy_version" in turns.batch:
-            versions = np.where(turns.flat("has_policy_version"), versions, UNKNOWN)
-        is_stored = self.versions in turns.batch
-        of_tokens = turns.per_token(self.versions) if is_stored else None
-        return rows.versions(versions, of_tokens, self.versions)
+        of_tokens = turns.per_token(self.versions) if self.versions in turns.batch else None
+        return rows.versions(turns.versions(), of_tokens, self.versions)
 
 
 Tokens.__init__ = checked_keywords(  # type: ignore[method-assign]

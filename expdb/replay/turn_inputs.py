@@ -23,6 +23,8 @@ class TurnInputs:
         masks = self.per_token(unit.output_mask) if unit.output_mask in batch else None
         if unit.logprobs in batch:
             masks = self._mask_invalid_logprobs(masks, unit.logprobs)
+        if unit.oldest_version is not None:
+            masks = self._mask_stale_tokens(masks, unit)
         self.masks = Masks(self.outputs, masks, unit.output_mask)
         needed = unit.inputs((), list(batch))
         self.others = [name for name in batch if name not in needed and not name.startswith("has_")]
@@ -77,6 +79,29 @@ class TurnInputs:
             f"{name!r} are NaN, infinite or positive for some tokens, so loss_mask is False for "
             "these tokens; store finite log-probabilities of at most 0"
         )
+        return RaggedArray.from_arrays(arrays, np.bool_)
+
+    def versions(self) -> np.ndarray:
+        """Return the policy version of each step, or UNKNOWN."""
+        versions = self.flat("policy_version").astype(np.int64)
+        if "has_policy_version" in self.batch:
+            versions = np.where(self.flat("has_policy_version"), versions, UNKNOWN)
+        return versions
+
+    def _mask_stale_tokens(self, masks: RaggedArray | None, unit: Any) -> RaggedArray | None:
+        """Return the output masks; exclude tokens with a policy version that is too old."""
+        lengths = self.outputs.lengths
+        own = self.arrays_of_steps(unit.versions).to_list() if unit.versions in self.batch else None
+        before = [None] * len(lengths) if masks is None else masks.to_list()
+        arrays: list[np.ndarray | None] = list(before)
+        for step, version in enumerate(self.versions().tolist()):
+            tokens = None if own is None else own[step]
+            if tokens is None:
+                tokens = np.full(max(int(lengths[step]), 0), version)
+            is_new = (tokens >= unit.oldest_version) & (tokens != UNKNOWN)
+            mask = before[step]
+            if lengths[step] >= 0 and not is_new.all():
+                arrays[step] = is_new if mask is None else is_new & mask.astype(np.bool_)
         return RaggedArray.from_arrays(arrays, np.bool_)
 
     def per_token(self, name: str) -> RaggedArray:

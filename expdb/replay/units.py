@@ -48,6 +48,8 @@ class Unit:
     """
 
     by_episode: ClassVar[bool] = False
+    # How a consumer with `max_staleness` treats items; see `Tokens`.
+    stale: str = "drop_rollout"
     checks_results: ClassVar[bool] = True
     makes_transitions: ClassVar[bool] = False
     pads_rows: ClassVar[bool] = False

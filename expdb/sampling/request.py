@@ -36,6 +36,7 @@ class Limits:
     at_least: int  # smallest number of items in a batch
     oldest_version: int | None  # oldest policy version that is not too stale
     by_episode: bool  # whether items are episodes, which are as old as their oldest step
+    takes_newest: bool = False  # whether episodes are as old as their newest step instead
     # The oldest versions of agents whose policies have versions of their own.
     oldest_of_agents: tuple[tuple[str, int], ...] = ()
 
@@ -44,7 +45,11 @@ class Limits:
         """The columns of episodes that the limits read."""
         if self.reads_versions:
             return ("policy_version",)
-        return () if self.oldest_version is None else ("first_policy_version",)
+        return () if self.oldest_version is None else (self._episode_version,)
+
+    @property
+    def _episode_version(self) -> str:
+        return "last_policy_version" if self.takes_newest else "first_policy_version"
 
     @property
     def reads_versions(self) -> bool:
@@ -66,7 +71,7 @@ class Limits:
         if self.oldest_version is None:
             return allowed
         if self.by_episode:
-            versions = resident.of_episodes("first_policy_version", rows)
+            versions = resident.of_episodes(self._episode_version, rows)
         else:
             assert resident.step_versions is not None
             versions = resident.step_versions.of(rows)
@@ -77,8 +82,10 @@ class Limits:
         if not self.by_episode:
             return self._are_new(resident, rows)
         _, all_rows = resident.positions_and_rows()
-        stale = all_rows[~self._are_new(resident, all_rows)]
-        return ~np.isin(resident.episodes(rows), resident.episodes(stale))
+        is_new = self._are_new(resident, all_rows)
+        if self.takes_newest:
+            return np.isin(resident.episodes(rows), resident.episodes(all_rows[is_new]))
+        return ~np.isin(resident.episodes(rows), resident.episodes(all_rows[~is_new]))
 
     def _are_new(self, resident: Resident, rows: np.ndarray) -> np.ndarray:
         assert resident.step_versions is not None

@@ -1105,3 +1105,34 @@ def test_a_filler_requires_an_aligned_field_and_may_be_rounded():
     assert field.filler == np.float32(0.1)
     assert "filler=0.1" in repr(field)
     assert expdb.Field("bool", (None,), aligned_with="x", filler=True).filler is True
+
+
+@pytest.mark.parametrize("stale", ["drop_rollout", "mask_tokens", "keep"])
+def test_stale_tokens_are_dropped_masked_or_kept(train, stale):
+    with train.episode("t", episode_id="mixed", group_id="g", policy_version=2) as episode:
+        episode.append(**turn([1], [10, 11]))
+        episode.append(**turn([1, 10, 11], [12, 13, 14], versions=[4, 5, 6]))
+        episode.append(**turn([1, 10, 11, 12, 13, 14], [15]), policy_version=7, reward=1.0)
+    for name, version in (("old", 1), ("unknown", None)):
+        with train.episode("t", episode_id=name, policy_version=version) as episode:
+            episode.append(**turn([1], [20 if version else 30]), reward=0.0)
+    train.policy_version = 7
+    unit = Tokens(of=Group(1), stale=stale, advantage="reinforce++")
+    consumer = train.consumer(stale, max_staleness=2, max_times_sampled=1)
+    count = {"drop_rollout": 0, "mask_tokens": 1, "keep": 2}[stale]  # the others are one group
+    assert consumer.stats(unit=unit)["groups"]["ready"] == count
+    if stale == "drop_rollout":
+        with pytest.raises(expdb.TooFewRows):
+            consumer.lease(1, unit=unit)
+        return
+    lease = consumer.lease(count, unit=unit)
+    trained = lease.batch["input_ids"][lease.batch["loss_mask"]].tolist()
+    fresh = {"mask_tokens": [13, 14, 15], "keep": [10, 11, 12, 13, 14, 15, 30]}
+    assert sorted(trained) == fresh[stale]
+    leased = {name: array.copy() for name, array in lease.batch.items()}
+    lease.acknowledge()
+    train.policy_version = 9
+    (replayed,) = train.replay(stale)
+    assert all(np.array_equal(replayed[name], array) for name, array in leased.items())
+    sampled = train.sample(1, {"episode_id": "mixed"}, unit=Tokens(oldest_version=6))
+    assert sampled["input_ids"][sampled["loss_mask"]].tolist() == [14, 15]

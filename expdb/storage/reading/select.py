@@ -188,15 +188,16 @@ def _scores_of_episodes(
 
 
 def complete_rollouts(
-    store: Store, session: Session, where: Condition | None, kinds: Sequence[str]
+    store: Store, session: Session, where: Condition | None, kinds: Sequence[str], newest: bool
 ) -> list[Any]:
     """Return the complete episodes with a matching step, in the order of their numbers.
 
     `kinds` are relations to parents, or "root". Each row contains the group, task, return, oldest
-    policy version, number, and the number of own steps.
+    policy version (with `newest` the newest one), number, and the number of own steps.
     """
+    version = E.last_policy_version if newest else E.first_policy_version
     own_length = E.length - sa.func.coalesce(E.shared_steps, 0)
-    columns = E.group_id, E.task_id, E.episode_return, E.first_policy_version, E.id, own_length
+    columns = E.group_id, E.task_id, E.episode_return, version, E.id, own_length
     is_rollout = sa.func.coalesce(E.relation, "root").in_(kinds)
     rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete", is_rollout)
     if where is not None:
