@@ -25,7 +25,14 @@ from expdb.consumers.replaying import checked_replay, replayed
 from expdb.displays import buffer_html
 from expdb.keywords import checked_keywords, deprecated, with_new_names
 from expdb.memory.budget import Budget
-from expdb.names import COLUMN_KINDS, DEFAULT_TASK, STORE_CALL, NotACollection, TaskReminder
+from expdb.names import (
+    COLUMN_KINDS,
+    DEFAULT_TASK,
+    FORKS,
+    STORE_CALL,
+    NotACollection,
+    TaskReminder,
+)
 from expdb.process import exits
 from expdb.process.awaiting import async_form, async_iteration, in_thread
 from expdb.replay.rate_limiters import Pace, RateLimiter
@@ -559,8 +566,8 @@ class ReplayBuffer(NotACollection):
             Number of the first step that differs from the parent.
         **options
             Other arguments of `episode`, such as `episode_id` of the new episode, `policy_version`
-            or ``relation="retry"``. By default, the new episode has the task, agent and group of
-            the parent.
+            or ``relation="retry"``. The new episode has the task and, by default, the agent and
+            the group of the parent.
 
         Returns
         -------
@@ -585,10 +592,15 @@ class ReplayBuffer(NotACollection):
         >>> with buffer.fork("rollout-1", at_step=3) as episode:  # doctest: +SKIP
         ...     episode.append(messages=messages, action=action, reward=1.0)
         """
+        checks.choice(options.setdefault("relation", "fork"), "relation", *FORKS)
+        if {"parent", "parent_step"} & options.keys():
+            raise errors.InvalidValue(
+                "fork() has no arguments parent and parent_step; pass at_step"
+            )
         self._writers.flush_episode(checks.text(parent, "parent"))
         beginning = self._store.read(trees.read_beginning, parent)
-        relation = {"parent": parent, "parent_step": at_step, "relation": "fork"}
-        return self.episode(**{**beginning, **relation, **options})
+        at_step = checks.whole(at_step, "at_step", 0)
+        return self.episode(**{**beginning, **options, "parent": parent, "parent_step": at_step})
 
     def writer(
         self, *, flush_steps: int = 256, flush_bytes: int = 1 << 20, flush_seconds: float = 5.0
@@ -904,7 +916,9 @@ class ReplayBuffer(NotACollection):
             One row per episode that still has a step, with the number `episode` and the columns
             `episode_id`, `run`, `task_id`, `task_name`, `agent_id`, `group_id`, `status`, `length`,
             `episode_return`, `policy_version`, `first_policy_version`, `last_policy_version`,
-            `episode_tags`, `started` and `ended`. Tags are JSON text, and times are Unix seconds.
+            `episode_tags`, `started`, `ended`, `parent_episode`, `parent_step`, `parent_position`,
+            `relation`, `root_episode` and `trainable`. Tags are JSON text, and times are Unix
+            seconds. See `lineage` for the relations.
 
         Raises
         ------
@@ -2593,6 +2607,9 @@ class ReplayBuffer(NotACollection):
     tasks_async = async_form(tasks, reads=True)
     task_statistics_async = async_form(task_statistics, reads=True)
     episodes_async = async_form(episodes, reads=True)
+    lineage_async = async_form(lineage, reads=True)
+    steps_of_async = async_form(steps_of, reads=True)
+    fork_async = async_form(fork)
     unfinished_async = async_form(unfinished, reads=True)
     page = deprecated("`scan(size=n)`")(_page)
     page_async = async_form(page, reads=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations  # so that annotations do not import numpy.random
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from expdb.memory.journal import NONE
 from expdb.replay import layout
+
+Value = TypeVar("Value")
 
 
 class SharedSteps:
@@ -20,30 +22,34 @@ class SharedSteps:
     def __init__(self, resident: Any):
         self._resident = resident
         self._lines: dict[int, np.ndarray] = {}  # rows of consecutive steps by owner
-        self._counts: dict[tuple[int, int], int] = {}
+        self._rows: dict[tuple[float, float], np.ndarray] = {}
+        self._counts: dict[tuple[float, float], int] = {}
 
     def rows(self, end: float, step: float) -> np.ndarray:
         """Return the rows of the shared steps that are in memory, oldest first."""
-        parts = [NONE]
-        while not np.isnan(end) and self._resident.is_stored(int(end)):
-            parts.append(self._own(int(end), int(step)))
-            end, step = self._branch_of(int(end))
-        return np.concatenate(parts[::-1])
+        line, rows = self._find_unknown(end, step, self._rows, NONE)
+        for key in reversed(line):
+            rows = self._rows[key] = np.concatenate((rows, self._own(*key)))
+        return rows
 
     def count(self, end: float, step: float) -> int:
         """Return the number of these steps."""
-        line = []
-        while not np.isnan(end) and self._resident.is_stored(int(end)):
-            key = int(end), int(step)
-            if key in self._counts:
-                break
-            line.append(key)
-            end, step = self._branch_of(int(end))
-        known = (int(end), int(step)) if not np.isnan(end) else (-1, -1)
-        total = self._counts.get(known, 0)
+        line, count = self._find_unknown(end, step, self._counts, 0)
         for key in reversed(line):
-            total = self._counts[key] = total + len(self._own(*key))
-        return total
+            count = self._counts[key] = count + len(self._own(*key))
+        return count
+
+    def _find_unknown(
+        self, end: float, step: float, known: dict[tuple[float, float], Value], nothing: Value
+    ) -> tuple[list[tuple[float, float]], Value]:
+        """Return the branches up to the first known one, and the value of this one."""
+        line: list[tuple[float, float]] = []
+        while not np.isnan(end) and self._resident.is_stored(int(end)):
+            if (end, step) in known:
+                return line, known[end, step]
+            line.append((end, step))
+            end, step = self._branch_of(int(end))
+        return line, nothing
 
     def _branch_of(self, position: int) -> tuple[float, float]:
         """Return the parent position and the parent step of the episode of a step; NaN for none."""
@@ -54,10 +60,10 @@ class SharedSteps:
         )
         return end, step
 
-    def _own(self, end: int, step: int) -> np.ndarray:
+    def _own(self, end: float, step: float) -> np.ndarray:
         """Return the rows of the shared steps of the episode with a step at the position `end`."""
         r = self._resident
-        row = r.row(end)
+        row = r.row(int(end))
         owner = int(r.columns["episode"][row])
         if owner in r.unordered:
             positions = r.unordered[owner]

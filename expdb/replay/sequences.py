@@ -215,6 +215,12 @@ class Episode(Unit):
         checks.flag(self.lineage, "lineage")
 
     @property
+    def what(self) -> str:
+        """The plural noun for the drawn items in error messages, a str."""
+        shared = " whose shared steps are all stored" if self.lineage else ""
+        return f"complete episodes{shared}"
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
         return LINEAGE if self.lineage else ()

@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb.errors import QueryError
-from expdb.names import kind_of, nearest
+from expdb.names import RELATIONS, kind_of, nearest
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.query import MANY, MAX_VALUES
 from expdb.sql.tables import bound
@@ -123,6 +123,11 @@ def _fitting(name: str, value: Any) -> Any:
         fits, what = isinstance(value, str), "text"
     if not fits:
         raise QueryError(f"{name!r} must be compared with {what}, got {value!r}")
+    if name == "relation" and isinstance(value, str) and value not in RELATIONS:
+        raise QueryError(
+            f"{value!r} is not a relation{nearest(value, RELATIONS) or ';'} the relations are "
+            f"{', '.join(RELATIONS)}; use is_null('relation') for episodes without a parent"
+        )
     if name == "status" and value not in STATUSES:
         raise QueryError(
             f"{value!r} is not an episode status{nearest(value, STATUSES) or ';'} the statuses are "

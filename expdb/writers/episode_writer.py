@@ -487,7 +487,7 @@ class EpisodeWriter(BufferedWriter, AsyncExit["EpisodeWriter"]):
         except Exception as error:
             self._given_up, self._takes_steps = True, False
             return left._replace(error=error)
-        return left if left.length else None
+        return left if self._episode.own_length + left.unwritten else None
 
     def _refuse(self) -> NoReturn:
         if self._pid != os.getpid():

@@ -1,5 +1,7 @@
 """Episodes with parents: what is stored, read and refused."""
 
+import asyncio
+
 import pytest
 
 import expdb
@@ -74,7 +76,7 @@ def test_all_writers_accept_a_parent(buffer):
     relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
     buffer.store(task_id="t", episode_id="a", x=20, **relation)
     buffer.store(task_id="t", episode_id="a", x=21)
-    buffer.store(task_id="t", agent_id="b", x=22, **relation)
+    buffer.store(task_id="t", agent_id="b", episode_id="b", x=22, **relation)
     buffer.store_batch({"task_id": "t", "episode_id": "c", "x": [23, 24], **relation})
     rows = [{"task_id": "t", "episode_id": "p", "x": x} for x in (1, 2)]
     rows += [{"task_id": "t", "episode_id": "q", "x": 3, **relation, "parent": "p"}]
@@ -147,6 +149,67 @@ def test_relations_that_do_not_fit_are_refused(tree, relation, error, message):
     assert tree.added == 5
 
 
+def test_a_fork_has_the_task_and_by_default_the_group_of_its_parent(tree):
+    relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
+    tree.store(episode_id="stored", x=20, **relation)
+    tree.store(episode_id="stored", x=21)
+    tree.store(episode_id="other group", group_id="h", x=20, **relation)
+    with tree.writer() as writer:
+        writer.append(episode_id="written", x=20, **relation)
+    branch(tree, "root", 2, "forked", [20], agent_id="second")
+    forks = tree.episodes("relation = fork").select(["episode_id", "task_id", "group_id"])
+    assert [tuple(row.values()) for row in forks.to_pylist()] == [
+        ("stored", "t", "g"),
+        ("other group", "t", "h"),
+        ("written", "t", "g"),
+        ("forked", "t", "g"),
+    ]
+    with pytest.raises(errors.InvalidValue, match="a fork has the task of its parent, 't'"):
+        tree.store(task_id="u", episode_id="new", x=1, **relation)
+    with pytest.raises(errors.InvalidValue, match="a fork has the task of its parent, 't'"):
+        tree.fork("root", 2, task_id="u")
+
+
+def test_fork_refuses_other_relations_and_a_second_parent(tree):
+    with pytest.raises(errors.InvalidValue, match="relation must be 'fork' or 'retry'"):
+        tree.fork("root", 2, relation="subagent")
+    with pytest.raises(errors.InvalidValue, match="no arguments parent and parent_step"):
+        tree.fork("root", 2, parent_step=3)
+    with pytest.raises(errors.UnknownEpisode, match="store a step of the parent first"):
+        tree.fork("none", 2)
+
+
+def test_a_parent_requires_the_name_of_the_new_episode(tree):
+    relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
+    with pytest.raises(errors.InvalidValue, match="parent='root' requires an episode_id"):
+        tree.store(x=1, **relation)
+    with pytest.raises(errors.InvalidValue, match="requires an episode_id"), tree.writer() as w:
+        w.append(task_id="t", x=1, **relation)
+    assert tree.added == 5
+
+
+def test_a_fork_without_steps_of_its_own_is_not_stored(tree):
+    with tree.fork("root", 2, episode_id="unused"):
+        pass
+    assert tree.episodes()["episode_id"].to_pylist() == ["root"]
+
+
+def test_a_misspelled_relation_in_a_query_is_refused(tree):
+    with pytest.raises(errors.QueryError, match="'forks' is not a relation, did you mean 'fork'"):
+        tree.count("relation = forks")
+
+
+def test_trees_are_read_and_extended_in_a_coroutine(tree):
+    async def run():
+        fork = await tree.fork_async("root", 2, episode_id="fork")
+        await fork.append_async(x=20)
+        await fork.end_async()
+        positions = await tree.steps_of_async("fork", lineage=True)
+        return len(positions), (await tree.lineage_async("fork")).num_rows
+
+    assert asyncio.run(run()) == (3, 2)
+
+
 def test_a_parent_of_another_buffer_is_unknown(tree, new_buffer):
     with pytest.raises(errors.UnknownEpisode, match="no episode 'root' in buffer 'scratch"):
         new_buffer().fork("root", 1)
@@ -198,7 +261,7 @@ def test_a_fork_of_evicted_steps_is_cut(new_buffer):
     with pytest.raises(errors.Evicted, match="1 of the 2 steps that episode 'fork' shares"):
         buffer.steps_of("fork", lineage=True)
     assert values(buffer, "fork", lineage=False) == [20, 21]
-    with pytest.raises(errors.InvalidValue, match="'root' has no step 0"):
+    with pytest.raises(errors.Evicted, match="step 0 of episode 'root' was evicted or deleted"):
         buffer.fork("fork", 1)
     for x in range(4):
         buffer.store(task_id="u", x=x, terminated=True)

@@ -65,7 +65,10 @@ def read_beginning(store: Store, session: Session, episode_id: str) -> dict[str,
     statement = sa.select(*[E[name] for name in names]).where(E.buffer_id == store.id)
     rows = session.query(statement.where(E.episode_id == episode_id))
     if not rows:
-        raise unknown_episode(store, episode_id)
+        raise errors.UnknownEpisode(
+            f"no episode {episode_id!r} in buffer {store.name!r}; store a step of the parent "
+            "first, or flush its writer"
+        )
     return dict(zip(names, rows[0], strict=True))
 
 

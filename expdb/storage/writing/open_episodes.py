@@ -11,7 +11,7 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
-from expdb.names import EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
+from expdb.names import DEFAULT_TASK, EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.reading.trees import unknown_episode
@@ -375,6 +375,11 @@ class OpenEpisodes:
         A step whose number is at most the greatest number of the open episode begins another one.
         """
         task_id, agent_id = key
+        if "parent" in details:
+            raise errors.InvalidValue(
+                f"parent={details['parent']!r} requires an episode_id, because several episodes "
+                "may have this parent; pass episode_id= with each step, or use buffer.episode()"
+            )
         try:
             episode = pending.opened[key] if key in pending.opened else self._open.get(key)
         except TypeError:
@@ -426,7 +431,9 @@ class OpenEpisodes:
         if episode is None:
             episode = self._begin(*key_of(row), episode_id, details, pending)
         pending.named[episode_id] = episode
-        if row.get("task_id", episode.task_id) != episode.task_id:
+        if row.get("task_id", episode.task_id) not in (episode.task_id, DEFAULT_TASK) or (
+            episode.parent is None and row.get("task_id", episode.task_id) != episode.task_id
+        ):
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} belongs to task {episode.task_id!r}; pass that task_id, "
                 "or another episode_id"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expdb import checks, errors
-from expdb.names import FORKS, RELATION_KEYS, RELATIONS
+from expdb.names import DEFAULT_TASK, FORKS, RELATION_KEYS, RELATIONS
 from expdb.sql.session import Session
 from expdb.storage.cached_records import EpisodeRecord, ParentLink
 from expdb.storage.reading.segments import Segments
@@ -19,7 +19,8 @@ NO_VERSION = -(2**63)  # stands for an unknown policy version
 NO_EPISODES: Mapping[str, EpisodeRecord] = {}
 _FIND = (
     "SELECT id, episode_id, ordered, coalesce(root_episode, id), parent_episode, parent_step, "
-    "relation, policy_version, CASE WHEN shared_steps > 0 THEN first_policy_version END "
+    "relation, policy_version, CASE WHEN shared_steps > 0 THEN first_policy_version END, "
+    "task_id, task_name, group_id "
     "FROM episodes WHERE buffer_id = ? AND {} = ?"
 )
 
@@ -47,8 +48,8 @@ def requested(arguments: Mapping[str, Any], episode_id: str) -> ParentLink | Non
     checks.choice(relation, "relation", *RELATIONS)
     if parent == episode_id:
         raise errors.InvalidValue(
-            f"episode {episode_id!r} cannot be its own parent; pass the episode_id of another "
-            "episode as parent"
+            f"episode {episode_id!r} cannot be its own parent; pass another episode_id, or the "
+            "episode_id of another episode as parent"
         )
     if step is not None:
         step = checks.whole(step, "parent_step", 0)
@@ -90,6 +91,9 @@ class _ParentRow(NamedTuple):
     relation: str | None
     policy_version: int | None
     oldest: int | None  # policy version of the oldest step of a fork
+    task_id: str
+    task_name: str | None
+    group_id: str | None
 
     def inherits(self, number: int) -> bool:
         """Whether the episode shares the step before `number` with its own parent."""
@@ -143,7 +147,10 @@ class WrittenEpisodes(StoredEpisodes):
         relation = (id, None, None, None)
         if link is not None and link.root is not None:
             relation = (link.root, link.episode, link.step, link.relation)  # type: ignore[assignment]
-        row = _ParentRow(id, name, write.after.ordered, *relation, before.policy_version, None)
+        row = _ParentRow(
+            id, name, write.after.ordered, *relation, before.policy_version, None,
+            before.task_id, before.task_name, before.group_id,
+        )  # fmt: skip
         self._rows[id] = self._rows[name] = row
         self._writes[id] = write, before.length
 
@@ -221,6 +228,7 @@ def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> Epis
     if link.relation not in FORKS:
         _require_step(stored, parent, link.step)
         return record.changed(parent=found)
+    record = _with_task_of(record, parent)
     if not link.step and not (stored.steps(parent)[:, 1] < 0).any():
         return record.changed(parent=found)
     owner = _owner_of(stored, parent, link.step)
@@ -228,6 +236,20 @@ def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> Epis
     found, last = found._replace(position=position, shared=shared, oldest=oldest), link.step - 1
     return record.changed(
         parent=found, length=shared, last_step=last, greatest={}, unknown_greatest=last
+    )
+
+
+def _with_task_of(record: EpisodeRecord, parent: _ParentRow) -> EpisodeRecord:
+    """Return the record of a fork with the task, and by default the group, of its parent."""
+    if record.task_id not in (parent.task_id, DEFAULT_TASK):
+        raise errors.InvalidValue(
+            f"a fork has the task of its parent, {parent.task_id!r}, got task_id="
+            f"{record.task_id!r}; omit task_id, or pass relation='continuation'"
+        )
+    return record.changed(
+        task_id=parent.task_id,
+        task_name=parent.task_name if record.task_name is None else record.task_name,
+        group_id=parent.group_id if record.group_id is None else record.group_id,
     )
 
 
@@ -249,7 +271,7 @@ def _require_step(stored: StoredEpisodes, parent: _ParentRow, number: int) -> No
     owner = _owner_of(stored, parent, number + 1)
     numbers = stored.steps(owner)[:, 1]
     if number not in numbers and len(numbers) and number != int(numbers.max()) + 1:
-        raise _no_step(parent, number, numbers)
+        raise _no_step(parent, number, stored.steps(owner))
 
 
 def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int, int | None]:
@@ -258,7 +280,7 @@ def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[in
     order = np.argsort(ordinals) if owner.ordered else np.lexsort((positions, numbers))
     ordinals, numbers, positions, versions = steps[order].T
     if number - 1 not in numbers:
-        raise _no_step(owner, number - 1, numbers)
+        raise _no_step(owner, number - 1, steps)
     count = int((numbers < number).sum())
     if (numbers[:count] >= number).any():
         raise errors.InvalidValue(
@@ -277,14 +299,20 @@ def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[in
     return shared, int(positions[:count].max()), min(known, default=None)
 
 
-def _no_step(episode: _ParentRow, number: int, numbers: np.ndarray) -> errors.ExpDBError:
-    if not len(numbers):
+def _no_step(episode: _ParentRow, number: int, steps: np.ndarray) -> errors.ExpDBError:
+    if not len(steps):
         return errors.Evicted(
             f"all steps of episode {episode.name!r} were evicted or deleted; choose another parent"
         )
+    first, last = int(steps[:, 1].min()), int(steps[:, 1].max())
+    if number < first and steps[:, 0].min() > 0:
+        return errors.Evicted(
+            f"step {number} of episode {episode.name!r} was evicted or deleted; its stored steps "
+            f"are {first} to {last}, so begin at another step"
+        )
     return errors.InvalidValue(
-        f"episode {episode.name!r} has no step {number}; its stored steps are "
-        f"{numbers.min()} to {numbers.max()}, so pass another parent_step"
+        f"episode {episode.name!r} has no step {number}; its stored steps are {first} to {last}, "
+        "so begin at another step, or flush the writer of the episode first"
     )
 
 
