@@ -28,7 +28,7 @@ from expdb.memory.budget import Budget
 from expdb.names import (
     COLUMN_KINDS,
     DEFAULT_TASK,
-    FORKS,
+    FORK_RELATIONS,
     STORE_CALL,
     NotACollection,
     TaskReminder,
@@ -193,15 +193,15 @@ class ReplayBuffer(NotACollection):
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
         parent : str, optional
-            `episode_id` of the episode that this episode branches from, or that started it. Pass
-            the arguments of a relation with the first step of the episode.
+            `episode_id` of the parent, which this episode branches from, continues or was started
+            by. Pass `parent`, `parent_step` and `relation` with the first step of the episode.
         parent_step : int, optional
-            Number of the parent's step at which this episode begins: for a fork or a retry, the
-            first step that differs, otherwise the step that started this episode. Required for a
-            fork; 0 by default for a retry.
+            Number of the step of the parent at which this episode begins. For a fork or a retry,
+            this is the first step that differs. For other relations, it is the step that started
+            this episode. Required for a fork; 0 by default for a retry.
         relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
-            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            the parent before `parent_step`. It stores only its own steps, which are numbered from
             `parent_step` on.
         trainable : bool, default True
             Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on
@@ -472,14 +472,15 @@ class ReplayBuffer(NotACollection):
         group_id : str, optional
             Group of the episode, such as the rollouts of one prompt.
         parent : str, optional
-            `episode_id` of the episode that this episode branches from, or that started it.
+            `episode_id` of the parent, which this episode branches from, continues or was started
+            by.
         parent_step : int, optional
-            Number of the parent's step at which this episode begins: for a fork or a retry, the
-            first step that differs, otherwise the step that started this episode. Required for a
-            fork; 0 by default for a retry.
+            Number of the step of the parent at which this episode begins. For a fork or a retry,
+            this is the first step that differs. For other relations, it is the step that started
+            this episode. Required for a fork; 0 by default for a retry.
         relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
-            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            the parent before `parent_step`. It stores only its own steps, which are numbered from
             `parent_step` on.
         trainable : bool, default True
             Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on
@@ -551,23 +552,23 @@ class ReplayBuffer(NotACollection):
         )
 
     def fork(self, parent: str, /, at_step: int, **options: Any) -> EpisodeWriter:
-        """Return a writer of an episode that continues another one from a step on.
+        """Return a writer of a new episode that branches off from another one.
 
-        The new episode shares the steps of the parent before `at_step`, and stores only its own
-        steps, which are numbered from `at_step` on. Read it from the root with
+        The new episode shares the steps of the parent before `at_step`. It stores only its own
+        steps, which are numbered from `at_step` on. To read it from the root, pass
         ``unit=expdb.Episode(lineage=True)`` or `expdb.Tokens`.
 
         Parameters
         ----------
         parent : str
-            `episode_id` of the parent, which may be open. Steps of the parent that a writer of
-            this handle has gathered are flushed first.
+            `episode_id` of the parent, which may be open. If a writer of this handle has unflushed
+            steps of the parent, it flushes them first.
         at_step : int
             Number of the first step that differs from the parent.
         **options
-            Other arguments of `episode`, such as `episode_id` of the new episode, `policy_version`
-            or ``relation="retry"``. The new episode has the task and, by default, the agent and
-            the group of the parent.
+            Other arguments of `episode`, such as the `episode_id` of the new episode,
+            `policy_version` or ``relation="retry"``. The new episode has the task of the parent
+            and, by default, its agent and group.
 
         Returns
         -------
@@ -577,11 +578,11 @@ class ReplayBuffer(NotACollection):
         Raises
         ------
         UnknownEpisode
-            If the buffer has no such episode.
+            If the buffer has no episode `parent`.
         InvalidValue
             If the parent has no step ``at_step - 1``, or another argument is invalid.
         Evicted
-            If this step was evicted or deleted.
+            If step ``at_step - 1`` was evicted or deleted.
         EpisodeMismatch
             If an episode with the new `episode_id` exists.
         DatabaseReadOnly
@@ -592,15 +593,15 @@ class ReplayBuffer(NotACollection):
         >>> with buffer.fork("rollout-1", at_step=3) as episode:  # doctest: +SKIP
         ...     episode.append(messages=messages, action=action, reward=1.0)
         """
-        checks.choice(options.setdefault("relation", "fork"), "relation", *FORKS)
+        checks.choice(options.setdefault("relation", "fork"), "relation", *FORK_RELATIONS)
         if {"parent", "parent_step"} & options.keys():
             raise errors.InvalidValue(
                 "fork() has no arguments parent and parent_step; pass at_step"
             )
         self._writers.flush_episode(checks.text(parent, "parent"))
-        beginning = self._store.read(trees.read_beginning, parent)
+        defaults = self._store.read(trees.read_fork_defaults, parent)
         at_step = checks.whole(at_step, "at_step", 0)
-        return self.episode(**{**beginning, **options, "parent": parent, "parent_step": at_step})
+        return self.episode(**{**defaults, **options, "parent": parent, "parent_step": at_step})
 
     def writer(
         self, *, flush_steps: int = 256, flush_bytes: int = 1 << 20, flush_seconds: float = 5.0
@@ -956,10 +957,10 @@ class ReplayBuffer(NotACollection):
         Returns
         -------
         pyarrow.Table
-            One row per stored episode, from the root on; children follow their parent. `depth` is
-            0 for the root, and null if an ancestor is no longer stored. `episode` and the other
-            columns are those of `episodes`. `parent_episode` and `root_episode` are numbers, as in
-            `episode`.
+            One row per stored episode, beginning with the root. Children follow their parent.
+            `depth` is 0 for the root, and null if an episode on the path to the root is no longer
+            stored. The other columns are those of `episodes`. `parent_episode` and `root_episode`
+            contain numbers of episodes, as in `episode`.
 
         Raises
         ------
@@ -971,12 +972,12 @@ class ReplayBuffer(NotACollection):
         >>> buffer.lineage("rollout-1")["relation"].to_pylist()  # doctest: +SKIP
         [None, 'fork', 'subagent']
         """
-        rows = self._store.read(trees.lineage, checks.text(episode_id, "episode_id"))
+        rows = self._store.read(trees.read_tree, checks.text(episode_id, "episode_id"))
         return table_of_rows(rows, trees.COLUMNS)
 
     @retry_on_restart
     def steps_of(self, episode_id: str, lineage: bool = False) -> np.ndarray:
-        """Return the positions of the steps of an episode, in their order.
+        """Return the positions of the steps of an episode, in the order of the steps.
 
         Parameters
         ----------
@@ -1002,7 +1003,7 @@ class ReplayBuffer(NotACollection):
         >>> buffer.get(buffer.steps_of("rollout-1", lineage=True))  # doctest: +SKIP
         """
         name, lineage = checks.text(episode_id, "episode_id"), checks.flag(lineage, "lineage")
-        return self._store.read(trees.positions_of, name, lineage)
+        return self._store.read(trees.find_positions, name, lineage)
 
     @retry_on_restart
     def unfinished(self, group_size: int) -> pa.Table:

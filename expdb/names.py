@@ -95,10 +95,11 @@ EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags", "t
 RELATION_KEYS = ("parent", "parent_step", "relation")
 EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS, *RELATION_KEYS)
 
-# How an episode is related to its parent. Forks and retries share the first steps of the parent.
+# Relations of an episode to its parent. Forks and retries share the first steps of the parent.
 RELATIONS = ("fork", "retry", "subagent", "continuation", "compaction")
-FORKS = ("fork", "retry")
-MEMBERS = ("root", *FORKS)  # the episodes that count as rollouts of a group by default
+FORK_RELATIONS = ("fork", "retry")
+# Episodes that count as rollouts of a group by default; "root" stands for no parent.
+ROLLOUT_RELATIONS = ("root", *FORK_RELATIONS)
 
 COLUMNS = tuple(dict.fromkeys((*EPISODE_KEYS, *STEP_KEYS)))
 # Names that other libraries use for columns of expdb.

@@ -1,6 +1,6 @@
-"""Compare handles of a buffer with forks with a plain model, after every write and change.
+"""Compare handles of a buffer with forks to a simple model after every change.
 
-`EXPDB_MODEL_STEPS=20000 python3 dev.py test tests/test_tree_model.py` makes longer histories.
+`EXPDB_MODEL_STEPS=20000 python3 dev.py test tests/test_tree_model.py` runs longer histories.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class Trees(RuleBasedStateMachine):
         with expdb.open(self.location) as db:
             db.buffer(self.name, capacity=capacity)
         self.buffers = [db.buffer(self.name) for db in self.databases]
-        self.rollouts, self.values, self.added = [], {}, 0  # `values` are those of stored steps
+        self.rollouts, self.values, self.added = [], {}, 0  # `values` has only stored steps
         self.numbers = itertools.count()
 
     def _write(self, handle, rollout, ends, **arguments):
@@ -156,16 +156,16 @@ class Trees(RuleBasedStateMachine):
         self._write(handle, rollouts[which % len(rollouts)], ends)
 
     @precondition(lambda self: self.values)
-    @rule(handle=st.integers(0, 1), some=st.sets(st.integers(0, 30), min_size=1, max_size=2))
-    def delete(self, handle, some):
-        positions = {list(self.values)[index % len(self.values)] for index in some}
+    @rule(handle=st.integers(0, 1), indices=st.sets(st.integers(0, 30), min_size=1, max_size=2))
+    def delete(self, handle, indices):
+        positions = {list(self.values)[index % len(self.values)] for index in indices}
         assert self.buffers[handle].delete(sorted(positions)) == len(positions)
         for position in positions:
             del self.values[position]
         self._tidy()
 
     def _expected(self):
-        """Return the positions of the episodes that can be drawn, without and with lineage."""
+        """Return the positions of each episode that can be drawn, without and with lineage."""
         own, whole = {}, {}
         for rollout in self.rollouts:
             steps = [at for at, _ in rollout.own]
@@ -245,4 +245,4 @@ def compare(location, steps, example_steps):
     finally:
         for db in databases:
             db.close()
-    assert machine.compared > steps, "the histories were too short to tell anything"
+    assert machine.compared > steps, "the histories have too few steps"

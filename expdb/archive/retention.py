@@ -71,7 +71,7 @@ class _Backlog:
     plan: EvictionPlan
 
     def take(self, count: int) -> np.ndarray:
-        """Remove about `count` steps, or the trees of their episodes; return the positions."""
+        """Remove and return about `count` positions, or those of whole trees of episodes."""
         plan, taken = self.plan, np.zeros(len(self.plan.positions), np.bool_)
         taken[:count] = True
         if self.policy.whole_episodes:
@@ -355,7 +355,7 @@ class Retention:
         """
         pinned = pinned_from(self._store, session, self._store.state(session))
         if policy is not None and policy.whole_episodes:
-            return eviction.only_whole_trees(self._store, session, positions, pinned)
+            return eviction.select_whole_trees(self._store, session, positions, pinned)
         return positions if pinned is None else positions[positions < pinned]
 
     def _finish(self) -> int:

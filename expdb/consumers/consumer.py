@@ -21,7 +21,7 @@ from expdb.keywords import checked_keywords, deprecated, translate
 from expdb.process.awaiting import async_form, in_thread, obtain
 from expdb.replay.samplers import Sampler, Uniform
 from expdb.replay.sequences import Group
-from expdb.replay.tokens import Tokens, from_root
+from expdb.replay.tokens import Tokens, with_lineage
 from expdb.replay.units import Step, Unit
 from expdb.sampling.request import check_empty, field_names
 from expdb.sql.query import Where
@@ -128,8 +128,9 @@ class Consumer:
                     "stats() with where= requires unit=; pass unit=expdb.Group(size)"
                 )
             return figures
+        group = _get_group(unit)
         groups, discarded = count_groups(
-            self._buffer, self._ledger, record, _group_of(unit), where, unit.stale
+            self._buffer, self._ledger, record, group, where, unit.stale
         )
         return figures | {"groups": groups, "discarded": discarded}
 
@@ -267,7 +268,7 @@ class Consumer:
         Raises
         ------
         InvalidValue
-            If `unit` does not draw groups with `min_spread` above 0, or the consumer has no
+            If `unit` does not draw groups, its `min_spread` is 0, or the consumer has no
             `max_times_sampled`.
         QueryError
             If `where` is not a valid query.
@@ -280,7 +281,7 @@ class Consumer:
         >>> consumer.discard(unit)  # doctest: +SKIP
         3
         """
-        unit = _group_of(unit)
+        unit = _get_group(unit)
         if not unit.min_spread:
             raise errors.InvalidValue(
                 f"unit must be a Group with min_spread above 0, got {unit!r}; pass the unit of the "
@@ -761,10 +762,10 @@ def _request(
     return BatchRequest(size, least, where, sampler, unit, names, empty, pin)
 
 
-def _group_of(unit: Any) -> Group:
-    """Return the Group that a unit draws; `Tokens` reads its rollouts from the root."""
-    group = from_root(unit.of) if isinstance(unit, Tokens) else unit
-    checks.instance(group, Group, "unit", "expdb.Group(8), or a unit Tokens of a Group")
+def _get_group(unit: Any) -> Group:
+    """Return the Group that a unit draws; for `Tokens`, with ``lineage=True``."""
+    group = with_lineage(unit.of) if isinstance(unit, Tokens) else unit
+    checks.instance(group, Group, "unit", "expdb.Group(8) or expdb.Tokens(of=expdb.Group(8))")
     assert isinstance(group, Group)
     return group
 

@@ -47,7 +47,7 @@ def count_groups(
             stale = select.stale_episodes(store, session, least, oldest_of_agents)
             versions, oldest = np.where(np.isin(ids, stale), -np.inf, np.inf), 0.0
         if unit.score is not None:
-            names = tuple(n for n in unit.reads if n == "ended" or SCORE.fullmatch(n))
+            names = tuple(name for name in unit.reads if name == "ended" or SCORE.fullmatch(name))
             rows = select.columns_of_episodes(store, session, names, 1 << 62, ids)
             returns, waiting = unit.values(_columns(names, rows, ids).__getitem__, time.time())
     is_partial = stored_steps < lengths  # partly evicted rollouts are not drawn
@@ -61,11 +61,14 @@ def count_groups(
 def _add_shared_returns(
     store: Store, session: Session, ids: np.ndarray, returns: np.ndarray
 ) -> None:
-    """Add the returns of shared steps to those of forks; the return of a cut fork is unknown."""
-    shared = trees.returns_of_shared_steps(store, session, ids)
+    """Add the rewards of shared steps to the returns of forks.
+
+    The return of a fork is NaN if one of its shared steps is not stored.
+    """
+    shared_returns = trees.sum_shared_rewards(store, session, ids)
     for index, id in enumerate(ids.tolist()):
-        if id in shared:
-            total, is_whole = shared[id]
+        if id in shared_returns:
+            total, is_whole = shared_returns[id]
             if total is not None:
                 returns[index] = total + np.nan_to_num(returns[index])
             if not is_whole:
@@ -107,13 +110,13 @@ def _find_stored_parts(
 
 
 def _rollouts(
-    store: Store, session: Session, where: Where, kinds: tuple[str, ...], newest: bool
+    store: Store, session: Session, where: Where, relations: tuple[str, ...], newest: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return group, return, policy version, number and own length of complete episodes.
 
     The policy version is that of the oldest step or, with `newest`, of the newest step.
     """
-    rows = select.complete_rollouts(store, session, store.compiled(where), kinds, newest)
+    rows = select.complete_rollouts(store, session, store.compiled(where), relations, newest)
     codes: dict[tuple[bool, str], int] = {}
     names = [(row[0] is None, row[1] if row[0] is None else row[0]) for row in rows]
     groups = [codes.setdefault(name, len(codes)) for name in names]

@@ -21,7 +21,7 @@ from expdb.storage.ledger.encoding import damaged
 from expdb.storage.ledger.entries import Entry
 from expdb.storage.store import Store
 
-_RENAMED = {"fork_threshold": "drift_threshold"}  # settings of Tokens in expdb 0.2
+_NEW_NAMES = {"fork_threshold": "drift_threshold"}  # by the name of the setting in expdb 0.2
 # A unit that replaces the recorded unit, or classes to search for the recorded name.
 Units = Unit | tuple[type[Unit], ...]
 
@@ -149,9 +149,9 @@ def _unit(settings: Mapping[str, Any], units: Iterable[type[Unit]], what: str) -
             f"import the module of the unit, pass units=[{name.rpartition('.')[2]}] to replay(), "
             "or pass the unit itself as unit="
         )
-    renamed = _RENAMED if issubclass(kind, Tokens) else {}
+    new_names = _NEW_NAMES if issubclass(kind, Tokens) else {}
     arguments = {
-        renamed.get(key, key): _setting(value, units, what)
+        new_names.get(key, key): _setting(value, units, what)
         for key, value in settings.items()
         if key != "name"
     }

@@ -284,7 +284,7 @@ class Owners(Follower):
         return rank[codes].reshape(episodes.shape)
 
     def parent_of(self, episode: int) -> int:
-        """Return the parent of an episode, or UNKNOWN if it has none or is not stored."""
+        """Return the parent of an episode; UNKNOWN if it has no parent or is not stored."""
         place = int(self._ids.searchsorted(episode))
         if place == len(self._ids) or self._ids[place] != episode:
             return UNKNOWN
@@ -293,7 +293,7 @@ class Owners(Follower):
 
     def texts(self, name: str, episodes: np.ndarray) -> list[str | None]:
         """Return the texts of a column of episodes."""
-        texts: list[Any] = [*self._codes[name], None]  # the last entry is that of code -1
+        texts: list[Any] = [*self._codes[name], None]  # None has the code -1
         codes = self._values[name].take(self._places(episodes)).astype(np.int64)
         return [texts[code] for code in codes.tolist()]
 

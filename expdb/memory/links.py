@@ -101,7 +101,7 @@ class Details:
         self.tail_chunk = np.array([-1 if row[4] is None else row[4] for row in rows], np.int64)
         self.tail_row = np.array([-1 if row[5] is None else row[5] for row in rows], np.int64)
         self.tail_fields = [row[6] or "[]" for row in rows]
-        self.shared = np.array([row[7] or 0 for row in rows], np.int64)  # with the parent
+        self.shared = np.array([row[7] or 0 for row in rows], np.int64)  # steps of the parent
         self.place = np.full(len(rows), UNKNOWN)  # row of the final observation, if it has one
 
     @classmethod

@@ -77,7 +77,7 @@ class NewSteps:
     ranges: list[StepRange]
     chunk_rows: list[ChunkRows]
     ended: list[EndedEpisode]
-    shared: dict[int, int]  # number of steps that forks among the episodes share with their parents
+    shared: dict[int, int]  # number of steps that each fork shares with its parent
 
 
 def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | None:
@@ -325,8 +325,8 @@ def _link(r: Resident, new_steps: NewSteps) -> list[int]:
 def _end(r: Resident, end: EndedEpisode, new: int, shared: dict[int, int]) -> list[int]:
     """Mark an episode as ended; return its first position if it is complete and began before `new`.
 
-    An episode is left unchanged if some of its steps are not in memory. `shared` has the numbers of
-    steps that forks share with their parents.
+    An episode is left unchanged if some of its steps are not in memory. `shared` is the number of
+    steps that each fork shares with its parent.
     """
     episode = r.open.get(end.episode)
     if episode is None or episode.ordinal != end.length:

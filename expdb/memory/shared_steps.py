@@ -13,45 +13,46 @@ Value = TypeVar("Value")
 
 
 class SharedSteps:
-    """The steps of episodes up to the steps at which others branch off.
+    """Find shared steps in memory, and cache the rows by episode.
 
-    A fork shares the steps of an episode, its owner, that have smaller numbers than `parent_step`
-    and positions up to `parent_position`. If the owner is a fork, its own shared steps come before.
+    The episode that stores the last shared step of a fork is their owner. The fork shares the
+    steps of the owner with numbers below `parent_step` and positions up to `parent_position`. If
+    the owner is also a fork, the steps that it shares with its parent come first.
     """
 
     def __init__(self, resident: Any):
         self._resident = resident
-        self._lines: dict[int, np.ndarray] = {}  # rows of consecutive steps by owner
+        self._rows_of_owners: dict[int, np.ndarray] = {}  # rows of consecutive steps
         self._rows: dict[tuple[float, float], np.ndarray] = {}
         self._counts: dict[tuple[float, float], int] = {}
 
-    def rows(self, end: float, step: float) -> np.ndarray:
-        """Return the rows of the shared steps that are in memory, oldest first."""
-        line, rows = self._find_unknown(end, step, self._rows, NONE)
-        for key in reversed(line):
-            rows = self._rows[key] = np.concatenate((rows, self._own(*key)))
+    def find_rows(self, end: float, step: float) -> np.ndarray:
+        """Return the rows of the shared steps in memory, oldest first."""
+        keys, rows = self._find_unknown(end, step, self._rows, NONE)
+        for key in reversed(keys):
+            rows = self._rows[key] = np.concatenate((rows, self._find_own_rows(*key)))
         return rows
 
     def count(self, end: float, step: float) -> int:
-        """Return the number of these steps."""
-        line, count = self._find_unknown(end, step, self._counts, 0)
-        for key in reversed(line):
-            count = self._counts[key] = count + len(self._own(*key))
+        """Return the number of the shared steps in memory."""
+        keys, count = self._find_unknown(end, step, self._counts, 0)
+        for key in reversed(keys):
+            count = self._counts[key] = count + len(self._find_own_rows(*key))
         return count
 
     def _find_unknown(
         self, end: float, step: float, known: dict[tuple[float, float], Value], nothing: Value
     ) -> tuple[list[tuple[float, float]], Value]:
-        """Return the branches up to the first known one, and the value of this one."""
-        line: list[tuple[float, float]] = []
+        """Return the branches before the nearest one in `known`, and the value of that branch."""
+        keys: list[tuple[float, float]] = []
         while not np.isnan(end) and self._resident.is_stored(int(end)):
             if (end, step) in known:
-                return line, known[end, step]
-            line.append((end, step))
-            end, step = self._branch_of(int(end))
-        return line, nothing
+                return keys, known[end, step]
+            keys.append((end, step))
+            end, step = self._find_branch(int(end))
+        return keys, nothing
 
-    def _branch_of(self, position: int) -> tuple[float, float]:
+    def _find_branch(self, position: int) -> tuple[float, float]:
         """Return the parent position and the parent step of the episode of a step; NaN for none."""
         rows = np.array([self._resident.row(position)])
         end, step = (
@@ -60,8 +61,8 @@ class SharedSteps:
         )
         return end, step
 
-    def _own(self, end: float, step: float) -> np.ndarray:
-        """Return the rows of the shared steps of the episode with a step at the position `end`."""
+    def _find_own_rows(self, end: float, step: float) -> np.ndarray:
+        """Return the rows of the shared steps that the owner of the position `end` stores."""
         r = self._resident
         row = r.row(int(end))
         owner = int(r.columns["episode"][row])
@@ -70,13 +71,13 @@ class SharedSteps:
             rows = r.rows(positions[(positions <= end) & r.are_stored(positions)])
             shared: np.ndarray = rows[r.columns["step"][rows] < step]
             return shared
-        line = self._lines.get(owner, NONE)
-        place = int(r.ordinals(row) - r.ordinals(line[0])) if len(line) else -1
-        if not (0 <= place < len(line) and line[place] == row):
+        owner_rows = self._rows_of_owners.get(owner, NONE)
+        place = int(r.ordinals(row) - r.ordinals(owner_rows[0])) if len(owner_rows) else -1
+        if not (0 <= place < len(owner_rows) and owner_rows[place] == row):
             before = layout.backward(r, np.array([row]), int(r.ordinals(row)))[0]
-            line = self._lines[owner] = np.append(before[before >= 0], row)
-            place = len(line) - 1
-        return line[: place + 1]
+            owner_rows = self._rows_of_owners[owner] = np.append(before[before >= 0], row)
+            place = len(owner_rows) - 1
+        return owner_rows[: place + 1]
 
 
 def find_shared_steps(resident: Any, firsts: np.ndarray) -> list[np.ndarray]:
@@ -85,7 +86,7 @@ def find_shared_steps(resident: Any, firsts: np.ndarray) -> list[np.ndarray]:
     ends, steps = (
         resident.of_episodes(name, firsts) for name in ("parent_position", "parent_step")
     )
-    return [shared.rows(end, step) for end, step in zip(ends.tolist(), steps.tolist(), strict=True)]
+    return [shared.find_rows(*key) for key in zip(ends.tolist(), steps.tolist(), strict=True)]
 
 
 def have_whole_lineage(resident: Any, firsts: np.ndarray) -> np.ndarray:
@@ -96,8 +97,8 @@ def have_whole_lineage(resident: Any, firsts: np.ndarray) -> np.ndarray:
         return is_whole
     shared, rows = SharedSteps(resident), firsts[forks]
     ends, steps = (resident.of_episodes(name, rows) for name in ("parent_position", "parent_step"))
-    found = dict.fromkeys(zip(ends.tolist(), steps.tolist(), strict=True))
-    counts = {key: shared.count(*key) for key in sorted(found, reverse=True)}  # the longest first
+    branches = dict.fromkeys(zip(ends.tolist(), steps.tolist(), strict=True))
+    counts = {key: shared.count(*key) for key in sorted(branches, reverse=True)}  # longest first
     stored = [counts[key] for key in zip(ends.tolist(), steps.tolist(), strict=True)]
     is_whole[forks] = np.array(stored) == resident.ordinals(rows)
     return is_whole

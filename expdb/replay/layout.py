@@ -265,7 +265,7 @@ class Trajectories(Protocol):
         Returns
         -------
         list of ndarray of int64
-            Rows of the shared steps in memory, oldest first, for each episode.
+            For each episode, the rows of its shared steps in memory, oldest first.
         """
 
     def have_whole_lineage(self, firsts: np.ndarray) -> np.ndarray:
@@ -297,7 +297,7 @@ class Trajectories(Protocol):
         Returns
         -------
         int
-            Number of the parent; -1 if the episode has none, or is not stored any more.
+            Number of the parent; -1 if the episode has no parent or is no longer stored.
         """
 
     def texts_of_episodes(self, name: str, rows: np.ndarray) -> list[str | None]:
@@ -312,8 +312,8 @@ class Trajectories(Protocol):
 
         Returns
         -------
-        list of str, None for no text
-            Texts.
+        list of str or None
+            The text of the episode of each step; None if it has no text.
         """
 
 
@@ -376,10 +376,10 @@ class Layout:
     ragged: bool = False
 
     def from_root(self, trajectories: Trajectories, max_length: int | None = None) -> Layout:
-        """Return the layout with the steps that forks and retries share with their parents.
+        """Return the layout with the shared steps of forks and retries before their own steps.
 
         The unit must name ``"parent_position"`` and ``"parent_step"`` in `Unit.reads`. The column
-        `shared_steps` is the number of these steps.
+        `shared_steps` is the number of the shared steps.
 
         Parameters
         ----------
@@ -391,25 +391,25 @@ class Layout:
         Returns
         -------
         Layout
-            A layout as `of_episodes` returns it, with the same other columns.
+            A layout like that of `of_episodes`, with the same other columns as this layout.
         """
         firsts = self.rows[..., 0].reshape(-1)
-        there = np.flatnonzero(firsts >= 0)
-        there = there[trajectories.ordinals(firsts[there]) > 0]
+        forks = np.flatnonzero(firsts >= 0)
+        forks = forks[trajectories.ordinals(firsts[forks]) > 0]
         counts = np.zeros(len(firsts), np.int64)
         columns = {**self.columns, "shared_steps": counts.reshape(self.rows.shape[:-1])}
-        if not len(there):
+        if not len(forks):
             return replace(self, columns=columns)
-        shared = trajectories.shared_steps(firsts[there])
-        counts[there] = [len(line) for line in shared]
+        shared = trajectories.shared_steps(firsts[forks])
+        counts[forks] = [len(shared_rows) for shared_rows in shared]
         own = self.rows.reshape(len(firsts), -1)
         width = int((counts + (own >= 0).sum(1)).max())
         rows = np.full((len(firsts), width), UNKNOWN)
-        for index, line in enumerate(own):
-            line = line[line >= 0]
-            rows[index, counts[index] :][: len(line)] = line
-        for index, line in zip(there.tolist(), shared, strict=True):
-            rows[index, : len(line)] = line
+        for index, own_rows in enumerate(own):
+            own_rows = own_rows[own_rows >= 0]
+            rows[index, counts[index] :][: len(own_rows)] = own_rows
+        for index, shared_rows in zip(forks.tolist(), shared, strict=True):
+            rows[index, : len(shared_rows)] = shared_rows
         rows = rows[:, :max_length] if max_length is not None else rows
         layout = padded(trajectories, rows.reshape(*self.rows.shape[:-1], -1))
         layout.columns = {**columns, **layout.columns}

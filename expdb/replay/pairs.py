@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from expdb import checks
-from expdb.names import MEMBERS, UNKNOWN
+from expdb.names import ROLLOUT_RELATIONS, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories
-from expdb.replay.sequences import Group, read_episodes, select_members
+from expdb.replay.sequences import Group, episode_reader, select_rollouts
 from expdb.replay.units import Unit
 
 
@@ -46,7 +46,7 @@ class Pairs(Unit):
     max_length : int, optional
         Length T of the arrays, at least 1. Longer rollouts are cut, and shorter ones are padded.
     of : tuple of str, default ("root", "fork", "retry")
-        Which episodes are rollouts, as in `Group`.
+        Relations of the episodes that count as rollouts, as in `Group`.
     lineage : bool, default False
         Whether forks and retries are read from the root, as in `Group`.
 
@@ -70,7 +70,7 @@ class Pairs(Unit):
     margin: float = 0.0
     per: Literal["group", "task"] = "group"
     max_length: int | None = None
-    of: tuple[str, ...] = MEMBERS
+    of: tuple[str, ...] = ROLLOUT_RELATIONS
     lineage: bool = False
 
     checks_results: ClassVar[bool] = False
@@ -135,12 +135,12 @@ class Pairs(Unit):
         ndarray of int64, shape (P, 2)
             Rows of the first steps of the better and of the worse rollout.
         """
-        rows = select_members(trajectories, rows, self)
+        rows = select_rollouts(trajectories, rows, self)
         groups = tasks = trajectories.of_episodes("task_id", rows)
         if self.per == "group":
             groups = trajectories.of_episodes("group_id", rows)
             groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
-        read = read_episodes(trajectories, rows, self.lineage)
+        read = episode_reader(trajectories, rows, self.lineage)
         values, _ = self._group.values(read, time.time())
         compared = np.flatnonzero(~np.isnan(values))
         # Within a group from the best rollout to the worst; among equal ones, the older first.
@@ -176,7 +176,7 @@ class Pairs(Unit):
         Layout
             Rows of shape (P, 2, T) with a mask, and the columns of the pairs.
         """
-        read = read_episodes(trajectories, rows, self.lineage)
+        read = episode_reader(trajectories, rows, self.lineage)
         values, _ = self._group.values(read, 0.0)
         layout = Layout.of_episodes(trajectories, rows, self.max_length)
         if self.lineage:

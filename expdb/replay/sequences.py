@@ -11,7 +11,7 @@ import numpy as np
 
 from expdb import checks
 from expdb.errors import InvalidValue
-from expdb.names import MEMBERS, RELATIONS, UNKNOWN
+from expdb.names import RELATIONS, ROLLOUT_RELATIONS, UNKNOWN
 from expdb.replay.layout import Layout, Trajectories, padded
 from expdb.replay.units import Unit
 
@@ -186,10 +186,11 @@ class Episode(Unit):
         steps becomes an object array with one array per episode.
     lineage : bool, default False
         Whether forks and retries are read from the root: the steps that they share with their
-        parents come before their own steps. An episode with a shared step that was evicted or
-        deleted is then not drawn. `shared_steps` is the number of these steps, so the priority is
-        that of ``batch["position"][k, batch["shared_steps"][k]]``. By default, only the own steps
-        of each episode are read.
+        parents come before their own steps. If a shared step was evicted or deleted, the episode is
+        then not drawn. The batch has the key `shared_steps`, the number of shared steps. The
+        priority of item k is that of its first own step, at the position
+        ``batch["position"][k, batch["shared_steps"][k]]``. By default, only the own steps of each
+        episode are read.
 
     Raises
     ------
@@ -333,21 +334,21 @@ class Group(Unit):
         Afterwards, ``"wait"`` leaves the rollout out. By default 0, or without limit for
         ``"wait"``. A group does not wait for a score that a judge has recorded as a failure.
     of : tuple of str, default ("root", "fork", "retry")
-        Which episodes are rollouts of the group: episodes without a parent (``"root"``), and those
-        with these relations to their parents.
+        Relations of the episodes that count as rollouts of the group. ``"root"`` stands for
+        episodes without a parent.
     lineage : bool, default False
         Whether forks and retries are read from the root: the steps that they share with their
-        parents come before their own steps. A rollout with a shared step that was evicted or
-        deleted then does not count. Returns include the rewards of the shared steps, and
-        `shared_steps` is the number of these steps. By default, only the own steps of each episode
+        parents come before their own steps. If a shared step was evicted or deleted, the rollout
+        then does not count. Returns include the rewards of the shared steps. The batch has the key
+        `shared_steps`, the number of shared steps. By default, only the own steps of each episode
         are read.
     children : bool, default False
         Whether an item also contains the other descendants of its rollouts, such as sub-agents,
         after the rollouts. Only complete episodes with a matching step are included. They do not
         count towards `size`, the mean and the standard deviation. The batch has the key
-        `group_member` [G, n], the index of the rollout that an episode belongs to, or -1. With
-        `Tokens`, the rows of these episodes get the advantage of their rollout, and its reward if
-        their own is unknown.
+        `group_member` [G, n], the index of the rollout that an episode belongs to; -1 for a missing
+        episode. With `Tokens`, the rows of these episodes get the advantage of their rollout. If
+        their own reward is unknown, they also get the reward of their rollout.
 
     Raises
     ------
@@ -373,7 +374,7 @@ class Group(Unit):
     score: str | Mapping[str, float] | tuple[tuple[str, float], ...] | None = None
     missing: Literal["drop", "wait", "ignore"] | float = "drop"
     deadline: float | None = None
-    of: tuple[str, ...] = MEMBERS
+    of: tuple[str, ...] = ROLLOUT_RELATIONS
     lineage: bool = False
     children: bool = False
 
@@ -382,7 +383,7 @@ class Group(Unit):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checks.whole(self.size, "size", 1))
-        set_members(self)
+        set_relations(self)
         checks.flag(self.lineage, "lineage")
         checks.flag(self.children, "children")
         checks.flag(self.complete, "complete")
@@ -470,10 +471,10 @@ class Group(Unit):
         """The hashable key that identifies which groups may be drawn, a tuple."""
         key = ("group", self.size, self.complete, self.min_spread)
         others = self.max_spread, self.score, self.missing, self.deadline
-        kinds = self.of, self.lineage, self.children
-        if (*others, *kinds) == (None, None, "drop", None, MEMBERS, False, False):
+        branching = self.of, self.lineage, self.children
+        if (*others, *branching) == (None, None, "drop", None, ROLLOUT_RELATIONS, False, False):
             return key
-        return (*key, *others, *kinds)
+        return (*key, *others, *branching)
 
     def _has_spread(self, scores: np.ndarray) -> np.ndarray:
         if not self.min_spread and self.max_spread is None:
@@ -553,10 +554,10 @@ class Group(Unit):
             Rows of the first steps of the rollouts, -1 for each missing rollout. With `children`,
             the rows of their descendants follow.
         """
-        all_rows, rows = rows, select_members(trajectories, rows, self)
+        all_rows, rows = rows, select_rollouts(trajectories, rows, self)
         groups, tasks = (trajectories.of_episodes(name, rows) for name in ("group_id", "task_id"))
         groups = np.where(groups < 0, groups.max(initial=0) + 1 + tasks, groups)
-        read = read_episodes(trajectories, rows, self.lineage)
+        read = episode_reader(trajectories, rows, self.lineage)
         returns, waiting = self.values(read, time.time())
         if waiting.any():
             ready = ~np.isin(groups, groups[waiting])
@@ -571,7 +572,7 @@ class Group(Unit):
         in_order: np.ndarray = rollouts[np.argsort(members[chosen, 0])]
         if not self.children:
             return in_order
-        return _with_children(trajectories, in_order, all_rows, self.of)
+        return _append_children(trajectories, in_order, all_rows, self.of)
 
     def _newest(
         self, groups: np.ndarray, returns: np.ndarray
@@ -668,7 +669,7 @@ class Group(Unit):
         Layout
             Rows of shape (G, size, T) with a mask, and the columns of the groups.
         """
-        there, read = rows[:, : self.size] >= 0, read_episodes(trajectories, rows, self.lineage)
+        there, read = rows[:, : self.size] >= 0, episode_reader(trajectories, rows, self.lineage)
         returns = all_values = read("episode_return")
         if self.score is not None:
             all_values, _ = self.values(read, 0.0)
@@ -690,71 +691,71 @@ class Group(Unit):
         return layout
 
 
-def _find_owners(trajectories: Trajectories, rows: np.ndarray, owners: dict[int, int]) -> list[int]:
-    """Return the owner of each episode: its own entry in `owners`, or that of its parent.
+def _inherit(trajectories: Trajectories, rows: np.ndarray, indices: dict[int, int]) -> list[int]:
+    """Return the entry of each episode in `indices`, or else that of its nearest parent.
 
-    Add the owners that are found to `owners`. The owner of other episodes is UNKNOWN.
+    Also add these entries to `indices`. The entry is UNKNOWN if no parent has one.
     """
-    found = []
+    inherited = []
     for episode in trajectories.episodes(rows).tolist():
-        line = [episode]
-        while line[-1] not in owners and line[-1] != UNKNOWN:
-            line.append(trajectories.parent_of(line[-1]))
-        owner = owners.get(line[-1], UNKNOWN)
-        owners |= dict.fromkeys(line, owner)
-        found.append(owner)
-    return found
+        path = [episode]
+        while path[-1] not in indices and path[-1] != UNKNOWN:
+            path.append(trajectories.parent_of(path[-1]))
+        index = indices.get(path[-1], UNKNOWN)
+        indices |= dict.fromkeys(path, index)
+        inherited.append(index)
+    return inherited
 
 
-def _with_children(
-    trajectories: Trajectories, rollouts: np.ndarray, rows: np.ndarray, kinds: tuple[str, ...]
+def _append_children(
+    trajectories: Trajectories, rollouts: np.ndarray, rows: np.ndarray, relations: tuple[str, ...]
 ) -> np.ndarray:
-    """Return groups [G, n] with the episodes among `rows` that descend from their rollouts.
+    """Return groups [G, n]: their rollouts, and the episodes among `rows` that descend from these.
 
-    Episodes with a relation in `kinds` are rollouts themselves.
+    Episodes with a relation in `relations` are left out, because they are rollouts.
     """
     there = rollouts >= 0
     groups = np.broadcast_to(np.arange(len(rollouts))[:, None], rollouts.shape)
     episodes = trajectories.episodes(rollouts[there]).tolist()
-    owners = dict(zip(episodes, groups[there].tolist(), strict=True))
-    helpers = rows[trajectories.of_episodes("parent_episode", rows) >= 0]
-    relations = trajectories.texts_of_episodes("relation", helpers)
-    helpers = helpers[[name not in kinds for name in relations]]
+    group_of = dict(zip(episodes, groups[there].tolist(), strict=True))
+    candidates = rows[trajectories.of_episodes("parent_episode", rows) >= 0]
+    names = trajectories.texts_of_episodes("relation", candidates)
+    candidates = candidates[[name not in relations for name in names]]
     of_groups: list[list[int]] = [[] for _ in rollouts]
-    found = _find_owners(trajectories, helpers, owners)
-    for row, group in zip(helpers.tolist(), found, strict=True):
+    groups_of_candidates = _inherit(trajectories, candidates, group_of)
+    for row, group in zip(candidates.tolist(), groups_of_candidates, strict=True):
         if group != UNKNOWN:
             of_groups[group].append(row)
     children = np.full((len(rollouts), max(map(len, of_groups), default=0)), UNKNOWN)
-    for group, own in enumerate(of_groups):
-        children[group, : len(own)] = own
+    for group, child_rows in enumerate(of_groups):
+        children[group, : len(child_rows)] = child_rows
     return np.concatenate((rollouts, children), 1)
 
 
 def _find_members(trajectories: Trajectories, rows: np.ndarray, size: int) -> np.ndarray:
     """Return the index of the rollout that each episode of a group [G, n] belongs to."""
     members = np.full(rows.shape, UNKNOWN)
-    for group, own in enumerate(rows):
-        there = np.flatnonzero(own >= 0)
+    for group, group_rows in enumerate(rows):
+        there = np.flatnonzero(group_rows >= 0)
         rollouts = there[there < size]
-        episodes = trajectories.episodes(own[rollouts]).tolist()
-        owners = dict(zip(episodes, rollouts.tolist(), strict=True))
-        members[group, there] = _find_owners(trajectories, own[there], owners)
+        episodes = trajectories.episodes(group_rows[rollouts]).tolist()
+        member_of = dict(zip(episodes, rollouts.tolist(), strict=True))
+        members[group, there] = _inherit(trajectories, group_rows[there], member_of)
     return members
 
 
-def set_members(unit: Any) -> None:
-    """Check the settings `of` of a unit, and convert it to a tuple."""
+def set_relations(unit: Any) -> None:
+    """Check the setting `of` of a unit, and convert it to a tuple."""
     names = (unit.of,) if isinstance(unit.of, str) else unit.of
     if not isinstance(names, (tuple, list, set, frozenset)) or not names:
-        raise InvalidValue(f"of must be a tuple of relations, got {names!r}")
+        raise InvalidValue(f"of must be a tuple such as ('root', 'fork'), got {names!r}")
     for name in names:
         checks.choice(name, "of", "root", *RELATIONS)
     kinds = ("root", *RELATIONS)
     object.__setattr__(unit, "of", tuple(kind for kind in kinds if kind in names))
 
 
-def select_members(trajectories: Trajectories, rows: np.ndarray, unit: Any) -> np.ndarray:
+def select_rollouts(trajectories: Trajectories, rows: np.ndarray, unit: Any) -> np.ndarray:
     """Return the rows of the episodes that count as rollouts of a group or a pair."""
     is_child = trajectories.of_episodes("relation", rows) != UNKNOWN
     is_member = np.full(len(rows), "root" in unit.of)
@@ -765,24 +766,24 @@ def select_members(trajectories: Trajectories, rows: np.ndarray, unit: Any) -> n
     return rows[trajectories.have_whole_lineage(rows)] if unit.lineage else rows
 
 
-def read_episodes(
+def episode_reader(
     trajectories: Trajectories, rows: np.ndarray, lineage: bool
 ) -> Callable[[str], np.ndarray]:
-    """Return a function that returns a column of the episodes of `rows`, -1 for no episode.
+    """Return a function that reads a column of the episodes of `rows`.
 
-    With `lineage`, returns include the rewards of shared steps.
+    A row of -1 stands for no episode. With `lineage`, returns include the rewards of shared steps.
     """
 
     def read(name: str) -> np.ndarray:
         values = trajectories.of_episodes(name, rows)
         if name == "episode_return" and lineage:
-            there = rows >= 0
-            there[there] = trajectories.ordinals(rows[there]) > 0
-            if there.any():
-                lines = trajectories.shared_steps(rows[there])
-                shared = [_sum_known(trajectories.rewards(line)) for line in lines]
-                own, values = values[there], values.copy()
-                values[there] = [
+            is_fork = rows >= 0
+            is_fork[is_fork] = trajectories.ordinals(rows[is_fork]) > 0
+            if is_fork.any():
+                shared_rows = trajectories.shared_steps(rows[is_fork])
+                shared = [_sum_known(trajectories.rewards(steps)) for steps in shared_rows]
+                own, values = values[is_fork], values.copy()
+                values[is_fork] = [
                     total if np.isnan(value) else value + np.nan_to_num(total)
                     for value, total in zip(own.tolist(), shared, strict=True)
                 ]

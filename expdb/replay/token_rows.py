@@ -78,36 +78,36 @@ class Chains:
         return replace(self, turns=turns, size=np.minimum(self.size, max_tokens))
 
     def train_once(self, episodes: np.ndarray, positions: np.ndarray, masks: Masks) -> Chains:
-        """Return the rows with each generated token trained on once.
+        """Return the rows so that only one of them trains on each generated token.
 
-        Forks of an episode share turns, so several rows contain them. The first row that contains a
+        Forks of an episode share turns, so several rows contain them. Only the first row with a
         token trains on it. An episode that was drawn several times counts as several episodes.
-        `episodes` are those of the rollouts, and `positions` those of the steps. Rows without
-        tokens to train on are left out.
+        `episodes` has the episode of each rollout, and `positions` the position of each step. Rows
+        that have no tokens left to train on are left out.
         """
-        turns, copies = self.turns, _count_earlier(episodes)[self.rollout]
+        turns, copies = self.turns, _count_earlier_equal(episodes)[self.rollout]
         keys = np.stack((positions[turns.step], copies[turns.chain]))
         _, codes = np.unique(keys, axis=1, return_inverse=True)
         codes = codes.reshape(-1)
-        is_trained = turns.loss_tokens > 0  # not in a row that is masked as a whole
+        is_trained = turns.loss_tokens > 0  # False in rows that are masked as a whole
         order = np.flatnonzero(is_trained)
         order = order[np.argsort(codes[order], kind="stable")]
         repeats = np.flatnonzero(codes[order][1:] == codes[order][:-1]) + 1
         if not len(repeats):
             return self
         before = np.zeros(len(codes), np.int64)
-        for index in repeats.tolist():  # ascending, so each adds to the rows before it
+        for index in repeats.tolist():  # ascending, so `before[earlier]` is final
             earlier, own = order[index - 1], order[index]
             before[own] = max(before[earlier], turns.kept[earlier])
         before = np.minimum(before, turns.kept)
         loss_tokens = turns.loss_tokens - masks.count(turns.step, before) * is_trained
         turns = replace(turns, trained_before=before, loss_tokens=loss_tokens)
         rows = replace(self, turns=turns)
-        had = self.loss_tokens > 0
-        return rows.select(~had | (rows.loss_tokens > 0))
+        was_masked = self.loss_tokens == 0
+        return rows.select(was_masked | (rows.loss_tokens > 0))
 
-    def mean_of_branches(self, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Return, for each step, the mean of the values of the rollouts that train on its turn."""
+    def compute_branch_means(self, positions: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return, for each step, the mean value of the rollouts that train on its turn."""
         turns = self.turns
         is_trained = turns.loss_tokens > 0
         unique, codes = np.unique(positions, return_inverse=True)
@@ -203,8 +203,8 @@ def chain_turns(
     chain = np.cumsum(begins_chain) - 1
     kept = length.copy()
     kept[after - 1] = matched
-    nothing = np.zeros(len(steps), np.int64)
-    turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept), nothing)
+    trained_before = np.zeros(len(steps), np.int64)
+    turns = Turns(steps, chain, start, length, kept, masks.count(steps, kept), trained_before)
     first = np.flatnonzero(begins_chain)
     last = np.append(first[1:], len(steps))[: len(first)] - 1
     lost_tokens = _sum_by_chain(masks.count(steps, length) - turns.loss_tokens, chain, len(first))
@@ -220,8 +220,8 @@ def chain_turns(
     return chains.select(chains.loss_tokens > 0)
 
 
-def _count_earlier(values: np.ndarray) -> np.ndarray:
-    """Return how often the value of each element occurs before it."""
+def _count_earlier_equal(values: np.ndarray) -> np.ndarray:
+    """Return, for each element, the number of equal elements before it."""
     order = np.argsort(values, kind="stable")
     ranks = np.arange(len(values))
     begins = np.diff(values[order], prepend=values[order][:1] - 1) != 0
@@ -431,7 +431,7 @@ class TokenRows:
         """Return the value of the step of each generated token, [B, T, ...]."""
         return self._expand_turn_values(values[self._turns.step], elsewhere)
 
-    def _turn_places(self) -> tuple[np.ndarray, np.ndarray]:
+    def _find_turn_places(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the row of each turn with tokens, and the index of the turn in its row."""
         ends = np.cumsum(self._run_lengths)
         rows = ends[:-1:2] // self.shape[1]
@@ -440,11 +440,11 @@ class TokenRows:
 
     def turn_of_token(self) -> np.ndarray:
         """Return the index of the turn of each generated token, int32 [B, T]; -1 elsewhere."""
-        return self._expand_turn_values(self._turn_places()[1].astype(np.int32), UNKNOWN)
+        return self._expand_turn_values(self._find_turn_places()[1].astype(np.int32), UNKNOWN)
 
     def build_turn_values(self, values: np.ndarray) -> np.ndarray:
-        """Return the value of the step of each turn in a row, [B, K, ...]; 0 for no turn."""
-        rows, places = self._turn_places()
+        """Return the value of the step of each turn, [B, K, ...]; 0 or None for a missing turn."""
+        rows, places = self._find_turn_places()
         shape = len(self._bins), int(places.max(initial=0)) + 1, *values.shape[1:]
         out = np.full(shape, None if values.dtype == object else 0, values.dtype)
         out[rows, places] = values[self._turns.step]

@@ -17,7 +17,7 @@ from expdb.replay.advantages import ADVANTAGES, Advantage, compute_advantages
 from expdb.replay.layout import Layout, Trajectories
 from expdb.replay.pairs import Pairs
 from expdb.replay.ragged import RaggedArray
-from expdb.replay.sequences import Episode, Group, read_episodes
+from expdb.replay.sequences import Episode, Group, episode_reader
 from expdb.replay.token_rows import Chains, TokenRows, chain_turns, pack_rows
 from expdb.replay.turn_inputs import TurnInputs
 from expdb.replay.units import Unit
@@ -66,13 +66,14 @@ class Tokens(Unit):
     - `policy_version`: version of the policy that generated the token, -1 elsewhere or if unknown,
     - `token_step` and `token_index`: position of the step that has the token in its output, and the
       index of the token in this output; -1 elsewhere, and if another row trains on the token,
-    - each other key in `fields`, such as an annotation: one value per generated token, or the
-      number of the step for each of its generated tokens; 0 elsewhere. If some turns lack it,
-      `has_<key>` tells which tokens have a value. The `filler` of a field replaces 0. Columns of
-      episodes are [B],
-    - each key in `fields` with a value of the whole turn, such as an image, an embedding or the
-      result of a tool: [B, K, ...] for up to K turns with tokens in a row, 0 or None for a missing
-      turn. `turn_of_token` [B, T] is the index of the turn of each generated token, -1 elsewhere,
+    - each key in `fields` with one array, text or JSON value per turn, such as an image, an
+      embedding or the result of a tool: [B, K, ...] for up to K turns with tokens in a row, 0 or
+      None for a missing turn. `turn_of_token` [B, T] is the index of the turn of each generated
+      token, -1 elsewhere,
+    - each other key in `fields`, such as an annotation: one value per generated token. If the key
+      has one number per step, each generated token of the step has this number. The value is 0
+      elsewhere. If some turns lack the key, `has_<key>` is True for the tokens with a value. The
+      `filler` of a field replaces 0. Columns of episodes are [B],
     - each field in `fields` that is declared with ``aligned_with`` and the name of `prompt`: one
       value per token of the last prompt of the row, 0 elsewhere, and `has_<key>`, which is True for
       the tokens with a value.
@@ -122,9 +123,9 @@ class Tokens(Unit):
         A new row begins if a prompt differs from the last output at least this number of tokens
         before the end of the output. At least 1.
     shared : {"first", "mean"}, default "first"
-        Advantage of a turn that several rollouts of a batch share, because they are forks of one
-        episode. Such a turn is trained on only in the first of these rollouts that contains it,
-        with the advantage of this rollout or with the mean of all of them.
+        Advantage of a turn that several branches in a batch share. Only the first row with the turn
+        trains on it. With ``"first"``, the turn has the advantage of the rollout of this row. With
+        ``"mean"``, it has the mean advantage of all branches that could train on it.
     stale : {"drop_rollout", "mask_tokens", "keep"}, default "drop_rollout"
         Effect of the `max_staleness` of a consumer. ``"drop_rollout"`` does not draw rollouts whose
         oldest turn is too stale. ``"mask_tokens"`` draws rollouts whose newest turn is not too
@@ -266,14 +267,14 @@ class Tokens(Unit):
     @property
     def reads(self) -> tuple[str, ...]:
         """The columns of episodes that the unit reads, a tuple of str."""
-        reads = from_root(self.of).reads
+        reads = with_lineage(self.of).reads
         others = "episode_return", "trainable", *EPISODE_VERSION_COLUMNS
         return tuple(dict.fromkeys((*reads, *others)))
 
     @property
     def anchor_key(self) -> tuple[Any, ...]:
         """The hashable key that identifies which items may be drawn, a tuple."""
-        return from_root(self.of).anchor_key
+        return with_lineage(self.of).anchor_key
 
     def anchors(self, trajectories: Trajectories, rows: np.ndarray) -> np.ndarray:
         """Return the anchors of `of`: the rollouts that may be drawn.
@@ -291,7 +292,7 @@ class Tokens(Unit):
         ndarray of int64, shape (A,) or (A, n)
             Rows of the first steps of the rollouts; -1 for a missing rollout.
         """
-        return from_root(self.of).anchors(trajectories, rows)
+        return with_lineage(self.of).anchors(trajectories, rows)
 
     def keys(self) -> tuple[str, ...]:
         """Return the names of the columns that the layout of the unit has.
@@ -323,9 +324,9 @@ class Tokens(Unit):
         Layout
             Layout of the turns.
         """
-        layout = from_root(self.of).layout(trajectories, rows, rng)
+        layout = with_lineage(self.of).layout(trajectories, rows, rng)
         if "episode_return" not in layout.columns:
-            layout.columns["episode_return"] = read_episodes(trajectories, rows, True)(
+            layout.columns["episode_return"] = episode_reader(trajectories, rows, True)(
                 "episode_return"
             )
         layout.columns["trainable"] = trajectories.of_episodes("trainable", rows) != 0
@@ -428,7 +429,7 @@ class Tokens(Unit):
         if self.budget is None or not count:
             return is_kept
         turns = TurnInputs(self, batch)
-        chains = self._select_trained(self._chains(turns), turns)
+        chains = self._select_trainable(self._chains(turns), turns)
         if self.overlong != "error":  # `assemble` raises the error if the item is kept
             chains = self._apply_overlong(chains, turns)
         rollouts = batch["episode"].size // count
@@ -479,28 +480,28 @@ class Tokens(Unit):
         scores = batch["episode_score" if "episode_score" in batch else "episode_return"]
         scores = np.where(is_rollout, scores.reshape(-1), np.nan)
         members = batch["group_member"].reshape(-1) if "group_member" in batch else None
-        if members is not None:  # indices of the rollouts that sub-agents belong to
+        if members is not None:  # the index of the rollout of each episode
             members = np.where(members < 0, 0, members)
             members += np.repeat(np.arange(shape[0]) * shape[1], shape[1])
             scores = np.where(np.isnan(scores) & is_rollout, scores[members], scores)
         turns = TurnInputs(self, batch)
-        chains = self._select_trained(self._chains(turns), turns)
+        chains = self._select_trainable(self._chains(turns), turns)
         advantages = None
         if self.advantage is not None:
             lengths = np.zeros(len(is_rollout), np.int64)
-            once = self._train_once(chains, turns)
-            owners = once.rollout if members is None else members[once.rollout]
-            np.add.at(lengths, owners, once.loss_tokens)
+            trained_once = self._train_once(chains, turns)
+            rollouts = trained_once.rollout if members is None else members[trained_once.rollout]
+            np.add.at(lengths, rollouts, trained_once.loss_tokens)
             groups = (-1, 1) if len(shape) == 1 else shape
             columns = [array.reshape(groups) for array in (scores, lengths, is_rollout)]
-            if members is not None:  # only those of the rollouts
+            if members is not None:  # only the rollouts, not their children
                 columns = [array[:, : getattr(self.of, "size", 0)] for array in columns]
             advantages = compute_advantages(self.advantage, *columns)
             if members is not None:
                 missing = np.zeros((shape[0], shape[1] - advantages.shape[1]))
                 advantages = np.concatenate((advantages, missing), 1).reshape(-1)[members]
             advantages = advantages.reshape(-1)
-        chains = self._select_trained(self._apply_overlong(chains, turns), turns)
+        chains = self._select_trainable(self._apply_overlong(chains, turns), turns)
         branches = chains
         chains = self._train_once(chains, turns)
         if not len(chains):
@@ -513,7 +514,7 @@ class Tokens(Unit):
         rows = TokenRows(chains, bins or [[]])
         out = self._arrays(rows, turns, advantages)
         if advantages is not None and self.shared == "mean" and chains is not branches:
-            means = branches.mean_of_branches(turns.flat("position"), advantages)
+            means = branches.compute_branch_means(turns.flat("position"), advantages)
             out["advantage"] = rows.step_advantages(means.astype(np.float32), out["loss_mask"])
         of_rollouts = {
             "rollout": rows.of_rollouts(np.arange(len(is_rollout)), UNKNOWN),
@@ -608,17 +609,17 @@ class Tokens(Unit):
             )
         return chains
 
-    def _select_trained(self, chains: Chains, turns: TurnInputs) -> Chains:
-        """Return the rows of trainable rollouts, and with `Pairs` only those of whole pairs."""
+    def _select_trainable(self, chains: Chains, turns: TurnInputs) -> Chains:
+        """Return the rows of trainable rollouts; with `Pairs`, only those of whole pairs."""
         chains = chains.select(turns.batch["trainable"].reshape(-1)[chains.rollout])
         if isinstance(self.of, Pairs):
             return chains.select(np.isin(chains.rollout ^ 1, chains.rollout))
         return chains
 
     def _train_once(self, chains: Chains, turns: TurnInputs) -> Chains:
-        """Return the rows, in which the first row with a shared token trains on it.
+        """Return the rows so that only the first row with a shared token trains on it.
 
-        In both rollouts of a pair, the shared tokens are trained on: their losses cancel out.
+        Both rollouts of a pair train on shared tokens, because the losses cancel out.
         """
         episodes = turns.batch["episode"].reshape(-1)
         firsts = turns.batch["position"].reshape(len(episodes), -1)[:, 0].tolist()
@@ -732,8 +733,8 @@ Tokens.__init__ = checked_keywords(  # type: ignore[method-assign]
 
 
 @lru_cache
-def from_root(unit: Unit) -> Unit:
-    """Return a unit that also reads the steps that forks share with their parents."""
+def with_lineage(unit: Unit) -> Unit:
+    """Return the unit with ``lineage=True``, so that it reads forks from the root."""
     return replace(unit, lineage=True)  # type: ignore[type-var]  # a dataclass
 
 

@@ -1,4 +1,4 @@
-"""The turns of the rollouts in a batch, as flat arrays for rows of tokens."""
+"""Flat arrays of the turns of the rollouts in a batch; rows of tokens are built from them."""
 
 from __future__ import annotations  # annotations must not import modules
 
@@ -143,9 +143,9 @@ class TurnInputs:
         return array.reshape(-1, *array.shape[len(self._shape) :])
 
     def has_one_value_per_turn(self, name: str) -> bool:
-        """Return whether a key has a value of the whole turn: an array, a text or a JSON value.
+        """Return whether a key has one value per turn: an array, a text or a JSON value.
 
-        Numbers, annotations, and one-dimensional arrays of varying length have values of tokens.
+        Numbers, annotations and one-dimensional arrays of varying length have one value per token.
         """
         if self.has_one_value_per_episode(name):
             return False
@@ -161,7 +161,8 @@ class TurnInputs:
         if not isinstance(values, RaggedArray):
             return self.flat(name)
         objects = np.empty(len(values), object)
-        for index, array in enumerate(values.to_list()):  # equal shapes would become one array
+        # Not `np.array(values.to_list())`, which would stack arrays of equal shape.
+        for index, array in enumerate(values.to_list()):
             objects[index] = array
         return objects
 

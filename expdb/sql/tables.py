@@ -122,7 +122,7 @@ episodes = _table(
     last_policy_version=nullable_integer("greatest policy version of the steps"),
     generation=integer("number of times that a writer has resumed the episode"),
     parent_episode=nullable_integer("number of the parent episode; NULL for none"),
-    parent_step=nullable_integer("number of the parent's step at which the episode begins"),
+    parent_step=nullable_integer("number of the step of the parent at which the episode begins"),
     parent_position=nullable_integer(
         "position of the last step that the episode shares with its parent; NULL for none"
     ),
@@ -131,7 +131,7 @@ episodes = _table(
         "number of the first episode of the tree; NULL for an episode without a parent"
     ),
     shared_steps=nullable_integer("number of steps shared with the parent; NULL for none"),
-    trainable=_kind(Flag)("false if rows of tokens leave the episode out; NULL for true"),
+    trainable=_kind(Flag)("false if Tokens returns no rows of the episode; NULL for true"),
 )
 
 steps = _table(
@@ -499,8 +499,8 @@ OF_EPISODES: dict[str, sa.ColumnElement[Any]] = {
         episodes.c.trainable, sa.literal_column("true"), type_=Flag
     ).label("trainable"),
 }
-# The same columns as text, if they differ from those of the table.
-DEFAULTED = {
+# SQL of the columns that are computed from those of the table.
+COMPUTED_SQL = {
     "root_episode": "coalesce(root_episode, id)", "trainable": "coalesce(trainable, true)",
 }  # fmt: skip
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from expdb import errors
-from expdb.names import EPISODE_DETAILS, FORKS
+from expdb.names import EPISODE_DETAILS, FORK_RELATIONS
 
 
 class AdmissionLimit(NamedTuple):
@@ -23,23 +23,23 @@ class AdmissionLimit(NamedTuple):
 class ParentLink(NamedTuple):
     """The relation of an episode to its parent."""
 
-    name: str | None  # `episode_id` of the parent; None if it is not stored any more
-    step: int | None  # number of the parent's step at which the episode begins
+    name: str | None  # `episode_id` of the parent; None if it is no longer stored
+    step: int | None  # number of the step of the parent at which the episode begins
     relation: str  # one of `names.RELATIONS`
-    episode: int | None = None  # number of the parent; None until the parent was found
+    episode: int | None = None  # number of the parent; None until it is found
     root: int | None = None  # number of the first episode of the tree
-    position: int | None = None  # of the last shared step
+    position: int | None = None  # position of the last shared step
     shared: int = 0  # number of shared steps
     oldest: int | None = None  # smallest policy version of the shared steps
 
     @property
     def columns(self) -> tuple[Any, ...]:
-        """The columns of `PARENT_COLUMNS`."""
+        """The values of `PARENT_COLUMNS`, in this order."""
         return self.episode, self.step, self.position, self.relation, self.root, self.shared
 
     def check_number(self, episode_id: str, number: int) -> None:
         """Raise InvalidValue if a step of a fork has the number of a shared step."""
-        if self.relation in FORKS and self.step is not None and number < self.step:
+        if self.relation in FORK_RELATIONS and self.step is not None and number < self.step:
             raise errors.InvalidValue(
                 f"episode {episode_id!r} is a {self.relation} at step {self.step}, so it shares "
                 f"step {number} with its parent; number its steps from {self.step} on"
@@ -91,11 +91,11 @@ class EpisodeRecord:
 
     @property
     def own_length(self) -> int:
-        """The number of steps written to the episode itself, without shared steps."""
+        """The number of steps of the episode, without shared steps."""
         return self.length - (0 if self.parent is None else self.parent.shared)
 
     @property
-    def last_shared(self) -> int | None:
+    def last_shared_step(self) -> int | None:
         """The number of the last step that the episode shares with its parent, if any."""
         link = self.parent
         return link.step - 1 if link is not None and link.shared and link.step else None

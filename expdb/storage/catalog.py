@@ -84,7 +84,10 @@ def alignment_of(field: Field, types: Mapping[str, Field]) -> str | None:
 
 
 def find_token_field(types: Mapping[str, Field]) -> str | None:
-    """Return the field that most other fields are aligned with; annotations have its length."""
+    """Return the name of the field that most other fields are aligned with, or None.
+
+    Annotations have one value per element of this field.
+    """
     targets = [field.aligned_with for field in types.values() if field.aligned_with is not None]
     return max(dict.fromkeys(targets), key=targets.count, default=None)
 

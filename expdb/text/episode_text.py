@@ -88,7 +88,7 @@ ELSEWHERE = {
 def steps(buffer: expdb.ReplayBuffer, episode: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the stored steps of an episode as dicts, in order.
 
-    A fork begins with the steps that it shares with its parents, if they are stored.
+    If all shared steps of a fork are stored, they come first.
     """
     stored = buffer.stats()["fields"]
     fields = [*COLUMNS, *stored, *final_names(stored), "position"]
@@ -118,7 +118,7 @@ def lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool = Fals
 def _lines(episode: dict[str, Any], rows: list[dict[str, Any]], full: bool) -> Iterator[str]:
     about = {name: value for name, value in episode.items() if name not in ELSEWHERE}
     if about["relation"] is None:
-        del about["root_episode"]  # the episode itself
+        del about["root_episode"]  # the episode is its own root
     if about["trainable"]:
         del about["trainable"]
     gained = "unknown" if episode["episode_return"] is None else f"{episode['episode_return']:g}"

@@ -181,7 +181,7 @@ class BufferedWriter(ABC):
                 self._lock.release()
 
     def _has_steps_of(self, episode_id: str) -> bool:
-        """Return whether steps of an episode are gathered."""
+        """Return whether the writer has unflushed steps of an episode."""
         return any(episode.episode_id == episode_id for episode in self._steps.episodes())
 
     def _next_flush_time(self, now: float) -> float:

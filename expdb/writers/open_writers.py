@@ -72,7 +72,7 @@ class OpenWriters:
             self.next_flush = min(self.next_flush, writer._next_flush_time(now))
 
     def flush_episode(self, episode_id: str) -> None:
-        """Flush the open writers that have steps of an episode, before another one refers to it."""
+        """Flush the open writers that have unflushed steps of an episode."""
         for writer in self._open.list():
             if writer.is_open and writer._has_steps_of(episode_id):
                 with suppress(errors.EpisodeEnded):  # another thread has ended it

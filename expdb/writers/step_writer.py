@@ -118,15 +118,15 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
         group_id : str, optional
             Group of the episode, for units such as `expdb.Group`.
         parent : str, optional
-            `episode_id` of the episode that this episode branches from, or that started it. Pass
-            the arguments of a relation with the first step of the episode.
+            `episode_id` of the parent, which this episode branches from, continues or was started
+            by. Pass `parent`, `parent_step` and `relation` with the first step of the episode.
         parent_step : int, optional
-            Number of the parent's step at which this episode begins: for a fork or a retry, the
-            first step that differs, otherwise the step that started this episode. Required for a
-            fork; 0 by default for a retry.
+            Number of the step of the parent at which this episode begins. For a fork or a retry,
+            this is the first step that differs. For other relations, it is the step that started
+            this episode. Required for a fork; 0 by default for a retry.
         relation : {"fork", "retry", "subagent", "continuation", "compaction"}, optional
             Relation to the parent, required with `parent`. A fork or a retry shares the steps of
-            the parent before `parent_step`, and stores only its own steps, which are numbered from
+            the parent before `parent_step`. It stores only its own steps, which are numbered from
             `parent_step` on.
         trainable : bool, default True
             Whether `expdb.Tokens` returns rows of this episode. Forks of the episode still train on

@@ -1,4 +1,4 @@
-"""Relations between episodes, and episodes that rows of tokens leave out."""
+"""Add relations between episodes, and the flag `trainable`."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ COLUMNS = {
     "shared_steps": Integer,
     "trainable": Flag,
 }
-# What changes, with the migration that created the previous version.
+# The views that change, each with the migration that created its previous version.
 VIEWS = {"experience": "0011", "experience_episodes": "0005"}
 TRIGGERS = "episodes_grouped", "episodes_completed", "episodes_regrouped", "episodes_ungrouped"
 
@@ -41,12 +41,12 @@ def upgrade() -> None:
         postgresql_where=has_root,
     )
     connection = op.get_bind()
-    if connection.dialect.name == "sqlite":  # what ANALYZE would find; see 0001
+    if connection.dialect.name == "sqlite":  # the statistics that ANALYZE would write; see 0001
         connection.exec_driver_sql(
             "INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES "
             "('episodes', 'episodes_by_root', '1000 1000 50')"
         )
-    _remake(dict.fromkeys(VIEWS, revision), revision)
+    _recreate(dict.fromkeys(VIEWS, revision), revision)
 
 
 def downgrade() -> None:
@@ -59,17 +59,17 @@ def downgrade() -> None:
         op.execute("DELETE FROM sqlite_stat1 WHERE idx = 'episodes_by_root'")
     for name in COLUMNS:
         op.drop_column("episodes", name)
-    _remake(VIEWS, "0014")
+    _recreate(VIEWS, "0014")
 
 
-def _remake(views: dict[str, str], triggers: str) -> None:
-    """Create the views and the triggers again, each as a migration created it."""
+def _recreate(views: dict[str, str], triggers: str) -> None:
+    """Drop the views and triggers, and create them from the files of a migration."""
     for name, version in views.items():
         op.execute(f"DROP VIEW IF EXISTS {name}")
-        _make(name, version)
+        _create(name, version)
     for name in TRIGGERS:
         _drop_trigger(name)
-        _make(name, triggers)
+        _create(name, triggers)
 
 
 def _drop_trigger(name: str) -> None:
@@ -80,7 +80,7 @@ def _drop_trigger(name: str) -> None:
         op.execute(f"DROP TRIGGER IF EXISTS {name}")
 
 
-def _make(name: str, version: str) -> None:
+def _create(name: str, version: str) -> None:
     connection = op.get_bind()
     sql = (SQL / connection.dialect.name / f"{version}_{name}.sql").read_text()
     for statement in sql.split("$$;\n"):  # a function, and the trigger that calls it

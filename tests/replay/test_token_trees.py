@@ -1,4 +1,4 @@
-"""Rows of tokens for trees of episodes, compared with a plain reference."""
+"""Rows of tokens for trees of episodes, compared with a simple reference implementation."""
 
 from collections import Counter
 
@@ -32,11 +32,11 @@ def turn(prompt, output, **options):
 
 
 def store_random_tree(buffer, rng, group):
-    """Store a tree of episodes; return the turns of each rollout from the root, and its return.
+    """Store a tree of episodes; return the turns of each rollout from the root, by `episode_id`.
 
-    The key of a turn is the position of its step.
+    Each turn is a pair of the position of its step and the values of the step.
     """
-    branches = {}  # by episode_id: the turns from the root, each with its position
+    branches = {}
     for number in range(int(rng.integers(1, 7))):
         name, reward = f"{group}/{number}", float(rng.integers(0, 4))
         new_turns = random_conversation(rng, THRESHOLD)
@@ -50,7 +50,7 @@ def store_random_tree(buffer, rng, group):
             at_step = int(rng.integers(0, len(branches[parent]) + 1))
             if kind in ("fork", "retry"):
                 shared = branches[parent][:at_step]
-                if shared:  # continue with the prompt of the turn that is replaced
+                if shared:  # begin each prompt with the tokens of the last shared turn
                     first = shared[-1][1]
                     text = first["prompt_ids"] + first["output_ids"]
                     new_turns = [
@@ -71,41 +71,41 @@ def store_random_tree(buffer, rng, group):
 
 
 def reference(branches, advantages, shared):
-    """Return the rows of the branches of a batch in order; each generated token is trained once."""
-    taken, owners = set(), {}
-    trained = []
+    """Return the expected rows of the branches in order, and the keys of the tokens to train on."""
+    trained_keys, advantages_of_steps = set(), {}
+    reference_branch_rows = []
     for branch, turns in enumerate(branches):
         with_keys = [
             {**turn, "logprobs": [(position, k) for k in range(len(turn["output_ids"]))]}
             for position, turn in turns
-        ]  # reference_rows carries these keys along with the tokens
+        ]  # reference_rows returns these keys in place of log-probabilities
         for row in reference_rows(with_keys, THRESHOLD):
             for key, is_trained in zip(row["logprobs"], row["mask"], strict=True):
                 if is_trained:
-                    owners.setdefault(key[0], {})[branch] = advantages[branch]
-            trained.append((branch, row))
+                    advantages_of_steps.setdefault(key[0], {})[branch] = advantages[branch]
+            reference_branch_rows.append((branch, row))
     rows = []
-    for branch, row in trained:
+    for branch, row in reference_branch_rows:
         mask, advantage = [], []
         for key, is_trained in zip(row["logprobs"], row["mask"], strict=True):
-            is_first = is_trained and key not in taken
+            is_first = is_trained and key not in trained_keys
             if is_first:
-                taken.add(key)
+                trained_keys.add(key)
             mask.append(is_first)
             own = advantages[branch]
             if shared == "mean" and is_first:
-                own = float(np.mean(list(owners[key[0]].values())))
+                own = float(np.mean(list(advantages_of_steps[key[0]].values())))
             advantage.append(own if is_first else 0.0)
         if any(mask):
             rows.append((branch, row["ids"], mask, advantage))
-    return rows, taken
+    return rows, trained_keys
 
 
 @pytest.mark.filterwarnings("ignore:no row is left for:expdb.errors.ExpDBWarning")
 @pytest.mark.parametrize(
     "trees", [60, pytest.param(1000, marks=pytest.mark.slow)]
 )  # fmt: skip
-def test_every_generated_token_of_random_trees_is_trained_once(new_buffer, trees):
+def test_random_trees_train_on_each_generated_token_once(new_buffer, trees):
     rng = np.random.default_rng(5)
     for number in range(trees):
         if number % 50 == 0:
@@ -121,33 +121,33 @@ def test_every_generated_token_of_random_trees_is_trained_once(new_buffer, trees
         names = {row["episode"]: row["episode_id"] for row in train.episodes().to_pylist()}
         order = [names[id] for id in sorted(names) if names[id] in branches]
         totals = [
-            sum(returns_of(train, position) for position, _ in branches[name]) for name in order
+            sum(reward_at(train, position) for position, _ in branches[name]) for name in order
         ]
         advantages = [total - np.mean(totals) for total in totals]
-        rows, taken = reference([branches[name] for name in order], advantages, shared)
-        found = []
+        rows, trained_keys = reference([branches[name] for name in order], advantages, shared)
+        actual = []
         for k in range(batch.size):
             count = int(batch["attention_mask"][k].sum())
             ids, mask = (batch[key][k, :count].tolist() for key in ("input_ids", "loss_mask"))
-            found.append((int(batch["rollout"][k]), ids, mask))
+            actual.append((int(batch["rollout"][k]), ids, mask))
             assert not batch["loss_mask"][k, count:].any()
         if not rows:
             assert not batch["loss_mask"].any()
             continue
-        assert found == [row[:3] for row in rows]
+        assert actual == [row[:3] for row in rows]
         for k, row in enumerate(rows):
             assert batch["advantage"][k, : len(row[3])] == pytest.approx(row[3], abs=1e-5)
         steps, indices = (batch[key][batch["loss_mask"]] for key in ("token_step", "token_index"))
         keys = Counter(zip(steps.tolist(), indices.tolist(), strict=True))
-        assert set(keys) == taken
+        assert set(keys) == trained_keys
         assert set(keys.values()) <= {1}
         weights = np.zeros(len(order))
         np.add.at(weights, batch["rollout"], batch["rollout_weight"])
         assert weights[np.unique(batch["rollout"])] == pytest.approx(1)
-        assert (batch["loss_tokens"] == len(taken)).all()
+        assert (batch["loss_tokens"] == len(trained_keys)).all()
 
 
-def returns_of(buffer, position):
+def reward_at(buffer, position):
     batch = buffer.get([position], fields=["reward"])
     reward = batch["reward"][0]
     return 0.0 if np.isnan(reward) else float(reward)
@@ -210,8 +210,8 @@ def test_leases_of_forks_replay_bit_for_bit(tmp_path):
             list(db.buffer("train").replay("c"))
 
 
-def store_family(train, k):
-    """Store a rollout with a sub-agent, whose own sub-agent compacts, and return nothing."""
+def store_rollout_with_children(train, k):
+    """Store a rollout with a sub-agent, and a compaction of this sub-agent."""
     with train.episode("t", episode_id=f"root {k}", group_id="g") as root:
         root.append(**turn([1], [10 + k]), reward=float(k))
     for name, parent, relation in (
@@ -226,7 +226,7 @@ def store_family(train, k):
 @pytest.mark.parametrize("pack", [False, True])
 def test_children_of_rollouts_get_the_advantage_of_their_rollout(train, pack):
     for k in range(2):
-        store_family(train, k)
+        store_rollout_with_children(train, k)
     group = expdb.Group(2, children=True)
     plain = train.sample(1, unit=group, fields=["episode_id"])
     names = ["root 0", "root 1", "helper 0", "compact 0", "helper 1", "compact 1"]
@@ -247,7 +247,7 @@ def test_children_of_rollouts_get_the_advantage_of_their_rollout(train, pack):
     assert without["loss_mask"].sum() == 2
 
 
-def test_episodes_that_are_not_trainable_have_no_rows(train):
+def test_untrainable_episodes_have_no_rows(train):
     with train.episode("t", episode_id="root", group_id="g", trainable=False) as root:
         root.append(**turn([1], [10]))
         root.append(**turn([1, 10], [11]), reward=1.0)
@@ -294,7 +294,7 @@ def test_both_rollouts_of_a_pair_train_on_shared_tokens(train):
     assert cut["rollout"].tolist() == [0, 1]
 
 
-def test_children_are_found_below_helpers_that_are_not_drawn(train):
+def test_groups_contain_children_of_sub_agents_that_are_not_drawn(train):
     with train.episode("t", episode_id="root", group_id="g") as root:
         root.append(**turn([1], [10]), reward=1.0)
     helper = train.episode("h", episode_id="aborted", parent="root", relation="subagent")
@@ -310,7 +310,7 @@ def test_children_are_found_below_helpers_that_are_not_drawn(train):
     assert batch["episode_id"].tolist() == [["root", "below"]]
 
 
-def test_statistics_over_tokens_count_shared_and_untrained_tokens_once(train):
+def test_advantage_statistics_count_shared_tokens_once(train):
     store_root_and_fork(train)
     batch = train.sample(1, unit=Tokens(of=expdb.Group(2), advantage="reinforce++"))
     advantages = batch["advantage"][batch["loss_mask"]]
@@ -325,7 +325,7 @@ def test_a_budget_does_not_count_episodes_without_rows(train):
     assert batch["attention_mask"].sum() == 10
 
 
-def test_missing_values_of_episodes_and_turns_are_told_apart(train):
+def test_missing_values_of_episodes_and_turns_are_marked(train):
     store_root_and_fork(train)
     train.store(task_id="t", episode_id="tool", result={"a": 1}, terminated=True, **turn([1], [2]))
     unit, fields = Tokens(of=expdb.Group(2)), ["parent_episode", "result"]

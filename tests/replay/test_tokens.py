@@ -330,7 +330,7 @@ def test_a_field_keeps_its_type_if_some_rollouts_lack_it(db):
     assert (alone["large"].dtype, alone["large"].tolist()) == (np.int64, [[0, 0]])
 
 
-def test_the_policy_version_of_a_step_is_that_of_its_first_token(train):
+def test_steps_have_the_policy_version_of_their_first_token(train):
     with train.episode("t", episode_id="e", policy_version=5) as episode:
         episode.append(**turn([1], [2, 3], versions=[5, 6]))
         episode.append(**turn([1], [2, 3], versions=np.array([3, 4], np.int32)))
@@ -359,7 +359,7 @@ def test_doctor_lists_steps_whose_versions_differ_from_those_of_their_tokens(tmp
             step = turn([1], [2, 3], versions=[version, 3])
             buffer.store(task_id="t", episode_id=f"e{version}", policy_version=version, **step)
         assert not [found for found in db.doctor() if "policy versions" in str(found)]
-        with buffer._store.writing() as (session, _):  # as an earlier version stored it
+        with buffer._store.writing() as (session, _):  # earlier versions of expdb stored such steps
             session.execute("UPDATE episodes SET policy_version = 3 WHERE episode_id = 'e1'")
         (found,) = [found for found in db.doctor() if "policy versions" in str(found)]
         assert "1 of the newest 10,000 steps, for example the step at position 0" in str(found)

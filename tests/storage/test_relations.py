@@ -1,4 +1,4 @@
-"""Episodes with parents: what is stored, read and refused."""
+"""Storage, sampling, eviction and errors of episodes with parents."""
 
 import asyncio
 
@@ -13,10 +13,11 @@ COLUMNS = "parent_episode", "parent_step", "parent_position", "relation", "root_
 @pytest.fixture
 def tree(new_buffer):
     """A buffer with an episode `root` of five steps, numbered from 0."""
-    return with_root(new_buffer())
+    return store_root(new_buffer())
 
 
-def with_root(buffer):
+def store_root(buffer):
+    """Store an episode `root` of five steps, and return the buffer."""
     with buffer.episode("t", episode_id="root", group_id="g") as root:
         for step in range(5):
             root.append(x=step, reward=1.0)
@@ -24,7 +25,7 @@ def with_root(buffer):
 
 
 def branch(buffer, parent, at_step, name, values, **options):
-    """Store a fork whose own steps have the field `x`."""
+    """Store a fork with one own step for each value of the field `x`."""
     with buffer.fork(parent, at_step, episode_id=name, **options) as fork:
         for x in values:
             fork.append(x=x)
@@ -36,8 +37,8 @@ def values(buffer, episode_id, lineage):
 
 
 @pytest.mark.both_databases
-def test_a_fork_stores_its_own_steps_and_reads_those_of_its_parents(buffer):
-    with_root(buffer)
+def test_forks_store_own_steps_and_read_shared_steps(buffer):
+    store_root(buffer)
     branch(buffer, "root", 3, "fork", [30, 31])
     branch(buffer, "fork", 4, "below", [40])
     branch(buffer, "fork", 2, "above", [20], relation="retry")
@@ -72,7 +73,7 @@ def test_a_fork_stores_its_own_steps_and_reads_those_of_its_parents(buffer):
 
 @pytest.mark.both_databases
 def test_all_writers_accept_a_parent(buffer):
-    with_root(buffer)
+    store_root(buffer)
     relation = {"parent": "root", "parent_step": 2, "relation": "fork"}
     buffer.store(task_id="t", episode_id="a", x=20, **relation)
     buffer.store(task_id="t", episode_id="a", x=21)
@@ -98,7 +99,7 @@ def test_all_writers_accept_a_parent(buffer):
     assert pairs == expected
 
 
-def test_a_parent_of_an_open_writer_is_flushed_first(new_buffer):
+def test_unflushed_steps_of_a_parent_are_flushed_first(new_buffer):
     buffer = new_buffer()
     with buffer.episode("t", episode_id="open") as parent:
         parent.append(x=1)
@@ -139,7 +140,7 @@ def test_a_parent_of_an_open_writer_is_flushed_first(new_buffer):
         ({"parent": "new", "relation": "retry"}, errors.InvalidValue, "cannot be its own parent"),
     ],
 )  # fmt: skip
-def test_relations_that_do_not_fit_are_refused(tree, relation, error, message):
+def test_invalid_relations_raise_errors(tree, relation, error, message):
     with pytest.raises(error, match=message):
         tree.episode("t", episode_id="new", **relation)
     with pytest.raises(error, match=message):
@@ -235,7 +236,7 @@ def test_the_relation_of_a_stored_episode_cannot_change(tree):
     assert values(tree, "fork", lineage=True) == [0, 1, 20, 21, 23]
 
 
-def test_a_fork_cannot_store_a_step_that_it_shares(tree):
+def test_forks_reject_steps_with_numbers_of_shared_steps(tree):
     with pytest.raises(errors.InvalidValue, match="it shares step 1 with its parent"):
         tree.store(
             task_id="t", episode_id="f", x=1, step=1, parent="root", parent_step=2, relation="fork"
@@ -245,12 +246,12 @@ def test_a_fork_cannot_store_a_step_that_it_shares(tree):
     tree.store(task_id="t", episode_id="open", x=20, **relation)
     with pytest.raises(errors.InvalidValue, match="it shares step 0 with its parent"):
         tree.store(task_id="t", episode_id="open", x=20, step=0)
-    position = tree.store(task_id="t", episode_id="open", x=20, step=2)  # repeats the stored step
+    position = tree.store(task_id="t", episode_id="open", x=20, step=2)  # equals the stored step
     assert position == tree.added - 1
 
 
-def test_a_fork_of_evicted_steps_is_cut(new_buffer):
-    buffer = with_root(new_buffer(capacity=8))
+def test_forks_with_evicted_shared_steps_have_no_lineage(new_buffer):
+    buffer = store_root(new_buffer(capacity=8))
     branch(buffer, "root", 2, "fork", [20, 21])
     unit = expdb.Episode(lineage=True)
     assert buffer.sample(2, unit=unit)["length"].tolist().count(4) == 1
@@ -273,7 +274,7 @@ def test_a_fork_of_evicted_steps_is_cut(new_buffer):
     assert values(buffer, "late", lineage=False) == [5]
 
 
-def test_a_fork_of_a_deleted_step_is_cut(tree):
+def test_forks_with_deleted_shared_steps_have_no_lineage(tree):
     branch(tree, "root", 3, "fork", [30])
     tree.delete({"episode_id": "root", "step": 1})
     with pytest.raises(errors.Evicted, match="steps that episode 'fork' shares"):
@@ -282,7 +283,7 @@ def test_a_fork_of_a_deleted_step_is_cut(tree):
         tree.sample(1, unit=expdb.Episode(lineage=True))
 
 
-def test_an_episode_whose_parent_is_deleted_before_the_flush_is_stored(tree):
+def test_forks_are_stored_if_the_parent_is_deleted_before_the_flush(tree):
     with tree.fork("root", 2, episode_id="fork") as fork:
         fork.append(x=20)
         tree.delete({"episode_id": "root"})
@@ -291,7 +292,7 @@ def test_an_episode_whose_parent_is_deleted_before_the_flush_is_stored(tree):
         tree.steps_of("fork", lineage=True)
 
 
-def test_forks_of_an_episode_out_of_order_and_of_several_agents(new_buffer):
+def test_episodes_out_of_order_or_of_several_agents_can_be_forked(new_buffer):
     buffer = new_buffer()
     for step in (3, 0, 2, 1):
         buffer.store(task_id="t", episode_id="mixed", step=step, x=step)
@@ -314,7 +315,7 @@ def test_frames_and_sequences_do_not_cross_the_beginning_of_a_fork(tree):
     stacked = tree.sample(
         99, unit=expdb.Stack(2, stack_fields=("x",)), at_least=1, fields=["x", "position"]
     )
-    assert 5 not in stacked["position"]  # the first own step lacks its earlier frame
+    assert 5 not in stacked["position"]  # the first own step has no earlier frame
     assert 6 in stacked["position"]
     window = tree.sample(99, unit=expdb.Sequence(2, burn_in=1), fields=["x", "position"])
     row = window["x"][window["position"][:, 1] == 5]
@@ -322,7 +323,7 @@ def test_frames_and_sequences_do_not_cross_the_beginning_of_a_fork(tree):
 
 
 @pytest.mark.both_databases
-def test_trees_are_evicted_together_or_not_at_all(db):
+def test_trees_are_evicted_as_a_whole(db):
     buffer = db.buffer("train", capacity=11)
     buffer.eviction = expdb.Eviction(whole_episodes=True)
     for k in range(3):
@@ -344,7 +345,7 @@ def test_trees_are_evicted_together_or_not_at_all(db):
 
 
 def test_leases_pin_the_shared_steps_of_forks(new_buffer):
-    buffer = with_root(new_buffer(capacity=7))
+    buffer = store_root(new_buffer(capacity=7))
     branch(buffer, "root", 2, "fork", [20])
     consumer = buffer.consumer("c")
     lease = consumer.lease(
@@ -360,7 +361,7 @@ def test_leases_pin_the_shared_steps_of_forks(new_buffer):
 
 
 @pytest.mark.both_databases
-def test_helpers_are_not_rollouts_of_a_group(db):
+def test_sub_agents_do_not_count_as_rollouts_of_a_group(db):
     buffer = db.buffer("train")
     for k in range(2):
         with buffer.episode("t", episode_id=f"root {k}", group_id="g") as root:
@@ -379,18 +380,22 @@ def test_helpers_are_not_rollouts_of_a_group(db):
     assert (group["complete"], group["missing"], group["episode_ids"]) == (3, 1, [])
     drawn = buffer.sample(1, unit=expdb.Group(3), fields=["x"])
     assert sorted(drawn["episode_return"][0].tolist()) == [0.0, 1.0, 3.0]
-    helpers = buffer.sample(1, unit=expdb.Group(2, of=("subagent",)), fields=["x"])
-    assert helpers["episode_return"].tolist() == [[5.0, 5.0]]
-    everyone = expdb.Group(9, of=("root", "fork", "subagent", "compaction", "continuation"))
+    sub_agents = buffer.sample(1, unit=expdb.Group(2, of=("subagent",)), fields=["x"])
+    assert sub_agents["episode_return"].tolist() == [[5.0, 5.0]]
+    all_relations = expdb.Group(9, of=("root", "fork", "subagent", "compaction", "continuation"))
     with pytest.raises(errors.TooFewRows):
         buffer.sample(1, unit=expdb.Group(4), fields=["x"])
-    assert buffer.sample(1, unit=everyone, fields=["x"]).size == 1
+    assert buffer.sample(1, unit=all_relations, fields=["x"]).size == 1
     whole = buffer.sample(1, unit=expdb.Group(3, lineage=True), fields=["x"])
     assert sorted(whole["episode_return"][0].tolist()) == [0.0, 1.0, 3.0]
     assert sorted(whole["length"][0].tolist()) == [2, 2, 2]
     buffer.update({"episode_id": "root 0", "step": 0}, reward=10.0)
     whole = buffer.sample(1, unit=expdb.Group(3, lineage=True), fields=["x"])
-    assert sorted(whole["episode_return"][0].tolist()) == [1.0, 10.0, 13.0]  # with shared rewards
+    assert sorted(whole["episode_return"][0].tolist()) == [
+        1.0,
+        10.0,
+        13.0,
+    ]  # include shared rewards
     pairs = buffer.sample(1, unit=expdb.Pairs(lineage=True), fields=["x"])
     assert pairs["episode_return"].tolist() == [[13.0, 1.0]]
 
@@ -404,9 +409,9 @@ def test_a_copy_keeps_relations(tree, tmp_path):
         assert copied.check() == []
 
 
-def test_check_reports_relations_that_do_not_fit(tmp_path):
+def test_check_reports_inconsistent_relations(tmp_path):
     with expdb.open(tmp_path / "runs.db") as db:
-        buffer = with_root(db.buffer("train"))
+        buffer = store_root(db.buffer("train"))
         branch(buffer, "root", 3, "fork", [30])
         with buffer._store.writing() as (session, _):
             session.execute("UPDATE episodes SET parent_position = 4 WHERE id = 1")
@@ -418,10 +423,10 @@ def test_check_reports_relations_that_do_not_fit(tmp_path):
         assert ["another root than their parent" in problem for problem in db.check()] == [True]
 
 
-def test_samples_of_a_handle_follow_forks_of_another_handle(tmp_path):
+def test_samples_include_forks_of_another_handle(tmp_path):
     path, unit = tmp_path / "runs.db", expdb.Episode(lineage=True)
     with expdb.open(path) as first, expdb.open(path, max_lag_seconds=0) as second:
-        buffer, other = with_root(first.buffer("train")), second.buffer("train")
+        buffer, other = store_root(first.buffer("train")), second.buffer("train")
         assert other.sample(1, unit=unit)["length"].tolist() == [5]
         branch(buffer, "root", 2, "fork", [20, 21])
         with buffer.fork("fork", 3, episode_id="open") as fork:
@@ -453,7 +458,7 @@ def test_later_steps_of_a_parent_do_not_change_the_shared_steps(new_buffer):
         assert batch["x"].tolist() == [expected]
 
 
-def test_a_deleted_step_that_is_not_shared_does_not_cut_a_fork(new_buffer):
+def test_forks_do_not_need_deleted_steps_that_they_do_not_share(new_buffer):
     buffer = new_buffer()
     for step in (0, 5, 3):
         buffer.store(task_id="t", episode_id="p", step=step, x=step)
@@ -467,7 +472,7 @@ def test_a_deleted_step_that_is_not_shared_does_not_cut_a_fork(new_buffer):
         buffer.fork("p", 4)
 
 
-def test_a_refused_fork_does_not_block_the_other_steps_of_a_writer(tree):
+def test_a_writer_stores_other_steps_after_an_invalid_fork(tree):
     with tree.writer() as writer:
         writer.append(task_id="t", episode_id="parent", x=0)
         writer.append(task_id="t", episode_id="parent", x=1, step=7)
@@ -488,7 +493,7 @@ def test_a_refused_fork_does_not_block_the_other_steps_of_a_writer(tree):
 
 
 @pytest.mark.both_databases
-def test_a_fork_is_as_old_as_its_oldest_shared_step(buffer):
+def test_staleness_of_a_fork_includes_its_shared_steps(buffer):
     with buffer.episode("t", episode_id="root", policy_version=3) as root:
         root.append(x=0)
         root.append(x=1, policy_version=5)
@@ -509,7 +514,7 @@ def test_a_fork_is_as_old_as_its_oldest_shared_step(buffer):
         buffer.consumer("d", max_staleness=0).lease(2, unit=expdb.Episode(lineage=True))
 
 
-def test_counts_of_groups_include_shared_rewards_and_exclude_cut_forks(new_buffer):
+def test_counts_of_groups_include_shared_rewards_and_exclude_incomplete_forks(new_buffer):
     buffer = new_buffer()
     with buffer.episode("t", episode_id="root", group_id="g") as root:
         root.append(x=0, reward=5.0)
@@ -532,7 +537,7 @@ def test_counts_of_groups_include_shared_rewards_and_exclude_cut_forks(new_buffe
 
 
 @pytest.mark.both_databases
-def test_an_episode_keeps_whether_it_is_trainable(db):
+def test_trainable_cannot_change_when_an_episode_is_resumed(db):
     buffer = db.buffer("train")
     for name, trainable in (("no", False), ("yes", None)):
         buffer.store(task_id="t", episode_id=name, trainable=trainable, x=1)
@@ -544,7 +549,7 @@ def test_an_episode_keeps_whether_it_is_trainable(db):
     assert buffer.episodes()["trainable"].to_pylist() == [False, True]
 
 
-def test_a_fork_of_negative_steps_shares_them(new_buffer):
+def test_forks_share_steps_with_negative_numbers(new_buffer):
     buffer = new_buffer()
     for step in (-2, -1, 0, 1):
         buffer.store(task_id="t", episode_id="p", step=step, x=step)
@@ -552,7 +557,7 @@ def test_a_fork_of_negative_steps_shares_them(new_buffer):
     assert values(buffer, "fork", lineage=True) == [-2, -1, 50]
 
 
-def test_many_forks_of_one_write_take_linear_time(new_buffer):
+def test_one_write_can_store_thousands_of_forks_of_one_parent(new_buffer):
     buffer, count = new_buffer(), 3_000
     rows = [{"task_id": "t", "episode_id": "p", "x": x} for x in range(4)]
     relation = {"parent": "p", "parent_step": 2, "relation": "fork", "terminated": True}

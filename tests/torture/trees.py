@@ -1,4 +1,4 @@
-"""kill -9 of writers that fork episodes, delete them and evict trees."""
+"""Kill writers that fork episodes, delete them and evict trees."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ REFUSALS = (
 )  # fmt: skip
 
 
-def grow_for_ever(location: str, writer: int, written: Notes, deletes: bool) -> None:
-    """Store trees of episodes; record the steps of each episode once they are acknowledged."""
+def store_trees_forever(location: str, writer: int, written: Notes, deletes: bool) -> None:
+    """Store trees of episodes; record the steps of each episode after their flush."""
     rng = random.Random(writer)
     with expdb.open(location, timeout=120.0) as db:
         buffer = db.buffer(BUFFER)
@@ -57,14 +57,14 @@ def grow_for_ever(location: str, writer: int, written: Notes, deletes: bool) -> 
 
 @fault(
     "kill -9 of {processes} writers of trees, eviction of {kind}, {database}",
-    "each acknowledged step is in the buffer, the archive, evicted or deleted; each fork has the "
-    "steps of its parents or is cut", 40, 200, "kill_trees_{kind}_{database}",
+    "each acknowledged step is in the buffer or the archive, or was evicted or deleted; each fork "
+    "has all shared steps or is reported as incomplete", 40, 200, "kill_trees_{kind}_{database}",
     database=DATABASES, kind=KINDS, processes=(str(WRITERS),),
 )  # fmt: skip
 def kill_writers_of_trees(
     database: str, kind: str, processes: str, place: Place, kills: int
 ) -> Outcome:
-    """Kill writers one after the other, and verify the stored trees."""
+    """Kill one writer at a time, and then verify the stored trees."""
     location, rng = place.location(database, f"trees of {kind}"), random.Random(place.seed)
     folder, archives = place.folder / f"{database} {kind}", kind == "trees"
     with expdb.open(location) as db:
@@ -72,7 +72,9 @@ def kill_writers_of_trees(
         if archives:
             buffer.eviction = expdb.Eviction(whole_episodes=True, archive=folder)
     written, numbers = Notes(place.folder / f"{database} {kind}.log"), itertools.count()
-    crew = Crew(WRITERS, lambda _: (grow_for_ever, location, next(numbers), written, not archives))
+    crew = Crew(
+        WRITERS, lambda _: (store_trees_forever, location, next(numbers), written, not archives)
+    )
     time.sleep(0.5)
     for _ in range(kills):
         time.sleep(rng.random() * 0.2)
@@ -91,7 +93,7 @@ def kill_writers_of_trees(
 
 
 def verify_trees(buffer, lines, archive):
-    """Return the problems of a buffer with trees, and the number of forks that are stored."""
+    """Return the problems of a buffer with trees, and the number of stored forks."""
     problems = buffer.check()
     newest = {name: (shared, own) for name, shared, own in lines if shared is not None}
     deleted = {name for name, shared, _ in lines if shared is None}
@@ -124,7 +126,7 @@ def verify_trees(buffer, lines, archive):
             steps = buffer.steps_of(name, lineage=True).tolist()
         except errors.Evicted:
             if all(at in contents for at in shared):
-                problems.append(f"{name} is cut, although its shared steps are stored")
+                problems.append(f"{name} is incomplete, although its shared steps are stored")
         else:
             if steps != shared + here:
                 problems.append(f"{name} has the steps {steps}, expected {shared + here}")

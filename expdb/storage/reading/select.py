@@ -166,7 +166,7 @@ def columns_of_episodes(
     """
     if any(map(SCORE.fullmatch, names)):
         return _scores_of_episodes(store, session, names, after, ids)
-    columns = [tables.DEFAULTED.get(name, name) for name in names]
+    columns = [tables.COMPUTED_SQL.get(name, name) for name in names]
     statement = f"SELECT id, {', '.join(columns)} FROM episodes WHERE buffer_id = ? AND id"
     rows: list[Any] = list(session.query(f"{statement} > ?", store.id, after))
     if len(ids):
@@ -188,17 +188,18 @@ def _scores_of_episodes(
 
 
 def complete_rollouts(
-    store: Store, session: Session, where: Condition | None, kinds: Sequence[str], newest: bool
+    store: Store, session: Session, where: Condition | None, relations: Sequence[str], newest: bool
 ) -> list[Any]:
     """Return the complete episodes with a matching step, in the order of their numbers.
 
-    `kinds` are relations to parents, or "root". Each row contains the group, task, return, oldest
-    policy version (with `newest` the newest one), number, and the number of own steps.
+    `relations` are the relations to their parents; "root" stands for no parent. Each row contains
+    the group, task, return, oldest policy version (with `newest` the newest one), number, and the
+    number of own steps.
     """
     version = E.last_policy_version if newest else E.first_policy_version
     own_length = E.length - sa.func.coalesce(E.shared_steps, 0)
     columns = E.group_id, E.task_id, E.episode_return, version, E.id, own_length
-    is_rollout = sa.func.coalesce(E.relation, "root").in_(kinds)
+    is_rollout = sa.func.coalesce(E.relation, "root").in_(relations)
     rows = sa.select(*columns).where(E.buffer_id == store.id, E.status == "complete", is_rollout)
     if where is not None:
         rows = rows.where(has_matching_step(store, session, where))

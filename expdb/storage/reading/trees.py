@@ -20,7 +20,7 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def lineage(store: Store, session: Session, episode_id: str) -> list[tuple[Any, ...]]:
+def read_tree(store: Store, session: Session, episode_id: str) -> list[tuple[Any, ...]]:
     """Return a row of `COLUMNS` for each stored episode of a tree; children follow their parent.
 
     Raise UnknownEpisode if the buffer has no such episode.
@@ -34,20 +34,20 @@ def lineage(store: Store, session: Session, episode_id: str) -> list[tuple[Any, 
     ((root_id,),) = roots
     in_tree = sa.or_(E.id == root_id, E.root_episode == root_id)
     rows = session.fetch(sa.select(*columns).where(of_buffer, in_tree).order_by(E.id))
-    place = 1 + list(tables.OF_EPISODES).index("parent_episode")
+    parent_index = 1 + list(tables.OF_EPISODES).index("parent_episode")
     children: dict[int | None, list[Any]] = {}
     stored = {row[0] for row in rows}
     for row in reversed(rows):
-        parent = row[place] if row[place] in stored else None
+        parent = row[parent_index] if row[parent_index] in stored else None
         children.setdefault(parent, []).append(row)
     ordered: list[tuple[Any, ...]] = []
-    # The depth of an episode whose parent is not stored any more is unknown.
-    waiting = [(0 if row[place] is None else None, row) for row in children.get(None, ())]
-    while waiting:
-        depth, row = waiting.pop()
+    # If the parent of an episode is no longer stored, the depth of the episode is unknown.
+    pending = [(0 if row[parent_index] is None else None, row) for row in children.get(None, ())]
+    while pending:
+        depth, row = pending.pop()
         ordered.append((depth, *row))
-        below = None if depth is None else depth + 1
-        waiting += [(below, child) for child in children.get(row[0], ())]
+        child_depth = None if depth is None else depth + 1
+        pending += [(child_depth, child) for child in children.get(row[0], ())]
     return ordered
 
 
@@ -59,8 +59,8 @@ def unknown_episode(store: Store, episode_id: Any) -> errors.UnknownEpisode:
     )
 
 
-def read_beginning(store: Store, session: Session, episode_id: str) -> dict[str, Any]:
-    """Return the columns that a fork of an episode has in common with it."""
+def read_fork_defaults(store: Store, session: Session, episode_id: str) -> dict[str, Any]:
+    """Return the columns that a fork takes from its parent by default."""
     names = "task_id", "task_name", "agent_id", "group_id"
     statement = sa.select(*[E[name] for name in names]).where(E.buffer_id == store.id)
     rows = session.query(statement.where(E.episode_id == episode_id))
@@ -72,8 +72,8 @@ def read_beginning(store: Store, session: Session, episode_id: str) -> dict[str,
     return dict(zip(names, rows[0], strict=True))
 
 
-def positions_of(store: Store, session: Session, episode_id: str, lineage: bool) -> np.ndarray:
-    """Return the positions of the stored steps of an episode in their order, int64.
+def find_positions(store: Store, session: Session, episode_id: str, lineage: bool) -> np.ndarray:
+    """Return the positions of the stored steps of an episode, int64, in the order of the steps.
 
     With `lineage`, the steps that the episode shares with its parents come first. Raise
     UnknownEpisode if the buffer has no such episode, and Evicted if a shared step is not stored.
@@ -84,8 +84,8 @@ def positions_of(store: Store, session: Session, episode_id: str, lineage: bool)
     if not rows:
         raise unknown_episode(store, episode_id)
     id, ordered, end, before, shared = rows[0]
-    parts = [_own_positions(store, session, id, ordered)]
-    found, shared = 0, (shared or 0) if lineage else 0
+    parts = [_find_own_positions(store, session, id, ordered)]
+    count, shared = 0, (shared or 0) if lineage else 0
     while shared and end is not None:
         owner = (
             f"{select} AND id = (SELECT episode FROM steps WHERE buffer_id = ? AND position = ?)"
@@ -94,18 +94,18 @@ def positions_of(store: Store, session: Session, episode_id: str, lineage: bool)
         if not rows:
             break
         id, ordered, *following, _ = rows[0]
-        own = _own_positions(store, session, id, ordered, end, before)
+        own = _find_own_positions(store, session, id, ordered, end, before)
         parts.insert(0, own)
-        found, (end, before) = found + len(own), following
-    if found < shared:
+        count, (end, before) = count + len(own), following
+    if count < shared:
         raise errors.Evicted(
-            f"{shared - found} of the {shared} steps that episode {episode_id!r} shares with its "
+            f"{shared - count} of the {shared} steps that episode {episode_id!r} shares with its "
             "parent were evicted or deleted; pass lineage=False to read its own steps"
         )
     return np.concatenate(parts)
 
 
-def _own_positions(
+def _find_own_positions(
     store: Store,
     session: Session,
     id: int,
@@ -113,7 +113,7 @@ def _own_positions(
     end: int = 1 << 62,
     before: int | None = None,
 ) -> np.ndarray:
-    """Return the positions of the stored steps of an episode, in their order.
+    """Return the positions of the stored own steps of an episode, in the order of the steps.
 
     Return only positions up to `end`, and steps with numbers less than `before`.
     """
@@ -131,17 +131,17 @@ def _own_positions(
     return in_order
 
 
-def returns_of_shared_steps(
+def sum_shared_rewards(
     store: Store, session: Session, ids: np.ndarray
 ) -> dict[int, tuple[float | None, bool]]:
-    """Return, for each fork, the return of its shared steps, and whether all of them are stored."""
+    """Return, for each fork, the sum of its shared rewards; True if all shared steps are stored."""
     forks = session.query(
         "SELECT id, parent_position, parent_step, shared_steps FROM episodes WHERE buffer_id = ? "
         "AND root_episode IS NOT NULL AND shared_steps > 0",
         store.id,
     )
     ends = np.unique(np.array([end for _, end, _, _ in forks], np.int64))
-    owned = {
+    parts_of_owners = {
         (end, step): (owner, total, count)
         for end, step, owner, total, count in session.query(
             "SELECT p.position, f.parent_step, p.episode, sum(s.reward), count(*) FROM steps p "
@@ -157,15 +157,15 @@ def returns_of_shared_steps(
         )
     }  # fmt: skip
     branches = {id: (end, step) for id, end, step, _ in forks}
-    found: dict[int, tuple[float | None, bool]] = {}
-    wanted = set(ids.tolist())
+    returns: dict[int, tuple[float | None, bool]] = {}
+    requested_ids = set(ids.tolist())
     for id, _, _, shared in forks:
-        if id not in wanted:
+        if id not in requested_ids:
             continue
-        key, totals, counted = branches.get(id), list[float](), 0
-        while key in owned:
-            owner, total, count = owned[key]
+        key, totals, stored_steps = branches.get(id), list[float](), 0
+        while key in parts_of_owners:
+            owner, total, count = parts_of_owners[key]
             totals += [] if total is None else [total]
-            key, counted = branches.get(owner), counted + count
-        found[id] = (sum(totals) if totals else None), counted == shared
-    return found
+            key, stored_steps = branches.get(owner), stored_steps + count
+        returns[id] = (sum(totals) if totals else None), stored_steps == shared
+    return returns

@@ -14,7 +14,7 @@ from expdb.sql.dialects.base import Finding, finding
 from expdb.storage import catalog
 from expdb.storage.reading.ends import count_ends
 
-NEWEST_STEPS = 10_000  # steps whose policy versions are compared with those of their tokens
+NEWEST_STEPS = 10_000  # number of steps whose policy versions are compared with their tokens
 LONG_WAIT = 60.0  # seconds of a wait after which there is advice
 LONG_OPEN = 86_400.0  # seconds after which an open episode is reported
 WAIT_ADVICE = {
@@ -76,12 +76,12 @@ def examine_buffers(db: Any) -> Iterator[Finding]:
 def _token_versions(buffer: Any) -> Iterator[Finding]:
     """Report steps whose policy version differs from that of their tokens.
 
-    Writes refuse such steps, but earlier versions of expdb stored them.
+    Writes reject such steps, but earlier versions of expdb stored them.
     """
     field = buffer._store.fields.types.get("versions")
     if field is None or not field.ascending:
         return
-    differing: list[int] = []
+    positions: list[int] = []
     with suppress(errors.DatabaseDamaged):  # `expdb check` reports it
         after = max(-1, buffer.added - NEWEST_STEPS - 1)
         for batch in buffer.scan(after=after, fields=("versions", "policy_version", "position")):
@@ -90,12 +90,12 @@ def _token_versions(buffer: Any) -> Iterator[Finding]:
                 batch["versions"], batch["policy_version"], known, batch["position"], strict=True
             ):
                 if tokens is not None and len(tokens) and not (is_known and version == tokens[0]):
-                    differing.append(int(position))
-    if differing:
+                    positions.append(int(position))
+    if positions:
         yield finding(
             f"policy versions of {buffer.name!r}",
-            f"{len(differing)} of the newest {NEWEST_STEPS:,} steps, for example the step at "
-            f"position {differing[0]}, have another policy_version than their first token",
+            f"{len(positions)} of the newest {NEWEST_STEPS:,} steps, for example the step at "
+            f"position {positions[0]}, have another policy_version than their first token",
             True,
             "max_staleness uses policy_version; exclude or delete these steps",
         )

@@ -240,7 +240,7 @@ def delete(store: Store, where: Condition, keep_pinned: bool) -> int:
             pinned = pinned_positions(store, session)
             pinned = pinned[alive(store, session, pinned)] if len(pinned) else pinned
             owners, kept = (_episodes_at(store, session, at) for at in (positions, pinned))
-            roots, kept_roots = (_roots_of(store, session, ids) for ids in (owners, kept))
+            roots, kept_roots = (_find_roots(store, session, ids) for ids in (owners, kept))
             positions = positions[~np.isin(roots, kept_roots)]
         return delete_positions(store, session, outcome, positions, is_eviction=False)
 
@@ -259,8 +259,8 @@ def _count_complete_rollouts(
     return Counter((task, True) if group is None else (group, False) for group, task in rows)
 
 
-def _roots_of(store: Store, session: Session, episodes: np.ndarray) -> np.ndarray:
-    """Return the first episode of the tree of each episode."""
+def _find_roots(store: Store, session: Session, episodes: np.ndarray) -> np.ndarray:
+    """Return the number of the root of each episode."""
     rows = session.query(
         "SELECT id, root_episode FROM episodes WHERE buffer_id = ? AND root_episode IS NOT NULL",
         store.id,

@@ -77,8 +77,8 @@ def _parent_columns(parent: ParentLink | None) -> tuple[Any, ...]:
     return (None,) * len(PARENT_COLUMNS) if parent is None else parent.columns
 
 
-def _stored_record(row: Sequence[Any]) -> tuple[EpisodeRecord, str]:
-    """Return the episode of a row of `FIND`, and its status."""
+def _read_record(row: Sequence[Any]) -> tuple[EpisodeRecord, str]:
+    """Return the episode and the status in a row of `FIND`."""
     count = len(_STORED)
     status, name, episode, step, position, relation, root, shared = row[count:]
     record = EpisodeRecord(**dict(zip(_STORED, row[:count], strict=True)))
@@ -211,7 +211,7 @@ def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) ->
             raise errors.InvalidValue(
                 "resume=True requires the episode_id of the episode to continue; pass episode_id="
             )
-        relations.resolve_now(store, episode)
+        relations.resolve_stored_parent(store, episode)
         return episode
     if not resume:
         if find(store, [episode.episode_id]):
@@ -219,14 +219,14 @@ def begin(store: Store, episode: EpisodeRecord, is_named: bool, resume: bool) ->
                 f"episode {episode.episode_id!r} already exists; choose another episode_id, or "
                 "pass resume=True to continue an open or aborted episode"
             )
-        relations.resolve_now(store, episode)
+        relations.resolve_stored_parent(store, episode)
         return episode
     expected = {name: getattr(episode, name) for name in _RESUMED_WITH}
     expected = {name: value for name, value in expected.items() if value is not None}
     stored = store.engine.retry(_resume, store, episode, expected)
     if stored is None:
         episode.may_resume = True
-        relations.resolve_now(store, episode)
+        relations.resolve_stored_parent(store, episode)
         return episode
     if episode.policy_version not in (None, stored.policy_version):
         stored.step_version = episode.policy_version
@@ -238,8 +238,8 @@ def _resume(
 ) -> EpisodeRecord | None:
     """Open a stored episode for a new writer, and exclude its earlier writers.
 
-    Return None if there is no such episode. Raise EpisodeEnded if it is complete, and
-    EpisodeMismatch if one of its columns differs from its value in `expected`, or its parent from
+    Return None if there is no such episode. Raise EpisodeEnded if it is complete. Raise
+    EpisodeMismatch if one of its columns differs from `expected`, or if its relation differs from
     that of `requested`.
     """
     episode_id = requested.episode_id
@@ -247,13 +247,13 @@ def _resume(
         rows = session.query(FIND.format("?"), store.id, episode_id)
         if not rows:
             return None
-        episode, status = _stored_record(rows[0])
+        episode, status = _read_record(rows[0])
         if status == "complete":
             raise errors.EpisodeEnded(
                 f"episode {episode_id!r} is complete and cannot be resumed; begin another episode"
             )
         if requested.parent is not None:
-            relations.require_equal(episode, requested.parent)
+            relations.require_same_relation(episode, requested.parent)
         for name, value in expected.items():
             stored = getattr(episode, name)
             if name == "trainable":
@@ -356,8 +356,8 @@ def find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, s
 
 def _find(store: Store, names: Sequence[str]) -> dict[str, tuple[EpisodeRecord, str]]:
     rows = store.read(_query_named, FIND, names)
-    found = map(_stored_record, rows)
-    return {episode.episode_id: (episode, status) for episode, status in found}
+    records = map(_read_record, rows)
+    return {episode.episode_id: (episode, status) for episode, status in records}
 
 
 def _query_named(store: Store, session: Session, statement: str, names: Sequence[str]) -> list[Any]:

@@ -32,7 +32,7 @@ B, C, E, G, S, V = (
     )
 )  # fmt: skip
 
-TREE = sa.func.coalesce(E.root_episode, E.id)  # number of the first episode of a tree
+ROOT_EPISODE = sa.func.coalesce(E.root_episode, E.id)  # the first episode of the tree
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class Eviction:
     max_steps_per_task : int, optional
         Number of newest steps to keep per task; at least 1.
     whole_episodes : bool, default False
-        Whether to evict only whole episodes that have ended, together with all episodes of their
-        tree: see `ReplayBuffer.lineage`. Open episodes and their trees are kept, but count towards
-        the limits.
+        Whether to evict only whole trees of episodes that have ended; see `ReplayBuffer.lineage`.
+        An episode without relations is a tree of its own. Trees with an open episode are kept, but
+        count towards the limits.
     archive : str or path-like, optional
         Folder for evicted steps. expdb writes the steps to Parquet files in
         ``buffer=<name>/date=<day>/`` before it deletes the steps. ``~`` is expanded, and a relative
@@ -180,11 +180,11 @@ class EvictionPlan:
 
     positions: np.ndarray
     episodes: np.ndarray
-    trees: np.ndarray  # the first episode of the tree of each step
+    trees: np.ndarray  # number of the root episode of each step
     why: np.ndarray  # names of limits, such as "max_age_seconds"
 
     def select(self, is_selected: np.ndarray) -> EvictionPlan:
-        """Return the plan with the selected steps."""
+        """Return a plan with only the selected steps."""
         return EvictionPlan(*[column[is_selected] for column in vars(self).values()])
 
     def runs(self) -> list[tuple[int, int, int, str]]:
@@ -248,19 +248,19 @@ def pinned_from(store: Store, session: Session, state: State) -> int | None:
     return state.pinned if kept <= 2 * state.capacity else None
 
 
-def only_whole_trees(
+def select_whole_trees(
     store: Store, session: Session, positions: np.ndarray, pinned: int | None
 ) -> np.ndarray:
-    """Return the positions, ascending, of the trees that may be evicted as a whole.
+    """Return the ascending positions of the trees that may be evicted as a whole.
 
-    A tree is an episode with all of its descendants. It is kept if an episode of it is open, if it
-    has a step from `pinned` on, or if `positions` lack an episode of it.
+    A tree is a root with all of its descendants. It is kept if one of its episodes is open, if it
+    has a step at `pinned` or later, or if `positions` contain no step of one of its episodes.
     """
     if not len(positions):
         return positions
     low, high = int(positions[0]), int(positions[-1])
     rows = session.query(
-        sa.select(G.first, G.last, G.episode, TREE)
+        sa.select(G.first, G.last, G.episode, ROOT_EPISODE)
         .select_from(tables.SEGMENTS_OF_EPISODES)
         .where(G.buffer_id == store.id, G.last >= low, G.first <= high)
         .order_by(G.last)
@@ -269,19 +269,19 @@ def only_whole_trees(
     is_touched = positions.searchsorted(first) < positions.searchsorted(last, "right")
     end = np.inf if pinned is None else pinned
     is_kept = np.isin(trees, trees[(last >= end) & is_touched])
-    # Few episodes have parents or are incomplete, and partial indexes contain them.
-    others = session.query(
-        sa.select(E.id, TREE, E.status, E.last_position).where(
+    # Few episodes have parents or are incomplete. Partial indexes contain these episodes.
+    candidates = session.query(
+        sa.select(E.id, ROOT_EPISODE, E.status, E.last_position).where(
             E.buffer_id == store.id, sa.or_(E.root_episode.is_not(None), E.status != "complete")
         )
     )
-    own = set(episodes[is_touched].tolist())
-    blocked = [
+    touched = set(episodes[is_touched].tolist())
+    kept_trees = [
         tree
-        for id, tree, status, newest in others
-        if status == "open" or newest >= end or id not in own
+        for id, tree, status, newest in candidates
+        if status == "open" or newest >= end or id not in touched
     ]
-    is_kept |= np.isin(trees, blocked)
+    is_kept |= np.isin(trees, kept_trees)
     kept = np.ones(len(positions), np.bool_)
     for start, stop in zip(first[is_kept].tolist(), last[is_kept].tolist(), strict=True):
         kept[slice(*np.searchsorted(positions, (start, stop + 1)))] = False
@@ -294,7 +294,7 @@ def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
     return list(
         session.query(
             sa.select(
-                G.first, G.last, G.episode, TREE, E.task_id, E.status,
+                G.first, G.last, G.episode, ROOT_EPISODE, E.task_id, E.status,
                 sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
             )
             .select_from(tables.SEGMENTS_OF_EPISODES.join(tables.chunks, chunks))
@@ -319,9 +319,9 @@ def _older(
 
 
 class _Items:
-    """The items of eviction, oldest first: single steps, or whole episodes with their descendants.
+    """The items of eviction, oldest first: single steps or whole trees of episodes.
 
-    The newest step of a tree of episodes decides its order.
+    Trees are in the order of their newest steps.
     """
 
     def __init__(self, rows: list[Any], state: State, pinned: int | None, whole_episodes: bool):

@@ -478,7 +478,7 @@ class OpenEpisodes:
         )
         for name, value in _episode_details(details).items():
             setattr(episode, name, value)
-        episode.parent = relations.requested(details, episode.episode_id)
+        episode.parent = relations.parse_relation(details, episode.episode_id)
         return episode
 
     def _begin(
@@ -489,10 +489,10 @@ class OpenEpisodes:
         details: Mapping[str, Any],
         pending: PendingSteps,
     ) -> EpisodeRecord:
-        """Return an episode as `new` does; its parent is known or has pending steps."""
+        """Return a new episode; find its parent unless the parent has only pending steps."""
         episode = self.new(task_id, agent_id, episode_id, details)
         if episode.parent is not None:
-            relations.resolve_now(self._store, episode, pending.named)
+            relations.resolve_stored_parent(self._store, episode, pending.named)
         return episode
 
     def _add_details(
@@ -503,15 +503,15 @@ class OpenEpisodes:
         Raise EpisodeMismatch if a detail differs. `policy_version` is skipped: only the first step
         sets the version of its episode, and later steps store their own versions.
         """
-        link = relations.requested(details, episode.episode_id)
+        link = relations.parse_relation(details, episode.episode_id)
         if link is not None:
-            relations.require_equal(episode, link)
+            relations.require_same_relation(episode, link)
         pending_details = dict(pending.details.get(episode, {}))
         for name, value in _episode_details(details).items():
             if name == "policy_version":
                 continue
             current = pending_details.get(name, getattr(episode, name))
-            if name == "trainable":  # applies when the episode begins
+            if name == "trainable":  # None stands for True
                 current = current is not False
             if current is None or (name == "episode_tags" and current != value):
                 pending_details[name] = value

@@ -224,7 +224,7 @@ class PendingSteps:
         if tags is not None:
             tags = encode_tags(tags, "tags")
         if "versions" in values:
-            versions = self._versions_of_tokens(values["versions"], *versions)
+            versions = self._derive_versions(values["versions"], *versions)
         if versions != _NONE:
             versions = self._check_versions(episode, *versions)
         if agent is not None:
@@ -290,8 +290,8 @@ class PendingSteps:
         self.ended, self.details = state.ended, state.details
         self.rows.cut_back(state.row_count, state.columns)
 
-    def _versions_of_tokens(self, tokens: Any, first: Any, last: Any) -> list[Any]:
-        """Return the policy versions of a step: those of its first and last token, if known."""
+    def _derive_versions(self, tokens: Any, first: Any, last: Any) -> list[Any]:
+        """Return the policy versions of a step; if known, those of its first and last token."""
         field = self._types.get("versions")
         if field is None or not field.ascending:
             return [first, last]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from expdb import checks, errors
-from expdb.names import DEFAULT_TASK, FORKS, RELATION_KEYS, RELATIONS
+from expdb.names import DEFAULT_TASK, FORK_RELATIONS, RELATION_KEYS, RELATIONS
 from expdb.sql.session import Session
 from expdb.storage.cached_records import EpisodeRecord, ParentLink
 from expdb.storage.reading.segments import Segments
@@ -25,10 +25,10 @@ _FIND = (
 )
 
 
-def requested(arguments: Mapping[str, Any], episode_id: str) -> ParentLink | None:
+def parse_relation(arguments: Mapping[str, Any], episode_id: str) -> ParentLink | None:
     """Return the relation that the arguments of a step or an episode describe, or None.
 
-    Raise InvalidValue if they do not fit together.
+    Raise InvalidValue if the arguments are invalid or contradict each other.
     """
     parent, step, relation = map(arguments.get, RELATION_KEYS)
     if parent is None:
@@ -63,8 +63,8 @@ def requested(arguments: Mapping[str, Any], episode_id: str) -> ParentLink | Non
     return ParentLink(parent, step, relation)
 
 
-def require_equal(record: EpisodeRecord, link: ParentLink) -> None:
-    """Raise EpisodeMismatch unless an episode has the requested relation."""
+def require_same_relation(record: EpisodeRecord, link: ParentLink) -> None:
+    """Raise EpisodeMismatch unless an episode has the relation of `link`."""
     own = record.parent
     if own is None:
         raise errors.EpisodeMismatch(
@@ -80,7 +80,7 @@ def require_equal(record: EpisodeRecord, link: ParentLink) -> None:
 
 
 class _ParentRow(NamedTuple):
-    """The row of an episode that may be a parent, or a parent of the parent."""
+    """The row of a parent, or of a parent of a parent."""
 
     id: int
     name: str
@@ -90,14 +90,14 @@ class _ParentRow(NamedTuple):
     step: int | None
     relation: str | None
     policy_version: int | None
-    oldest: int | None  # policy version of the oldest step of a fork
+    oldest: int | None  # smallest policy version of the steps of a fork
     task_id: str
     task_name: str | None
     group_id: str | None
 
-    def inherits(self, number: int) -> bool:
+    def shares_step_before(self, number: int) -> bool:
         """Whether the episode shares the step before `number` with its own parent."""
-        return self.relation in FORKS and self.step is not None and number <= self.step
+        return self.relation in FORK_RELATIONS and self.step is not None and number <= self.step
 
 
 class StoredEpisodes:
@@ -133,7 +133,7 @@ class StoredEpisodes:
 
 
 class WrittenEpisodes(StoredEpisodes):
-    """Also find the episodes that a write begins or continues."""
+    """Find stored episodes, and episodes that a write begins or continues."""
 
     def __init__(self, store: Store, session: Session, plan: WritePlan, first: int):
         super().__init__(store, session)
@@ -173,7 +173,7 @@ class WrittenEpisodes(StoredEpisodes):
         return np.concatenate((stored, np.stack(new, 1)))
 
 
-def relate(
+def relate_episodes(
     store: Store,
     session: Session,
     pending: PendingSteps,
@@ -184,8 +184,8 @@ def relate(
 ) -> WritePlan:
     """Find the parents that the same write begins; return the plan with the shared steps.
 
-    Set the states of their children in `current`. A parent that was found when the steps were
-    gathered may be evicted by now, and is not searched again.
+    Set the states of the children in `current`. A parent that was found when the steps were
+    gathered is not looked up again, because it may have been evicted since.
     """
     links = [write.after.parent for write in plan.episodes]
     if any(link is not None and link.episode is None for link in links):
@@ -196,7 +196,7 @@ def relate(
                 id, next_id = next_id, next_id + 1
             if link is not None and link.episode is None:
                 try:
-                    before = current[write.record] = resolve(store, written, before)
+                    before = current[write.record] = resolve_parent(store, written, before)
                 except (errors.InvalidValue, errors.Evicted, errors.UnknownEpisode) as error:
                     pending.discard(set(write.rows))  # a writer can still write its other steps
                     error.discarded_steps = len(write.rows)
@@ -208,7 +208,7 @@ def relate(
     return plan
 
 
-def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> EpisodeRecord:
+def resolve_parent(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> EpisodeRecord:
     """Return the record of a new episode with its parent and the steps that it shares.
 
     Raise UnknownEpisode if there is no such parent, InvalidValue if the parent has no such step,
@@ -222,20 +222,21 @@ def resolve(store: Store, stored: StoredEpisodes, record: EpisodeRecord) -> Epis
             f"no episode {link.name!r} in buffer {store.name!r}, so {record.episode_id!r} cannot "
             "have it as its parent; store a step of the parent first, or flush its writer"
         )
-    found = link._replace(episode=parent.id, root=parent.root)
+    resolved = link._replace(episode=parent.id, root=parent.root)
     if link.step is None:
-        return record.changed(parent=found)
-    if link.relation not in FORKS:
+        return record.changed(parent=resolved)
+    if link.relation not in FORK_RELATIONS:
         _require_step(stored, parent, link.step)
-        return record.changed(parent=found)
+        return record.changed(parent=resolved)
     record = _with_task_of(record, parent)
     if not link.step and not (stored.steps(parent)[:, 1] < 0).any():
-        return record.changed(parent=found)
-    owner = _owner_of(stored, parent, link.step)
-    shared, position, oldest = _shared_steps(owner, stored.steps(owner), link.step)
-    found, last = found._replace(position=position, shared=shared, oldest=oldest), link.step - 1
+        return record.changed(parent=resolved)
+    owner = _find_owner(stored, parent, link.step)
+    shared, position, oldest = _count_shared(owner, stored.steps(owner), link.step)
+    resolved = resolved._replace(position=position, shared=shared, oldest=oldest)
+    last_step = link.step - 1
     return record.changed(
-        parent=found, length=shared, last_step=last, greatest={}, unknown_greatest=last
+        parent=resolved, length=shared, last_step=last_step, greatest={}, unknown_greatest=last_step
     )
 
 
@@ -253,9 +254,9 @@ def _with_task_of(record: EpisodeRecord, parent: _ParentRow) -> EpisodeRecord:
     )
 
 
-def _owner_of(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _ParentRow:
+def _find_owner(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _ParentRow:
     """Return the episode that stores the step before `number` of an episode."""
-    while episode.inherits(number):
+    while episode.shares_step_before(number):
         earlier = stored.find("id", episode.parent)
         if earlier is None:
             raise errors.Evicted(
@@ -267,20 +268,20 @@ def _owner_of(stored: StoredEpisodes, episode: _ParentRow, number: int) -> _Pare
 
 
 def _require_step(stored: StoredEpisodes, parent: _ParentRow, number: int) -> None:
-    """Raise InvalidValue unless the parent has a step, or it is the next step of the parent."""
-    owner = _owner_of(stored, parent, number + 1)
+    """Raise InvalidValue unless a step of the parent is stored, or is its next step."""
+    owner = _find_owner(stored, parent, number + 1)
     numbers = stored.steps(owner)[:, 1]
     if number not in numbers and len(numbers) and number != int(numbers.max()) + 1:
-        raise _no_step(parent, number, stored.steps(owner))
+        raise _missing_step(parent, number, stored.steps(owner))
 
 
-def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int, int | None]:
-    """Return how many steps come before a number, the last position, and the oldest version."""
+def _count_shared(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[int, int, int | None]:
+    """Return the number, greatest position and smallest policy version of steps before a number."""
     ordinals, numbers, positions, _ = steps.T
     order = np.argsort(ordinals) if owner.ordered else np.lexsort((positions, numbers))
     ordinals, numbers, positions, versions = steps[order].T
     if number - 1 not in numbers:
-        raise _no_step(owner, number - 1, steps)
+        raise _missing_step(owner, number - 1, steps)
     count = int((numbers < number).sum())
     if (numbers[:count] >= number).any():
         raise errors.InvalidValue(
@@ -299,7 +300,7 @@ def _shared_steps(owner: _ParentRow, steps: np.ndarray, number: int) -> tuple[in
     return shared, int(positions[:count].max()), min(known, default=None)
 
 
-def _no_step(episode: _ParentRow, number: int, steps: np.ndarray) -> errors.ExpDBError:
+def _missing_step(episode: _ParentRow, number: int, steps: np.ndarray) -> errors.ExpDBError:
     if not len(steps):
         return errors.Evicted(
             f"all steps of episode {episode.name!r} were evicted or deleted; choose another parent"
@@ -316,19 +317,19 @@ def _no_step(episode: _ParentRow, number: int, steps: np.ndarray) -> errors.ExpD
     )
 
 
-def resolve_now(
+def resolve_stored_parent(
     store: Store, record: EpisodeRecord, pending: Mapping[str, EpisodeRecord] = NO_EPISODES
 ) -> None:
-    """Find the parent of a new episode, unless it is a `pending` episode that is not stored."""
+    """Find the parent of a new episode, unless the parent is only in `pending`."""
     link = record.parent
     if link is None or link.episode is not None:
         return
     parent = pending.get(link.name or "")
     if parent is not None and parent.id is None:
-        return  # the write that stores both finds it
+        return  # the write of both episodes finds the parent
     record.become(store.engine.retry(_resolve_stored, store, record))
 
 
 def _resolve_stored(store: Store, record: EpisodeRecord) -> EpisodeRecord:
     with store.engine.reading() as session:
-        return resolve(store, StoredEpisodes(store, session), record)
+        return resolve_parent(store, StoredEpisodes(store, session), record)

@@ -97,6 +97,7 @@ def _prepare_statement(
     # The function on the server assumes that steps use the policy version of their episode.
     changes_version_use = any(write.changes_version_use for write in plan.episodes)
     needs_numbers = any(write.needs_numbers for write in plan.episodes)
+    # The function does not set the relation of a new episode, or `trainable`.
     is_special = any(
         write.before.id is None and (write.after.parent or write.after.trainable is not None)
         for write in plan.episodes

@@ -83,10 +83,9 @@ def with_greatest(numbers: Numbers | None, state: EpisodeRecord) -> EpisodeRecor
     for agent, number in numbers:
         by_agent[agent] = max(number, by_agent.get(agent, number))
     is_partial = state.own_length > len(numbers)
-    floor = state.last_step if is_partial else state.last_shared
-    if (
-        is_partial and floor is not None and not state.ordered
-    ):  # the greatest number of any agent may be evicted
+    floor = state.last_step if is_partial else state.last_shared_step
+    # The step with the greatest number of an agent may be evicted.
+    if is_partial and floor is not None and not state.ordered:
         by_agent = dict.fromkeys(by_agent, floor)
     return state.changed(greatest=by_agent, unknown_greatest=floor)
 
@@ -136,8 +135,8 @@ def plan_with_numbers(
 ) -> WritePlan:
     """Make the plan again with the greatest stored number of each agent of an episode.
 
-    Also record the state of the episode in `current`. Raise NumberConflicts if numbers are
-    used already.
+    Also record the state of the episode in `current`. Raise NumberConflicts if stored steps
+    already have these numbers.
     """
     state, ended = current.get(write.record, write.before), None
     if state.id is not None:
@@ -171,7 +170,7 @@ def require_equal(store: Store, pending: PendingSteps, taken: list[NumberConflic
     for step in taken:
         values = _values(pending, rows, step.place)
         tokens = values.get("versions") if field is not None and field.ascending else None
-        # Earlier versions of expdb did not take these columns from the tokens.
+        # Earlier versions of expdb did not derive these columns from the tokens.
         derived = (
             ("policy_version", "policy_version_end") if tokens is not None and len(tokens) else ()
         )

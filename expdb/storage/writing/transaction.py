@@ -410,7 +410,7 @@ def _put_episodes(
     with_numbers: set[EpisodeRecord] = set()  # episodes whose stored numbers were read
     unused: set[EpisodeRecord] = set()  # new episodes whose names are not stored
     if any(write.after.parent is not None for write in plan.episodes):
-        plan = relations.relate(store, session, pending, plan, first, next_id, current)
+        plan = relations.relate_episodes(store, session, pending, plan, first, next_id, current)
     put = 0
     ids: list[int] = []
     while put < len(plan.episodes):
