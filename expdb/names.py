@@ -93,6 +93,8 @@ STEP_KEYS = (
 EPISODE_DETAILS = ("task_name", "group_id", "policy_version", "episode_tags", "trainable")
 # Arguments that relate an episode to another one; they apply when the episode begins.
 RELATION_KEYS = ("parent", "parent_step", "relation")
+# Arguments of a step that must be absent or equal those of its episode.
+BEGINNING_KEYS = (*(name for name in EPISODE_DETAILS if name != "policy_version"), *RELATION_KEYS)
 EPISODE_KEYS = ("task_id", "agent_id", "episode_id", *EPISODE_DETAILS, *RELATION_KEYS)
 
 # Relations of an episode to its parent. Forks and retries share the first steps of the parent.

@@ -5,7 +5,7 @@ from __future__ import annotations  # so that annotations do not import numpy.ra
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from expdb import errors
 from expdb.names import DEFAULT_TASK, TaskReminder
@@ -15,21 +15,6 @@ from expdb.storage.writing.batches import columns_of, flatten_rollout, rows_of, 
 from expdb.storage.writing.open_episodes import OpenEpisodes
 from expdb.writers.buffered_writer import BufferedWriter
 from expdb.writers.unclosed_episodes import LostSteps
-
-
-class EpisodeArguments(NamedTuple):
-    """The arguments of a step that concern its episode."""
-
-    key: tuple[str, str]  # task and agent
-    episode_id: str | None
-    policy_version: int | None
-    task_name: str | None
-    group_id: str | None
-    episode_tags: Mapping[str, Any] | None
-    parent: str | None
-    parent_step: int | None
-    relation: str | None
-    trainable: bool | None
 
 
 class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
@@ -195,17 +180,15 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             if warning := self._task_reminder.count_step(task_id, terminated or truncated):
                 errors.warn(warning)
             task_id = "default"
-        arguments = EpisodeArguments(
-            (task_id, "agent" if agent_id is None else agent_id), episode_id, policy_version,
-            task_name, group_id, episode_tags, parent, parent_step, relation, trainable,
-        )  # fmt: skip
+        key = task_id, "agent" if agent_id is None else agent_id
+        details = task_name, group_id, episode_tags, trainable, parent, parent_step, relation
         columns = (
             step, pre_agent, execute_time, reward, terminated, truncated, tags,
             policy_version, policy_version_end, agent_id,
         )  # fmt: skip
         if self._pid != os.getpid():  # before the lock, which may have been locked at the fork
             self._refuse()
-        with self._lock: self._append(arguments, fields, columns)  # fmt: skip
+        with self._lock: self._append(key, episode_id, details, fields, columns)  # fmt: skip
 
     def extend(self, columns: Any, agents: Sequence[str] | None = None) -> None:
         """Add many steps, which the next flush makes durable.
@@ -290,7 +273,12 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             self._episodes.gather_rows([split_step(row) for row in rows], self._steps)
 
     def _append(
-        self, arguments: EpisodeArguments, fields: Mapping[str, Any], columns: tuple[Any, ...]
+        self,
+        key: tuple[str, str],
+        episode_id: str | None,
+        details: tuple[Any, ...],
+        fields: Mapping[str, Any],
+        columns: tuple[Any, ...],
     ) -> None:
         if self._has_ended:
             self._refuse()
@@ -298,7 +286,7 @@ class StepWriter(BufferedWriter, AsyncExit["StepWriter"]):
             self._refuse_nested_call()
         try:
             self._is_adding = True
-            self._episodes.gather(arguments, fields, columns, self._steps)
+            self._episodes.gather(key, episode_id, details, fields, columns, self._steps)
         finally:
             self._is_adding = False
         self._flush_if_due()

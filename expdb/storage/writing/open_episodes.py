@@ -11,7 +11,7 @@ import numpy as np
 
 from expdb import checks, errors
 from expdb.chunks.values import encode_tags
-from expdb.names import DEFAULT_TASK, EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
+from expdb.names import BEGINNING_KEYS, DEFAULT_TASK, EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.process.awaiting import current_caller
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.reading.trees import unknown_episode
@@ -66,36 +66,38 @@ class OpenEpisodes:
 
     def gather(
         self,
-        arguments: Any,
+        key: Key,
+        episode_id: str | None,
+        details: tuple[Any, ...],
         fields: Mapping[str, Any],
         columns: tuple[Any, ...],
         pending: PendingSteps,
     ) -> None:
         """Add a step to the pending steps, or raise and change nothing.
 
-        `arguments` holds the episode columns of the step.
+        `key` is the task and the agent of the step. `details` holds the values of `BEGINNING_KEYS`.
         """
         if pending.fields.version != self._store.fields.version:  # other fields were declared
             pending.cut()
             pending.retype(self._store.fields, None)
-        episode = pending.open_episode(arguments)
+        episode = pending.open_episode(key, episode_id, details)
         step = columns[0]
-        is_own_number = step is not None and arguments.episode_id is None
+        is_own_number = step is not None and episode_id is None
         if episode is not None and is_own_number and not pending.is_above(step, episode):
             episode = None  # the number may begin another episode
         if episode is not None:  # the usual case, without a lookup
             if pending.add(episode, fields, columns):
-                pending.complete(episode, arguments.key, arguments.episode_id)
+                pending.complete(episode, key, episode_id)
             return
-        row = dict(zip(STEP_KEYS, columns, strict=True)) | arguments._asdict()
-        row["task_id"] = arguments.key[0]
+        row = dict(zip((*STEP_KEYS, *BEGINNING_KEYS), (*columns, *details), strict=True))
+        row |= {"task_id": key[0], "episode_id": episode_id}
         before = dict(pending.opened), dict(pending.named), list(pending.replaced)
-        details, ended = dict(pending.details), dict(pending.ended)
+        before_details, ended = dict(pending.details), dict(pending.ended)
         try:
             self._gather([(row, fields)], pending)
         except BaseException:
             pending.opened, pending.named, pending.replaced = before
-            pending.details, pending.ended = details, ended
+            pending.details, pending.ended = before_details, ended
             raise
 
     def gather_columns(self, columns: Mapping[str, Sequence[Any]], pending: PendingSteps) -> bool:
@@ -160,7 +162,7 @@ class OpenEpisodes:
         for episode_key, ends, step in zip(many.episode_keys(), many.ends, many.steps, strict=True):
             record = open_records.get(episode_key)
             if record is None:
-                record = pending.open_episode((episode_key[:2], episode_key[2], None))
+                record = pending.open_episode(episode_key[:2], episode_key[2])
                 record = record or self._open_episode_of(row_of[episode_key], pending)
                 if record.agent_id != episode_key[1]:
                     raise _OwnAgents

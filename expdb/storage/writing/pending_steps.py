@@ -13,7 +13,7 @@ from expdb.checks import LARGEST_REWARD
 from expdb.chunks.codec import Block, Rows, decoded
 from expdb.chunks.fields import Field
 from expdb.chunks.values import encode_tags
-from expdb.names import EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
+from expdb.names import BEGINNING_KEYS, EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
 from expdb.storage.replacements import Replacements
@@ -27,6 +27,7 @@ Key = tuple[str, str]  # task and agent
 Row = tuple[Mapping[str, Any], Mapping[str, Any]]  # columns and fields of a step
 
 _NONE = [None, None]
+_NO_DETAILS = (None,) * len(BEGINNING_KEYS)
 # The default values of the columns in `STEP_KEYS`.
 _DEFAULTS = [False if name in ("terminated", "truncated") else None for name in STEP_KEYS]
 
@@ -474,11 +475,11 @@ class PendingSteps:
         ends = {entry[0] for entry in kept if entry[5] or entry[6]} | {self.ending}
         self.ended = {record: how for record, how in self.ended.items() if record in ends}
 
-    def open_episode(self, arguments: Any) -> EpisodeRecord | None:
+    def open_episode(
+        self, key: Key, name: str | None, details: tuple[Any, ...] = _NO_DETAILS
+    ) -> EpisodeRecord | None:
         """Return the open episode of a step, or None if it is unknown or the step adds details."""
-        # The third argument is the policy version, which can differ between the steps.
-        key, name, _, *details = arguments
-        if details.count(None) < len(details):
+        if details != _NO_DETAILS:
             return None
         try:
             episode = self.opened.get(key) if name is None else self.named.get(name)
