@@ -427,6 +427,13 @@ class TokenRows:
             numbers[numbers < np.repeat(before, kept)] = UNKNOWN
         return self._scatter(numbers, UNKNOWN)
 
+    def token_step(self, positions: np.ndarray, token_index: np.ndarray) -> np.ndarray:
+        """Return the position of the step of each token with an index, [B, T]; -1 elsewhere."""
+        steps = self.expand_step_values(positions, UNKNOWN)
+        if self._turns.trained_before.any():
+            steps[token_index < 0] = UNKNOWN
+        return steps
+
     def expand_step_values(self, values: np.ndarray, elsewhere: Any) -> np.ndarray:
         """Return the value of the step of each generated token, [B, T, ...]."""
         return self._expand_turn_values(values[self._turns.step], elsewhere)

@@ -678,8 +678,7 @@ class Tokens(Unit):
             out["advantage"] = rows.advantages(advantages.astype(np.float32), out["loss_mask"])
         out["policy_version"] = self._versions(rows, turns)
         out["token_index"] = rows.token_index()
-        steps = rows.expand_step_values(turns.flat("position"), UNKNOWN)
-        out["token_step"] = np.where(out["token_index"] >= 0, steps, UNKNOWN)
+        out["token_step"] = rows.token_step(turns.flat("position"), out["token_index"])
         for name in turns.others:
             if turns.target_of(name) == self.prompt:
                 arrays = turns.arrays_of_steps(name)
