@@ -2161,7 +2161,7 @@ class ReplayBuffer(NotACollection):
         `max_staleness` of a consumer then measures each step relative to the version of its agent.
         Agents without a version of their own use `policy_version`; without that version, their
         steps are never too stale. An episode is too stale if one of its steps is. A version never
-        decreases.
+        decreases. `add_label` and `of_labels` convert text such as ``"step-42"`` to versions.
         """
         return PolicyVersions(self._store)
 

@@ -189,6 +189,7 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
 
 
 def _related(buffer: expdb.ReplayBuffer) -> None:
+    buffer.policy_versions.add_label("step-2", 2)
     with buffer.episode("tree", episode_id="root", policy_version=1) as root:
         for step in range(6):
             root.append(x=step, reward=1.0)

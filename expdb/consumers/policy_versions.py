@@ -1,9 +1,12 @@
 """PolicyVersions: the current policy version of each agent that has one of its own."""
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import NoReturn
 
+import numpy as np
+
 from expdb import checks, errors
+from expdb.names import nearest
 from expdb.storage.ledger import consumers
 from expdb.storage.store import Store
 
@@ -23,6 +26,66 @@ class PolicyVersions(MutableMapping[str, int]):
 
     def __init__(self, store: Store):
         self._store = store
+        self._labels: dict[str, int] = {}  # labels cannot change, so they are read once
+
+    def add_label(self, label: str, version: int) -> None:
+        """Store the text by which an engine reports a policy version.
+
+        Parameters
+        ----------
+        label : str
+            Text such as ``"step-42"``. It does not change `policy_version`.
+        version : int
+            The policy version, at least 0.
+
+        Raises
+        ------
+        InvalidValue
+            If the label stands for another version.
+        DatabaseBusy
+            If another process locks the database for longer than the handle's `timeout`.
+        """
+        checks.text(label, "label")
+        number = checks.whole(version, "version")
+        self._store.engine.retry(consumers.add_version_label, self._store, label, number)
+
+    def of_labels(self, labels: Sequence[str]) -> np.ndarray:
+        """Return the policy versions for which labels stand.
+
+        Parameters
+        ----------
+        labels : sequence of str [N]
+            Labels that were added, such as one per generated token.
+
+        Returns
+        -------
+        numpy.ndarray
+            The versions, int32 [N], such as for the field `versions` of `expdb.TOKEN_FIELDS`.
+
+        Raises
+        ------
+        InvalidValue
+            If a label was not added.
+
+        Examples
+        --------
+        >>> buffer.policy_versions.add_label("step-42", 42)  # doctest: +SKIP
+        >>> buffer.policy_versions.of_labels(["step-42", "step-42"])  # doctest: +SKIP
+        array([42, 42], dtype=int32)
+        """
+        if isinstance(labels, str):
+            raise errors.InvalidValue(f"labels must be a sequence of text, got {labels!r}")
+        names = [checks.text(label, "label") for label in labels]
+        if not self._labels.keys() >= set(names):
+            self._labels = self._store.engine.retry(self._store.read, consumers.version_labels)
+        missing = sorted({*names} - self._labels.keys())
+        if missing:
+            raise errors.InvalidValue(
+                f"label {missing[0]!r} stands for no policy version in buffer "
+                f"{self._store.name!r}{nearest(missing[0], self._labels) or ';'} add it with "
+                "buffer.policy_versions.add_label(label, version)"
+            )
+        return np.array([self._labels[name] for name in names], np.int32)
 
     def _read(self) -> dict[str, int]:
         return self._store.read(consumers.policy_versions)

@@ -65,6 +65,9 @@ buffers = _table(
     policy_versions=nullable_text(
         "current versions of the policies of single agents, JSON object; NULL for none"
     ),
+    version_labels=nullable_text(
+        "policy version of each label that engines report, JSON object; NULL for none"
+    ),
     rate_limiter=nullable_text("settings of the rate limiter, JSON object; NULL for none"),
     sampled=integer("number of items leased since the rate limiter was set"),
     insert_limit=nullable_integer(

@@ -1,4 +1,4 @@
-"""Add relations between episodes, and the flag `trainable`."""
+"""Add relations between episodes, the flag `trainable`, and labels of policy versions."""
 
 from pathlib import Path
 
@@ -32,6 +32,7 @@ TRIGGERS = "episodes_grouped", "episodes_completed", "episodes_regrouped", "epis
 def upgrade() -> None:
     for name, kind in COLUMNS.items():
         op.add_column("episodes", sa.Column(name, kind))
+    op.add_column("buffers", sa.Column("version_labels", Text))
     has_root = sa.text("root_episode IS NOT NULL")
     op.create_index(
         "episodes_by_root",
@@ -59,6 +60,7 @@ def downgrade() -> None:
         op.execute("DELETE FROM sqlite_stat1 WHERE idx = 'episodes_by_root'")
     for name in COLUMNS:
         op.drop_column("episodes", name)
+    op.drop_column("buffers", "version_labels")
     _recreate(VIEWS, "0014")
 
 

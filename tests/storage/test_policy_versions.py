@@ -241,3 +241,32 @@ def test_explicit_versions_are_stored_after_the_episode_is_updated(buffer, open_
     other.update({"task_id": "u"}, policy_version=None)
     buffer.store(task_id="u", x=0, policy_version=4)
     assert [numbers[0] for numbers in versions(buffer, {"task_id": "u"})] == [None, None, 4]
+
+
+@pytest.mark.both_databases
+def test_labels_of_versions_are_shared_and_cannot_change(buffer, open_db):
+    buffer.policy_versions.add_label("step-7", 7)
+    buffer.policy_versions.add_label("step-7", 7)
+    labels = open_db().buffer("train").policy_versions
+    labels.add_label("step-9", 9)
+    versions = buffer.policy_versions.of_labels(["step-7", "step-9", "step-9"])
+    assert (versions.tolist(), versions.dtype) == ([7, 9, 9], np.int32)
+    assert (dict(buffer.policy_versions), buffer.policy_version) == ({}, None)
+    with pytest.raises(errors.InvalidValue, match="stands for policy version 7 in"):
+        labels.add_label("step-7", 8)
+    buffer.policy_versions.add_label("step-10", 10)
+    assert labels.of_labels(["step-10"]).tolist() == [10]
+    with pytest.raises(errors.InvalidValue, match="'step-8' stands for no policy version"):
+        labels.of_labels(["step-8"])
+    with pytest.raises(errors.InvalidValue, match="sequence of text, got 'step-7'"):
+        labels.of_labels("step-7")
+
+
+def test_labels_give_tokens_their_versions(new_buffer):
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    versions = buffer.policy_versions
+    versions.add_label("step-7", 7)
+    versions.add_label("step-9", 9)
+    tokens = versions.of_labels(["step-7", "step-9"])
+    buffer.store(task_id="t", prompt_ids=[1], output_ids=[2, 3], versions=tokens)
+    assert (buffer.get([0], fields=["policy_version"])["policy_version"]).tolist() == [7]

@@ -181,7 +181,7 @@ def policy_versions(store: Store, session: Session) -> dict[str, int]:
 
 
 def parse_versions(text: str | None, buffer: str) -> dict[str, int]:
-    """Parse the JSON in the column `buffers.policy_versions`."""
+    """Parse the JSON in the column `policy_versions` or `version_labels` of a buffer."""
     try:
         versions: dict[str, int] = {} if text is None else json.loads(text)
         if not all(type(version) is int for version in versions.values()):
@@ -206,6 +206,24 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
             )
         text = json.dumps({**versions, agent_id: version}, ensure_ascii=False)
         session.execute("UPDATE buffers SET policy_versions = ? WHERE id = ?", text, store.id)
+
+
+def version_labels(store: Store, session: Session) -> dict[str, int]:
+    """Return the policy versions for which labels stand."""
+    return parse_versions(store.column(session, "version_labels"), store.name)
+
+
+def add_version_label(store: Store, label: str, version: int) -> None:
+    """Store a label of a policy version; raise InvalidValue if it stands for another version."""
+    with store.writing() as (session, _):
+        labels = version_labels(store, session)
+        if (stored := labels.get(label, version)) != version:
+            raise errors.InvalidValue(
+                f"label {label!r} stands for policy version {stored} in buffer {store.name!r}, "
+                f"got {version}; use another label"
+            )
+        text = json.dumps({**labels, label: version}, ensure_ascii=False)
+        session.execute("UPDATE buffers SET version_labels = ? WHERE id = ?", text, store.id)
 
 
 def _warn_of_unknown_agent(store: Store, session: Session, agent_id: str) -> None:
