@@ -1,13 +1,15 @@
 """Prepare the steps of an episode for its page: messages, tool calls, pictures and other values."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 import expdb
+from expdb import errors
 from expdb.serve import render
 from expdb.serve.source import FieldType, Source
 from expdb.text.episode_text import EMPTY, final_names, new_messages
@@ -19,6 +21,11 @@ COLUMNS = (
     "position", "step", "agent_id", "pre_agent", "execute_time", "reward", "terminated",
     "truncated", "policy_version", "tags", "scores",
 )  # fmt: skip
+FORKS = ("fork", "retry")  # relations of episodes that share steps with their parents
+NEXT_STEP = (
+    "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
+    "AND step >= :first"
+)
 ERROR_STARTS = ("error", "traceback", "exception", "failed")
 
 
@@ -71,27 +78,66 @@ class Step:
 def read_steps(
     source: Source,
     buffer: expdb.ReplayBuffer,
-    episode_id: str,
+    episode: Mapping[str, Any],
     first: int,
     size: int = STEPS_PER_PAGE,
-) -> tuple[list[Step], int]:
+) -> tuple[list[Step], int | None]:
     """Return the steps of an episode with the numbers `first` to ``first + size - 1``.
 
-    Also return the step number at which the next page starts. Step numbers may have gaps, and steps
-    may be stored in any order. If a conversation begins with the conversation of the previous step,
-    return only its new messages.
+    Also return the number of the first step of the next page, or None. `episode` is a row of
+    `ReplayBuffer.episodes`. The steps that a fork shares with its parents come first, if all of
+    them are stored. Step numbers may have gaps, and steps may be stored in any order. If a
+    conversation begins with the conversation of the previous step, return only its new messages.
     """
-    steps = read_many(source, buffer, [episode_id], first - 1, first + size).get(episode_id, [])
-    characters = 0
+    name, shared = episode["episode_id"], _find_lineage(buffer, episode)
+    if shared is None:
+        steps = read_many(source, buffer, [name], first - 1, first + size).get(name, [])
+    else:
+        positions, numbers = shared
+        in_range = (numbers >= first - 1) & (numbers < first + size)
+        steps = read_positions(source, buffer, positions[in_range].tolist(), name).get(name, [])
+    characters, following = 0, first + size
     shown: list[Step] = []
     for step in steps:
         if step.number < first:
             continue
         if characters > PAGE_CHARACTERS and step.number > shown[-1].number:
-            return shown, step.number
+            following = step.number
+            break
         shown.append(step)
         characters += step.characters
-    return shown, first + size
+    if shared is None:
+        about = {"buffer": buffer.name, "episode": name, "first": following}
+        return shown, source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
+    return shown, min(numbers[numbers >= following].tolist(), default=None)
+
+
+def _find_lineage(
+    buffer: expdb.ReplayBuffer, episode: Mapping[str, Any]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the positions and the numbers of the steps of a fork, from the root on.
+
+    Return None for another episode, and if a shared step is not stored.
+    """
+    if episode["relation"] not in FORKS:
+        return None
+    try:
+        positions = buffer.steps_of(episode["episode_id"], lineage=True)
+        return positions, buffer.get(positions, fields=["step"])["step"]
+    except (errors.Evicted, errors.UnknownEpisode):
+        return None
+
+
+def read_beginnings(
+    source: Source, buffer: expdb.ReplayBuffer, episodes: list[dict[str, Any]], end: int
+) -> dict[str, list[Step]]:
+    """Return the steps of episodes with numbers below `end`, with the shared steps of forks."""
+    steps = read_many(source, buffer, [episode["episode_id"] for episode in episodes], 0, end)
+    for episode in episodes:
+        if (shared := _find_lineage(buffer, episode)) is not None:
+            first = shared[0][shared[1] < end].tolist()
+            steps |= read_positions(source, buffer, first, episode["episode_id"])
+    return steps
 
 
 def read_many(
@@ -108,9 +154,12 @@ def read_many(
 
 
 def read_positions(
-    source: Source, buffer: expdb.ReplayBuffer, positions: list[int]
+    source: Source, buffer: expdb.ReplayBuffer, positions: list[int], fork: str | None = None
 ) -> dict[str, list[Step]]:
-    """Return the steps at `positions` by episode id, ordered by step number."""
+    """Return the steps at `positions` by episode id, ordered by step number.
+
+    With `fork`, all steps belong to this episode.
+    """
     if not positions:
         return {}
     fields = source.fields(buffer.name)
@@ -130,7 +179,7 @@ def read_positions(
     steps: dict[str, list[Step]] = {}
     before: dict[str, dict[str, list[Any]]] = {}
     for row in rows:
-        episode_id = row["episode_id"]
+        episode_id = row["episode_id"] if fork is None else fork
         step = _step(row, names, pictures, fields, before.setdefault(episode_id, {}))
         steps.setdefault(episode_id, []).append(step)
     return steps

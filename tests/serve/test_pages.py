@@ -141,6 +141,32 @@ def test_an_episode_page_shows_a_transcript(site):
     assert "quality" in site.get("/b/train/e/e0").text
 
 
+def test_the_page_of_a_fork_begins_with_the_steps_of_its_parents(filled, location, serve):
+    buffer = filled.buffer("train")
+    conversation = [{"role": "user", "content": "Question"}]
+    with buffer.episode("t", episode_id="root") as root:
+        for step in range(60):
+            conversation += [{"role": "assistant", "content": f"Answer {step}."}]
+            root.append(messages=list(conversation))
+    with buffer.fork("root", 50, episode_id="fork") as fork:
+        fork.append(messages=[*conversation[:51], {"role": "assistant", "content": "Other."}])
+        fork.append(messages=[{"role": "assistant", "content": "Last."}])
+    site = serve(location)
+    first = site.get("/b/train/e/fork").text
+    assert [int(n) for n in re.findall(r'id="step-(\d+)"', first)] == list(range(40))
+    assert "fork of" in first
+    assert 'href="/b/train/e/root"' in first
+    second = site.get("/b/train/e/fork?from=40").text
+    assert [int(n) for n in re.findall(r'id="step-(\d+)"', second)] == list(range(40, 52))
+    assert second.count("Answer 49.") == second.count("Other.") == 1
+    assert "Answer 50." not in second
+    assert "data-more" not in second
+    buffer.delete({"episode_id": "root"})
+    alone = site.get("/b/train/e/fork?from=50").text
+    assert [int(n) for n in re.findall(r'id="step-(\d+)"', alone)] == [50, 51]
+    assert "an episode that is no longer stored" in alone
+
+
 def test_unknown_episodes_and_buffers_return_404(site):
     answer = site.get("/b/train/e/nope")
     assert answer.status == 404
@@ -441,6 +467,23 @@ def test_expired_leases_are_shown_as_expired(filled, location, serve):
     site = serve(location)
     for path in ("ledger", f"ledger/slow/{lease.id}"):
         assert '<span class="badge expired">expired</span>' in site.get(f"/b/train/{path}").text
+
+
+def test_a_group_compares_forks_from_the_root_and_omits_helpers(filled, location, serve):
+    buffer = filled.buffer("train")
+    with buffer.episode("t", episode_id="root", group_id="g") as root:
+        for step in range(4):
+            root.append(messages=[{"role": "assistant", "content": f"Answer {step}."}])
+    with buffer.fork("root", 2, episode_id="fork") as fork:
+        fork.append(messages=[{"role": "assistant", "content": "Other."}])
+    buffer.store(
+        task_id="t", group_id="g", episode_id="helper", parent="root", relation="subagent",
+        terminated=True,
+    )  # fmt: skip
+    text = serve(location).get("/b/train/group?task=t&group=g").text
+    assert "first differ at step 2" in text
+    assert "Other." in text
+    assert "helper" not in text
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,6 @@ MAX_STEPS = 5_000  # first steps of an episode that the plots and the list of dr
 TOKENS_PER_PAGE = 5_000
 NEWEST_LEASES = 1_000  # leases per consumer that are searched for the episode
 MAX_WIDTH = 4_096  # episode numbers that are searched together for the next episode
-NEXT_STEP = (
-    "SELECT min(step) AS next FROM experience WHERE buffer = :buffer AND episode_id = :episode "
-    "AND step >= :first"
-)
 
 
 def find_episode(buffer: expdb.ReplayBuffer, episode_id: str) -> dict[str, Any]:
@@ -51,15 +47,16 @@ def episode(request: Request) -> Response:
     source, buffer = source_of(request), buffer_of(request)
     row = find_episode(buffer, unquote(request.path_params["episode"]))
     first = max(0, integer(request, "from", 0) or 0)
-    steps, following = transcript.read_steps(source, buffer, row["episode_id"], first)
-    about = {"buffer": buffer.name, "episode": row["episode_id"], "first": following}
-    following = source.db.sql(NEXT_STEP, about).column(0).to_pylist()[0]
+    steps, following = transcript.read_steps(source, buffer, row, first)
     newer, older = find_neighbours(buffer, row["episode"])
     scores = buffer.scores({"episode_id": row["episode_id"]}).to_pylist()
+    parent, parents = row["parent_episode"], list[str]()  # no element if it was evicted
+    if parent is not None:
+        parents = buffer.episodes(after=parent - 1, before=parent + 1)["episode_id"].to_pylist()
     return show(
         request, "episode.html", title=f"Episode {row['episode_id']}", buffer=buffer.name,
         episode=row, steps=steps, first=first, following=following, newer=newer, older=older,
-        scores=scores[-50:],
+        scores=scores[-50:], parents=parents,
     )  # fmt: skip
 
 

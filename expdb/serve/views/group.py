@@ -22,10 +22,10 @@ def group(request: Request) -> Response:
     group_id = request.query_params.get("group")
     where = expdb.QueryBuilder().eq("task_id", task)
     where = where if group_id is None else where.and_().eq("group_id", group_id)
-    result = search.find_episodes(buffer, where, limit=MAX_ROLLOUTS)
+    is_rollout = expdb.QueryBuilder().is_null("relation").or_().in_("relation", transcript.FORKS)
+    result = search.find_episodes(buffer, where.and_().nested(is_rollout), limit=MAX_ROLLOUTS)
     rows = result.rows[::-1]
-    ids = [row["episode_id"] for row in rows]
-    steps = transcript.read_many(source, buffer, ids, 0, COMPARED_STEPS)
+    steps = transcript.read_beginnings(source, buffer, rows, COMPARED_STEPS)
     long = [row["episode_id"] for row in rows if row["length"] > COMPARED_STEPS]
     last = source.positions(buffer.name, long, "step >= length - 2")
     ends = transcript.read_positions(source, buffer, last)
