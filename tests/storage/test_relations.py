@@ -189,10 +189,14 @@ def test_a_parent_requires_the_name_of_the_new_episode(tree):
     assert tree.added == 5
 
 
-def test_a_fork_without_steps_of_its_own_is_not_stored(tree):
-    with tree.fork("root", 2, episode_id="unused"):
-        pass
-    assert tree.episodes()["episode_id"].to_pylist() == ["root"]
+def test_a_fork_without_steps_of_its_own_is_not_stored(open_db):
+    with open_db() as db:
+        tree = store_root(db.buffer("train"))
+        with tree.fork("root", 2, episode_id="unused"):
+            pass
+        open_fork = tree.fork("root", 2, episode_id="open")  # closing the handle does not warn
+    assert not open_fork.is_open
+    assert open_db().buffer("train").episodes()["episode_id"].to_pylist() == ["root"]
 
 
 def test_a_misspelled_relation_in_a_query_is_refused(tree):
