@@ -29,32 +29,32 @@ class PolicyVersions(MutableMapping[str, int]):
         self._labels: dict[str, int] = {}  # labels cannot change, so they are read once
 
     def add_label(self, label: str, version: int) -> None:
-        """Store the text by which an engine reports a policy version.
+        """Store a text label of a policy version, such as an inference engine reports.
 
         Parameters
         ----------
         label : str
-            Text such as ``"step-42"``. It does not change `policy_version`.
+            Text such as ``"step-42"``.
         version : int
-            The policy version, at least 0.
+            The policy version, from 0 to 2**31 - 1. `policy_version` does not change.
 
         Raises
         ------
         InvalidValue
-            If the label stands for another version.
+            If the label stands for another version, or an argument is invalid.
         DatabaseBusy
             If another process locks the database for longer than the handle's `timeout`.
         """
         checks.text(label, "label")
-        number = checks.whole(version, "version")
+        number = checks.whole(version, "version", 0, consumers.MAX_LABELLED)
         self._store.engine.retry(consumers.add_version_label, self._store, label, number)
 
-    def of_labels(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the policy versions for which labels stand.
+    def of_labels(self, labels: Sequence[str] | np.ndarray) -> np.ndarray:
+        """Convert labels to policy versions.
 
         Parameters
         ----------
-        labels : sequence of str [N]
+        labels : list, tuple or array of str [N]
             Labels that were added, such as one per generated token.
 
         Returns
@@ -65,7 +65,7 @@ class PolicyVersions(MutableMapping[str, int]):
         Raises
         ------
         InvalidValue
-            If a label was not added.
+            If a label was not added, or is not text.
 
         Examples
         --------
@@ -73,8 +73,8 @@ class PolicyVersions(MutableMapping[str, int]):
         >>> buffer.policy_versions.of_labels(["step-42", "step-42"])  # doctest: +SKIP
         array([42, 42], dtype=int32)
         """
-        if isinstance(labels, str):
-            raise errors.InvalidValue(f"labels must be a sequence of text, got {labels!r}")
+        if not isinstance(labels, (list, tuple, np.ndarray)) or np.ndim(labels) != 1:
+            raise errors.InvalidValue(f"labels must be a list of text, got {labels!r}")
         names = [checks.text(label, "label") for label in labels]
         if not self._labels.keys() >= set(names):
             self._labels = self._store.engine.retry(self._store.read, consumers.version_labels)

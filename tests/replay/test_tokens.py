@@ -1136,3 +1136,12 @@ def test_stale_tokens_are_dropped_masked_or_kept(train, stale):
     assert all(np.array_equal(replayed[name], array) for name, array in leased.items())
     sampled = train.sample(1, {"episode_id": "mixed"}, unit=Tokens(oldest_version=6))
     assert sampled["input_ids"][sampled["loss_mask"]].tolist() == [14, 15]
+
+
+def test_masking_stale_tokens_of_agents_with_own_versions_requires_an_agent(new_buffer):
+    buffer = new_buffer(fields=expdb.TOKEN_FIELDS)
+    buffer.store(agent_id="a", prompt_ids=[1], output_ids=[2], versions=[0], terminated=True)
+    buffer.policy_versions["a"] = 3
+    consumer = buffer.consumer("c", max_staleness=1)
+    with pytest.raises(errors.InvalidValue, match="also pass agent= to Tokens"):
+        consumer.lease(1, unit=expdb.Tokens(stale="mask_tokens"))

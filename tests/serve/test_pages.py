@@ -480,10 +480,17 @@ def test_a_group_compares_forks_from_the_root_and_omits_helpers(filled, location
         task_id="t", group_id="g", episode_id="helper", parent="root", relation="subagent",
         terminated=True,
     )  # fmt: skip
-    text = serve(location).get("/b/train/group?task=t&group=g").text
+    site = serve(location)
+    text = site.get("/b/train/group?task=t&group=g").text
     assert "first differ at step 2" in text
     assert "Other." in text
     assert "helper" not in text
+    buffer.score(episode_id="root", name="quality", value=0.25)
+    text = site.get("/b/train/group?task=t&group=g").text
+    assert text.count("quality") == 1  # not for the fork
+    buffer.delete({"episode_id": "root", "step": 0})  # the fork lacks its shared steps
+    text = site.get("/b/train/group?task=t&group=g").text
+    assert "first differ at step 2" in text
 
 
 @pytest.mark.parametrize(

@@ -258,8 +258,12 @@ def test_labels_of_versions_are_shared_and_cannot_change(buffer, open_db):
     assert labels.of_labels(["step-10"]).tolist() == [10]
     with pytest.raises(errors.InvalidValue, match="'step-8' stands for no policy version"):
         labels.of_labels(["step-8"])
-    with pytest.raises(errors.InvalidValue, match="sequence of text, got 'step-7'"):
-        labels.of_labels("step-7")
+    for invalid in ("step-7", b"step-7", None, {"step-7"}, np.array("step-7")):
+        with pytest.raises(errors.InvalidValue, match="labels must be a list of text, got"):
+            labels.of_labels(invalid)
+    for version in (-1, 2**31):
+        with pytest.raises(errors.InvalidValue, match="version must be an integer of at least 0"):
+            labels.add_label("invalid", version)
 
 
 def test_labels_give_tokens_their_versions(new_buffer):

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 import expdb
 from expdb import errors
+from expdb.storage.writing import eviction
 
 COLUMNS = "parent_episode", "parent_step", "parent_position", "relation", "root_episode"
 
@@ -346,6 +348,27 @@ def test_trees_are_evicted_as_a_whole(db):
     assert buffer.evict() == 4
     names = buffer.episodes()["episode_id"].to_pylist()
     assert names == ["root 0", "fork 0", "root 1", "fork 1", "late", "open"]
+
+
+def test_trees_that_changed_since_the_plan_are_not_evicted(new_buffer):
+    buffer = new_buffer()
+    for name in ("opened", "extended", "resumed", "free"):
+        root = buffer.episode("t", episode_id=name)
+        root.append(x=0)
+        root.abort() if name == "resumed" else root.end()
+    planned = list(range(4))
+    buffer.store(episode_id="open", x=1, parent="opened", relation="subagent")
+    planned.append(4)
+    branch(buffer, "extended", 1, "fork", [5])
+    with buffer.episode("t", episode_id="resumed", resume=True) as resumed:
+        resumed.append(x=6)
+    store = buffer._store
+    with store.engine.reading() as session:
+        chosen = np.array(planned)
+        unpinned = eviction.select_whole_trees(store, session, chosen, None).tolist()
+        pinned = eviction.select_whole_trees(store, session, chosen, 6).tolist()
+    assert unpinned == [2, 3]
+    assert pinned == [3]
 
 
 def test_leases_pin_the_shared_steps_of_forks(new_buffer):

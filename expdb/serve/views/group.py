@@ -1,7 +1,6 @@
 """The rollouts of one prompt side by side."""
 
 import statistics
-from itertools import zip_longest
 from typing import Any
 
 from starlette.requests import Request
@@ -48,6 +47,8 @@ def _rollout(
 ) -> dict[str, Any]:
     """Return the values of a rollout for the page; `ending` is the end of a long rollout."""
     ending = steps if ending is None else ending
+    if row["relation"] in transcript.FORKS:  # the shared steps have the scores of the parent
+        ending = [step for step in ending if step.number >= row["parent_step"]]
     scores = next((step.columns["scores"] for step in ending[::-1] if step.columns["scores"]), None)
     calls = sum(part.kind == "call" for step in steps for part in step.parts)
     errors = sum(part.is_error for step in steps for part in step.parts)
@@ -60,12 +61,17 @@ def _rollout(
 def first_difference(rollouts: list[list[transcript.Step]]) -> int | None:
     """Return the number of the first step at which rollouts differ, or None if none does.
 
-    A rollout that has ended differs from one that continues. Tokens are not compared.
+    A rollout that has ended differs from one that continues. A rollout without its first steps is
+    compared from its first stored step on. Tokens are not compared.
     """
-    for steps in zip_longest(*rollouts):
-        contents = {None if step is None else _content(step) for step in steps}
-        if len(contents) > 1:
-            return next(step.number for step in steps if step is not None)
+    by_number: list[dict[int, list[Any]]] = [{} for _ in rollouts]
+    for contents, steps in zip(by_number, rollouts, strict=True):
+        for step in steps:
+            contents.setdefault(step.number, []).append(_content(step))
+    for number in sorted({number for contents in by_number for number in contents}):
+        begun = [contents for contents in by_number if contents and min(contents) <= number]
+        if any(contents.get(number) != begun[0].get(number) for contents in begun):
+            return number
     return None
 
 

@@ -16,6 +16,7 @@ from expdb.storage.store import Store
 from expdb.storage.stored_json import damaged
 
 K = tables.consumers.c
+MAX_LABELLED = 2**31 - 1  # the greatest policy version of the field `versions`
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,11 @@ def set_agent_version(store: Store, agent_id: str, version: int) -> None:
 
 
 def version_labels(store: Store, session: Session) -> dict[str, int]:
-    """Return the policy versions for which labels stand."""
-    return parse_versions(store.column(session, "version_labels"), store.name)
+    """Return the policy version of each label."""
+    labels = parse_versions(store.column(session, "version_labels"), store.name)
+    if not all(0 <= version <= MAX_LABELLED for version in labels.values()):
+        raise damaged(f"the version labels of buffer {store.name!r}", f"invalid versions {labels}")
+    return labels
 
 
 def add_version_label(store: Store, label: str, version: int) -> None:

@@ -61,13 +61,14 @@ def insert(
     for write in writes:
         after = write.after
         beginning = {**after.columns(), "started": after.started or now}
-        version = after.policy_version if after.uses_version else None
-        oldest = None if after.parent is None else after.parent.oldest
-        known = [number for number in (version, oldest) if number is not None]
+        oldest = newest = after.policy_version if after.uses_version else None
+        if after.parent is not None and (shared := after.parent.oldest) is not None:
+            oldest = shared if oldest is None else min(shared, oldest)
+            newest = shared if newest is None else max(shared, newest)
         rows.append((
             store.id, after.id, *beginning.values(), write.status, after.length, after.gained,
             None if write.status == "open" else now, after.ordered, after.last_step,
-            first + write.rows[-1], min(known, default=None), max(known, default=None),
+            first + write.rows[-1], oldest, newest,
             *(_parent_columns(after.parent) if have_parents else ()),
         ))  # fmt: skip
     store.dialect.insert_rows(session, tables.episodes, rows, names)

@@ -260,27 +260,23 @@ def select_whole_trees(
         return positions
     low, high = int(positions[0]), int(positions[-1])
     rows = session.query(
-        sa.select(G.first, G.last, G.episode, ROOT_EPISODE)
+        sa.select(G.first, G.last, G.episode, ROOT_EPISODE, E.last_position)
         .select_from(tables.SEGMENTS_OF_EPISODES)
         .where(G.buffer_id == store.id, G.last >= low, G.first <= high)
         .order_by(G.last)
     )
-    first, last, episodes, trees = np.array(rows, np.int64).reshape(-1, 4).T
+    first, last, episodes, trees, newest = np.array(rows, np.int64).reshape(-1, 5).T
     is_touched = positions.searchsorted(first) < positions.searchsorted(last, "right")
     end = np.inf if pinned is None else pinned
-    is_kept = np.isin(trees, trees[(last >= end) & is_touched])
+    is_kept = np.isin(trees, trees[(newest >= end) & is_touched])
     # Few episodes have parents or are incomplete. Partial indexes contain these episodes.
     candidates = session.query(
-        sa.select(E.id, ROOT_EPISODE, E.status, E.last_position).where(
+        sa.select(E.id, ROOT_EPISODE, E.status).where(
             E.buffer_id == store.id, sa.or_(E.root_episode.is_not(None), E.status != "complete")
         )
     )
     touched = set(episodes[is_touched].tolist())
-    kept_trees = [
-        tree
-        for id, tree, status, newest in candidates
-        if status == "open" or newest >= end or id not in touched
-    ]
+    kept_trees = [tree for id, tree, status in candidates if status == "open" or id not in touched]
     is_kept |= np.isin(trees, kept_trees)
     kept = np.ones(len(positions), np.bool_)
     for start, stop in zip(first[is_kept].tolist(), last[is_kept].tolist(), strict=True):

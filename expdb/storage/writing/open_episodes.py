@@ -28,6 +28,7 @@ from expdb.storage.writing.pending_steps import (
     step_columns,
 )
 
+_DETAILS = (*EPISODE_DETAILS, *RELATION_KEYS)
 MANY_NAMED = 4096  # maximum number of cached episodes by name; other episodes are looked up
 # Number of cached episodes without a name. Above this number, swept episodes are removed. The next
 # step of a cached episode continues the episode.
@@ -357,8 +358,7 @@ class OpenEpisodes:
 
     def _episode_of(self, row: Mapping[str, Any], pending: PendingSteps) -> EpisodeRecord:
         """Return the episode of a step to be stored, and record its details."""
-        details = {name: row[name] for name in EPISODE_DETAILS if row.get(name) is not None}
-        details |= {name: row[name] for name in RELATION_KEYS if row.get(name) is not None}
+        details = {name: row[name] for name in _DETAILS if row.get(name) is not None}
         if row.get("episode_id") is None:
             key = key_of(row)
             episode = self._find_open_episode(key, pending, details, row.get("step"))
@@ -433,9 +433,8 @@ class OpenEpisodes:
         if episode is None:
             episode = self._begin(*key_of(row), episode_id, details, pending)
         pending.named[episode_id] = episode
-        if row.get("task_id", episode.task_id) not in (episode.task_id, DEFAULT_TASK) or (
-            episode.parent is None and row.get("task_id", episode.task_id) != episode.task_id
-        ):
+        task_id = row.get("task_id", episode.task_id)
+        if task_id != episode.task_id and (episode.parent is None or task_id != DEFAULT_TASK):
             raise errors.EpisodeMismatch(
                 f"episode {episode_id!r} belongs to task {episode.task_id!r}; pass that task_id, "
                 "or another episode_id"
