@@ -5,14 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from expdb import checks
 from expdb.archive import parquet
+from expdb.batch import Batch
 from expdb.buffer import ReplayBuffer
 from expdb.errors import (
     DatabaseMissing,
@@ -21,7 +23,9 @@ from expdb.errors import (
     InvalidValue,
     StorageFull,
     TargetExists,
+    warn,
 )
+from expdb.storage.reading import trees
 
 
 def export(
@@ -29,6 +33,7 @@ def export(
     target: str | os.PathLike[str],
     where: Any = None,
     *,
+    lineage: bool = False,
     timestamps: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -47,6 +52,9 @@ def export(
         The file to create; its name ends in .parquet or .pq.
     where : query, optional
         Query that selects the steps to write. By default, all steps are written.
+    lineage : bool, default False
+        Whether to also write the steps that matching forks and retries share with their parents.
+        The file has each step once, with the columns of the episode that stores it.
     timestamps : bool
         Write the columns `started`, `ended` and `execute_time` as timestamps in UTC instead of Unix
         seconds.
@@ -61,8 +69,8 @@ def export(
     Raises
     ------
     InvalidValue
-        If `target` does not end in .parquet or .pq, or, with `timestamps`, a time is outside
-        the years 1 to 9999.
+        If `target` does not end in .parquet or .pq, or `lineage` is not a bool, or, with
+        `timestamps`, a time is outside the years 1 to 9999.
     TargetExists
         If the file exists.
     DatabaseMissing
@@ -71,8 +79,13 @@ def export(
         If the disk is full.
     DatabaseReadOnly
         If the file cannot be written for another reason.
+
+    Warns
+    -----
+    ExpDBWarning
+        If `lineage` is True and a shared step was evicted or deleted.
     """
-    path = Path(target)
+    path, lineage = Path(target), checks.flag(lineage, "lineage")
     if path.suffix.lower() not in (".parquet", ".pq"):
         raise InvalidValue(
             f"the file name must end in .parquet, got {path}; export() writes only Parquet files"
@@ -86,7 +99,7 @@ def export(
         count = parquet.write(
             draft,
             parquet.types_of(buffer._store),
-            lambda names: buffer.scan(where, size=parquet.BATCH_STEPS, fields=names),
+            lambda names: _scan(buffer, where, lineage, names),
             progress,
             times=timestamps,
         )
@@ -112,6 +125,22 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(table, path, compression="zstd")
+
+
+def _scan(buffer: ReplayBuffer, where: Any, lineage: bool, names: Sequence[str]) -> Iterator[Batch]:
+    """Yield the matching steps and, with `lineage`, the steps that matching forks share."""
+    if not lineage:
+        yield from buffer.scan(where, size=parquet.BATCH_STEPS, fields=names)
+        return
+    condition = buffer._compile(where)
+    positions, incomplete = buffer._store.read(trees.find_with_shared_steps, condition)
+    if incomplete:
+        warn(
+            f"{incomplete} of the exported forks share steps with their parents that were evicted "
+            "or deleted; the file does not have these steps"
+        )
+    for first in range(0, len(positions), parquet.BATCH_STEPS):
+        yield from buffer.scan(positions[first : first + parquet.BATCH_STEPS], fields=names)
 
 
 def _name(draft: Path, path: Path) -> None:

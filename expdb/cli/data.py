@@ -417,6 +417,12 @@ def _tag_of(assignment: str, column: str) -> tuple[str, str, Any]:
 @click.argument("conditions", nargs=-1)
 @WHERE
 @click.option(
+    "--lineage",
+    is_flag=True,
+    help="Also write the steps that matching forks and retries share with their parents, each "
+    "step once.",
+)
+@click.option(
     "--timestamps",
     is_flag=True,
     help="Write started, ended and execute_time as UTC timestamps instead of Unix seconds.",
@@ -428,6 +434,7 @@ def export(
     target: str,
     conditions: Sequence[str],
     where: Sequence[str],
+    lineage: bool,
     timestamps: bool,
     as_json: bool,
 ) -> None:
@@ -439,11 +446,12 @@ def export(
     Example: expdb export runs.db train hard.parquet "tags.difficulty = hard"
     """
     condition = condition_of(conditions, where)
+    options = {"lineage": lineage, "timestamps": timestamps}
     if target == "-":
         with create_file(target) as draft:
-            _export(location, buffer, draft, condition, timestamps)
+            _export(location, buffer, draft, condition, **options)
         return
-    count = _export(location, buffer, target, condition, timestamps)
+    count = _export(location, buffer, target, condition, **options)
     if not count:
         click.echo("Warning: no step matches; the file has no rows", err=True)
     size = os.path.getsize(target)
@@ -454,13 +462,14 @@ def export(
     )
 
 
-def _export(location: str, buffer: str, path: str, condition: Any, timestamps: bool) -> int:
+def _export(location: str, buffer: str, path: str, condition: Any, **options: bool) -> int:
     from expdb.export import export as write
 
     with expdb.open(location, create=False, read_only=True) as db:
         chosen = db.buffer(buffer, create=False)
-        with progress("export", chosen.count(condition)) as state:
-            return write(chosen, path, condition, timestamps=timestamps, progress=state.add)
+        total = None if options["lineage"] else chosen.count(condition)
+        with progress("export", total) as state:
+            return write(chosen, path, condition, progress=state.add, **options)
 
 
 @verb

@@ -4,8 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 
 import expdb
+import expdb.export
 from expdb import errors
 from expdb.storage.writing import eviction
 
@@ -289,6 +291,38 @@ def test_forks_with_deleted_shared_steps_have_no_lineage(tree):
         tree.sample(1, unit=expdb.Episode(lineage=True))
 
 
+@pytest.mark.both_databases
+def test_exports_with_lineage_contain_each_shared_step_once(db, tmp_path, monkeypatch):
+    monkeypatch.setattr("expdb.archive.parquet.BATCH_STEPS", 3)
+    other, buffer = store_root(db.buffer("other")), store_root(db.buffer("train"))
+    branch(other, "root", 5, "fork", [50])
+    branch(other, "root", 5, "retry", [60])
+    branch(buffer, "root", 3, "fork", [30, 31])
+    branch(buffer, "fork", 4, "below", [40])
+    branch(buffer, "fork", 2, "above", [20], relation="retry")
+    with buffer.episode("t", parent="root", parent_step=1, relation="subagent") as helper:
+        helper.append(x=90)
+    for names in (["fork"], ["below"], ["fork", "below", "above"], [helper.episode_id], ["root"]):
+        path = tmp_path / f"{'-'.join(names)}.parquet"
+        query = expdb.QueryBuilder().in_("episode_id", names)
+        count = expdb.export.export(buffer, path, query, lineage=True)
+        positions = [buffer.steps_of(name, lineage=True) for name in names]
+        expected = np.unique(np.concatenate(positions))
+        assert parquet.read_table(path)["position"].to_pylist() == expected.tolist()
+        assert count == len(expected)
+
+
+def test_exports_of_incomplete_forks_warn(tree, tmp_path):
+    branch(tree, "root", 3, "fork", [30])
+    tree.delete([1])
+    with pytest.warns(errors.ExpDBWarning, match="1 of the exported forks share steps"):
+        path, query = tmp_path / "a.parquet", {"episode_id": "fork"}
+        count = expdb.export.export(tree, path, query, lineage=True)
+    assert count == 3
+    with pytest.raises(errors.InvalidValue, match="lineage must be True or False"):
+        expdb.export.export(tree, tmp_path / "b.parquet", lineage="yes")
+
+
 def test_forks_are_stored_if_the_parent_is_deleted_before_the_flush(tree):
     with tree.fork("root", 2, episode_id="fork") as fork:
         fork.append(x=20)
@@ -309,6 +343,12 @@ def test_episodes_out_of_order_or_of_several_agents_can_be_forked(new_buffer):
             buffer.store(task_id="t", episode_id="play", agent_id=agent, x=10 * step)
     branch(buffer, "play", 1, "second", [7])
     assert values(buffer, "second", lineage=True) == [0, 0, 7]
+    for step in (2, 1):
+        buffer.store(
+            task_id="t", episode_id="late", step=step, x=step, parent="second", parent_step=1,
+            relation="fork",
+        )  # fmt: skip
+    assert values(buffer, "late", lineage=True) == [0, 0, 1, 2]
     for agent in ("a", "b"):
         for step in range(2):
             buffer.store(task_id="t", episode_id="apart", agent_id=agent, x=10 * step)

@@ -8,7 +8,9 @@ import sqlalchemy as sa
 from expdb import errors
 from expdb.names import COLUMN_KINDS
 from expdb.sql import tables
+from expdb.sql.conditions import Condition
 from expdb.sql.session import Session
+from expdb.storage.reading import select
 from expdb.storage.reading.segments import Segments
 from expdb.storage.store import Store
 
@@ -18,6 +20,11 @@ COLUMNS = {
     "depth": "integer", "episode": "integer",
     **{name: COLUMN_KINDS[name] for name in tables.OF_EPISODES},
 }  # fmt: skip
+
+_BRANCH = (
+    "SELECT id, ordered, parent_position, parent_step, shared_steps FROM episodes "
+    "WHERE buffer_id = ?"
+)
 
 
 def read_tree(store: Store, session: Session, episode_id: str) -> list[tuple[Any, ...]]:
@@ -78,31 +85,70 @@ def find_positions(store: Store, session: Session, episode_id: str, lineage: boo
     With `lineage`, the steps that the episode shares with its parents come first. Raise
     UnknownEpisode if the buffer has no such episode, and Evicted if a shared step is not stored.
     """
-    names = "id", "ordered", "parent_position", "parent_step", "shared_steps"
-    select = f"SELECT {', '.join(names)} FROM episodes WHERE buffer_id = ?"
-    rows = session.query(f"{select} AND episode_id = ?", store.id, episode_id)
+    rows = session.query(f"{_BRANCH} AND episode_id = ?", store.id, episode_id)
     if not rows:
         raise unknown_episode(store, episode_id)
     id, ordered, end, before, shared = rows[0]
     parts = [_find_own_positions(store, session, id, ordered)]
-    count, shared = 0, (shared or 0) if lineage else 0
-    while shared and end is not None:
-        owner = (
-            f"{select} AND id = (SELECT episode FROM steps WHERE buffer_id = ? AND position = ?)"
-        )
-        rows = session.query(owner, store.id, store.id, end)
-        if not rows:
-            break
-        id, ordered, *following, _ = rows[0]
-        own = _find_own_positions(store, session, id, ordered, end, before)
-        parts.insert(0, own)
-        count, (end, before) = count + len(own), following
-    if count < shared:
+    if not lineage or not shared:
+        return parts[0]
+    parts = _find_shared_positions(store, session, end, before, set()) + parts
+    missing = shared - sum(map(len, parts[:-1]))
+    if missing > 0:
         raise errors.Evicted(
-            f"{shared - count} of the {shared} steps that episode {episode_id!r} shares with its "
+            f"{missing} of the {shared} steps that episode {episode_id!r} shares with its "
             "parent were evicted or deleted; pass lineage=False to read its own steps"
         )
     return np.concatenate(parts)
+
+
+def find_with_shared_steps(
+    store: Store, session: Session, condition: Condition | None
+) -> tuple[np.ndarray, int]:
+    """Return the positions of matching steps and of the steps that matching forks share, ascending.
+
+    Also return the number of matching forks of which a shared step is not stored.
+    """
+    matching = select.positions(store, session, condition)
+    ids = session.query(
+        "SELECT DISTINCT episode FROM steps WHERE buffer_id = ? "
+        f"AND position {store.dialect.AMONG}",
+        store.id, store.dialect.as_list(matching),
+    )  # fmt: skip
+    episodes = np.array(ids, np.int64).reshape(-1)
+    branches = session.query(
+        "SELECT DISTINCT parent_position, parent_step FROM episodes WHERE buffer_id = ? "
+        f"AND shared_steps > 0 AND id {store.dialect.AMONG}",
+        store.id, store.dialect.as_list(episodes),
+    )  # fmt: skip
+    parts, known = [matching], set[tuple[int, int]]()
+    for end, before in branches:
+        parts += _find_shared_positions(store, session, end, before, known)
+    are_whole = [whole for _, whole in sum_shared_rewards(store, session, episodes).values()]
+    return np.unique(np.concatenate(parts)), are_whole.count(False)
+
+
+def _find_shared_positions(
+    store: Store, session: Session, end: int | None, before: int, known: set[tuple[int, int]]
+) -> list[np.ndarray]:
+    """Return the positions of the stored steps that a fork shares, an array for each parent.
+
+    The root comes first. `end` and `before` are the parent position and the parent step of the
+    fork. Stop at a fork in `known`, and add all others to it.
+    """
+    parts: list[np.ndarray] = []
+    while end is not None and (end, before) not in known:
+        known.add((end, before))
+        rows = session.query(
+            f"{_BRANCH} AND id = (SELECT episode FROM steps WHERE buffer_id = ? AND position = ?)",
+            store.id, store.id, end,
+        )  # fmt: skip
+        if not rows:
+            break
+        id, ordered, *following, _ = rows[0]
+        parts.insert(0, _find_own_positions(store, session, id, ordered, end, before))
+        end, before = following
+    return parts
 
 
 def _find_own_positions(
