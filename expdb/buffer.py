@@ -1697,7 +1697,7 @@ class ReplayBuffer(NotACollection):
         dict
             `name`, `capacity`, the number of stored `steps` and of steps ever `added`, the `oldest`
             position, the oldest `pinned` position, `episodes` by status, the numbers of `tasks` and
-            `chunks`, the `bytes` of all chunks, `revision`, the types of `fields`,
+            `chunks`, the `bytes` of chunks and shared values, `revision`, the types of `fields`,
             `optional_fields` that some steps lack, `replaced_characters`, the number of characters
             that this handle replaced (see `text` in `open`), and `resident_bytes`, the memory in
             bytes that this handle uses for sampling.

@@ -69,8 +69,8 @@ def export(
     Raises
     ------
     InvalidValue
-        If `target` does not end in .parquet or .pq, or `lineage` is not a bool, or, with
-        `timestamps`, a time is outside the years 1 to 9999.
+        If `target` does not end in .parquet or .pq, if `lineage` or `timestamps` is not a bool,
+        or, with `timestamps`, if a time is outside the years 1 to 9999.
     TargetExists
         If the file exists.
     DatabaseMissing
@@ -86,6 +86,7 @@ def export(
         If `lineage` is True and a shared step was evicted or deleted.
     """
     path, lineage = Path(target), checks.flag(lineage, "lineage")
+    timestamps = checks.flag(timestamps, "timestamps")
     if path.suffix.lower() not in (".parquet", ".pq"):
         raise InvalidValue(
             f"the file name must end in .parquet, got {path}; export() writes only Parquet files"
@@ -136,8 +137,8 @@ def _scan(buffer: ReplayBuffer, where: Any, lineage: bool, names: Sequence[str])
     positions, incomplete = buffer._store.read(trees.find_with_shared_steps, condition)
     if incomplete:
         warn(
-            f"{incomplete} of the exported forks share steps with their parents that were evicted "
-            "or deleted; the file does not have these steps"
+            f"the file lacks shared steps of {incomplete} exported fork(s), because these steps "
+            "were evicted or deleted"
         )
     for first in range(0, len(positions), parquet.BATCH_STEPS):
         yield from buffer.scan(positions[first : first + parquet.BATCH_STEPS], fields=names)

@@ -47,6 +47,7 @@ def write(location: str) -> None:
         _scored(db.buffer("scored"))
         _measured(db.buffer("measured"))
         _related(db.buffer("related"))
+        _shared(db.buffer("shared", fields={"ids": expdb.Field("int32", (None,))}), rng)
     with expdb.open(location, run="second run") as db:
         db.buffer("agents").store(
             task_id="again", episode_id="never ended", late_field=2.5, pre_agent="planner"
@@ -186,6 +187,16 @@ def _scored(buffer: expdb.ReplayBuffer) -> None:
     lengths = [np.arange(k, dtype=np.float32) / 3 for k in range(5)]
     buffer.annotate(range(5), advantages=lengths)
     buffer.annotate([3, 9], version=4, advantages=lengths[1:3], weights=[0.5, 1 / 3])
+
+
+def _shared(buffer: expdb.ReplayBuffer, rng: np.random.Generator) -> None:
+    picture, ids = rng.bytes(3000), rng.integers(0, 1000, 600).astype(np.int32)
+    for number in range(3):
+        with buffer.episode("shared", episode_id=f"rollout {number}", group_id="g") as episode:
+            content = f"system prompt {'.' * 2000}"
+            messages = [{"role": "system", "content": content}, {"role": "user", "content": "a"}]
+            episode.append(messages=messages, picture=picture, ids=ids, text="t" * 1500)
+            episode.append(messages=messages, picture=picture, ids=[*ids, number])
 
 
 def _related(buffer: expdb.ReplayBuffer) -> None:

@@ -33,6 +33,11 @@ QUERIES = {
 }  # fmt: skip
 
 
+def text_of(n):
+    """Return the text of a step; several steps have equal large texts, which chunks share."""
+    return f"{int(n) % 3} " * 600 if int(n) % 4 == 0 else str(n)
+
+
 class Actor:
     """A handle and its writers."""
 
@@ -129,7 +134,7 @@ class Actor:
         """Assert that the other fields of each step match its number."""
         step = batch["n"] if batch["n"].shape == batch["text"].shape else batch["n"][..., -1]
         there = batch["mask"] if "mask" in batch else np.ones(step.shape, bool)
-        assert batch["text"][there].tolist() == [str(n) for n in step[there].tolist()]
+        assert batch["text"][there].tolist() == [text_of(n) for n in step[there].tolist()]
         assert (batch["small"][there] == step[there][:, None] % 100).all()
         assert all(text is None for text in batch["text"][~there].tolist())
         assert not batch["small"][~there].any()

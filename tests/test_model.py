@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from model_actor import QUERIES, UNITS, Actor, Remote
+from model_actor import QUERIES, UNITS, Actor, Remote, text_of
 
 import expdb
 from expdb import QueryBuilder
@@ -49,6 +49,13 @@ class Attempt:
     last_number: int | None = None
     last_position: int = -1
     tail: float | None = None
+    last_assigned: int = -1  # the greatest step number, including steps that are not flushed
+
+    def assign_number(self, step):
+        """Advance the step number; replace an explicit number by it."""
+        self.last_assigned += 1
+        if step.number is not None:
+            step.number = self.last_assigned
 
 
 @dataclass(eq=False)
@@ -82,7 +89,7 @@ class Given:
         tags = None if self.tag is None else {"k": self.tag}
         return {
             "n": self.n,
-            "text": str(self.n),
+            "text": text_of(self.n),
             "small": np.full(3, self.n % 100, np.int16),
             "reward": self.reward,
             "step": self.number,
@@ -105,7 +112,8 @@ class Model:
         if steps:
             self.attempts[attempt.name] = attempt
         for step in steps:
-            number = attempt.length if step.number is None else step.number
+            next_number = 0 if attempt.last_number is None else attempt.last_number + 1
+            number = next_number if step.number is None else step.number
             if attempt.last_number is not None and number < attempt.last_number:
                 attempt.ordered = False
             else:
@@ -211,7 +219,7 @@ class Model:
         ]  # fmt: skip
         attempts = {step.attempt for step in self.steps}
         seen = {
-            "rows": rows, "texts": [str(step.n) for step in self.steps],
+            "rows": rows, "texts": [text_of(step.n) for step in self.steps],
             "episodes": sorted((a.name, a.status, a.length, a.gained, a.version) for a in attempts),
             "count": {name: len(self.matching(name)) for name in QUERIES},
             "tasks": sorted({a.task for a in attempts}), "size": len(self.steps),
@@ -341,7 +349,8 @@ SOME = st.sets(INDEX, min_size=1, max_size=3)
 REWARDS = st.sampled_from([None, 0.0, 1.0, 2.0, 3.0])
 GIVEN = st.builds(
     Given, n=st.just(0.0), reward=REWARDS,
-    number=st.sampled_from([None, None, None, None, 0, 1, 5]),
+    # None: no explicit number; 0: replaced by the next number.
+    number=st.sampled_from([None, None, 0]),
     terminated=st.sampled_from([False] * 6 + [True]),
     tag=st.sampled_from([None, None, 1, 2]),
 )  # fmt: skip
@@ -394,6 +403,7 @@ class Handles(RuleBasedStateMachine):
             attempt = self._current_attempt(actor, task)
         else:
             attempt = self.model.attempts.get(named) or Attempt(named, task)
+        attempt.assign_number(step)
         name = {} if named is None else {"episode_id": named}
         answer = self.actors[actor].act("store", task_id=task, **name, **step.arguments())
         if attempt.status != "open":
@@ -437,6 +447,7 @@ class Handles(RuleBasedStateMachine):
                 self.implicit.pop((actor, task), None)
                 ended.discard(task)
             attempt = self._current_attempt(actor, task)
+            attempt.assign_number(step)
             pairs.append((attempt, step))
             if step.terminated:
                 ended.add(task)
@@ -475,9 +486,10 @@ class Handles(RuleBasedStateMachine):
     @rule(which=INDEX, steps=st.lists(GIVEN, min_size=1, max_size=3))
     def append(self, which, steps):
         key = self._writer(which)
-        actor, _, waiting, flush_steps = self.writers[key]
+        actor, attempt, waiting, flush_steps = self.writers[key]
         for step in steps:
             step.terminated = False
+            attempt.assign_number(step)
             waiting.append(self.number_step(step))
             answer = self.actors[actor].write(key, "append", **step.arguments())
             if len(waiting) >= flush_steps:

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from model_actor import text_of
 
 import expdb
 from expdb import errors
@@ -68,8 +69,9 @@ class Trees(RuleBasedStateMachine):
     def _write(self, handle, rollout, ends, **arguments):
         value = next(self.numbers)
         position = self.buffers[handle].store(
-            task_id="t", episode_id=rollout.name, x=value, terminated=ends, **arguments
-        )
+            task_id="t", episode_id=rollout.name, x=value, text=text_of(value), terminated=ends,
+            **arguments,
+        )  # fmt: skip
         assert position == self.added
         number = rollout.own[-1][1] + 1 if rollout.own else rollout.at_step * rollout.is_fork
         rollout.own.append((position, number))
@@ -118,7 +120,7 @@ class Trees(RuleBasedStateMachine):
             writer = self.buffers[handle].fork(parent.name, at_step, **options)
             assert writer.length == len(child.shared)
             value = next(self.numbers)
-            writer.append(x=value)
+            writer.append(x=value, text=text_of(value))
             assert writer.flush().tolist() == [self.added]
             child.own.append((self.added, at_step))
             self.values[self.added] = value
@@ -191,12 +193,14 @@ class Trees(RuleBasedStateMachine):
             if expected:
                 batch = buffer.sample(
                     len(expected), unit=expdb.Episode(lineage=lineage),
-                    sampler=expdb.Uniform(replace=False), fields=["x", "position", "episode_id"],
+                    sampler=expdb.Uniform(replace=False),
+                    fields=["x", "text", "position", "episode_id"],
                 )  # fmt: skip
                 for k, count in enumerate(batch["length"].tolist()):
                     drawn[batch["episode_id"][k]] = batch["position"][k, :count].tolist()
                     xs = [self.values[at] for at in expected[batch["episode_id"][k]]]
                     assert batch["x"][k, :count].tolist() == xs
+                    assert batch["text"][k, :count].tolist() == [text_of(x) for x in xs]
             else:
                 with pytest.raises(errors.TooFewRows):
                     buffer.sample(1, unit=expdb.Episode(lineage=lineage))

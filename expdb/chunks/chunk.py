@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,12 @@ from expdb.chunks.prefix_column import (
     read_spans,
 )
 from expdb.chunks.run_column import read_runs
+from expdb.chunks.shared_values import (
+    POINTERS_MARKER,
+    check_pointers,
+    decode_pointers,
+    restore_values,
+)
 from expdb.errors import ChunkDamaged
 from expdb.replay.ragged import RaggedArray
 
@@ -76,7 +82,7 @@ class Decoder:
         """
         try:
             owner = self._buffer_id if crc & COVERS_BUFFER else None
-            matches = crc_of(self.signature, id, rows, data, owner) == crc
+            matches = crc_of(self.signature, id, rows, data, owner) == crc & ~HAS_SHARED_VALUES
         except (TypeError, struct.error):  # a corrupted row header can turn a number into text
             matches = False
         if not matches:
@@ -176,6 +182,7 @@ class Chunk:
         "layout",
         "opened_bytes",
         "rows",
+        "shared_values",
         "signature",
     )
 
@@ -194,13 +201,56 @@ class Chunk:
         self._slices, self._bits = layout.slices, layout.bits
         self._buffers: dict[str, list[Buffer]] = {}
         self._prefixed: dict[str, PrefixedRows] = {}
+        self.shared_values: Mapping[bytes, Buffer] = {}  # compressed shared values by digest
         # Memory of the columns that were opened so far, including decompressed buffers.
         self.opened_bytes = 0
 
     @property
     def nbytes(self) -> int:
         """Size of the chunk in memory in bytes, without opened columns."""
-        return CHUNK_BYTES + self.layout.own_bytes + len(self.data)
+        return CHUNK_BYTES + self.layout.own_bytes + self.stored_bytes
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the message and of the compressed shared values in bytes."""
+        return len(self.data) + sum(map(len, self.shared_values.values()))
+
+    def read_shared_value(self, digest: bytes, length: int | None = None) -> Buffer:
+        """Return a shared value, decompressed.
+
+        Raise ChunkDamaged if the value is missing or corrupted, or does not have the length.
+        """
+        packed = self.shared_values.get(digest)
+        try:
+            if packed is None:
+                raise ChunkDamaged("it is missing")
+            (size,) = _INT64.unpack_from(packed)
+            if length is not None and length != (len(packed) - 8 if size == -1 else size):
+                raise ChunkDamaged("its length differs from the pointer to it")
+            return decompress(memoryview(packed))
+        except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
+            raise ChunkDamaged(
+                f"shared value {digest.hex()} of chunk {self.id} cannot be read ({error}); restore "
+                "a backup, or delete the steps of the chunk"
+            ) from None
+
+    @property
+    def has_shared_values(self) -> bool:
+        """Whether the chunk has shared values. The reader must assign them to `shared_values`."""
+        return bool(self.crc & HAS_SHARED_VALUES)
+
+    def shared_digests(self) -> set[bytes]:
+        """Return the digests of the chunk's shared values."""
+        digests: set[bytes] = set()
+        for name, (_, _, _, count) in self._places.items() if self.layout.compressed else ():
+            for index in range(count):
+                part = self._stored_buffer(name, index)
+                if len(part) > 8 and _INT64.unpack_from(part)[0] == POINTERS_MARKER:
+                    try:
+                        digests.update(pointer.digest for pointer in decode_pointers(part)[0])
+                    except (ChunkDamaged, struct.error) as error:
+                        raise self._damage(name, error) from None
+        return digests
 
     def close(self) -> None:
         """Release the opened columns."""
@@ -347,17 +397,29 @@ class Chunk:
                 self.opened_bytes += sum(map(len, buffers))
         return buffers
 
-    def _read(self, name: str, index: int) -> Buffer:
-        """Return one buffer of a column, decompressed."""
-        layout = self.layout
-        at = layout.buffers + 16 * (self._places[name][1] + index)
+    def _stored_buffer(self, name: str, index: int) -> memoryview:
+        """Return a buffer of a column in its stored form."""
+        at = self.layout.buffers + 16 * (self._places[name][1] + index)
         offset, size = _PLACE.unpack_from(self.data, at)
-        offset += layout.body
-        part = memoryview(self.data)[offset : offset + size]
+        offset += self.layout.body
+        return memoryview(self.data)[offset : offset + size]
+
+    def _read(self, name: str, index: int) -> Buffer:
+        """Return one buffer of a column, decompressed and with its shared values."""
+        part = self._stored_buffer(name, index)
         try:
-            return _decompress(part) if layout.compressed and size else part
+            if not self.layout.compressed or not len(part):
+                return part
+            if _INT64.unpack_from(part)[0] != POINTERS_MARKER:
+                return decompress(part)
+            pointers, end = decode_pointers(part)
+            rest = decompress(part[end:]) if end < len(part) else b""
+            check_pointers(pointers, len(rest), MAX_BUFFER_BYTES)
         except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
             raise self._damage(name, error) from None
+        lengths = {pointer.digest: pointer.length for pointer in pointers}
+        values = {digest: self.read_shared_value(digest, n) for digest, n in lengths.items()}
+        return restore_values(pointers, rest, values)
 
     def _damage(self, name: str, why: object) -> ChunkDamaged:
         return ChunkDamaged(
@@ -402,7 +464,8 @@ _INT64, _PLACE = struct.Struct("<q"), struct.Struct("<2q")
 _BYTES = (b"\0", b"\1")
 
 
-def _decompress(part: Buffer) -> Buffer:
+def decompress(part: Buffer) -> Buffer:
+    """Decompress a stored buffer."""
     (size,) = _INT64.unpack_from(part)
     if size == -1:
         return part[8:]
@@ -413,6 +476,8 @@ def _decompress(part: Buffer) -> Buffer:
 
 # Marks a checksum that covers the buffer id. Checksums from before schema 0008 do not cover it.
 COVERS_BUFFER = 1 << 32
+# Marks a chunk that refers to shared values.
+HAS_SHARED_VALUES = 1 << 33
 
 
 def crc_of(

@@ -11,6 +11,7 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,13 @@ from expdb.chunks.column import Buffer, Column, Node, bits_of
 from expdb.chunks.column_kinds import column_of
 from expdb.chunks.fields import SYSTEM, Field, Signature
 from expdb.chunks.message import Templates
+from expdb.chunks.shared_values import (
+    ValuePointer,
+    ValueSelector,
+    encode_pointers,
+    extract_values,
+    find_values_to_share,
+)
 from expdb.errors import InvalidValue
 
 # A chunk is always read as a whole. Small steps are stored in small chunks, because a sample of
@@ -234,8 +242,11 @@ class Rows:
                 self._take_back(columns)
             raise
 
-    def block(self) -> "Block":
-        """Return the columns as buffers, compressed if that saves enough space."""
+    def block(self, selector: ValueSelector | None = None) -> "Block":
+        """Return the columns as buffers, compressed if that saves enough space.
+
+        With `selector`, move the selected values from the buffers to `Block.shared_values`.
+        """
         for column in self.columns.values():
             # After an error or an interrupt, some columns may have more rows than the others.
             column.truncate(self.count)
@@ -246,8 +257,20 @@ class Rows:
                 )
         nodes: list[Node] = []
         buffers: list[Buffer] = []
+        shared: dict[bytes, bytes] = {}
+        pointers: dict[int, list[ValuePointer]] = {}  # by buffer index
         for column in self.columns.values():
             more_nodes, more_buffers = column.encode()
+            if selector is not None and (at := column.value_buffer) is not None:
+                spans = find_values_to_share(column, more_buffers[at], selector)
+                if spans:
+                    column_pointers, more_buffers[at], values = extract_values(
+                        more_buffers[at], spans
+                    )
+                    pointers[len(buffers) + at] = column_pointers
+                    for pointer, value in zip(column_pointers, values, strict=True):
+                        if pointer.digest not in shared:
+                            shared[pointer.digest] = bytes(_compress(value))
             nodes += more_nodes
             buffers += more_buffers
         fields = {name: column.field for name, column in self.columns.items()}
@@ -256,12 +279,16 @@ class Rows:
         pays = any(field.varies for field in fields.values()) or total >= _COMPRESS_ROW_BYTES * max(
             self.count, 1
         )
-        compressed = pays and total >= _COMPRESS_BYTES
+        compressed = bool(pointers) or (pays and total >= _COMPRESS_BYTES)
         if compressed:
             packed = [_compress(buffer) for buffer in buffers]
-            compressed = sum(map(len, packed)) < _WORTH * total
+            compressed = bool(pointers) or sum(map(len, packed)) < _WORTH * total
             buffers = packed if compressed else buffers
-        return Block(fields, self.count, nodes, buffers, compressed, nullable, self.has_final)
+            for index, column_pointers in pointers.items():
+                buffers[index] = encode_pointers(column_pointers, buffers[index])
+        return Block(
+            fields, self.count, nodes, buffers, compressed, nullable, self.has_final, shared
+        )
 
 
 def _compress(buffer: Buffer) -> Buffer:
@@ -294,6 +321,8 @@ class Block:
     compressed: bool
     nullable: set[str]
     has_final: bool = False
+    # Compressed values by digest.
+    shared_values: Mapping[bytes, bytes] = dataclass_field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -342,6 +371,7 @@ def decoded(block: Block) -> list[dict[str, Any]]:
     decoder = Decoder(Signature(block.fields))
     message = block.message(decoder.templates, [], [], [], [])
     chunk = decoder.chunk(0, block.rows, crc_of(decoder.signature, 0, block.rows, message), message)
+    chunk.shared_values = block.shared_values
     rows: list[dict[str, Any]] = [{} for _ in range(block.rows)]
     for name, field in block.fields.items():
         if field.varies:

@@ -40,6 +40,7 @@ class Column(ABC):
 
     nodes_per_column: ClassVar[int]
     buffers_per_column: ClassVar[int]
+    value_buffer: ClassVar[int | None] = None  # index of the buffer with the sharable values
 
     def __init__(self, name: str, field: Field):
         self.name, self.field = name, field
@@ -111,6 +112,14 @@ class Column(ABC):
             return 0, EMPTY
         missing = set(self.nulls)
         return len(missing), bits_of([row not in missing for row in range(self.rows)])
+
+    def value_sizes(self) -> list[int]:
+        """Return the size in bytes of each value in the buffer `value_buffer`."""
+        return []
+
+    def value_indices_of_row(self, row: int) -> range:
+        """Return the indices in `value_sizes` of the values that a row adds."""
+        return range(row, row + 1)
 
     @abstractmethod
     def encode(self) -> tuple[list[Node], list[Buffer]]:

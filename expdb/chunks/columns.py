@@ -136,6 +136,7 @@ class TensorColumn(Column):
     """A column of arrays of one shape. Arrow layout: validity; child validity, data."""
 
     nodes_per_column, buffers_per_column = 2, 3
+    value_buffer = 2
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -175,6 +176,9 @@ class TensorColumn(Column):
     def _truncate(self, rows: int) -> None:
         del self.parts[rows:]
 
+    def value_sizes(self) -> list[int]:
+        return [self._nbytes] * self.rows
+
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
         child = self.rows * (self._nbytes // self._dtype.itemsize)
@@ -185,6 +189,7 @@ class BytesColumn(Column):
     """A column of text or bytes. Arrow layout: validity, offsets, data."""
 
     nodes_per_column, buffers_per_column = 1, 3
+    value_buffer = 2
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -210,6 +215,9 @@ class BytesColumn(Column):
     def _truncate(self, rows: int) -> None:
         del self.parts[rows:]
 
+    def value_sizes(self) -> list[int]:
+        return [len(part) for part in self.parts]
+
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()
         return [(self.rows, nulls)], [
@@ -227,6 +235,7 @@ class VaryingColumn(Column):
     """
 
     nodes_per_column, buffers_per_column = 5, 8
+    value_buffer = 4
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -259,6 +268,9 @@ class VaryingColumn(Column):
 
     def _truncate(self, rows: int) -> None:
         del self.parts[rows:], self.shapes[rows:]
+
+    def value_sizes(self) -> list[int]:
+        return [len(part) for part in self.parts]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()

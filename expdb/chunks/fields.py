@@ -6,7 +6,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,9 @@ NUMERIC = (
     "float64",
 )
 OTHER = ("text", "bytes", "json")
+DETAILS = "aligned_with", "filler", "shared"  # arguments of a field that may be declared later
+# For a smaller value, the reference and the row in the database take as much space as the value.
+MIN_SHARED_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class Field:
         Value that `Tokens` gives the tokens without a value of the field, instead of 0. Requires
         `aligned_with`, and a number that the dtype can represent.
 
+    shared : bool, optional
+        Whether expdb stores large repeated values of the field once per buffer. If None (default),
+        it shares repeated values of 1 KiB or more, or 64 KiB or more for arrays of a fixed shape.
+        If True, it shares every value of 1 KiB or more. If False, it shares none. It never shares
+        scalars and ascending arrays.
+
     Raises
     ------
     InvalidValue
@@ -84,6 +93,7 @@ class Field:
     aligned_with: str | None = dataclass_field(default=None, kw_only=True, compare=False)
     ascending: bool = dataclass_field(default=False, kw_only=True)
     filler: float | None = dataclass_field(default=None, kw_only=True, compare=False)
+    shared: bool | None = dataclass_field(default=None, kw_only=True, compare=False)
 
     def __post_init__(self) -> None:
         name = (
@@ -126,6 +136,15 @@ class Field:
             )
         if self.filler is not None:
             object.__setattr__(self, "filler", self._checked_filler())
+        if isinstance(self.shared, np.bool_):
+            object.__setattr__(self, "shared", bool(self.shared))
+        if self.shared is not None and not isinstance(self.shared, bool):
+            raise InvalidValue(f"shared must be True, False or None, got {self.shared!r}")
+        if self.shared and (self.ascending or (not self.varies and self.nbytes < MIN_SHARED_BYTES)):
+            raise InvalidValue(
+                f"a field of type {self.dtype} and shape {shape} cannot be shared, because its "
+                f"values are ascending or smaller than {MIN_SHARED_BYTES} bytes; omit shared"
+            )
 
     def _checked_filler(self) -> float:
         """Return the filler as a Python number; raise InvalidValue if it is not valid."""
@@ -203,6 +222,26 @@ class Field:
         """The size in bytes of one value of a numeric field of fixed shape."""
         return self.numpy.itemsize * int(np.prod(self.fixed_shape, dtype=np.int64))
 
+    def complete(self, other: "Field") -> "Field":
+        """Return the field with the arguments of another field that it lacks.
+
+        Parameters
+        ----------
+        other : Field
+            Field of the same type.
+
+        Returns
+        -------
+        Field
+            The field itself if it lacks no argument.
+        """
+        missing = {
+            name: getattr(other, name)
+            for name in DETAILS
+            if getattr(self, name) is None and getattr(other, name) is not None
+        }
+        return replace(self, **missing) if missing else self
+
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of the column that stores the field.
 
@@ -254,6 +293,8 @@ class Field:
             others["ascending"] = True
         if self.filler is not None:  # JSON has neither NaN nor infinity
             others["filler"] = self.filler if np.isfinite(self.filler) else str(self.filler)
+        if self.shared is not None:
+            others["shared"] = self.shared
         return [self.dtype, list(self.shape), *([others] if others else [])]
 
     @classmethod
@@ -287,7 +328,10 @@ class Field:
         aligned = "" if self.aligned_with is None else f", aligned_with={self.aligned_with!r}"
         ascending = ", ascending=True" if self.ascending else ""
         filler = "" if self.filler is None else f", filler={self.filler!r}"
-        return f"Field(dtype={self.dtype!r}, shape={self.shape!r}{aligned}{ascending}{filler})"
+        shared = "" if self.shared is None else f", shared={self.shared!r}"
+        return (
+            f"Field(dtype={self.dtype!r}, shape={self.shape!r}{aligned}{ascending}{filler}{shared})"
+        )
 
 
 def _dtype_name(dtype: Any) -> str:

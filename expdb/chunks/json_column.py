@@ -2,10 +2,11 @@
 
 import itertools
 from array import array as numbers
+from collections.abc import Iterator
 from typing import Any
 
 from expdb.chunks.column import EMPTY, Buffer, Column, Node, bits_of, offsets_of
-from expdb.chunks.fields import Field
+from expdb.chunks.fields import MIN_SHARED_BYTES, Field
 from expdb.chunks.infer import as_array, is_array
 from expdb.chunks.values import encode_json, is_object
 
@@ -23,6 +24,7 @@ class JsonColumn(Column):
     """
 
     nodes_per_column, buffers_per_column = 6, 12
+    value_buffer = 5
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -79,6 +81,29 @@ class JsonColumn(Column):
         if len(self._places) != (kept := sum(self._new)) or len(self._elements) != kept:
             del self._elements[kept:]
             self._places = {text: place for place, text in enumerate(self._elements)}
+
+    def value_sizes(self) -> list[int]:
+        return [size for sizes in self._sizes_of_rows() for size in sizes]
+
+    def value_indices_of_row(self, row: int) -> range:
+        counts = [len(sizes) for sizes in self._sizes_of_rows()]
+        return range(sum(counts[:row]), sum(counts[: row + 1]))
+
+    def _sizes_of_rows(self) -> Iterator[list[int]]:
+        """Yield the sizes of the values of each row: large elements, and runs of small ones.
+
+        Small elements, such as the tools of a model, are shared together.
+        """
+        elements = iter(self._elements)
+        for new in self._new:
+            sizes, run = list[int](), 0
+            for text in itertools.islice(elements, new):
+                if len(text) < MIN_SHARED_BYTES:
+                    run += len(text)
+                    continue
+                sizes += [run, len(text)] if run else [len(text)]
+                run = 0
+            yield [*sizes, run] if run else sizes
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()

@@ -24,6 +24,8 @@ from expdb.replay.ragged import RaggedArray
 
 # A shorter prefix saves less space than it costs time to read.
 _MIN_PREFIX_BYTES = 128
+# Prompts with a common beginning share its parts of this size, such as those of a system prompt.
+_PART_BYTES = 4096
 _FIRST = np.zeros(1, np.int64)  # the index of the first row, if there is one column
 
 
@@ -36,6 +38,7 @@ class PrefixColumn(Column):
     """
 
     nodes_per_column, buffers_per_column = 4, 7
+    value_buffer = 6
 
     def __init__(self, name: str, field: Field):
         super().__init__(name, field)
@@ -93,6 +96,19 @@ class PrefixColumn(Column):
             if not needed:
                 break
         self._last = b"".join(reversed(parts))
+
+    def value_sizes(self) -> list[int]:
+        sizes: list[int] = []
+        for suffix in self._suffixes:
+            whole, rest = divmod(len(suffix), _PART_BYTES)
+            sizes += [_PART_BYTES] * whole
+            if rest or not whole:
+                sizes.append(rest)
+        return sizes
+
+    def value_indices_of_row(self, row: int) -> range:
+        counts = [max(1, -(-len(suffix) // _PART_BYTES)) for suffix in self._suffixes[: row + 1]]
+        return range(sum(counts[:row]), sum(counts))
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()

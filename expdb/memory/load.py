@@ -29,6 +29,7 @@ from expdb.storage.reading.chunk_values import (
 )
 from expdb.storage.reading.fetch import read_chunks
 from expdb.storage.reading.segments import Spans, inconsistent
+from expdb.storage.reading.value_references import read_shared_values
 from expdb.storage.store import State, Store
 
 
@@ -120,6 +121,7 @@ def _copy_each(
             store.signatures.decoder(session, signature).chunk(id, count, crc, data),
             places.pop(id),
         )
+        read_shared_values(session.query, store.id, [chunk], store.dialect)
         check_spans({id: chunk}, [(id, a, b) for a, b, _ in chunk_spans])
         for a, b, rows in chunk_spans:
             order.append(rows)

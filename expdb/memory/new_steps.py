@@ -22,6 +22,7 @@ from expdb.names import UNKNOWN
 from expdb.sql.session import Session
 from expdb.storage.commits import Commit
 from expdb.storage.reading.chunk_values import blank, joined, raw_or_zeros
+from expdb.storage.reading.value_references import read_shared_values
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
 
@@ -106,6 +107,7 @@ def build_new_steps(r: Resident, commit: Commit, store: Store) -> NewSteps | Non
         if decoder is None or not write.encoded:
             return None
         chunk = decoder.decode_unchecked(first + write.last, write.block.rows, 0, write.encoded)
+        chunk.shared_values = write.block.shared_values
         chunk_rows.append(ChunkRows(chunk, 0, write.block.steps))
     final = (chunk_rows[-1].chunk, plan.final[1], frozenset(plan.final[2])) if plan.final else None
     ended, shared = [], {}
@@ -159,6 +161,7 @@ def read_new_steps(store: Store, session: Session, r: Resident, state: State) ->
         position = last + 1
     if position != first + count:
         return None
+    read_shared_values(session.query, store.id, chunks.values(), store.dialect)
     ended = []
     for episode, details in episodes.items():
         status, length, ordered, tail_chunk, tail_row, tail_fields, _ = details

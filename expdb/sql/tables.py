@@ -55,7 +55,7 @@ buffers = _table(
     size=integer("number of steps stored"),
     holes=integer("number of deleted steps whose positions a segment still covers"),
     deleted=integer("number of steps ever deleted by a user"),
-    bytes=integer("sum of the bytes of all chunks"),
+    bytes=integer("sum of the bytes of all chunks and shared values"),
     episodes_added=integer("number of episode ids ever assigned"),
     revision=integer("number of changes to stored steps and episodes"),
     priorities=integer("number of writes to the table `priorities`"),
@@ -199,6 +199,22 @@ chunks = _table(
     crc=integer("checksum of `data`, `rows`, `id`, buffer and signature"),
     write_id=nullable_text("id of the write on PostgreSQL; detects a write that is sent twice"),
     data=blob("Arrow IPC record-batch message"),
+)
+
+shared_values = _table(
+    "shared_values",
+    buffer_id=key("buffer of the value"),
+    digest=_kind(Blob, primary_key=True)("BLAKE2b hash of the value, 20 bytes"),
+    crc=integer("CRC-32 of `digest` and `data`"),
+    data=blob("value, compressed like a buffer of a chunk"),
+)
+
+value_references = _table(
+    "value_references",
+    sa.Index("value_references_by_digest", "buffer_id", "digest", "chunk"),
+    buffer_id=key("buffer of the chunk"),
+    chunk=key("chunk that refers to the value"),
+    digest=_kind(Blob, primary_key=True)("digest of the value"),
 )
 
 priorities = _table(
@@ -355,7 +371,10 @@ evictions = _table(
 
 # The tables with rows of buffers, in the order in which rows can be deleted.
 LEDGER = (metrics, workers, evictions, admissions, waiters, leases, requests, consumers)
-EXPERIENCE = (annotations, scores, priorities, steps, segments, chunks, episodes, rollout_groups)
+EXPERIENCE = (
+    annotations, scores, priorities, steps, segments, chunks, shared_values, value_references,
+    episodes, rollout_groups,
+)  # fmt: skip
 OF_BUFFERS = (*LEDGER, *EXPERIENCE, signatures)
 
 

@@ -1,5 +1,7 @@
 """SQL text of the statements that frequent operations execute."""
 
+from expdb.chunks.chunk import HAS_SHARED_VALUES
+
 RESERVE_POSITIONS = (
     "UPDATE buffers SET added = added + ?, episodes_added = episodes_added + ? WHERE id = ? "
     "RETURNING added, episodes_added, fields_version"
@@ -39,6 +41,22 @@ INSERT_CHUNK = (
     "INSERT INTO chunks (buffer_id, id, first, episode, rows, signature, bytes, crc, write_id, "
     "data) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+
+
+PUT_SHARED_VALUE = (
+    "INSERT INTO shared_values (buffer_id, digest, crc, data) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (buffer_id, digest) DO NOTHING"
+)
+INSERT_REFERENCE = "INSERT INTO value_references (buffer_id, chunk, digest) VALUES (?, ?, ?)"
+
+
+# The size of a chunk `c` with all its shared values; CASE, because most chunks have none.
+STORED_BYTES = (
+    f"c.bytes + CASE WHEN (c.crc & {HAS_SHARED_VALUES}) <> 0 THEN (SELECT "
+    "cast(coalesce(sum(length(v.data)), 0) AS bigint) FROM value_references r JOIN shared_values v "
+    "ON v.buffer_id = r.buffer_id AND v.digest = r.digest WHERE r.buffer_id = c.buffer_id "
+    "AND r.chunk = c.id) ELSE 0 END"
 )
 
 

@@ -1,6 +1,7 @@
 """The state of one buffer in this process: its fields, and the decoders of its chunks."""
 
 import operator
+import zlib
 from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.chunks.chunk import crc_of
+from expdb.chunks.chunk import HAS_SHARED_VALUES, crc_of
 from expdb.chunks.codec import Block
 from expdb.chunks.fields import Field
 from expdb.chunks.message import Templates
@@ -24,9 +25,10 @@ from expdb.storage.cached_records import AdmissionLimit
 from expdb.storage.catalog import Fields, find_buffer
 from expdb.storage.commits import CommitQueue
 from expdb.storage.outcome import WriteOutcome
+from expdb.storage.recent_values import RecentValues
 from expdb.storage.replacements import Replacements
 from expdb.storage.signatures import Signatures
-from expdb.storage.statements import INSERT_CHUNK
+from expdb.storage.statements import INSERT_CHUNK, INSERT_REFERENCE, PUT_SHARED_VALUE
 from expdb.storage.tags import Tags
 
 Arguments = ParamSpec("Arguments")
@@ -50,6 +52,7 @@ class State:
     pinned: int | None  # steps from this position on are not evicted
     trigger_evicts: bool  # whether the database evicts; if not, writers evict by the policy
     has_agents: bool  # whether any stored step has another agent than its episode
+    has_shared_values: bool  # whether any chunk refers to shared values
 
     @property
     def is_contiguous(self) -> bool:
@@ -127,6 +130,7 @@ class Store:
         self.begun = 0  # episodes begun since the last sweep; see writing/abandoned_episodes.py
         self.swept = self.sweep_from = 0
         self.tags = Tags(engine, id, name)
+        self.recent_values = RecentValues()
         self.commit_queue = CommitQueue()
         self.activity = Activity()
         self.report_if_due: Callable[[], None] = lambda: None  # see upkeep/reporting.py
@@ -188,6 +192,7 @@ class Store:
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND revision IS NOT NULL), "
             "capacity, bytes, deleted, priorities, pinned, trigger_evicts, "
             "EXISTS (SELECT 1 FROM steps WHERE buffer_id = b.id AND agent_id IS NOT NULL), "
+            "EXISTS (SELECT 1 FROM value_references WHERE buffer_id = b.id), "
             "fields_version FROM buffers b WHERE id = ?",
             self.id,
         )
@@ -251,12 +256,6 @@ class Store:
         if all(map(operator.is_, stored_types, written.values())) and lacking <= stored.optional:
             return  # the usual case
         new = {name: field for name, field in written.items() if name not in stored.types}
-        aligned = {  # declared after their first values
-            name: field
-            for name, field in written.items()
-            if (field.aligned_with and stored.types.get(name, field).aligned_with is None)
-            or (field.filler is not None and stored.types.get(name, field).filler is None)
-        }
         for name, field_ in written.items():
             stored_type = stored.types.get(name, field_)
             if stored_type != field_:
@@ -267,6 +266,11 @@ class Store:
                     f"field {name!r} is stored as {types[0]}, but fields= declares {types[1]}; "
                     "omit the declaration, or use another buffer or field name"
                 )
+        completed = {  # declared after their first values
+            name: field
+            for name, known in stored.types.items()
+            if name in written and (field := known.complete(written[name])) is not known
+        }
         for name in new:
             if name in stored.annotations:
                 raise errors.FieldMismatch(
@@ -280,8 +284,8 @@ class Store:
                     "two"
                 )
         optional = stored.optional | lacking | (set() if first else new.keys())
-        if new or aligned or optional != stored.optional:
-            settled_types = {**stored.types, **new, **aligned}
+        if new or completed or optional != stored.optional:
+            settled_types = {**stored.types, **new, **completed}
             settled = Fields(settled_types, optional, stored.version + 1, stored.annotations)
             b = tables.buffers
             values = {"fields": settled.as_text(), "fields_version": settled.version}
@@ -305,6 +309,16 @@ class Store:
         decoder = self.signatures.settle(session, block.fields, outcome)
         data = message(decoder.templates)
         crc = crc_of(decoder.signature, id, block.rows, data, self.id)
+        if block.shared_values:
+            crc |= HAS_SHARED_VALUES
+            values = [
+                (self.id, digest, zlib.crc32(value, zlib.crc32(digest)), value)
+                for digest, value in sorted(block.shared_values.items())
+            ]
+            session.execute_many(PUT_SHARED_VALUE, values)
+            session.execute_many(
+                INSERT_REFERENCE, [(self.id, id, digest) for _, digest, _, _ in values]
+            )
         described = block.rows, decoder.signature.id, len(data), crc, outcome.write_id, data
         session.query(INSERT_CHUNK, self.id, id, first, episode, *described)
         return len(data)

@@ -315,12 +315,29 @@ def test_exports_with_lineage_contain_each_shared_step_once(db, tmp_path, monkey
 def test_exports_of_incomplete_forks_warn(tree, tmp_path):
     branch(tree, "root", 3, "fork", [30])
     tree.delete([1])
-    with pytest.warns(errors.ExpDBWarning, match="1 of the exported forks share steps"):
+    with pytest.warns(errors.ExpDBWarning, match="lacks shared steps of 1 exported"):
         path, query = tmp_path / "a.parquet", {"episode_id": "fork"}
         count = expdb.export.export(tree, path, query, lineage=True)
     assert count == 3
+
+
+def test_exports_of_incomplete_forks_contain_all_other_shared_steps(tree, tmp_path):
+    branch(tree, "root", 4, "fork", [40])
+    branch(tree, "fork", 2, "other", [20])
+    for number, position in enumerate((3, 0)):  # the last and the first shared step
+        tree.delete([position])
+        path, query = tmp_path / f"{number}.parquet", {"episode_id": "fork"}
+        with pytest.warns(errors.ExpDBWarning, match="lacks shared steps"):
+            expdb.export.export(tree, path, query, lineage=True)
+        expected = [value for value in (0, 1, 2, 40) if number == 0 or value != 0]
+        assert parquet.read_table(path)["x"].to_pylist() == expected
+    with pytest.raises(errors.Evicted, match="1 of the 2 steps"):
+        tree.steps_of("other", lineage=True)
+
+
+def test_export_rejects_a_lineage_that_is_not_a_bool(tree, tmp_path):
     with pytest.raises(errors.InvalidValue, match="lineage must be True or False"):
-        expdb.export.export(tree, tmp_path / "b.parquet", lineage="yes")
+        expdb.export.export(tree, tmp_path / "a.parquet", lineage="yes")
 
 
 def test_forks_are_stored_if_the_parent_is_deleted_before_the_flush(tree):

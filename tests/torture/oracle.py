@@ -25,8 +25,11 @@ def content(writer: int, number: int) -> dict[str, Any]:
         "writer": writer,
         "number": number,
         "obs": np.array([writer, number, writer * number, -number], np.float32) / 3,
-        "text": f"{writer} wrote {number}",
-        "call": {"tool": f"tool_{number % 5}", "arguments": [number, None, str(writer)]},
+        # Several chunks share the values of 1 KiB or more.
+        "text": f"tool {number % 12} " * 200 if number % 4 == 0 else f"{writer} wrote {number}",
+        "call": {"tool": f"tool_{number % 5}", "arguments": [number, None, str(writer)]}
+        if number % 5
+        else {"result": [f"error {number % 10} " * 150]},
     }
 
 

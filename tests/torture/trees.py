@@ -16,6 +16,7 @@ from torture.oracle import BUFFER, Notes
 from torture.table import DATABASES, Outcome, Place, fault
 
 WRITERS, CAPACITY = 4, 80
+PROMPTS = "short", *[f"prompt {number} " * 200 for number in range(20)]  # large ones are shared
 KINDS = "steps", "trees"
 REFUSALS = (
     errors.DatabaseBusy, errors.EpisodeEnded, errors.Evicted, errors.InvalidValue,
@@ -43,7 +44,8 @@ def store_trees_forever(location: str, writer: int, written: Notes, deletes: boo
                 positions: list[int] = []
                 for _ in range(rng.randint(1, 3)):
                     for _ in range(rng.randint(1, 4)):
-                        episode.append(x=f"{name} {rng.random()}")
+                        prompt = rng.choice(PROMPTS)
+                        episode.append(x=f"{name} {rng.random()}", prompt=prompt)
                     positions += episode.flush().tolist()
                     written.add([name, shared, positions])
                 episode.end()
@@ -98,8 +100,10 @@ def verify_trees(buffer, lines, archive):
     newest = {name: (shared, own) for name, shared, own in lines if shared is not None}
     deleted = {name for name, shared, _ in lines if shared is None}
     contents = {}
-    for batch in buffer.scan(fields=["position", "x"]):
+    for batch in buffer.scan(fields=["position", "x", "prompt"]):
         contents |= dict(zip(batch["position"].tolist(), batch["x"].tolist(), strict=True))
+        wrong = set(batch["prompt"].tolist()) - set(PROMPTS)
+        problems += [f"{len(wrong)} prompts are wrong"] if wrong else []
     oldest = max(0, buffer.added - CAPACITY)
     archived: list[int] = []
     if archive is not None:

@@ -21,6 +21,7 @@ from expdb.storage.catalog import Fields
 from expdb.storage.reading.draws_view import PARAMETER, reads_draws, with_draws
 from expdb.storage.reading.timestamps import COLUMNS as TIME_COLUMNS
 from expdb.storage.reading.timestamps import to_timestamps
+from expdb.storage.reading.value_references import read_shared_values
 from expdb.storage.stored_json import json_text, parse_names
 
 _CHUNKS_KEPT = 16
@@ -161,7 +162,9 @@ class FieldFunction:
                 raise ChunkDamaged(
                     f"signature {signature} cannot be read ({error}); restore a backup"
                 ) from error
-        chunk = self._chunks[key] = decoder.chunk(chunk_id, rows, crc, data)
+        chunk = decoder.chunk(chunk_id, rows, crc, data)
+        read_shared_values(self._query, buffer_id, [chunk])
+        self._chunks[key] = chunk
         if len(self._chunks) > _CHUNKS_KEPT:
             self._chunks.popitem(last=False)
         return chunk

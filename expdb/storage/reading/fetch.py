@@ -35,6 +35,7 @@ from expdb.storage.reading.chunk_values import (
 )
 from expdb.storage.reading.columns import column_arrays, read_columns, table_column
 from expdb.storage.reading.segments import Segments, inconsistent, is_dense, locate
+from expdb.storage.reading.value_references import read_shared_values
 from expdb.storage.statements import SIGNATURES
 from expdb.storage.store import State, Store
 from expdb.storage.stored_json import parse_names
@@ -53,6 +54,7 @@ def read_chunks(
         chunks[id] = store.signatures.decoder(session, signature, outcome).chunk(
             id, rows, crc, data
         )
+    read_shared_values(session.query, store.id, chunks.values(), store.dialect)
     _check_found(chunks, ids)
     return chunks
 
@@ -122,6 +124,8 @@ def locate_and_read(
                 decoder = store.signatures.decoder(session, signature)
                 chunks[id] = decoder.chunk(id, count, crc, data)
     segments = Segments.of(sorted(row[:6] for row in rows if row[6] is None))
+    new = [chunk for id, chunk in chunks.items() if chunk is not candidates.get(id)]
+    read_shared_values(session.query, store.id, new, store.dialect)
     _check_found(chunks, np.unique(segments.chunk))
     return segments, chunks
 
@@ -177,6 +181,7 @@ def steps(
             for key, array in _empty(store, name)
         }
     last = last and not of_tables and not noted and not state.gaps and final_names == []
+    last = last and not state.has_shared_values
     segments, index, chunks = _locate(store, session, positions, segments, in_chunks, last, cache)
     spans = segments.spans(positions, index)
     check_spans(chunks, spans if in_chunks else [])

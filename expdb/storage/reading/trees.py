@@ -22,7 +22,7 @@ COLUMNS = {
 }  # fmt: skip
 
 _BRANCH = (
-    "SELECT id, ordered, parent_position, parent_step, shared_steps FROM episodes "
+    "SELECT id, ordered, parent_episode, parent_position, parent_step, shared_steps FROM episodes "
     "WHERE buffer_id = ?"
 )
 
@@ -88,11 +88,11 @@ def find_positions(store: Store, session: Session, episode_id: str, lineage: boo
     rows = session.query(f"{_BRANCH} AND episode_id = ?", store.id, episode_id)
     if not rows:
         raise unknown_episode(store, episode_id)
-    id, ordered, end, before, shared = rows[0]
+    id, ordered, parent, end, before, shared = rows[0]
     parts = [_find_own_positions(store, session, id, ordered)]
     if not lineage or not shared:
         return parts[0]
-    parts = _find_shared_positions(store, session, end, before, set()) + parts
+    parts = _find_shared_positions(store, session, parent, end, before, set()) + parts
     missing = shared - sum(map(len, parts[:-1]))
     if missing > 0:
         raise errors.Evicted(
@@ -105,9 +105,9 @@ def find_positions(store: Store, session: Session, episode_id: str, lineage: boo
 def find_with_shared_steps(
     store: Store, session: Session, condition: Condition | None
 ) -> tuple[np.ndarray, int]:
-    """Return the positions of matching steps and of the steps that matching forks share, ascending.
+    """Return the positions of matching steps and of shared steps of matching forks, ascending.
 
-    Also return the number of matching forks of which a shared step is not stored.
+    Also return the number of matching forks that lack a shared step.
     """
     matching = select.positions(store, session, condition)
     ids = session.query(
@@ -117,37 +117,41 @@ def find_with_shared_steps(
     )  # fmt: skip
     episodes = np.array(ids, np.int64).reshape(-1)
     branches = session.query(
-        "SELECT DISTINCT parent_position, parent_step FROM episodes WHERE buffer_id = ? "
-        f"AND shared_steps > 0 AND id {store.dialect.AMONG}",
+        "SELECT DISTINCT parent_episode, parent_position, parent_step FROM episodes "
+        f"WHERE buffer_id = ? AND shared_steps > 0 AND id {store.dialect.AMONG}",
         store.id, store.dialect.as_list(episodes),
     )  # fmt: skip
-    parts, known = [matching], set[tuple[int, int]]()
-    for end, before in branches:
-        parts += _find_shared_positions(store, session, end, before, known)
+    parts, visited = [matching], set[tuple[int, int, int]]()
+    for parent, end, before in branches:
+        parts += _find_shared_positions(store, session, parent, end, before, visited)
     are_whole = [whole for _, whole in sum_shared_rewards(store, session, episodes).values()]
     return np.unique(np.concatenate(parts)), are_whole.count(False)
 
 
 def _find_shared_positions(
-    store: Store, session: Session, end: int | None, before: int, known: set[tuple[int, int]]
+    store: Store,
+    session: Session,
+    parent: int | None,
+    end: int,
+    before: int,
+    visited: set[tuple[int, int, int]],
 ) -> list[np.ndarray]:
-    """Return the positions of the stored steps that a fork shares, an array for each parent.
+    """Return the positions of a fork's stored shared steps, one array per parent, root first.
 
-    The root comes first. `end` and `before` are the parent position and the parent step of the
-    fork. Stop at a fork in `known`, and add all others to it.
+    `end` and `before` are the parent position and the parent step of the fork. Stop at a branch in
+    `visited`, and add the others to it.
     """
     parts: list[np.ndarray] = []
-    while end is not None and (end, before) not in known:
-        known.add((end, before))
-        rows = session.query(
-            f"{_BRANCH} AND id = (SELECT episode FROM steps WHERE buffer_id = ? AND position = ?)",
-            store.id, store.id, end,
-        )  # fmt: skip
+    while parent is not None and (parent, end, before) not in visited:
+        visited.add((parent, end, before))
+        rows = session.query(f"{_BRANCH} AND id = ?", store.id, parent)
         if not rows:
             break
-        id, ordered, *following, _ = rows[0]
+        id, ordered, parent, parent_end, parent_before, shared = rows[0]
         parts.insert(0, _find_own_positions(store, session, id, ordered, end, before))
-        end, before = following
+        if not shared:
+            break
+        end, before = min(end, parent_end), min(before, parent_before)
     return parts
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import sqlalchemy as sa
 
-from expdb.chunks.chunk import Chunk
+from expdb.chunks.chunk import HAS_SHARED_VALUES, Chunk
 from expdb.chunks.fields import SYSTEM
+from expdb.chunks.shared_values import digest_of
 from expdb.errors import DatabaseDamaged, ExpDBError
 from expdb.sql import tables
 from expdb.sql.engine import Engine
@@ -15,6 +16,7 @@ from expdb.sql.session import Session
 from expdb.storage import catalog
 from expdb.storage.reading.annotations import decoded
 from expdb.storage.reading.segments import Segments
+from expdb.storage.reading.value_references import read_shared_values
 from expdb.storage.store import Store
 from expdb.storage.upkeep.check_ledger import check_ledger
 from expdb.storage.upkeep.check_scores import check_scores
@@ -60,6 +62,15 @@ _ROWS = {
     "annotations without a step": (
         "SELECT count(*) FROM annotations a LEFT JOIN steps s ON s.buffer_id = a.buffer_id "
         "AND s.position = a.position WHERE a.buffer_id = ? AND s.position IS NULL"
+    ),
+    "shared values without a reference": (
+        "SELECT count(*) FROM shared_values v WHERE v.buffer_id = ? AND NOT EXISTS (SELECT 1 "
+        "FROM value_references r WHERE r.buffer_id = v.buffer_id AND r.digest = v.digest)"
+    ),
+    "value references without a chunk": (
+        "SELECT count(*) FROM value_references r LEFT JOIN chunks c ON c.buffer_id = r.buffer_id "
+        f"AND c.id = r.chunk AND (c.crc & {HAS_SHARED_VALUES}) <> 0 WHERE r.buffer_id = ? "
+        "AND c.id IS NULL"
     ),
     "scores without an episode": (
         "SELECT count(*) FROM scores r LEFT JOIN episodes e ON e.buffer_id = r.buffer_id "
@@ -163,8 +174,10 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
         "SELECT count(*), min(position), max(position) FROM steps WHERE buffer_id = ?", store.id
     )
     ((nbytes,),) = session.query(
-        "SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?", store.id
-    )
+        "SELECT (SELECT coalesce(sum(bytes), 0) FROM chunks WHERE buffer_id = ?) + "
+        "(SELECT coalesce(sum(length(data)), 0) FROM shared_values WHERE buffer_id = ?)",
+        store.id, store.id,
+    )  # fmt: skip
     if size != state.size:
         yield f"the counter `size` is {state.size}, but the buffer holds {size} steps"
     most = state.capacity if state.pinned is None or state.capacity is None else 2 * state.capacity
@@ -173,7 +186,10 @@ def _counters(store: Store, session: Session) -> Iterator[str]:
     if size and (low < state.oldest or high >= state.added):
         yield f"positions {low} to {high} are not within {state.oldest} to {state.added - 1}"
     if nbytes != state.nbytes:
-        yield f"the counter `bytes` is {state.nbytes}, but the chunks hold {nbytes} bytes"
+        yield (
+            f"the counter `bytes` is {state.nbytes}, but the chunks and shared values hold "
+            f"{nbytes} bytes"
+        )
 
 
 def _rows(store: Store, session: Session) -> Iterator[str]:
@@ -241,6 +257,8 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
                 yield f"chunk {id} has fewer rows than its segments need"
             try:
                 chunk = store.signatures.decoder(session, signature).chunk(id, rows, crc, data)
+                read_shared_values(session.query, store.id, [chunk], store.dialect)
+                yield from _references(store, session, chunk)
                 if not _agrees(store, session, chunk, segments.last[of_chunk]):
                     yield (
                         f"chunk {id} and the table `steps` differ in step numbers or rewards; "
@@ -249,6 +267,17 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
                 yield from _fields(store, id, chunk)
             except ExpDBError as error:
                 yield str(error)
+
+
+def _references(store: Store, session: Session, chunk: Chunk) -> Iterator[str]:
+    """Compare the shared values of a chunk with their digests and with the references."""
+    if not chunk.has_shared_values:
+        return
+    if chunk.shared_digests() != chunk.shared_values.keys():
+        yield f"the table `value_references` does not match the shared values of chunk {chunk.id}"
+    for digest in chunk.shared_values:
+        if digest_of(chunk.read_shared_value(digest)) != digest:
+            yield f"shared value {digest.hex()} of chunk {chunk.id} does not match its digest"
 
 
 def _annotations(store: Store, session: Session) -> Iterator[str]:

@@ -21,7 +21,7 @@ from expdb.sql import tables
 from expdb.sql.engine import Engine
 from expdb.sql.session import Session
 from expdb.storage import catalog
-from expdb.storage.statements import PUT_PRIORITIES
+from expdb.storage.statements import PUT_PRIORITIES, PUT_SHARED_VALUE, STORED_BYTES
 
 B, E, S, G = tables.buffers.c, tables.episodes.c, tables.steps.c, tables.segments.c
 C, P, R = tables.chunks.c, tables.priorities, tables.scores.c
@@ -35,6 +35,12 @@ BATCH_ROWS = 4096
 
 Progress = Callable[[int, int], None]
 
+# The shared values of the chunks in a range of ids.
+_VALUES = (
+    "SELECT digest, crc, data FROM shared_values WHERE buffer_id = ? AND digest IN "
+    "(SELECT digest FROM value_references WHERE buffer_id = ? AND chunk BETWEEN ? AND ?)"
+)
+
 
 def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -> int:
     """Copy a buffer and return how many steps it has.
@@ -47,7 +53,9 @@ def copy_buffer(source: Engine, target: Engine, name: str, progress: Progress) -
             raise catalog.unknown_buffer(reader, name)
         counters = dict(source_rows[0]._mapping)
         old = counters.pop("id")
-        sizes = reader.query(sa.select(C.id, C.bytes).where(C.buffer_id == old).order_by(C.id))
+        sizes = reader.query(
+            f"SELECT id, {STORED_BYTES} FROM chunks c WHERE buffer_id = ? ORDER BY id", old
+        )
         draft = _begin(reader, old, target, counters)
         left = [(id, size) for id, size in sizes if id > draft.last]
         progress(len(sizes) - len(left), len(sizes))
@@ -177,14 +185,20 @@ def _copy_chunks(
     within = sa.and_(G.buffer_id == old, G.last.between(low, ids[-1]), among(G.chunk, ids))
     segments = reader.fetch(sa.select(tables.segments).where(within).order_by(G.last))
     steps = _steps_of_segments(reader, old, segments)
+    v = tables.value_references
+    of_chunks = v.c.buffer_id == old, v.c.chunk.between(ids[0], ids[-1])
+    references = reader.fetch(sa.select(v).where(*of_chunks))
     with target.writing() as writer:
         draft.hold(writer, target)
         for table, rows in (
             (tables.steps, steps),
             (tables.segments, segments),
             (tables.chunks, chunks),
+            (tables.value_references, references),
         ):
             _insert(writer, target, table, draft.id, rows)
+        values = [(draft.id, *row) for row in reader.query(_VALUES, old, old, ids[0], ids[-1])]
+        writer.execute_many(PUT_SHARED_VALUE, values)
     draft.last = ids[-1]
 
 

@@ -14,7 +14,8 @@ E = tables.episodes.c
 def buffer_stats(store: Store, session: Session) -> dict[str, Any]:
     """Return counts, sizes and fields as plain JSON values.
 
-    `bytes` is the size of the chunks; the file also holds rows, indexes and free pages.
+    `bytes` is the size of the chunks and shared values; the file also holds rows, indexes and free
+    pages.
     """
     state = store.state(session)
     by_status: dict[str, int] = dict(

@@ -8,7 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from expdb import errors
-from expdb.chunks.fields import Field
+from expdb.chunks.fields import DETAILS, Field
 from expdb.chunks.values import encode_tags
 from expdb.names import EPISODE_COLUMNS, SCORE
 from expdb.sql import tables
@@ -374,7 +374,7 @@ def declare(store: Store, fields: dict[str, Field]) -> None:
         )
         stored = store.fields_at(session, version)
         for name, field in fields.items():
-            for argument in ("aligned_with", "filler"):
+            for argument in DETAILS:
                 given = getattr(field, argument)
                 known = getattr(stored.types.get(name, field), argument)
                 if None not in (given, known) and given != known and given == given:

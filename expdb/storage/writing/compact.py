@@ -1,13 +1,15 @@
 """Rewrite chunks: merge small chunks when an episode ends, and drop deleted steps."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from expdb.chunks.chunk import Chunk
 from expdb.chunks.codec import FIXED_CHUNK_BYTES, Rows, chunk_bytes
+from expdb.chunks.column import Buffer
 from expdb.chunks.fields import SYSTEM, Field
 from expdb.sql.dialects.base import Dialect
 from expdb.sql.session import Session
@@ -15,7 +17,14 @@ from expdb.storage.outcome import WriteOutcome
 from expdb.storage.reading.chunk_values import check_spans
 from expdb.storage.reading.fetch import check_final_rows, final_rows, read_chunks
 from expdb.storage.reading.segments import Segments
-from expdb.storage.statements import COUNT, DELETE_SEGMENT, INSERT_SEGMENT, KEEP_FINAL
+from expdb.storage.recent_values import MergeSelector
+from expdb.storage.statements import (
+    COUNT,
+    DELETE_SEGMENT,
+    INSERT_SEGMENT,
+    KEEP_FINAL,
+    STORED_BYTES,
+)
 from expdb.storage.store import Store
 from expdb.storage.stored_json import parse_names
 
@@ -48,8 +57,8 @@ def compact_episode(
     if removed:
         return
     own = session.query(
-        "SELECT id, signature, bytes FROM chunks WHERE buffer_id = ? AND episode = ? AND id IN "
-        "(SELECT chunk FROM segments WHERE buffer_id = ? AND episode = ?) ORDER BY id",
+        f"SELECT id, signature, {STORED_BYTES} FROM chunks c WHERE buffer_id = ? AND episode = ? "
+        "AND id IN (SELECT chunk FROM segments WHERE buffer_id = ? AND episode = ?) ORDER BY id",
         store.id, episode, store.id, episode,
     )  # fmt: skip
     ((last_chunk,),) = session.query(
@@ -152,7 +161,9 @@ def rewrite(
     types = {
         name: field for chunk in chunks.values() for name, field in chunk.signature.fields.items()
     }
-    out = _Chunks(store, session, outcome, {**types, **(final_types or {})})
+    owners = {digest: chunk for chunk in chunks.values() for digest in chunk.shared_values}
+    shared = (chunk.read_shared_value(digest) for digest, chunk in owners.items())
+    out = _Chunks(store, session, outcome, {**types, **(final_types or {})}, shared)
     for start, stop in spans:
         out.add(chunks[int(steps.chunk[start])], steps, start, stop)
     for id, chunk, row, fields in finals:
@@ -275,10 +286,22 @@ class _Chunks:
     """New chunks, filled with rows of old ones."""
 
     def __init__(
-        self, store: Store, session: Session, outcome: WriteOutcome, types: dict[str, Field]
+        self,
+        store: Store,
+        session: Session,
+        outcome: WriteOutcome,
+        types: dict[str, Field],
+        shared: Iterable[Buffer],
     ):
+        self._selector = MergeSelector(store.recent_values, shared)
         self._store, self._session, self._news = store, session, outcome
-        self._types = {name: field for name, field in types.items() if name not in SYSTEM}
+        # Signatures do not store `shared`; take it from the declared fields.
+        declared = {name: field.shared for name, field in store.fields.types.items()}
+        self._types = {
+            name: replace(field, shared=declared.get(name))
+            for name, field in types.items()
+            if name not in SYSTEM
+        }
         self._rows = Rows()
         self._begin = self._end = 0
         self._steps: _Steps | None = None
@@ -294,7 +317,7 @@ class _Chunks:
             1,
             FIXED_CHUNK_BYTES
             * chunk.rows
-            // (4 * max(len(chunk.data), chunk.rows * chunk.signature.row_bytes)),
+            // (4 * max(chunk.stored_bytes, chunk.rows * chunk.signature.row_bytes)),
         )
         for begin in range(start, stop, stride):
             # Chunks that several episodes share are not split, because they hold the final
@@ -324,7 +347,7 @@ class _Chunks:
         chunk, first = int(position[-1]), int(position[0])
         single = int(episode[0]) if (episode == episode[0]).all() else None
         system = tuple(map(list, zip(*steps.system[begin:end], strict=True)))
-        block = self._rows.block()
+        block = self._rows.block(self._selector)
         nbytes = store.insert_chunk(
             self._session,
             self._news,

@@ -32,6 +32,14 @@ B, C, E, G, S, V = (
     )
 )  # fmt: skip
 
+# Bytes of the shared values of which a chunk is the newest, so that its eviction frees them.
+_SHARED_BYTES = (
+    "(SELECT cast(coalesce(sum(length(v.data)), 0) AS bigint) FROM value_references r "
+    "JOIN shared_values v ON v.buffer_id = r.buffer_id AND v.digest = r.digest "
+    "WHERE r.buffer_id = chunks.buffer_id AND r.chunk = chunks.id AND NOT EXISTS (SELECT 1 "
+    "FROM value_references o WHERE o.buffer_id = r.buffer_id AND o.digest = r.digest "
+    "AND o.chunk > r.chunk))"
+)
 ROOT_EPISODE = sa.func.coalesce(E.root_episode, E.id)  # the first episode of the tree
 
 log = logging.getLogger(__name__)
@@ -219,7 +227,8 @@ def plan_eviction(store: Store, session: Session, policy: Eviction, now: float) 
     elif policy.whole_episodes:
         limit = None
     while True:
-        rows = _read_runs(store, session, limit)
+        frees_values = policy.max_bytes is not None and state.has_shared_values
+        rows = _read_runs(store, session, limit, frees_values)
         if not rows:
             return NOTHING
         items = _Items(rows, state, pinned, policy.whole_episodes)
@@ -284,14 +293,18 @@ def select_whole_trees(
     return positions[kept]
 
 
-def _read_runs(store: Store, session: Session, limit: int | None) -> list[Any]:
-    """Return the oldest runs of neighbouring steps with columns of their episode and chunk."""
+def _read_runs(store: Store, session: Session, limit: int | None, frees_values: bool) -> list[Any]:
+    """Return the oldest runs of neighbouring steps with columns of their episode and chunk.
+
+    With `frees_values`, the size of a chunk includes the shared values that its eviction frees.
+    """
+    nbytes = C.bytes + sa.literal_column(_SHARED_BYTES) if frees_values else C.bytes
     chunks = sa.and_(C.buffer_id == G.buffer_id, C.id == G.chunk)
     return list(
         session.query(
             sa.select(
                 G.first, G.last, G.episode, ROOT_EPISODE, E.task_id, E.status,
-                sa.func.coalesce(E.ended, E.started), C.bytes, C.rows,
+                sa.func.coalesce(E.ended, E.started), nbytes, C.rows,
             )
             .select_from(tables.SEGMENTS_OF_EPISODES.join(tables.chunks, chunks))
             .where(G.buffer_id == store.id)

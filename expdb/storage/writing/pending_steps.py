@@ -16,6 +16,7 @@ from expdb.chunks.values import encode_tags
 from expdb.names import BEGINNING_KEYS, EPISODE_DETAILS, RELATION_KEYS, STEP_KEYS
 from expdb.storage.cached_records import EpisodeRecord
 from expdb.storage.catalog import Fields
+from expdb.storage.recent_values import RecentValues, WriteSelector
 from expdb.storage.replacements import Replacements
 from expdb.storage.store import Store
 from expdb.storage.writing.batches import EPISODE_NAMES
@@ -110,8 +111,9 @@ class PendingSteps:
     one call.
     """
 
-    def __init__(self, fields: Fields):
+    def __init__(self, fields: Fields, recent_values: RecentValues | None = None):
         self.fields = fields
+        self._recent_values = recent_values or RecentValues()
         self._types: dict[str, Field] = fields.types
         self.taken: list[tuple[Any, ...]] = []  # an entry for each step, ordered as `StepColumns`
         self._columns: StepColumns | None = None
@@ -339,7 +341,9 @@ class PendingSteps:
         """Close the current chunk."""
         rows = self.rows
         if rows.count:
-            block, nbytes = rows.block(), self.nbytes + rows.nbytes
+            first = max(0, len(self.taken) - rows.count + rows.has_final)
+            selector = WriteSelector(self._recent_values, self.taken, first)
+            block, nbytes = rows.block(selector), self.nbytes + rows.nbytes
             self.blocks, self.rows, self.nbytes = [*self.blocks, block], Rows(), nbytes  # at once
 
     def _append_new(self, values: Mapping[str, Any]) -> None:
@@ -548,8 +552,8 @@ class PendingSteps:
 class ReplacingSteps(PendingSteps):
     """Pending steps in which characters that cannot be stored are replaced."""
 
-    def __init__(self, fields: Fields, replacements: Replacements):
-        super().__init__(fields)
+    def __init__(self, fields: Fields, recent_values: RecentValues, replacements: Replacements):
+        super().__init__(fields, recent_values)
         self._replacements = replacements
 
     def add(
@@ -580,5 +584,7 @@ class ReplacingSteps(PendingSteps):
 
 def create_steps(store: Store) -> PendingSteps:
     """Return an empty collection of steps."""
-    fields, replacements = store.fields, store.replacements
-    return PendingSteps(fields) if replacements is None else ReplacingSteps(fields, replacements)
+    fields, recent_values, replacements = store.fields, store.recent_values, store.replacements
+    if replacements is None:
+        return PendingSteps(fields, recent_values)
+    return ReplacingSteps(fields, recent_values, replacements)

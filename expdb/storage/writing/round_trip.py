@@ -32,6 +32,7 @@ def fits_one_statement(store: Store, pending: PendingSteps) -> bool:
     return (
         len(pending) <= (store.dialect.ROUND_TRIP_STEPS or 0)
         and not pending.details
+        and not any(block.shared_values for block in pending.blocks)
         and (not pending.final or pending.final_is_in_block or not len(pending))
     )
 
