@@ -20,7 +20,9 @@ POINTERS_MARKER = -2
 # Arrays of a fixed shape are read faster if they are not shared.
 MIN_FIXED_BYTES = 64 << 10
 DIGEST_BYTES = 20
-_END_BYTES = 64  # of each end of a value in its fingerprint
+# The fingerprint of a value covers as many bytes of its middle and of its end. The beginning often
+# is equal in different values: images have black borders, and messages begin with a role.
+_SAMPLE_BYTES = 64
 
 _HEAD, _POINTER = struct.Struct("<2q"), struct.Struct(f"<2q{DIGEST_BYTES}s")
 
@@ -33,7 +35,9 @@ def digest_of(value: Buffer) -> bytes:
 def fingerprint_of(value: Buffer) -> int:
     """Return a fast hash of a value, which is valid only in this process."""
     # find_values_to_share() computes the same hash.
-    return hash((len(value), bytes(value[:_END_BYTES]), bytes(value[-_END_BYTES:])))
+    middle = len(value) // 2
+    samples = bytes(value[middle : middle + _SAMPLE_BYTES]), bytes(value[-_SAMPLE_BYTES:])
+    return hash((len(value), samples))
 
 
 class ValueSelector(ABC):
@@ -71,19 +75,18 @@ def find_values_to_share(
         start, end = end, end + size
         if size >= min_bytes:
             large.append((index, start, size))
-            ends = data[start : start + _END_BYTES], data[end - _END_BYTES : end]
-            fingerprints.append(hash((size, *ends)))
+            middle = start + size // 2
+            samples = data[middle : middle + _SAMPLE_BYTES], data[end - _SAMPLE_BYTES : end]
+            fingerprints.append(hash((size, samples)))
     if not large or field.shared:
         return [(start, size) for _, start, size in large]
     repeated = selector.find_repeated(fingerprints, field)
     if len(large) > 1 and len(set(fingerprints)) < len(fingerprints):
         repeated += [fingerprint for fingerprint, n in Counter(fingerprints).items() if n > 1]
-    prompts = set[int]()
-    if field.varies:
-        for row in selector.find_prompt_rows():
-            prompts.update(column.value_indices_of_row(row))
-    if not repeated and not prompts:
+    prompt_rows = selector.find_prompt_rows() if field.varies else []
+    if not repeated and not prompt_rows:
         return []
+    prompts = {index for row in prompt_rows for index in column.value_indices_of_row(row)}
     all_repeated = set(repeated)
     return [
         (start, size)

@@ -6,7 +6,6 @@ from typing import Any
 from expdb.chunks.column import Buffer
 from expdb.chunks.fields import Field
 from expdb.chunks.shared_values import ValueSelector, fingerprint_of
-from expdb.storage.cached_records import EpisodeRecord
 
 MAX_RECENT_VALUES = 20_000  # per generation; up to two generations are kept
 _NOT_RECORDED = ""  # not a valid episode_id
@@ -64,14 +63,13 @@ class WriteSelector(ValueSelector):
 
     def find_prompt_rows(self) -> list[int]:
         """Return the first row of each new rollout of a group."""
-        episodes: list[EpisodeRecord] = [entry[0] for entry in self._taken[self._first :]]
-        return [
-            row
-            for row, episode in enumerate(episodes)
-            if episode.group_id is not None
-            and not episode.length
-            and (not row or episodes[row - 1] is not episode)
-        ]
+        rows, previous = list[int](), None
+        for row, entry in enumerate(self._taken[self._first :]):
+            episode = entry[0]
+            if episode is not previous and episode.group_id is not None and not episode.length:
+                rows.append(row)
+            previous = episode
+        return rows
 
 
 class MergeSelector(ValueSelector):
