@@ -213,6 +213,8 @@ class Chunk:
     @property
     def stored_bytes(self) -> int:
         """Size of the message and of the compressed shared values in bytes."""
+        if not self.shared_values:
+            return len(self.data)
         return len(self.data) + sum(map(len, self.shared_values.values()))
 
     def read_shared_value(self, digest: bytes, length: int | None = None) -> Buffer:
