@@ -1,5 +1,6 @@
 """Read chunks: verify their checksums, decompress columns when needed, and return values."""
 
+import functools
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ from expdb.replay.ragged import RaggedArray
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
+MAX_RECENT_BYTES = 64 << 10  # of a shared value that stays decompressed; there are up to 64
 MAX_LAYOUTS = 256  # cached layouts per signature, each about 1 KB of memory
 
 CODEC = pa.Codec("zstd", compression_level=3)
@@ -229,6 +231,8 @@ class Chunk:
             (size,) = _INT64.unpack_from(packed)
             if length is not None and length != (len(packed) - 8 if size == -1 else size):
                 raise ChunkDamaged("its length differs from the pointer to it")
+            if size <= MAX_RECENT_BYTES and isinstance(packed, bytes):
+                return _decompress_recent(packed)
             return decompress(memoryview(packed))
         except (ChunkDamaged, pa.ArrowException, OSError, ValueError, struct.error) as error:
             raise ChunkDamaged(
@@ -474,6 +478,12 @@ def decompress(part: Buffer) -> Buffer:
     if not 0 <= size <= MAX_BUFFER_BYTES:
         raise ChunkDamaged("the size of a compressed Arrow buffer is not valid")
     return memoryview(CODEC.decompress(part[8:], decompressed_size=size))
+
+
+@functools.lru_cache(64)
+def _decompress_recent(packed: bytes) -> Buffer:
+    """Decompress a shared value; the chunks of one read often share a few values."""
+    return decompress(memoryview(packed))
 
 
 # Marks a checksum that covers the buffer id. Checksums from before schema 0008 do not cover it.
