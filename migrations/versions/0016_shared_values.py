@@ -12,6 +12,7 @@ depends_on = None
 
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Blob = sa.LargeBinary()
+Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 SQL = Path(__file__).parent.parent / "sql"
 TRIGGERS = "shared_values_inserted", "shared_values_deleted", "chunks_released"
@@ -19,6 +20,11 @@ TRIGGERS = "shared_values_inserted", "shared_values_deleted", "chunks_released"
 
 def upgrade() -> None:
     connection = op.get_bind()
+    # Databases that were created by the first builds with schema 0015 lack this column.
+    if "version_labels" not in {
+        column["name"] for column in sa.inspect(connection).get_columns("buffers")
+    }:
+        op.add_column("buffers", sa.Column("version_labels", Text))
     op.create_table(
         "shared_values",
         sa.Column("buffer_id", Integer, primary_key=True),

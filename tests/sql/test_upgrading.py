@@ -1,9 +1,12 @@
 """Tests of upgrades: verification before the commit, and views, triggers and grants."""
 
+import shutil
+import sqlite3
 import uuid
 
 import pytest
 import sqlalchemy as sa
+from kept_files import DATA
 from test_migrations import execute, is_server, migrate, path  # noqa: F401  (a fixture)
 
 import expdb
@@ -78,6 +81,17 @@ def test_an_upgrade_refuses_a_foreign_trigger(old):
     with pytest.raises(errors.DatabaseDamaged, match="the trigger mine does not belong to expdb"):
         expdb.upgrade(old)
     assert read_revision(old) == OLD
+
+
+def test_databases_of_the_first_builds_with_schema_0015_get_the_missing_column(tmp_path):
+    shutil.copy(DATA / "0015.db", tmp_path / "runs.db")
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute("ALTER TABLE buffers DROP COLUMN version_labels")
+    connection.close()
+    expdb.upgrade(tmp_path / "runs.db")
+    with expdb.open(tmp_path / "runs.db") as db:
+        db.buffer("related").policy_versions.add_label("step-7", 7)
+        assert db.check() == []
 
 
 def test_check_names_a_missing_column(path):  # noqa: F811
