@@ -35,7 +35,8 @@ from expdb.replay.ragged import RaggedArray
 # Maximum size of a buffer in a valid message. It is checked before memory is allocated.
 MAX_BUFFER_BYTES = 1 << 30
 MAX_CHUNK_ROWS = 1 << 16
-MAX_RECENT_BYTES = 64 << 10  # of a shared value that stays decompressed; there are up to 64
+# Up to 64 shared values of at most this size stay decompressed, whatever `resident_bytes` is.
+MAX_RECENT_BYTES = 64 << 10
 MAX_LAYOUTS = 256  # cached layouts per signature, each about 1 KB of memory
 
 CODEC = pa.Codec("zstd", compression_level=3)
@@ -222,7 +223,7 @@ class Chunk:
     def read_shared_value(self, digest: bytes, length: int | None = None) -> Buffer:
         """Return a shared value, decompressed.
 
-        Raise ChunkDamaged if the value is missing or corrupted, or does not have the length.
+        Raise ChunkDamaged if the value is missing or corrupted, or if its length differs.
         """
         packed = self.shared_values.get(digest)
         try:

@@ -41,7 +41,7 @@ def fingerprint_of(value: Buffer) -> int:
 
 
 class ValueSelector(ABC):
-    """Selects the values of a chunk to share, besides those that occur twice in a column."""
+    """Selects values of a chunk to share; values that occur twice in a column always are shared."""
 
     @abstractmethod
     def find_repeated(self, fingerprints: Iterable[int], field: Field) -> list[int]:

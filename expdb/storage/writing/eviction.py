@@ -32,7 +32,7 @@ B, C, E, G, S, V = (
     )
 )  # fmt: skip
 
-# Bytes of the shared values of which a chunk is the newest, so that its eviction frees them.
+# Bytes of the shared values to which no newer chunk refers: evicting the chunk deletes them.
 _SHARED_BYTES = (
     "(SELECT cast(coalesce(sum(length(v.data)), 0) AS bigint) FROM value_references r "
     "JOIN shared_values v ON v.buffer_id = r.buffer_id AND v.digest = r.digest "
