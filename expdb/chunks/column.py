@@ -117,9 +117,9 @@ class Column(ABC):
         """Return the size in bytes of each value in the buffer `value_buffer`."""
         return []
 
-    def value_indices_of_row(self, row: int) -> range:
-        """Return the indices in `value_sizes` of the values that a row adds."""
-        return range(row, row + 1)
+    def value_counts(self) -> list[int]:
+        """Return how many of these values each row adds."""
+        return [1] * self.rows
 
     @abstractmethod
     def encode(self) -> tuple[list[Node], list[Buffer]]:

@@ -85,9 +85,8 @@ class JsonColumn(Column):
     def value_sizes(self) -> list[int]:
         return [size for sizes in self._sizes_of_rows() for size in sizes]
 
-    def value_indices_of_row(self, row: int) -> range:
-        counts = [len(sizes) for sizes in self._sizes_of_rows()]
-        return range(sum(counts[:row]), sum(counts[: row + 1]))
+    def value_counts(self) -> list[int]:
+        return [len(sizes) for sizes in self._sizes_of_rows()]
 
     def _sizes_of_rows(self) -> Iterator[list[int]]:
         """Yield the sizes of the values of each row: large elements, and runs of small ones.

@@ -106,9 +106,8 @@ class PrefixColumn(Column):
                 sizes.append(rest)
         return sizes
 
-    def value_indices_of_row(self, row: int) -> range:
-        counts = [max(1, -(-len(suffix) // _PART_BYTES)) for suffix in self._suffixes[: row + 1]]
-        return range(sum(counts[:row]), sum(counts))
+    def value_counts(self) -> list[int]:
+        return [max(1, -(-len(suffix) // _PART_BYTES)) for suffix in self._suffixes]
 
     def encode(self) -> tuple[list[Node], list[Buffer]]:
         nulls, valid = self.validity()

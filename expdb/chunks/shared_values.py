@@ -6,6 +6,7 @@ its digest. The compressed rest of the buffer comes last.
 """
 
 import hashlib
+import itertools
 import struct
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -86,8 +87,10 @@ def find_values_to_share(
     prompt_rows = selector.find_prompt_rows() if field.varies else []
     if not repeated and not prompt_rows:
         return []
-    prompts = {index for row in prompt_rows for index in column.value_indices_of_row(row)}
-    all_repeated = set(repeated)
+    prompts, all_repeated = set[int](), set(repeated)
+    if prompt_rows:
+        stops = list(itertools.accumulate(column.value_counts(), initial=0))
+        prompts.update(*(range(stops[row], stops[row + 1]) for row in prompt_rows))
     return [
         (start, size)
         for (index, start, size), fingerprint in zip(large, fingerprints, strict=True)

@@ -258,7 +258,7 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
             try:
                 chunk = store.signatures.decoder(session, signature).chunk(id, rows, crc, data)
                 read_shared_values(session.query, store.id, [chunk], store.dialect)
-                yield from _references(store, session, chunk)
+                yield from _references(chunk)
                 if not _agrees(store, session, chunk, segments.last[of_chunk]):
                     yield (
                         f"chunk {id} and the table `steps` differ in step numbers or rewards; "
@@ -269,7 +269,7 @@ def _chunks(store: Store, session: Session, segments: Segments) -> Iterator[str]
                 yield str(error)
 
 
-def _references(store: Store, session: Session, chunk: Chunk) -> Iterator[str]:
+def _references(chunk: Chunk) -> Iterator[str]:
     """Compare the shared values of a chunk with their digests and with the references."""
     if not chunk.has_shared_values:
         return
