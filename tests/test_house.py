@@ -181,7 +181,7 @@ def test_records_are_keys_and_nothing_is_known_by_its_id():
 # Code lines per folder, without comments, docstrings and blank lines. A folder may shrink freely;
 # enter a larger number in the commit that needs it, with the reason in the body of the commit.
 CODE_LINES = {
-    "archive": 698, "chunks": 2_330, "cli": 1_710, "consumers": 1_520,
+    "archive": 698, "chunks": 2_331, "cli": 1_710, "consumers": 1_520,
     "integrations": 8_250, "memory": 2_232, "process": 310, "replay": 2_741,
     "root": 2_774, "sampling": 3_224, "serve": 1_569, "sql": 4_543,
     "storage": 10_735, "text": 267, "writers": 704,

@@ -10,7 +10,7 @@ import pytest
 
 import expdb
 from expdb import errors
-from expdb.chunks.shared_values import ValuePointer, check_pointers
+from expdb.chunks.shared_values import ValuePointer, check_pointers, digest_of
 from expdb.storage import recent_values
 from expdb.storage.reading import fetch
 
@@ -346,6 +346,39 @@ def test_a_value_that_cannot_be_decompressed_raises_and_is_reported(tmp_path):
             with pytest.raises(errors.ChunkDamaged, match=message):
                 call()
         assert message in str(db.check())
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [(PROMPT.upper(), "does not match its digest"), (OTHER, "its length differs from the pointer")],
+)
+def test_another_value_under_a_digest_is_reported(tmp_path, other, problem):
+    path = tmp_path / "runs.db"
+    with expdb.open(path) as db:
+        for prompt in (PROMPT, other):
+            store_rollouts(db.buffer("train", fields=FIELDS), 1, prompt, prompt, prompt[:9])
+    digest, of_other = (digest_of(prompt.encode()) for prompt in (PROMPT, other))
+    with sqlite3.connect(path) as connection:
+        select = "SELECT data FROM shared_values WHERE digest = ?"
+        ((data,),) = connection.execute(select, (of_other,))
+        changed = data, zlib.crc32(data, zlib.crc32(digest)), digest
+        connection.execute("UPDATE shared_values SET data = ?, crc = ? WHERE digest = ?", changed)
+    connection.close()
+    with expdb.open(path) as db:
+        assert problem in str(db.check())
+
+
+def test_the_first_steps_of_a_batch_share_their_large_messages(new_buffer):
+    buffer = new_buffer(fields=FIELDS)
+    lists = [[{"a": "small"}, {"content": PROMPT}, {"a": "tail"}], [{"content": OTHER}]]
+    buffer.store_batch(
+        [
+            {"task_id": "t", "episode_id": f"{k}", "group_id": f"{k}", "messages": messages}
+            for k, messages in enumerate(lists)
+        ]
+    )
+    assert count_shared_values(buffer) == (2, 2)
+    assert buffer.get([0, 1])["messages"].tolist() == lists
 
 
 @pytest.mark.parametrize(
