@@ -12,7 +12,6 @@ depends_on = None
 
 Integer = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 Blob = sa.LargeBinary()
-Text = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 SQL = Path(__file__).parent.parent / "sql"
 TRIGGERS = "shared_values_inserted", "shared_values_deleted", "chunks_released"
@@ -20,11 +19,15 @@ TRIGGERS = "shared_values_inserted", "shared_values_deleted", "chunks_released"
 
 def upgrade() -> None:
     connection = op.get_bind()
-    # Databases that were created by the first builds with schema 0015 lack this column.
-    if "version_labels" not in {
-        column["name"] for column in sa.inspect(connection).get_columns("buffers")
-    }:
-        op.add_column("buffers", sa.Column("version_labels", Text))
+    # Databases that were created by the first builds with schema 0015 lack the column
+    # `version_labels`. SQLAlchemy cannot inspect the table here, because expdb's engine is not
+    # initialized.
+    if connection.dialect.name == "postgresql":
+        op.execute('ALTER TABLE buffers ADD COLUMN IF NOT EXISTS version_labels TEXT COLLATE "C"')
+    elif "version_labels" not in list(
+        connection.exec_driver_sql("SELECT name FROM pragma_table_info('buffers')").scalars()
+    ):
+        op.add_column("buffers", sa.Column("version_labels", sa.Text()))
     op.create_table(
         "shared_values",
         sa.Column("buffer_id", Integer, primary_key=True),
